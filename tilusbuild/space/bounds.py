@@ -1,9 +1,9 @@
-"""What a rule can still become while some of its parameters have no value yet.
+"""Decide by intervals whether a rule is false whatever values the remaining parameters get.
 
-Intervals of doubles stand for the unknown: where the sides of a comparison cannot meet any more,
-the partial point is dropped before it is crossed with the rest. A bound is only given where nothing
-in the expression can be without a value, so that dropping never hides an error; and a comparison is
-only decided with a margin far above what rounding can do.
+An interval of doubles stands for a parameter without a value so far. If the intervals of the two
+sides of a comparison are apart, the join drops the partial point before it crosses it with the
+other parameters. There are bounds only for expressions whose every operation has a value, so that a
+dropped point never hides an error. A comparison is decided with a margin far above rounding errors.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ import numpy as np
 
 from tilusbuild.expr.tree import Binary, Call, Compare, Const, Logic, Name, Node, Unary
 
-Interval = tuple[Any, Any]  # the least and the greatest: arrays that broadcast, or numbers
-MARGIN = 1e-9
-MAX_BOUND = 2.0**62
+Interval = tuple[Any, Any]  # lowest and highest value: arrays that broadcast, or numbers
+MARGIN = 1e-9  # of the operands' magnitude; a double's rounding error is 1.1e-16 an operation
+MAX_BOUND = 2.0**62  # a quarter of the 64-bit range, for rounding errors of the bound itself
 
 
 class NoBoundsError(Exception):
-    """Nothing is known of an expression's value."""
+    """There are no bounds for an expression's value."""
 
 
 def find_impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
-    """Return where the rule `node` can only be false. Raises `NoBoundsError` if unknown."""
+    """Return a mask of the points at which the rule `node` is false for all values of its names.
+
+    `interval_of` returns the interval of a name. Raises `NoBoundsError` if nothing is known.
+    """
     match node:
         case Compare():
             false: Any = np.False_
@@ -45,7 +48,7 @@ def find_impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
 
 
 def bound_node(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
-    """Return an interval that holds the value of `node`. Raises `NoBoundsError`."""
+    """Return a finite interval that contains the value of `node`. Raises `NoBoundsError`."""
     with np.errstate(all="ignore"):
         low, high = _bound_unchecked(node, interval_of)
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
@@ -54,7 +57,10 @@ def bound_node(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
 
 
 def bound_value(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
-    """`bounds` of a whole expression, which has no value where it does not fit 64 bits."""
+    """Return an interval like `bound_node`, of a whole expression, whose value must fit 64 bits.
+
+    Raises `NoBoundsError` also if the value might not fit: then it would be an error.
+    """
     low, high = bound_node(node, interval_of)
     if not (np.all(np.abs(low) < MAX_BOUND) and np.all(np.abs(high) < MAX_BOUND)):
         raise NoBoundsError
@@ -142,13 +148,13 @@ def _find_apart(op: str, left: Interval, right: Interval) -> Any:
 
 
 def _find_above(left: Interval, right: Interval) -> Any:
-    """Return where the left side is greater, whatever the values are."""
+    """Return a mask of where each value on the left is greater than each one on the right."""
     low, high = left[0], right[1]
     return low - high > MARGIN * (np.abs(low) + np.abs(high))
 
 
 def find_column_intervals(columns: Mapping[str, Any]) -> dict[str, Interval]:
-    """Return the extremes of the numeric columns."""
+    """Return the lowest and highest value of each numeric column, by name."""
     return {
         name: (float(column.min()), float(column.max()))
         for name, column in columns.items()

@@ -1,6 +1,9 @@
-"""Points decoded by columns with NumPy: the row of every parameter, and derived values by their
-vector form. No object of Python is made for a point. Integers are kept in the smallest type that
-holds a column's, and derived values are computed a block of points at a time, in 64 bits."""
+"""Decode many points at once into columns of values, with NumPy.
+
+A parameter's column stores row numbers, a derived value's column stores its values. No Python
+object is made for a point. Integers are stored in the smallest type that holds the column. Derived
+values are computed block by block, in 64 bits.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ BLOCK = 1 << 16  # points of which derived values are computed at a time
 
 
 class ValueTable:
-    """The value that each row of a parameter has, for one of its names."""
+    """The values of one name of a parameter, by row."""
 
     def __init__(self, values: tuple[Value, ...]) -> None:
         self.values = values
@@ -31,7 +34,7 @@ class ValueTable:
 
 
 class CodedColumn(Struct, frozen=True):
-    """One name of a parameter, at some points: the numbers of their rows."""
+    """A column of one name of a parameter: a row number for each point."""
 
     rows: Any
     table: ValueTable
@@ -47,7 +50,7 @@ class CodedColumn(Struct, frozen=True):
 
 
 class ComputedColumn(Struct, frozen=True):
-    """A derived value at some points."""
+    """A column of a derived value."""
 
     array: Any
 
@@ -57,7 +60,10 @@ class ComputedColumn(Struct, frozen=True):
 
 
 def narrow_integers(array: Any) -> Any:
-    """Return 64-bit integers in the smallest signed type that holds all, others as they are."""
+    """Return 64-bit integers in the smallest signed type that holds all of them.
+
+    Other arrays are returned as they are.
+    """
     if array.dtype != np.int64 or not array.size:
         return array
     low, high = array.min(), array.max()
@@ -68,7 +74,7 @@ def narrow_integers(array: Any) -> Any:
 
 
 def concatenate_blocks(blocks: Sequence[Any]) -> Any:
-    """Return arrays as one that gives each value back with its type."""
+    """Return the arrays as one. Each value keeps its type: mixed types become Python objects."""
     if len({block.dtype.kind for block in blocks}) == 1:
         return np.concatenate(blocks)
     array = np.empty(sum(map(len, blocks)), dtype=object)
@@ -77,12 +83,12 @@ def concatenate_blocks(blocks: Sequence[Any]) -> Any:
 
 
 def smallest_row_type(count: int) -> Any:
-    """Return the smallest type of integers that numbers so many rows."""
+    """Return the smallest integer type for row numbers up to `count - 1`."""
     return np.min_scalar_type(max(count - 1, 0))
 
 
 class Decoder:
-    """Makes the columns of a space's points; the table of each name is made once."""
+    """Decodes points of one space. The value table of each name is made once."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -94,9 +100,10 @@ class Decoder:
         self._constants = {name: ValueTable((value,)) for name, value in known.items()}
 
     def decode_columns(self, digits: Sequence[Any]) -> dict[str, Column]:
-        """Return the columns of the points with these rows, an array of them for each parameter.
+        """Return the columns, by name, of the points with these rows.
 
-        Raises `SpaceError` where a derived value has none.
+        `digits` has an array of row numbers for each parameter. Raises `SpaceError` at a point
+        where a derived value cannot be computed.
         """
         coded = {
             name: CodedColumn(rows, table)
@@ -105,7 +112,7 @@ class Decoder:
         }
         count = len(digits[0]) if digits else 1
         zeros = np.broadcast_to(np.uint8(0), count)
-        # The derived values' places in the order, before their values.
+        # Columns keep the declared order of derived values, which are computed in another order.
         columns: dict[str, Column] = {
             **coded,
             **{name: CodedColumn(zeros, table) for name, table in self._constants.items()},
@@ -131,7 +138,7 @@ class Decoder:
 def _missing_value_error(
     domains: Sequence[Domain], derived: Derived, columns: Mapping[str, Column], index: int
 ) -> SpaceError:
-    """Return the error that a derived value makes at the point at `place`, with the point."""
+    """Return the error of a derived value at the point with this index; it shows the point."""
     values = {name: column[index : index + 1][0] for name, column in columns.items()}
     names = (name for domain in domains for name in domain.names)
     point = ", ".join(f"{name} = {format_row((values[name],))}" for name in names)

@@ -1,9 +1,10 @@
-"""The valid points of one group of parameters, in order, without the other groups.
+"""The valid points of one group of parameters, in order.
 
-A group is either one parameter that no rule mentions, whose points are its values, or parameters
-that rules connect, whose points are sorted ranks. Both answer the same question for many points at
-once: the r-th point of a range whose earlier members are fixed has which digit for the next member,
-and which part of the range shares it? From that alone the whole space is indexed.
+A group is one parameter that no rule mentions, whose points are its values, or several parameters
+that rules connect, whose points are sorted ranks. A digit is a parameter's row at a point. Both
+kinds of groups answer one question for many points at once: in a range of points that agree in the
+earlier members, which digit has the r-th point for the next member, and which part of the range
+has the same digit? The index of the whole space is computed from these answers.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from tilusbuild.space.model import Model, Rule
 
 
 class TreeLevel(NamedTuple):
-    """What one member adds to the prefixes of the members before it: the longer prefixes in order,
-    those of prefix i from `first[i]` to before `first[i + 1]`, and the `digit` of each."""
+    """One member's level in the tree of a group's points.
+
+    The children of node i of the level above are the nodes `first[i]` to `first[i + 1] - 1` of this
+    level. `digit` has the member's row at each node.
+    """
 
     first: Any
     digit: Any
 
 
 class FreeComponent:
-    """One parameter that no rule mentions, by its position. Answers as a `JoinedComponent`."""
+    """One parameter that no rule mentions. Its methods are those of `JoinedComponent`."""
 
     def __init__(self, position: int, count: int) -> None:
         self.members: tuple[int, ...] = (position,)
@@ -49,9 +53,7 @@ class FreeComponent:
 
 
 class JoinedComponent:
-    """Parameters that rules connect: the points `0..count-1` of the `members`, positions of
-    parameters, ascending.
-    """
+    """Parameters that rules connect. `members` are their positions, ascending."""
 
     def __init__(self, model: Model, join: Join, ranks: Any) -> None:
         self.members = tuple(sorted(join.radix))
@@ -61,14 +63,17 @@ class JoinedComponent:
         self._radix_and_size = {p: (radix, sizes[p]) for p, radix in join.radix.items()}
 
     def narrow_to_digit(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
-        """Return the digit of `position` at the points `low + row`, and the ranges sharing it."""
+        """Return the digit of `position` at each point `low + row`, and the range that shares it.
+
+        The range is two arrays: first points and ends.
+        """
         radix, size = self._radix_and_size[position]
         prefix = self._ranks[low + row] // radix
         first = np.searchsorted(self._ranks, prefix * radix)
         return prefix % size, first, np.searchsorted(self._ranks, (prefix + 1) * radix)
 
     def find_digit_range(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
-        """Return the part of `low..high` with `digit`, which some point of it has."""
+        """Return first and end of the part of `low..high` with this digit, which must exist."""
         radix, size = self._radix_and_size[position]
         prefix = int(self._ranks[low]) // (radix * size) * size + digit
         bounds = np.searchsorted(self._ranks, [prefix * radix, (prefix + 1) * radix])
@@ -80,10 +85,10 @@ class JoinedComponent:
         return self._ranks // radix % size
 
     def build_levels(self) -> list[TreeLevel]:
-        """Return the points as a tree, a level for each member."""
+        """Return the points as a tree, with one level for each member."""
         tree_levels: list[TreeLevel] = []
         kind = np.int32 if self._ranks[-1] < 2**31 else self._ranks.dtype
-        # Of each prefix, its first point; at last, of each point.
+        # The first point of each node. The last member has a node for each point.
         starts = np.arange(self.count, dtype=np.int32)
         for position in reversed(self.members):
             radix, size = self._radix_and_size[position]
@@ -100,11 +105,14 @@ class JoinedComponent:
 
 
 Enumerated: TypeAlias = FreeComponent | JoinedComponent
-"""A group whose points are all known."""
+"""A group whose points are enumerated."""
 
 
 def connect_parameters(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Rule]]]:
-    """Return what connects the parameters: (members, rules) each, by the first member."""
+    """Return the groups of parameters that rules connect, each as (members, rules).
+
+    Groups are ordered by their first member. A parameter without rules is a group of its own.
+    """
     parent = list(range(len(model.domains)))
 
     def find_root(position: int) -> int:
@@ -131,8 +139,10 @@ def enumerate_group(
     rules: Sequence[Rule],
     budget: int | None = None,
 ) -> Enumerated:
-    """Return the points of one group. Raises `SpaceError` where a rule has no value, and
-    `BudgetError` for a group that takes more than `budget` combinations to be enumerated."""
+    """Enumerate one group. Raises `SpaceError` at a point where a rule has no value.
+
+    Raises `BudgetError` if the group needs more than `budget` combinations.
+    """
     if not rules:
         return FreeComponent(members[0], len(model.domains[members[0]].rows))
     join = Join(model, members, rules)

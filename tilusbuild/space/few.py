@@ -1,8 +1,8 @@
-"""A small space without NumPy: every combination is looked at, one after the other.
+"""Enumerate a small space without NumPy, one combination after the other.
 
-Importing NumPy takes longer than this does, and most spaces are small: the sources of a library, a
-few tiles. The points, their order and their values are those of the arrays (`component.py`,
-`columns.py`). Whatever has no value, or no point, is left to the arrays, which say what is wrong.
+Most spaces are small (the sources of a library, a few tiles), and importing NumPy takes longer than
+this. The points, their order and their values are the same as with arrays (`component.py`,
+`columns.py`). Empty spaces and rules without a value are left to the arrays, which make the errors.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tilusbuild.expr import ExprError, Value
 from tilusbuild.space.model import Model, Rule
 
 MAX_COMBINATIONS = 512
-"""Combinations: looking at so many takes a tenth of what importing NumPy does, or less."""
+"""Combinations of a small space: to examine so many takes a tenth of importing NumPy, or less."""
 
 MAX_REMOVED = 10_000
-"""Combinations of which it is said by which rule they go: half a second."""
+"""Combinations for which `find_removing_rules` finds the rule: about half a second."""
 KEPT, CONDITIONAL = -1, -2
 
 Digits = tuple[int, ...]
-"""The row of each parameter."""
+"""The row of each parameter at one point."""
 
 
 def enumerate_small(model: Model, budget: int | None) -> SmallSpace | None:
-    """Return the points of a space with few combinations; None where the arrays are to decide."""
+    """Return the points of a small space; None if the arrays have to enumerate it."""
     combinations = math.prod(len(domain.rows) for domain in model.domains)
     if model.never or combinations > (
         MAX_COMBINATIONS if budget is None else min(MAX_COMBINATIONS, budget)
@@ -44,9 +44,12 @@ def enumerate_small(model: Model, budget: int | None) -> SmallSpace | None:
 
 
 def find_removing_rules(model: Model) -> tuple[int, ...]:
-    """Return, for each combination of declared values in order, the position of the first rule that
-    removes it; `KEPT`, or `CONDITIONAL` where a `when` makes it equal to another. A rule without a
-    value removes nothing. Empty where the combinations are too many to look at."""
+    """Return, for each combination of declared values in order, the first rule that removes it.
+
+    An element is the rule's position, `KEPT`, or `CONDITIONAL` if a `when` makes the combination
+    equal to another one. A rule without a value removes nothing. The result is empty for more than
+    `MAX_REMOVED` combinations.
+    """
     if model.cartesian > MAX_REMOVED:
         return ()
     positions = []
@@ -61,8 +64,11 @@ def find_removing_rules(model: Model) -> tuple[int, ...]:
 
 
 def _find_failing_rules(model: Model, digits: Digits) -> list[Rule]:
-    """Return the rules that do not hold. Every one is looked at: where one has no value, the arrays
-    know whether that counts."""
+    """Return the rules that are false at a combination. Raises `ExprError`.
+
+    All rules are evaluated, also after a false one: the caller must learn of each that has no
+    value, and leave the space to the arrays.
+    """
     values: dict[str, Value] = {}
     for domain, digit in zip(model.domains, digits, strict=True):
         values.update(zip(domain.names, domain.rows[digit], strict=True))
@@ -80,7 +86,7 @@ def _find_failing_rules(model: Model, digits: Digits) -> list[Rule]:
 
 
 class SmallSpace:
-    """All points of a space, in order."""
+    """All points of a small space, in order."""
 
     def __init__(self, model: Model, points: Sequence[Digits]) -> None:
         self._model = model
@@ -94,17 +100,21 @@ class SmallSpace:
         return {digits: place for place, digits in enumerate(self._points)}
 
     def index_of(self, digits: Iterable[int]) -> int:
-        """Return the place of a point."""
+        """Return the index of a point."""
         return self._index_of[tuple(digits)]
 
     def make_columns(self, indices: Iterable[int]) -> dict[str, list[Value]] | None:
-        """Return the values of the points at `indices`, by name; None for a derived without."""
+        """Return the values of the points with these indices, by name.
+
+        None if a derived value cannot be computed: the arrays then make the error.
+        """
         points = [self._points[index] for index in indices]
         columns: dict[str, list[Value]] = {}
         for position, domain in enumerate(self._model.domains):
             for name, values in domain.columns.items():
                 columns[name] = [values[digits[position]] for digits in points]
-        for name in self._model.derived_names:  # their places in the order, before their values
+        # Columns keep the declared order of derived values, which are computed in another order.
+        for name in self._model.derived_names:
             columns[name] = [self._model.constants.get(name, 0)] * len(points)
         try:
             for derived in self._model.derived:
@@ -118,7 +128,11 @@ class SmallSpace:
         return columns
 
     def find_first(self, fixed: Mapping[int, tuple[bool, set[int]]]) -> int | None:
-        """Return the place of the first point that agrees with `Space`'s `fixed`; or None."""
+        """Return the index of the first point that matches, or None.
+
+        `fixed` is the result of `Space._match_rows`. Values that the caller gave are matched before
+        defaults, which may give way to an `else`.
+        """
         indices: Sequence[int] = range(len(self._points))
         for position in sorted(fixed, key=lambda position: not fixed[position][0]):
             is_given, rows = fixed[position]

@@ -1,12 +1,13 @@
-"""The valid points of a set of parameters that rules connect, by a vectorised join.
+"""Enumerate the valid points of parameters that rules connect, by a vectorized join.
 
-One parameter at a time, in a greedy order, the partial points are crossed with its values, and each
-rule filters as soon as all that it needs is there. Crossing goes block by block and depth first, so
-that memory follows the points that survive and not the product. Old points stand on one axis and
-new values on the other: what a rule computes from one side alone is computed once a side.
+A partial point has values for some parameters. The join adds one parameter at a time, in a greedy
+order: it crosses the partial points with the parameter's values, and applies each rule as soon as
+all of its parameters are present. Crossing goes block by block and depth first, so that memory
+follows the surviving points and not the product. Partial points are one axis of an array and new
+values the other, so that an operand of one side alone is computed once for that side.
 
-A point where a rule has no value is neither valid nor dropped: it is marked, and it is an error
-only if no other rule excludes it. So the outcome does not depend on the order of rules.
+A point where a rule has no value is marked. It becomes an error only if no other rule excludes the
+point, so that the result does not depend on the order of rules.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from tilusbuild.space.bounds import (
 )
 from tilusbuild.space.model import Derived, Domain, Model, Rule, SpaceError, rule_error_at
 
-BLOCK = 1 << 18  # points that one crossing may make: small enough for the cache
-WORTH_BOUNDING = 1 << 22  # combinations ahead; below, looking ahead costs more than it saves
+BLOCK = 1 << 18  # points of one crossing: small enough for the processor's cache
+WORTH_BOUNDING = 1 << 22  # combinations ahead; with fewer, intervals cost more than they save
 MAX_POINTS = 1 << 26  # survivors of one join: half a gigabyte of ranks
-MAX_EXAMINED = 1 << 46  # combinations that one join looks at: some two weeks
-EXAMINED_PER_SECOND = 60_000_000  # combinations, about: for people who ask how long it would take
+MAX_EXAMINED = 1 << 46  # combinations of one join: they take some two weeks
+EXAMINED_PER_SECOND = 60_000_000  # combinations, measured roughly; only for an error message
 MAX_RANK = 1 << 62  # beyond, ranks are integers of Python, which are slow
 
 
 class BudgetError(Exception):
-    """A count would look at more points than was allowed."""
+    """A join needs more combinations than its budget, or finds too many points."""
 
 
 class _PartialPoints(Struct):
-    """Partial points: their rank so far, the columns still needed, and the marks.
+    """Partial points: their ranks so far, the columns that later rules need, and marks.
 
-    `fault` is 0, or 1 + the number of the first rule that has no value at the point.
+    `fault` is 0, or the number (from 1) of the first rule that has no value at the point.
     """
 
     rank: Any
@@ -56,7 +57,7 @@ class _PartialPoints(Struct):
 
 
 class Join:
-    """The join of `members` (positions, ascending) under `rules`, each of which needs only them."""
+    """The join of the parameters `members` (positions, ascending) under `rules` over them."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Join:
         *,
         order: Sequence[int] | None = None,
     ) -> None:
-        """`order` is that in which the members join; without it what is cheapest."""
+        """`order` is the order in which the members are added; None: a greedy one."""
         self._model = model
         self._members = members
         self._rules = rules
@@ -105,8 +106,10 @@ class Join:
         self._stops_at_first = False
 
     def estimate_examined(self) -> int:
-        """Return how many combinations are looked at before any rule can be expected to drop one:
-        the bounds of a remainder exclude next to nothing."""
+        """Return the least number of combinations to examine before a rule drops any.
+
+        Bounds of a rule with a remainder (%) are not counted on: they exclude next to nothing.
+        """
         combinations = 1
         for level in self._levels:
             combinations *= len(self._model.domains[level.position].rows)
@@ -115,7 +118,7 @@ class Join:
         return combinations
 
     def _check_work(self) -> None:
-        """Raise `SpaceError` for what would take months, at once and not after them."""
+        """Raise `SpaceError` at the start of a join that would take months."""
         least = self.estimate_examined()
         if least > MAX_EXAMINED:
             names = ", ".join(n for p in self._members for n in self._model.domains[p].names)
@@ -126,8 +129,11 @@ class Join:
             )
 
     def list_ranks(self, budget: int | None = None) -> Any:
-        """Return the valid points, ascending. Raises `SpaceError`, and `BudgetError` once `budget`
-        were looked at or there are too many points."""
+        """Return the ranks of the valid points, ascending.
+
+        Raises `SpaceError` for a point where a rule has no value and, without a budget, for too
+        many points. Raises `BudgetError` after `budget` combinations, and for too many points.
+        """
         self._reset(budget)
         self._strict = True
         self._join_remaining(0, self._start_points())
@@ -136,18 +142,24 @@ class Join:
         return ranks
 
     def count_points(self, budget: int | None = None, *, strict: bool = False) -> int:
-        """Return how many points no rule excludes. A point where a rule has no value is left by it;
-        if a condition has none, so are the parameter's declared values. `strict`: such a point that
-        no other rule excludes raises `SpaceError`, as in `ranks`. Raises `BudgetError` once
-        `budget` were looked at."""
+        """Return the number of points that no rule excludes.
+
+        A rule without a value at a point does not exclude the point. A condition without a value
+        excludes the pinned row only. With `strict`, such a point raises `SpaceError`, as in
+        `list_ranks`, unless another rule excludes it. Raises `BudgetError` after `budget`
+        combinations.
+        """
         self._reset(budget)
         self._counting, self._strict = True, strict
         self._join_remaining(0, self._start_points())
         return self._count
 
     def find_first(self, budget: int) -> dict[int, int] | None:
-        """Return the digits (position → row) of the first point in the order of joining, None if
-        there is none. Raises `SpaceError` where a rule has no value at it, `BudgetError`."""
+        """Return the row of each member, by position, at the first point in the order of the join.
+
+        None if there is no point. Raises `SpaceError` if a rule has no value at the first point,
+        and `BudgetError` after `budget` combinations.
+        """
         self._reset(None)
         self._budget, self._strict = budget, True
         self._stops_at_first = True
@@ -168,7 +180,7 @@ class Join:
         return _PartialPoints(np.array([0], dtype=self._kind), {}, {})
 
     def _join_remaining(self, depth: int, points: _PartialPoints) -> None:
-        """Join the rest of the members to `points`."""
+        """Join the members from `depth` on to `points`, and collect the complete points."""
         if not len(points):
             return
         if depth == len(self._levels):
@@ -192,7 +204,11 @@ class Join:
     def _cross_level(
         self, level: JoinLevel, points: _PartialPoints, width: int, *, count_only: bool
     ) -> _PartialPoints | None:
-        """Return the points with each value of one more parameter that the rules allow."""
+        """Return the points crossed with the values of one more parameter, as far as rules allow.
+
+        With `count_only` the surviving points are added to the count and None is returned, unless
+        one of them is marked: an error needs the point itself.
+        """
         shape = (len(points), width)
         columns = {name: column[:, None] for name, column in points.columns.items()}
         invalid = {name: mask[:, None] for name, mask in points.invalid.items()}
@@ -240,8 +256,11 @@ class Join:
         return np.where(values, row < domain.declared, row == domain.pinned), marks
 
     def _keep_unevaluated(self, rule: Rule, columns: Mapping[str, Any], marks: Any) -> Any:
-        """Return which points without a value of the rule count: of a condition, each of the
-        declared rows once, so that no count is above that of all combinations."""
+        """Return which of the marked points count as points that the rule does not exclude.
+
+        Of a condition only the declared rows count, each once: otherwise a count could be larger
+        than the number of combinations.
+        """
         if rule.pinned_parameter is None:
             return marks
         return marks & (
@@ -250,8 +269,10 @@ class Join:
         )
 
     def _find_possible(self, rule: Rule, columns: Mapping[str, Any]) -> Any:
-        """Return where the rule may still be true; None if that is not known. A point that
-        already has a fault is dropped too: whatever is false excludes it."""
+        """Return a mask of the partial points that the rule may still allow; None if unknown.
+
+        Marked points are dropped too: a false rule excludes them, whatever marked them.
+        """
 
         def find_interval(name: str) -> Interval:
             column = columns.get(name)
@@ -321,14 +342,17 @@ class Join:
         self._rank_blocks.append(points.rank)
 
     def _first_rule_error(self, points: _PartialPoints) -> SpaceError:
-        """Return the error of the first marked point, whose rule is evaluated for its words."""
+        """Return the error of the marked point with the lowest rank.
+
+        The rule is evaluated there once more, by the scalar form, for the words of the message.
+        """
         rows = np.flatnonzero(points.fault > 0)
         row = int(rows[np.argmin(points.rank[rows])])
         rule = self._rules[int(points.fault[row]) - 1]
         return rule_error_at(self._model, rule, self._decode_rank(points.rank[row]))
 
     def _decode_rank(self, rank: Any) -> dict[int, int]:
-        """Return position → row of the point with this rank."""
+        """Return the row of each member, by position, at the point with this rank."""
         return {
             position: int(rank) // radix % len(self._model.domains[position].rows)
             for position, radix in self.radix.items()
@@ -347,7 +371,7 @@ def _format_duration(seconds: float) -> str:
 
 
 def make_row_columns(domain: Domain, position: int) -> dict[str, Any]:
-    """Return a parameter's values as numpy columns, and its rows' numbers as one more."""
+    """Return a parameter's values as arrays by name, and its row numbers as one more."""
     columns = {name_row_column(position): _to_int64(range(len(domain.rows)))}
     return columns | {name: pack_values(values) for name, values in domain.columns.items()}
 
@@ -366,16 +390,16 @@ def _slice_points(points: _PartialPoints, start: int, stop: int) -> _PartialPoin
 
 
 class JoinLevel(Struct):
-    """What happens when one parameter joins."""
+    """One step of a join: the parameter that is added, and what is evaluated then."""
 
     position: int
     derived: list[Derived] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
     partial: list[Rule] = field(default_factory=list)
-    """Rules that need more, but may show already that a partial point leads nowhere."""
+    """Rules that need further parameters. Their bounds may already exclude a partial point."""
     keep: set[str] = field(default_factory=set)
     ahead: int = 1
-    """With how many combinations each point of this level will yet be crossed, at most."""
+    """The number of combinations of all later parameters."""
 
 
 def name_row_column(position: int) -> str:
@@ -384,7 +408,10 @@ def name_row_column(position: int) -> str:
 
 
 def plan_levels(model: Model, order: Sequence[int], rules: Sequence[Rule]) -> list[JoinLevel]:
-    """Return when each rule applies, when derived values are computed, and what is kept."""
+    """Return a level for each parameter of `order`, with its rules, derived values and columns.
+
+    A rule is applied, and a derived value computed, at the first level that has all it needs.
+    """
     levels = [JoinLevel(position) for position in order]
     depth_of = {level.position: depth for depth, level in enumerate(levels)}
     used_until: dict[str, int] = {}
@@ -421,7 +448,11 @@ def plan_levels(model: Model, order: Sequence[int], rules: Sequence[Rule]) -> li
 
 
 def order_greedily(model: Model, members: Sequence[int], rules: Sequence[Rule]) -> list[int]:
-    """First what completes the most rules, then what comes nearest to one, then what is small."""
+    """Return the members in the order of the join.
+
+    The next member is the one that completes the most rules; of several, the one that brings a rule
+    nearest to completion, then the one with the fewest values.
+    """
     remaining, joined, order = list(members), set[int](), list[int]()
     while remaining:
 

@@ -1,8 +1,9 @@
-"""A checked space: domains, derived values in an order that works, and rules with what they need.
+"""A checked space: domains, derived values in the order of computation, and rules.
 
-Constants are folded in, a rule's top-level `and` is split so that each part can be applied early,
-and a condition (`when`) becomes a rule over its parameter, so that a point whose condition is
-false exists once. Which parameters an expression needs is known through the derived values.
+Constants are folded into the expressions. A top-level `and` of a rule is split, so that each side
+can be applied as early as possible. A condition (`when`) becomes a rule over its parameter, so that
+a point with a false condition exists once. The parameters that an expression needs include those of
+the derived values in it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Logic, format_canonical, 
 
 
 class Domain(Struct, frozen=True):
-    """The rows that a parameter can take: the declared ones, then `else` if it is not one of them.
+    """The rows of a parameter: the declared ones, then `else` if it is not one of them.
 
-    `pinned` is the row of `else`; None for a parameter without a condition.
+    `declared` counts the declared rows. `pinned` is the position of `else`, None for a parameter
+    without a condition. `default` is the position of the default row.
     """
 
     names: tuple[str, ...]
@@ -44,7 +46,7 @@ class Domain(Struct, frozen=True):
 
 
 class Derived(Struct, frozen=True):
-    """A value computed at each point; `needs` are the positions of the parameters it depends on."""
+    """A value computed at each point. `needs` are the positions of its parameters."""
 
     name: str
     expr: Expr
@@ -52,8 +54,12 @@ class Derived(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """A condition that every point meets. `pins` is a parameter's position when the rule is that
-    parameter's `when`: then `expr` decides between its declared rows and its pinned one."""
+    """A condition that every valid point meets.
+
+    `position` is the restriction's number, -1 for a parameter's `when`. `pinned_parameter` is the
+    position of the parameter with this `when`: where `expr` is true only its declared rows are
+    valid, elsewhere only its pinned row.
+    """
 
     name: str
     position: int
@@ -63,7 +69,7 @@ class Rule(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True):
-    """The space, ready to be joined."""
+    """A space with everything that the enumeration needs."""
 
     domains: tuple[Domain, ...]
     owners: Mapping[str, int]
@@ -82,8 +88,11 @@ class Model(Struct, frozen=True):
 
 
 def build_model(spec: SpaceSpec) -> Model:
-    """Check `spec`. Raises `SpaceError` that names what is wrong. That rows are whole and differ,
-    and that a condition has an `else`, the manifest's checks and `t1` have seen to."""
+    """Check `spec` and return its model. Raises `SpaceError` that names the mistake.
+
+    The manifest's checks and `t1` have already ensured that all rows of a parameter have its
+    length and differ, and that each condition has an `else`.
+    """
     owners = _map_owners(spec)
     domains = tuple(_make_domain(parameter) for parameter in spec.parameters)
     _check_names(spec, owners)
@@ -113,7 +122,7 @@ def build_model(spec: SpaceSpec) -> Model:
 
 
 def locate_error(name: str, what: str, error: ExprError) -> SpaceError:
-    """Return an expression's error as one of the space."""
+    """Return a `SpaceError` for an error of the expression `name`. `what` says its kind."""
     return SpaceError(f'{what} "{name}": {error.message}', rule=name, column=error.column)
 
 
@@ -163,7 +172,7 @@ def _make_domain(parameter: Parameter) -> Domain:
 
 
 def outside_error(domain: Domain, row: Row) -> SpaceError:
-    """Return the error that a default is none of a parameter's values."""
+    """Return the error for a default that is not among a parameter's values."""
     title = ", ".join(domain.names)
     known = ", ".join(format_row(each) for each in domain.rows[:24])
     more = ", …" if len(domain.rows) > 24 else ""
@@ -175,7 +184,7 @@ def outside_error(domain: Domain, row: Row) -> SpaceError:
 
 
 def format_row(row: Row) -> str:
-    """Return a row as a user writes it."""
+    """Return the text of a row as it is written in a manifest."""
     texts = [str(v).lower() if isinstance(v, bool) else _quote_text(v) for v in row]
     return texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
 
@@ -219,7 +228,8 @@ def _fold_rule(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
 def _order_derived(
     spec: SpaceSpec, owners: Mapping[str, int]
 ) -> tuple[dict[str, Value], tuple[Derived, ...]]:
-    """Return all constants, derived ones included, and the other derived values."""
+    """Return the constants, with the derived values that are constant, and the other derived
+    values in the order of computation. Raises `SpaceError` for a cycle."""
     exprs = dict(spec.derived)
     graph = {name: sorted(expr.names & exprs.keys()) for name, expr in exprs.items()}
     try:
@@ -274,7 +284,7 @@ def _split_conjuncts(expr: Expr) -> Iterator[Expr]:
 
 
 def _to_bool(expr: Expr) -> Expr:
-    """Return the expression as one whose value is a bool."""
+    """Return an expression with the truth of `expr` as its value, a bool."""
     if is_boolean(expr.tree):
         return expr
     return Expr(expr.source, Logic("and", (expr.tree,), column=expr.tree.column))
@@ -290,8 +300,8 @@ def _evaluate_constant(name: str, expr: Expr) -> bool:
 class SpaceError(Exception):
     """A space that has no points, too many, or no meaning.
 
-    `rule` names the restriction, derived value or parameter at fault; `column` (from 1) is a place
-    in its expression; `hint` says what would be right.
+    `rule` names the restriction, derived value or parameter at fault. `column` (from 1) is a
+    position in its expression. `hint` says what would be right.
     """
 
     def __init__(
@@ -317,9 +327,9 @@ Row = tuple[Value, ...]
 
 
 class Parameter(Struct, frozen=True):
-    """One parameter, or several linked ones that take their values together, a row at a time.
+    """One parameter, or several linked parameters that take their values together, row by row.
 
-    While `when` is false the parameter is pinned to `otherwise`, which need not be among `values`.
+    Where `when` is false the parameter has the row `otherwise`, which need not be among `values`.
     """
 
     names: tuple[str, ...]
@@ -330,9 +340,9 @@ class Parameter(Struct, frozen=True):
 
 
 class SpaceSpec(Struct, frozen=True):
-    """A whole space. `constants` are what expressions see besides: params, arch.X and facts.X.
+    """A space as it is declared. `constants` are params, arch.X and facts.X for expressions.
 
-    `derived` may stand in any order; a point is valid when every expression of `restrict` is true.
+    `derived` may be in any order. A point is valid if every expression of `restrict` is true.
     """
 
     parameters: tuple[Parameter, ...]
@@ -342,7 +352,10 @@ class SpaceSpec(Struct, frozen=True):
 
 
 def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
-    """Return the error of `rule` at the point of `digits` (position → row), and the point."""
+    """Return the error of a rule that has no value at a point; the message shows the point.
+
+    `digits` has the row of each parameter of the rule, by position.
+    """
     env = dict(model.constants)
     for position in sorted(rule.needs):
         domain = model.domains[position]
@@ -378,20 +391,20 @@ CHUNK = 4096  # schedules made at a time
 
 
 class Schedule(Struct, frozen=True):
-    """One point: its place in the order, and the values of all parameters and derived values."""
+    """One point: its index in the space, and the values of all parameters and derived values."""
 
     index: int
     values: Mapping[str, Value]
 
 
 Column: TypeAlias = Any
-"""The values of one name: anything of which a slice gives a list of Python's own values, as of a
-list, so that what was enumerated and what was read from a file without NumPy are the same."""
+"""The values of one name. A slice of a column is a list of Python values. So the columns of an
+enumeration and those that are read from a file without NumPy are used alike."""
 
 
 class Schedules(Sequence[Schedule]):
-    """The schedules with these places in their space; `columns` are their values by name. One is
-    made only when it is asked for."""
+    """A sequence of schedules. `indices` are their indices in the space, `columns` their values by
+    name. Each `Schedule` is made at its use."""
 
     __slots__ = ("columns", "indices")
 

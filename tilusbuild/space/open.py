@@ -1,9 +1,9 @@
-"""A group of parameters that is too large to be enumerated: its points are found, not counted.
+"""A group of parameters that is too large to enumerate: its points are drawn or searched for.
 
-Every combination has a place, valid or not, so that a place is decoded by arithmetic. A random
-point is a random combination that meets the rules, so that all points are equally likely; the first
-one that agrees with given values is searched for in order. Both depend on nothing but the space and
-the seed, and give up after a number of combinations that is fixed, too.
+Every combination has an index, valid or not, so that an index is decoded by arithmetic. A random
+point is a random combination that meets the rules: all points are equally likely. The first point
+with given values is searched for in order. Both depend only on the space and the seed, and give up
+after a fixed number of combinations.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tilusbuild.space.join import BudgetError, Join, name_row_column
 from tilusbuild.space.model import Model, Rule, SpaceError, rule_error_at
 
 BATCH = 1 << 16
-MAX_DRAWN = 1 << 31  # combinations drawn for one sample: a minute or two
-MAX_SEARCHED = 1 << 32  # combinations that one search looks at
+MAX_DRAWN = 1 << 31  # combinations to draw for one sample: a minute or two
+MAX_SEARCHED = 1 << 32  # combinations that one search examines
 
 
 class OpenComponent:
-    """Points among the combinations `0..count-1` of the members, of which `rules` exclude some."""
+    """The points of a group that is not enumerated. `count` counts all combinations."""
 
     def __init__(self, model: Model, members: Sequence[int], rules: Sequence[Rule]) -> None:
         self.members = tuple(members)
@@ -53,8 +53,10 @@ class OpenComponent:
         return first, first + self._radix[position]
 
     def find_first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
-        """Return the digits of the first point that has one of the allowed digits at each of these
-        positions; None if there is none. Raises `SpaceError` when it was not found in time."""
+        """Return the rows of the first point whose rows are among `allowed`, by position.
+
+        None if there is no such point. Raises `SpaceError` after `MAX_SEARCHED` combinations.
+        """
         rules = [*self._rules]
         for position, digits in allowed.items():
             choices = tuple(Const(digit) for digit in sorted(digits))
@@ -72,8 +74,10 @@ class OpenComponent:
             ) from None
 
     def draw_points(self, seed: int) -> Iterator[dict[int, int]]:
-        """Yield the digits of random points, with repetition, without end. Raises `SpaceError`
-        where a rule has no value, and when none is found for long."""
+        """Yield the rows of random points, by position, with repetition and without end.
+
+        Raises `SpaceError` at a point without a value of a rule, and after `MAX_DRAWN` tries.
+        """
         looked = 0
         for start in range(0, MAX_DRAWN, BATCH):
             tries = np.arange(start, start + BATCH, dtype=np.uint64)
@@ -93,8 +97,10 @@ class OpenComponent:
         return ", ".join(name for p in self.members for name in self._model.domains[p].names)
 
     def _filter_points(self, digits: Mapping[int, Any]) -> dict[int, Any]:
-        """Return the digits of those combinations that are points. Raises `SpaceError` for one
-        where a rule has no value and none is false."""
+        """Return the rows of the combinations that are points.
+
+        Raises `SpaceError` for a combination at which a rule has no value and no rule is false.
+        """
         remaining = dict(digits)
         faults: list[tuple[Rule, Any]] = []  # masks over what is left
         for rule in self._rules:
@@ -115,7 +121,7 @@ class OpenComponent:
         return remaining
 
     def _evaluate_rule(self, rule: Rule, digits: Mapping[int, Any]) -> tuple[Any, Any]:
-        """Return where a rule is true, and where it has no value (None: nowhere)."""
+        """Return a mask of where a rule is true, and one of where it has no value, or None."""
         columns: dict[str, Any] = {}
         invalid: dict[str, Any] = {}
 
@@ -144,7 +150,7 @@ class OpenComponent:
 
 
 def draw_digits(parts: Sequence[Enumerated | OpenComponent], seed: int) -> Iterator[dict[int, int]]:
-    """Yield the digits of random points of all groups together, repeating, without end."""
+    """Yield the rows of random points of all groups together, by position, without end."""
     streams = [
         part.draw_points(seed) if isinstance(part, OpenComponent) else _draw_enumerated(part, seed)
         for part in parts
@@ -164,8 +170,11 @@ def _draw_enumerated(part: Enumerated, seed: int) -> Iterator[dict[int, int]]:
 
 
 def draw_numbers(stream: str, tries: Any, size: int) -> Any:
-    """Return a number from 0 to before `size` for each of these places of a random stream: the
-    finaliser of SplitMix64, which is the same everywhere, of the place and of a digest."""
+    """Return a random number in 0..size-1 for each element of `tries`.
+
+    The numbers depend on `stream`, the element and `size` only, on every machine: the finalizer of
+    SplitMix64 (Steele, Lea and Flood, 2014) over the element and a digest of `stream`.
+    """
     base = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "big")
     with np.errstate(over="ignore"):
         mixed = (tries + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(base)

@@ -1,9 +1,9 @@
-"""What each rule of a space removes, and which rules empty it.
+"""Report how many points each rule of a space removes, and which rules empty the space.
 
-Counts come from joins over the parameters that the counted rules connect, times the sizes of the
-rest: the Cartesian product is never walked. How many points there are is counted as the space
-itself counts them: as long as it takes, and a rule that has no value at one of them is the same
-error. What single rules do has a budget; a count that would visit too many points is None.
+A count is a join over the parameters that its rules connect, times the sizes of the other
+parameters: the Cartesian product is never enumerated. The number of points in the space is counted
+without a budget, and raises the same errors as the space. The counts of single rules share a
+budget; a count beyond the budget is None.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from tilusbuild.space.few import find_removing_rules
 from tilusbuild.space.join import BudgetError, Join
 from tilusbuild.space.model import Model, SpaceError
 
-MAX_POINTS = 400_000_000  # visited for one report: some seconds
+MAX_POINTS = 400_000_000  # combinations to examine for one report: some seconds
 
 
 class RuleEffect(Struct, frozen=True):
-    """`removed`: the points that the rule takes of those that the rules before it left. `alone`:
-    those that it would take if it were the only rule. None: too many to count. A point where the
-    rule has no value counts as left. `empties`: alone, it leaves no point."""
+    """The effect of one rule.
+
+    `removed` counts the points that the rules before it keep and it removes. `alone` counts the
+    points that it removes if it is the only rule. None: too many to count. A rule does not remove a
+    point at which it has no value. `empties`: alone, the rule leaves no point.
+    """
 
     name: str
     removed: int | None
@@ -34,15 +37,18 @@ class RuleEffect(Struct, frozen=True):
 
 
 class DeclaredParameter(Struct, frozen=True):
-    """Parameters that are given values together, and these."""
+    """One parameter, or several linked ones, with the declared rows of values."""
 
     names: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
 
 class SpaceReport(Struct, frozen=True):
-    """`cartesian`: combinations of declared values; `conditional`: how many of them a `when` makes
-    equal to another; `count`: points left by the conditions and all rules (None: too many)."""
+    """The counts of a space.
+
+    `cartesian` counts the combinations of declared values, `conditional` those of them that a
+    `when` makes equal to another one, `count` the points of the space. None: too many to count.
+    """
 
     cartesian: int
     conditional: int | None
@@ -59,7 +65,7 @@ class SpaceReport(Struct, frozen=True):
 
     @property
     def removed(self) -> tuple[int, ...]:
-        """By which rule each combination goes, as `few.removed` has it: only some ask."""
+        """The rule that removes each combination, as `find_removing_rules` returns it."""
         return find_removing_rules(self.model)
 
     @property
@@ -69,15 +75,18 @@ class SpaceReport(Struct, frozen=True):
 
 
 class PointCounter:
-    """Counts the points that some of the rules leave; a budget is shared by all its counts."""
+    """Counts points under some of the rules. All counts share one budget."""
 
     def __init__(self, model: Model, budget: int | None = MAX_POINTS) -> None:
         self._model = model
         self._budget = budget
 
     def count_points(self, restrictions: Collection[int], *, strict: bool = False) -> int | None:
-        """Return the points that conditions and these restrictions (positions) leave; None beyond
-        the budget. Raises `SpaceError`, where it is `strict`, for a rule without a value."""
+        """Return the number of points under all conditions and these restrictions (positions).
+
+        None beyond the budget. With `strict`, raises `SpaceError` for a rule without a value at a
+        point that nothing excludes.
+        """
         if any(position in restrictions for position in self._model.never):
             return 0
         rules = [r for r in self._model.rules if r.position < 0 or r.position in restrictions]
@@ -91,18 +100,22 @@ class PointCounter:
                 counts.append(join.count_points(self._budget, strict=strict))
             except BudgetError:
                 return None
-            except SpaceError as error:  # it counts only if no other group excludes everything
+            except SpaceError as error:  # not an error if another group turns out to be empty
                 failures.append(error)
             if self._budget is not None:
                 self._budget -= join.examined
-        if failures and 0 not in counts:
+        if 0 in counts:
+            return 0
+        if failures:
             raise failures[0]
-        return 0 if failures else math.prod(counts)
+        return math.prod(counts)
 
 
 def report_space(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
-    """Return the report of a whole space, which may be empty. Raises `SpaceError` where a rule has
-    no value at a point that no other one excludes."""
+    """Return the report of a space, which may be empty.
+
+    Raises `SpaceError` for a rule without a value at a point that no other rule excludes.
+    """
     total = PointCounter(model, None).count_points(range(len(model.rule_names)), strict=True)
     counter = PointCounter(model, budget)
     free = counter.count_points(())
@@ -120,7 +133,10 @@ def report_space(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
 
 
 def find_emptying_rules(model: Model) -> tuple[str, ...]:
-    """Of a space without points: a smallest set of rules, in order, that excludes every point."""
+    """Return names of rules, in order, that together exclude every point of an empty space.
+
+    None of them can be left out.
+    """
     counter = PointCounter(model)
     names = model.rule_names
     needed = list(range(len(names)))

@@ -1,10 +1,10 @@
 """A tuning space as an ordered sequence of its valid points, the schedules.
 
-Order: as declared, the first parameter slowest, each parameter's values in their own order (an
-`else` that is not among them comes last). Only groups of parameters that rules connect are ever
-enumerated; the number of points, the i-th point and a sample come from the groups, so that a space
-of 10^17 points costs no more than its parts. Equal specs give equal spaces on every machine.
-`select` returns the schedules to build at a level: the default alone, a sample, or all.
+The first declared parameter varies slowest. The values of a parameter keep their order; an `else`
+that is not among the values comes last. Only groups of parameters that rules connect are
+enumerated. The number of points, the i-th point and a sample are computed from the groups, so that
+a space of 10^17 points costs no more than its groups. Equal specs give equal spaces on every
+machine. `select_schedules` returns the schedules of a level: the default alone, a sample, or all.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Size: TypeAlias = tuple[int | None, int]
 class Space:
     """The valid points of `spec`. Raises `SpaceError`, also when there are none.
 
-    With `size`, the numbers of valid points and of all combinations that an equal spec had, nothing
-    is enumerated before the first point is needed. With `budget`, a group of parameters of which
-    more combinations would have to be looked at is open: its points are found and not counted, the
-    index of a schedule is its place among all combinations, and `count` is not known.
+    `size` is the `size` of an equal space: with it nothing is enumerated before a point is needed.
+    `budget` is a number of combinations. A group that needs more of them to be enumerated is open:
+    its points can be searched for and drawn, but not counted. The index of a schedule then counts
+    all combinations, valid or not, and `count` is not known.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Space:
 
     @cached_property
     def _small(self) -> SmallSpace | None:
-        """The points of a small space, for which no array is made."""
+        """The points of a small space, which needs no arrays; None for any other."""
         return enumerate_small(self._model, self._budget)
 
     @cached_property
@@ -88,7 +88,9 @@ class Space:
         if model.never:
             raise self._empty_error()
         components: list[Enumerated | OpenComponent] = []
-        failures: list[SpaceError] = []  # they count only if no other group excludes everything
+        # A rule without a value is an error only at a point that nothing else excludes. So an empty
+        # group comes first: with it there is no such point.
+        failures: list[SpaceError] = []
         for members, rules in connect_parameters(model, model.rules):
             try:
                 components.append(enumerate_group(model, members, rules, self._budget))
@@ -104,7 +106,7 @@ class Space:
 
     @cached_property
     def _component_of(self) -> Mapping[int, int]:
-        """The component of each parameter's position."""
+        """The index of the component of each parameter, by the parameter's position."""
         return {p: c for c, part in enumerate(self._components) for p in part.members}
 
     @property
@@ -134,7 +136,10 @@ class Space:
         return self.size[1]
 
     def __getitem__(self, index: int) -> Schedule:
-        """Return the point at `index`. Raises `IndexError`; `SpaceError`: no derived value."""
+        """Return the point with this index. Raises `IndexError`.
+
+        Raises `SpaceError` if a derived value cannot be computed there.
+        """
         count = self._index_count
         if index < 0:
             index += count
@@ -143,7 +148,7 @@ class Space:
         return self.take_points([index])[0]
 
     def has_point(self, index: int) -> bool:
-        """Return whether there is a point at `index`: of an open space, most places are none."""
+        """Return whether the combination `index` is a point; in an open space most are not."""
         if not 0 <= index < self._index_count:
             return False
         try:
@@ -160,7 +165,10 @@ class Space:
             yield from self.take_points(range(first, min(self.count, first + CHUNK)))
 
     def take_points(self, indices: Iterable[int]) -> Schedules:
-        """Return the points at `indices`, all within. Raises `SpaceError`: no derived value."""
+        """Return the points with these indices, which must exist.
+
+        Raises `SpaceError` if a derived value cannot be computed.
+        """
         numbers = indices if isinstance(indices, range) else list(indices)
         if self._small is not None and (columns := self._small.make_columns(numbers)) is not None:
             return Schedules(numbers, columns)
@@ -171,14 +179,14 @@ class Space:
         return Schedules(numbers, self._decoder.decode_columns(self._decode_indices(numbers)))
 
     def take_all(self) -> Schedules:
-        """Return every point. Raises `SpaceError` if a derived value has none."""
+        """Return all points in order. Raises `SpaceError` if a derived value cannot be computed."""
         return self.take_points(range(self.count))
 
     def sample_points(self, n: int, seed: int = 0, include: Iterable[int] = ()) -> Schedules:
-        """`n` different points (all, if there are fewer), uniformly drawn, in order of index.
+        """Return `n` different points (all, if there are fewer), drawn uniformly, by index.
 
-        Those of `include` come first and count. A larger `n` with the same seed has all the points
-        of a smaller one; the draw depends on nothing but its arguments.
+        The points of `include` are always among them. A larger `n` with the same seed returns all
+        points of a smaller one. The result depends on the space and the arguments only.
         """
         chosen = dict.fromkeys(list(dict.fromkeys(include))[:n])
         indices = (
@@ -189,18 +197,19 @@ class Space:
         return self.take_points(sorted(chosen))
 
     def _draw_indices(self, seed: int) -> Iterator[int]:
-        """Yield random points of an open space, with repetition."""
+        """Yield the indices of random points of an open space, with repetition."""
         from tilusbuild.space.open import draw_digits
 
         for digits in draw_digits(self._components, seed):
             yield self._rank_point(digits)
 
     def complete_point(self, partial: Mapping[str, Value]) -> Schedule:
-        """Return the first point that has the values of `partial`, and elsewhere the parameters'
-        defaults.
+        """Return the first point with the values of `partial` and the defaults of the other
+        parameters.
 
-        A default of a parameter whose condition is false at that point does not count. Raises
-        `SpaceError`: a name that is not a parameter, a value outside the space, no such point.
+        Where the condition of a parameter is false its `else` replaces the default. Raises
+        `SpaceError` for a name that is not a parameter, for a value outside of the space, and if
+        there is no such point.
         """
         fixed = self._match_rows(partial)
         if self._small is not None and (place := self._small.find_first(fixed)) is not None:
@@ -226,7 +235,10 @@ class Space:
         )
 
     def _match_rows(self, partial: Mapping[str, Value]) -> dict[int, tuple[bool, set[int]]]:
-        """Position → (whether `partial` has it, digits that agree)."""
+        """Return, by a parameter's position, whether `partial` names it and its matching rows.
+
+        A parameter that is neither named nor has a default is missing. Raises `SpaceError`.
+        """
         for name in partial:
             if name not in self._model.owners:
                 hint = did_you_mean(name, self._model.owners)
@@ -243,7 +255,10 @@ class Space:
     def _find_first(
         self, part: Enumerated | OpenComponent, fixed: Mapping[int, tuple[bool, set[int]]]
     ) -> dict[int, int]:
-        """Return the digits of the component's first point that agrees."""
+        """Return the row of each member at the component's first point that matches `fixed`.
+
+        Raises `SpaceError` if no point matches.
+        """
         import numpy as np
 
         from tilusbuild.space.open import OpenComponent
@@ -269,7 +284,11 @@ class Space:
         ordered: list[int],
         fixed: Mapping[int, tuple[bool, set[int]]],
     ) -> dict[int, int]:
-        """`_first` of a group that is not enumerated: mostly all values agree with one point."""
+        """Return the same as `_find_first`, of a group that is not enumerated.
+
+        One search with all values finds a point in most cases. Only then is one search a parameter
+        needed, to learn which default must give way to an `else`.
+        """
         digits_found = part.find_first({position: fixed[position][1] for position in ordered})
         if digits_found is not None:
             return digits_found
@@ -305,7 +324,7 @@ class Space:
         )
 
     def _rank_point(self, digits: Mapping[int, int]) -> int:
-        """Return the place of a point (position → row)."""
+        """Return the index of the point with these rows, by position."""
         if self._small is not None:
             return self._small.index_of(digits[position] for position in range(len(digits)))
         ranges = [(0, part.count) for part in self._components]
@@ -323,7 +342,7 @@ class Space:
         return rank
 
     def _decode_indices(self, indices: Sequence[int]) -> list[Any]:
-        """Return an array of digits for each parameter: its rows at the points of `indices`."""
+        """Return for each parameter an array of its rows at the points of `indices`."""
         import numpy as np
 
         from tilusbuild.space.columns import smallest_row_type
@@ -355,8 +374,11 @@ class Space:
         return columns
 
     def _decode_all(self) -> list[Any]:
-        """Return the digits of all points, of a space without open groups: the groups' trees grown
-        together, a parameter at a time, which takes no search for any point."""
+        """Return for each parameter an array of its rows at all points, of a closed space.
+
+        The trees of the groups are grown together, one parameter at a time. This needs no search,
+        where `_decode_indices` needs one for each point and parameter.
+        """
         import numpy as np
 
         from tilusbuild.space.open import OpenComponent
@@ -365,14 +387,15 @@ class Space:
         levels = [
             part.build_levels() for part in self._components if not isinstance(part, OpenComponent)
         ]
-        nodes: dict[int, Any] = {}  # of each group that was begun and has members left
+        # Of each group with some members in `columns` and some not: its tree node at each point.
+        nodes: dict[int, Any] = {}
         columns: list[Any] = []
         size = 1
         for position in range(len(self._model.domains)):
             index = self._component_of[position]
             level = levels[index].pop(0)
             node = nodes.pop(index, None)
-            if node is None:  # all of them are below the one root
+            if node is None:  # the first member of its group: all points are below the root
                 node = np.zeros(size, dtype=np.uint8)
             counts = np.diff(level.first)[node]
             ends = np.cumsum(counts, dtype=kind)
@@ -389,7 +412,10 @@ class Space:
 
 
 def _find_rows(domain: Domain, values: Mapping[int, Value]) -> set[int]:
-    """Return the rows that have the given values at these places."""
+    """Return the numbers of the rows with these values, by their index in a row.
+
+    1, 1.0 and True are three values. Raises `SpaceError` if no row has them.
+    """
     wanted = {i: (type(value), value) for i, value in values.items()}
     rows = {
         digit
@@ -407,17 +433,17 @@ def _find_rows(domain: Domain, values: Mapping[int, Value]) -> set[int]:
 
 MAX_SCHEDULES = 1_000_000
 SAMPLE_BUDGET = 1 << 27
-"""Combinations that are looked at for a sample before its groups are left open: some seconds."""
+"""Combinations to examine for a sample before a group is left open; they take some seconds."""
 
 
 def select_schedules(
     space: Space, level: int, sample: int, default: Mapping[str, Value], seed: int = 0
 ) -> Schedules:
-    """Return the schedules of `level`, in the space's order.
+    """Return the schedules of a level, in the space's order.
 
-    0: the default, which is the first point that agrees with `default` and with the parameters' own
-    defaults. 1: `sample` points, the default among them. 2: all. Raises `SpaceError` for a default
-    outside the space, and for more than 1,000,000 schedules.
+    Level 0 is the default alone: the first point with the values of `default` and the parameters'
+    own defaults. Level 1 is `sample` points, the default among them. Level 2 is all points. Raises
+    `SpaceError` for a default outside of the space, and for more than `MAX_SCHEDULES`.
     """
     start = space.complete_point(default)
     if level == 0:
@@ -435,10 +461,10 @@ def select_schedules(
 
 
 def shuffle_range(count: int, seed: int) -> Iterator[int]:
-    """0..count-1 in an order that `seed` decides, generated as far as it is used.
+    """Yield 0..count-1 in a random order that depends on `seed` only.
 
-    Fisher and Yates' shuffle with only the moved places remembered; the randomness is sha256, which
-    is the same in every version of everything.
+    This is Fisher and Yates' shuffle that stores only the numbers that have moved, so that the
+    first few of 10^17 cost nothing. The randomness is sha256, which is the same everywhere.
     """
     moved: dict[int, int] = {}
     for place in range(count):

@@ -1,8 +1,8 @@
-"""Reads a tuning space from a T1 file: the JSON that Kernel Tuner, KTT and the benchmark hub share.
+"""Read a tuning space from a T1 file, the JSON format of Kernel Tuner, KTT and the benchmark hub.
 
-T1 gives values as Python text such as "[2**i for i in range(6)]", which others evaluate. Here it is
-parsed and only lists, ranges, simple comprehensions and sums of lists over numbers are understood;
-conditions become expressions of the one language. Nothing in the file is run.
+A T1 file has values as Python text, such as "[2**i for i in range(6)]", which other tools evaluate.
+This reader parses the text, and accepts lists, ranges, simple comprehensions and sums of lists over
+numbers. Conditions become expressions of our language. Nothing in the file is run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _QUOTED_OR_C_LOGIC = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|&&|\|\|
 
 
 class T1Space(Struct, frozen=True):
-    """What a T1 file says of the space. `default` holds the parameters that have one in it."""
+    """The space of a T1 file. `default` has the defaults that are among a parameter's values."""
 
     parameters: tuple[Parameter, ...]
     restrict: tuple[tuple[str, Expr], ...]
@@ -51,8 +51,8 @@ def read_t1(text: str) -> T1Space:
         raise SpaceError(f"not a T1 file: not JSON: {error}") from None
     space = _read_member(document, "ConfigurationSpace", dict, "the file")
     entries = _read_member(space, "TuningParameters", list, "ConfigurationSpace")
-    # A name that appears twice has the last one's values, at the first one's place: files in use
-    # have such, and Kernel Tuner reads them so.
+    # Of two parameters with one name the last one counts, at the position of the first: published
+    # files have such names, and Kernel Tuner reads them so.
     found = (_read_parameter(number, entry) for number, entry in enumerate(entries, 1))
     parameters = tuple({parameter.names: parameter for parameter in found}.values())
     conditions = space.get("Conditions") or []
@@ -93,7 +93,7 @@ def _read_parameter(number: int, entry: Any) -> Parameter:
         default = default[0]
     rows = tuple((value,) for value in values)
     row = None if default is None else (_check_type(name, kind, default),)
-    # Files in use hold defaults outside their values: such a default is ignored.
+    # Published files have defaults that are not among the values. Such a default is ignored.
     return Parameter((name,), rows, default=row if row in rows else None)
 
 
@@ -128,7 +128,10 @@ def _read_values(name: str, text: Any) -> list[Any]:
 
 
 def _read_list(node: ast.expr) -> list[Any]:
-    """Return the values of a list, a tuple, a range, a comprehension or a sum of those."""
+    """Return the values of a list, a tuple, a range, a comprehension or a sum of these.
+
+    Raises `ValueError` for any other syntax.
+    """
     match node:
         case ast.List() | ast.Tuple():
             return [_evaluate_scalar(item, {}) for item in node.elts]
@@ -165,7 +168,10 @@ def _read_range(node: ast.Call, env: Mapping[str, Any]) -> range:
 
 
 def _evaluate_scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
-    """Return a number, a string or a bool, by the operations of the expression language."""
+    """Return the number, string or bool of an expression over the names of `env`.
+
+    The operations are those of the expression language. Raises `ValueError`.
+    """
     try:
         match node:
             case ast.Constant(value=bool() | int() | float() | str()):
@@ -194,7 +200,10 @@ def _evaluate_scalar(node: ast.expr, env: Mapping[str, Any]) -> Any:
 
 
 def _apply_operator(op: str, left: Any, right: Any) -> Any:
-    """Unlike in an expression, the exponent may be computed: both sides are known here."""
+    """Return `left op right`. Raises `NoValueError`.
+
+    The exponent may be computed, unlike in an expression, since both operands are known.
+    """
     if op in ("**", "<<") and not (type(right) is int and 0 <= right <= 62):
         raise semantics.NoValueError("an exponent that is not from 0 to 62")
     return semantics.BINARY[op](left, right)
