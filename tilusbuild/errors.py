@@ -13,6 +13,7 @@ import errno
 from typing import NamedTuple
 
 from tilusbuild.runtime.errors import did_you_mean as did_you_mean
+from tilusbuild.runtime.errors import nearest_word as nearest_word
 
 _WIDTH = 240
 """Characters of a line that are shown of a longer one, around the column."""

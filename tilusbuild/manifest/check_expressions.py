@@ -263,15 +263,14 @@ def _dotted_problem(name: str, scope: NameScope, target: str, *, in_model: bool)
         known = [f"{prefix}.{each}" for each in names]
         if name in known:
             return None
-        return f'there is no "{name}"', did_you_mean(name, known) or _listed(known)
+        return f'there is no "{name}"', did_you_mean(name, known, max_listed=len(known))
     if prefix == "facts":
         if rest in scope.facts:
             return None
-        near = did_you_mean(rest, scope.facts) if scope.facts else None
-        say = near if near and near.startswith("did") else None
+        near = did_you_mean(rest, scope.facts, max_listed=0)
         return (
             f'target "{target}" has no fact "{rest}"',
-            say or f"declare it: facts = {{ {rest} = … }} in [target.{target}]",
+            near or f"declare it: facts = {{ {rest} = … }} in [target.{target}]",
         )
     return f'unknown name "{name}"', "only arch.NAME and facts.NAME have a point"
 
@@ -282,12 +281,7 @@ def _suggestion(name: str, scope: NameScope, sees: Iterable[str]) -> str | None:
     exact = next((known for known in sorted(dotted) if known.endswith(f".{name}")), None)
     if exact:
         return f'did you mean "{exact}"?'
-    return did_you_mean(name, plain) or _listed(plain)
-
-
-def _listed(names: Iterable[str]) -> str | None:
-    words = sorted(names)
-    return "known: " + ", ".join(words) if words else None
+    return did_you_mean(name, plain, max_listed=len(plain))
 
 
 def _arguments(checks: Checks, path: Path, script: ScriptSection) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilusbuild.errors import Diagnostic, Place, did_you_mean
+from tilusbuild.errors import Diagnostic, Place, nearest_word
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.scanner import Path
@@ -100,11 +100,8 @@ def _similar(full: str, name: str) -> str | None:
         names = os.listdir(directory)
     except OSError:
         return f'there is no directory "{os.path.dirname(name)}"'
-    near = did_you_mean(base, names)
-    if near is None or not near.startswith("did"):
-        return None
-    found = near.split('"')[1]
-    return f'did you mean "{os.path.join(os.path.dirname(name), found)}"?'
+    near = nearest_word(base, sorted(names))
+    return near and f'did you mean "{os.path.join(os.path.dirname(name), near)}"?'
 
 
 def check_include_dirs(

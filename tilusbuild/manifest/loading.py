@@ -8,7 +8,6 @@ leaves this package. Pydantic's errors are said in a person's words, at their pl
 from __future__ import annotations
 
 import copy
-import difflib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
+from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error, nearest_word
 from tilusbuild.manifest.check_dispatch import check_dispatch
 from tilusbuild.manifest.check_expressions import check_expressions
 from tilusbuild.manifest.check_files import check_files
@@ -40,6 +39,8 @@ from tilusbuild.manifest.shape import (
 )
 from tilusbuild.manifest.table import Fault, checked, keys_of, kind_of, toml_text
 
+_ALIKE = 0.8
+"""The likeness from which on a key of another table is meant: most are short, and alike."""
 _CHECKS = (
     check_names,
     check_targets,
@@ -317,8 +318,7 @@ def _unknown_key(document: Document, path: Path, value: object) -> Diagnostic:
         return Diagnostic(f'a manifest cannot hold "{key}"', place, where)
     table = table_at(tuple(outer))
     here = list(keys_of(table)) if table else []
-    close = difflib.get_close_matches(key, here, n=1, cutoff=0.8)
-    hint = f'did you mean "{close[0]}"?' if close else None
+    hint = did_you_mean(key, here, likeness=_ALIKE, max_listed=0)
     hint = hint or _elsewhere(key) or did_you_mean(key, here)
     if (*outer,) == NAMED[:1] and isinstance(value, Mapping):
         hint = f"another toolchain is declared as {header((*NAMED, key))}"
@@ -339,7 +339,7 @@ def _elsewhere(key: str) -> str | None:
     if homes and len(homes) <= 4:
         return f'"{key}" is a key of {" and ".join(homes)}'
     words = {word for table in tables().values() for word in keys_of(table)}
-    close = difflib.get_close_matches(key, sorted(words), n=1, cutoff=0.8)
-    if homes or not close or not (near := _homes(close[0])):
+    near = nearest_word(key, sorted(words), _ALIKE)
+    if homes or near is None or not (owners := _homes(near)):
         return None
-    return f'did you mean "{close[0]}" of {" and ".join(near)}?'
+    return f'did you mean "{near}" of {" and ".join(owners)}?'

@@ -157,10 +157,10 @@ def _undefined(
             'pass the value to the macro, or import "with context"'
         )
         return f'"{name}" is undefined here', hint, name
-    near = did_you_mean(name, [*context, *environment.globals])
+    near = did_you_mean(name, [*context, *environment.globals], max_listed=0)
     script = _script(context)
     declare = f"or declare it in [script.{script}.params] or [script.{script}.space]"
-    if near is None or near.startswith("known"):
+    if near is None:
         names = ", ".join(sorted(n for n in context))
         near = f"a template sees {names}" if names else "the context is empty"
     return f'"{name}" is undefined', f"{near}\n{declare}", name

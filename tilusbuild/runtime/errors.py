@@ -28,14 +28,24 @@ class DriverError(RuntimeError):
     """The CUDA driver is missing or refused a call; the text names the function and the error."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return a hint that names the nearest known word, or lists them all when they are few."""
+MAX_LISTED = 24
+"""Known words that a hint lists."""
+
+
+def did_you_mean(
+    word: str, known: Iterable[str], *, likeness: float = 0.6, max_listed: int = MAX_LISTED
+) -> str | None:
+    """Return a hint that names the nearest known word, else one that lists them all if they are at
+    most `max_listed`, else None. A word is near from this ratio of likeness on."""
     words = sorted(set(known))
+    near = nearest_word(word, words, likeness)
+    if near is not None:
+        return f'did you mean "{near}"?'
+    return "known: " + ", ".join(words) if 0 < len(words) <= max_listed else None
+
+
+def nearest_word(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known word that is most like a word, with this ratio of likeness at least."""
     import difflib  # only for a mistake
 
-    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    if near:
-        return f'did you mean "{near[0]}"?'
-    if 0 < len(words) <= 24:
-        return "known: " + ", ".join(words)
-    return None
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=likeness)), None)
