@@ -46,8 +46,8 @@ of the next, so that what lies together is looked at together."""
 _SHARE = 4_000
 """Entries that are worth a fork, which takes 1 ms: so many take 13."""
 
-# Changes of these can change the plan: where tools are found, and every setting.
-_ENVIRONMENT = ("CC", "CUDA_HOME", "CUDA_PATH", "CXX", "HOME", "NVCC", "PATH", "VIRTUAL_ENV")
+# Tools are found by these. Every `TILUSBUILD_` variable is a setting, too.
+_ENVIRONMENT = ("CUDA_HOME", "CUDA_PATH", "HOME", "PATH")
 
 _REMOTE = "TILUSBUILD_REMOTE_"
 """Of variables that have no part in what a build comes to, and may hold secrets."""

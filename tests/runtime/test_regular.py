@@ -17,6 +17,10 @@ from tilusbuild.runtime.regular import (
     open_regular,
     read_bytes,
     read_text,
+    try_list,
+    try_read_bytes,
+    try_read_text,
+    try_stat,
 )
 
 PACKAGE = Path(tilusbuild.__file__).parent
@@ -25,16 +29,13 @@ ALLOWED = {
     "noop.py": "imports nothing; without waiting, and by the size that fstat gives",
     "cli/main.py": "the standard streams, and /dev/null in their place",
     "state/files.py": "a temporary file of ours, without waiting or following",
-    "state/clock.py": "/proc files, and a file of its own without waiting or following",
+    "state/clock.py": "a file of its own without waiting or following",
     "state/directories.py": "directories",
     "state/outputs.py": "what users name may be a device",
-    "process/machine.py": "/proc and cgroup files only",
     "process/warden.py": "/proc files, /dev/null, and make's FIFO without waiting",
     "process/jobserver.py": "make's FIFO, which is what is expected",
-    "runtime/device.py": "/proc/cpuinfo",
     "runtime/regular.py": "is the one that opens",
     "report/text.py": "/dev/null",
-    "tune/bench/devices.py": "/sys files",
     "intake/spy.py": "a program of its own without imports; appends to our file",
     "intake/recorder.py": "a program of its own without imports; the script that it was given",
     "toolchain/nvrtc_command.py": "a program of its own without imports; reads our compiles' files",
@@ -186,3 +187,18 @@ def test_sizes_around_a_piece_are_read_whole(tmp_path: Path) -> None:
         assert read_bytes(path) == path.read_bytes()
         with open_file(path) as file:
             assert file.read() == path.read_bytes()
+
+
+def test_a_reader_that_tries_gets_nothing_where_there_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\xff")
+    (tmp_path / "link").symlink_to("file")
+    assert try_read_bytes(tmp_path / "file") == b"\xff"
+    assert try_read_text(tmp_path / "file") is None
+    assert try_read_bytes(tmp_path / "link", follow=False) is None
+    assert try_list(tmp_path) == ["file", "link"]
+    for missing in (str(tmp_path / "none"), "\0"):
+        assert try_read_bytes(missing) is try_read_text(missing) is try_stat(missing) is None
+        assert try_list(missing) == []
+    link = try_stat(tmp_path / "link", follow=False)
+    assert link is not None
+    assert stat.S_ISLNK(link.st_mode)

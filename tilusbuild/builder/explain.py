@@ -23,7 +23,7 @@ from tilusbuild.plan.identity import sections
 from tilusbuild.plan.planner import Plan, jobs
 from tilusbuild.remote.origins import Origins
 from tilusbuild.report.jsonl import JsonLine
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
 
@@ -110,13 +110,10 @@ def last_programs(cache: Tree, manifest: str, directory: str, target: str) -> Pr
 def _texts(cache: Tree, program: str) -> tuple[str, str] | None:
     """program.txt and options.txt of an entry; None when they are not there."""
     directory = cache.program_path(program)
-    try:
-        program_txt, options_txt = (
-            read_text(os.path.join(directory, name), "surrogateescape") for name in TEXTS
-        )
-    except OSError:
-        return None
-    return program_txt, options_txt
+    program_txt, options_txt = (
+        try_read_text(os.path.join(directory, name), "surrogateescape") for name in TEXTS
+    )
+    return None if program_txt is None or options_txt is None else (program_txt, options_txt)
 
 
 class ExplanationLine(JsonLine, frozen=True):

@@ -22,7 +22,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.tree import Private, Tree
-from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.regular import read_bytes, read_text, try_read_text
 from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
 from tilusbuild.state.files import sha256_file, sha256_text
 from tilusbuild.status import RECORDED, Status
@@ -81,10 +81,7 @@ def lookup(tree: Tree, program: str) -> Entry | None:
 
 def compiler_log(tree: Tree, program: str) -> str:
     """Return the compiler's output for a published program; "" without any."""
-    try:
-        return read_text(os.path.join(tree.program_path(program), layout.LOG), "replace")
-    except OSError:
-        return ""
+    return try_read_text(os.path.join(tree.program_path(program), layout.LOG), "replace") or ""
 
 
 def dumped(path: str, part: str) -> str:

@@ -28,7 +28,7 @@ from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import try_read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.directories import is_directory
 from tilusbuild.state.files import sweep
@@ -264,10 +264,7 @@ def _spread(entries: _Entries, rooted: set[str], names: Sequence[str]) -> set[st
 
 def headers_used(path: str) -> list[str]:
     """Digests of the header directories that a program's compile.sh uses."""
-    try:
-        return layout.mentioned_headers(read_bytes(os.path.join(path, layout.COMPILE_SH)))
-    except OSError:
-        return []
+    return layout.mentioned_headers(try_read_bytes(os.path.join(path, layout.COMPILE_SH)) or b"")
 
 
 def entries_in(tree: Tree, *directory: str) -> list[str]:

@@ -6,7 +6,6 @@ import os
 import re
 
 from tilusbuild.runtime.reader_lock import LOCKS
-from tilusbuild.runtime.regular import read_bytes
 
 PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE = "programs", "scripts", "include", "staging", "state"
 INDEX, TAG, IGNORE = "index.json", "CACHEDIR.TAG", ".gitignore"
@@ -141,11 +140,3 @@ def measured(path: str) -> tuple[int, float]:
         size += found.st_size if name else 0
         latest = max(latest, found.st_mtime)
     return size, latest
-
-
-def read_or_none(path: str) -> bytes | None:
-    """Return the content of a file; None when it cannot be read."""
-    try:
-        return read_bytes(path)
-    except OSError:
-        return None

@@ -28,7 +28,7 @@ from tilusbuild.cache.verify import read_entry
 from tilusbuild.errors import input_error
 from tilusbuild.runtime import script as script_json
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, try_read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.tables import read_dispatch
 from tilusbuild.state.files import write_atomic
@@ -242,7 +242,7 @@ def _append_tuning_logs(cache: Tree, tree: Tree) -> None:
     with suppress(OSError):
         for name in layout.files_below(source):
             target = os.path.join(cache.state_path, layout.TUNED, name)
-            lines = _lines(layout.read_or_none(target) or b"")
+            lines = _lines(try_read_bytes(target) or b"")
             known = set(lines)
             added = [line for line in _lines(read_bytes(f"{source}/{name}")) if line not in known]
             if added:
@@ -257,7 +257,7 @@ def _lines(data: bytes) -> list[bytes]:
 def files_of(path: str) -> dict[str, bytes | str]:
     """Return a header directory's files by name: the MANIFEST's content, and where others are."""
     files: dict[str, bytes | str] = {n: os.path.join(path, n) for n in layout.files_below(path)}
-    files[layout.MANIFEST] = layout.read_or_none(os.path.join(path, layout.MANIFEST)) or b""
+    files[layout.MANIFEST] = try_read_bytes(os.path.join(path, layout.MANIFEST)) or b""
     return files
 
 

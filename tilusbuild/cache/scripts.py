@@ -22,7 +22,7 @@ from tilusbuild.cache.entries import find_entry
 from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, try_read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.state.directories import is_directory
@@ -243,14 +243,14 @@ def _update(
         tree.disk.sync_directory(os.path.join(path, part))
     directories = {""}
     for name, data in files.items():
-        if layout.read_or_none(os.path.join(path, name)) != data:
+        if try_read_bytes(os.path.join(path, name)) != data:
             make_directories(tree, path, os.path.dirname(name), directories)
             tree.put_file(os.path.join(path, name), data)
     return True
 
 
 def _is_up_to_date(path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> bool:
-    if any(layout.read_or_none(os.path.join(path, name)) != data for name, data in files.items()):
+    if any(try_read_bytes(os.path.join(path, name)) != data for name, data in files.items()):
         return False
     try:
         there = {

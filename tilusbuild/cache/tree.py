@@ -23,7 +23,7 @@ from tilusbuild.cache.disk import CacheReadOnlyError, Disk, wrap_oserror
 from tilusbuild.cache.locks import LockName, Locks
 from tilusbuild.errors import InputError, input_error
 from tilusbuild.runtime.reader_lock import LOCKS
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import try_read_bytes, try_stat
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.state.directories import below, is_directory, names_below
 from tilusbuild.state.files import OCCUPIED
@@ -111,11 +111,12 @@ class Tree:
         return True
 
     def _is_marked(self) -> bool:
-        with suppress(OSError):
-            if layout.is_our_tag(read_bytes(self.path(layout.TAG), _MAX_MARK, follow=False)):
-                return True
-        with suppress(OSError, CorruptFileError):
-            return "projects" in unseal(read_bytes(self.path(layout.INDEX), follow=False))
+        tag = try_read_bytes(self.path(layout.TAG), _MAX_MARK, follow=False)
+        if tag is not None and layout.is_our_tag(tag):
+            return True
+        with suppress(CorruptFileError):
+            index = try_read_bytes(self.path(layout.INDEX), follow=False)
+            return index is not None and "projects" in unseal(index)
         return False
 
     def _is_begun(self, names: set[str]) -> bool:
@@ -348,7 +349,5 @@ class Tree:
 
 
 def _has_size(path: str, size: int) -> bool:
-    try:
-        return os.stat(path).st_size == size
-    except OSError:
-        return False
+    status = try_stat(path)
+    return status is not None and status.st_size == size

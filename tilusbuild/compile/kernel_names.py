@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 
 from tilusbuild.compile.model import Recipe
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.regular import try_read_text
 
 SYMBOL_FILE = "kernel.s"
 """One line of assembly: the symbol as a string."""
@@ -112,8 +112,5 @@ def symbol_of(recipe: Recipe, work: str) -> str:
     """Return the symbol of a recipe's kernel, whose code was made in `work`; "": not known."""
     if not is_looked_up(recipe):
         return recipe.symbol
-    try:
-        found = _SYMBOL.fullmatch(read_text(os.path.join(work, SYMBOL_FILE)))
-    except OSError:
-        return ""
+    found = _SYMBOL.fullmatch(try_read_text(os.path.join(work, SYMBOL_FILE)) or "")
     return found[1] if found else ""

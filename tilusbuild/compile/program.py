@@ -36,7 +36,7 @@ from tilusbuild.compile.units import Shared, UnitSteps
 from tilusbuild.errors import Diagnostic
 from tilusbuild.process.base import Command, CompletedCommand, Elsewhere, Runner
 from tilusbuild.render.closure import UNDETERMINED
-from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.regular import read_bytes, try_read_text
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import RECORDED, Cause, Compiled, Status
 
@@ -322,10 +322,7 @@ class Compile(Struct):
             return None
         if self.recipe.includes.digest is None:
             return frozenset()
-        try:
-            listed = read_text(self._file(os.path.join("include", "MANIFEST")), "replace")
-        except OSError:
-            return None
+        listed = try_read_text(self._file(os.path.join("include", "MANIFEST")), "replace")
         return frozenset(line[66:] for line in listed.splitlines()) if listed else None
 
     def execute(self, step: Step) -> CompletedCommand:

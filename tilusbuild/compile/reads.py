@@ -32,7 +32,7 @@ from tilusbuild.compile.steps import TOOLS
 from tilusbuild.errors import Diagnostic
 from tilusbuild.process import landlock
 from tilusbuild.process.base import CompletedCommand, Sandbox
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.regular import try_read_text
 
 INCLUDED, ASSEMBLED, LINKED = "tmp/included.d", "tmp/assembled.d", "tmp/linked.d"
 """The lists of the preprocessor, the assembler and the linker, in the private directory."""
@@ -196,9 +196,8 @@ class Reads(Struct, frozen=True):
 
     def _listed(self, name: str) -> set[str] | None:
         """Return the files of a list; None if there is none."""
-        try:
-            text = read_text(os.path.join(self.work, name), "replace")
-        except OSError:
+        text = try_read_text(os.path.join(self.work, name), "replace")
+        if text is None:
             return None
         rules = (line.partition(": ")[2] for line in text.replace("\\\n", " ").split("\n"))
         words = re.findall(r"(?:\\.|[^\s\\])+", " ".join(rules))

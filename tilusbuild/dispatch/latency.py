@@ -26,7 +26,7 @@ from tilusbuild.cache import layout
 from tilusbuild.dispatch.tables import alone
 from tilusbuild.dispatch.tables import write as write_tables
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, try_list, try_read_bytes
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
@@ -103,11 +103,8 @@ def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict
 def read(script: Script) -> list[Measured]:
     """Return everything measured of a script, by key and device. Raises `CorruptCacheError`."""
     directory = os.path.join(script.path, DIRECTORY)
-    try:
-        names = sorted(os.listdir(directory))
-    except OSError:
-        return []
-    found = [m for name in names for m in _read(os.path.join(directory, name, FILE), script)]
+    paths = (os.path.join(directory, name, FILE) for name in try_list(directory))
+    found = [measured for path in paths for measured in _read(path, script)]
     return sorted(found, key=lambda measured: measured.key)
 
 
@@ -208,7 +205,7 @@ def gathered(scripts: str) -> dict[str, Refusal]:
     found: dict[str, Refusal] = {}
     for path in below(scripts):
         # Looked at as text first: most directories refuse nothing, and a description is long.
-        if b'"refused"' in (layout.read_or_none(f"{path}/{layout.TABLE_JSON}") or b""):
+        if b'"refused"' in (try_read_bytes(f"{path}/{layout.TABLE_JSON}") or b""):
             with suppress(LoadError):
                 found.update(
                     (each.program, each) for each in read_dispatch(read_script(path)).refused
@@ -233,7 +230,4 @@ def directories(scripts: str) -> Iterator[str]:
 
 def below(path: str) -> list[str]:
     """Return the paths in a directory, sorted; none where it cannot be read."""
-    try:
-        return [os.path.join(path, name) for name in sorted(os.listdir(path))]
-    except OSError:
-        return []
+    return [os.path.join(path, name) for name in try_list(path)]

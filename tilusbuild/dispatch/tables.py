@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilusbuild.cache.layout import SCRIPT_TXT, read_or_none
+from tilusbuild.cache.layout import SCRIPT_TXT
 from tilusbuild.cache.locks import lock_file
 from tilusbuild.expr import Value
 from tilusbuild.runtime.naming import command
-from tilusbuild.runtime.regular import open_regular
+from tilusbuild.runtime.regular import open_regular, try_read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.table_file import FILE, Refusal, by_number, measured_keys
 from tilusbuild.runtime.tables import (
@@ -95,7 +95,7 @@ def _is_current(script: Script, found: TableFile) -> bool:
     wanted = texts(script, found.tables, found.refused)
     if found.tables:  # people edit it
         del wanted[FILE]
-    there = {name: read_or_none(os.path.join(script.path, name)) for name in wanted}
+    there = {name: try_read_bytes(os.path.join(script.path, name)) for name in wanted}
     return there == wanted
 
 

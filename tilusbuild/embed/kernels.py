@@ -247,9 +247,7 @@ def note(project: Project) -> None:
     written is left out."""
     path = _note_of(project.manifest.path)
     if path is not None and not is_copy(project.manifest.path):
-        with suppress(OSError):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        _NOTE.save(path, project.settings.cache_dir.value)
+        _NOTE.save(path, project.settings.cache_dir.value, parents=True)
 
 
 def _note_of(manifest: str) -> str | None:

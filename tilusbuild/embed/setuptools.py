@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tilusbuild.runtime.places import KERNELS
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.regular import try_read_text
 
 T = TypeVar("T")
 _COMMAND = "build_tilusbuild"
@@ -39,10 +39,7 @@ def finalize(dist: Any) -> None:
 
 
 def _is_asked() -> bool:
-    try:
-        return "[tool.tilusbuild" in read_text("pyproject.toml")
-    except (OSError, ValueError):
-        return False
+    return "[tool.tilusbuild" in (try_read_text("pyproject.toml") or "")
 
 
 class _Kernels:

@@ -39,7 +39,7 @@ from tilusbuild.runtime import arrays, library, option
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX, get_cache_dir
 from tilusbuild.runtime.reader_lock import ReaderLock
-from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.regular import read_bytes, read_text, try_read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.files import sha256_file, sha256_text
@@ -338,8 +338,8 @@ class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the cas
         self.column = None if spot is None else spot.column
         self.text: str | None = None
         if self.path is not None and self.line is not None:
-            with suppress(OSError, ValueError, IndexError):
-                self.text = read_text(self.path).splitlines()[self.line - 1]
+            with suppress(IndexError):
+                self.text = (try_read_text(self.path) or "").splitlines()[self.line - 1]
 
 
 def clear(root: str) -> None:

@@ -32,6 +32,7 @@ from tilusbuild.package.formats.wheel import (
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import PackageFormat, Reader, numbers_of
 from tilusbuild.runtime.naming import function_names
+from tilusbuild.runtime.regular import try_list
 from tilusbuild.runtime.script import CALLED, FILE, script_of
 from tilusbuild.runtime.sealed import unseal
 
@@ -90,10 +91,7 @@ def _is_kernels(path: str, start: bytes) -> bool:
     """Return whether a directory is one that `write_kernels` writes."""
     if start:
         return False
-    try:
-        variants = os.listdir(os.path.join(path, "build"))
-    except OSError:
-        return False
+    variants = try_list(os.path.join(path, "build"))
     lists = (os.path.join(path, "build", each, INSIDE, names.LIST) for each in variants)
     return bool(variants) and all(map(os.path.isfile, lists))
 

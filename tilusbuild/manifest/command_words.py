@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.library import LANGUAGES
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.regular import try_read_text
 
 _LONG_TEXT = """
     --include-path -I  --system-include -isystem  --define-macro -D  --undefine-macro -U
@@ -77,11 +77,9 @@ class _Words(Struct):
 
     def _file(self, written: str, name: str) -> Iterator[str]:
         path = os.path.join(self.directory, name)
-        try:
-            # A file that names itself has no end.
-            words = None if path in self.open else words_of(read_text(path, "replace"))
-        except OSError:
-            words = None
+        # A file that names itself has no end.
+        text = None if path in self.open else try_read_text(path, "replace")
+        words = None if text is None else words_of(text)
         if words is None:
             self.unread.append(written)
             return

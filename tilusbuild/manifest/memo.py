@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 from msgspec import Raw, json
@@ -27,6 +26,7 @@ from tilusbuild.manifest.document import Document, read_text
 from tilusbuild.manifest.model import NO_DOCUMENT, Manifest
 from tilusbuild.manifest.reading import A_MINUTE
 from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.runtime.regular import try_stat
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import is_settled, stamp_of
@@ -80,9 +80,7 @@ def remember(manifest: Manifest, environment: Mapping[str, str]) -> None:
     scripts = {name: own for name, own in manifest.scripts.items() if type(own) is ScriptSection}
     bare = manifest.replaced(scripts=scripts, _document=NO_DOCUMENT, _last_flags=())
     known: _Memo = (of, code, Raw(json.encode(bare, enc_hook=dict)))
-    with suppress(OSError):
-        os.makedirs(os.path.dirname(file), exist_ok=True)
-    _ENVELOPE.write(file, json.encode(known))
+    _ENVELOPE.write(file, json.encode(known), parents=True)
 
 
 def _file(path: str, environment: Mapping[str, str]) -> str | None:
@@ -93,11 +91,8 @@ def _file(path: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _is_own(file: str) -> bool:
-    try:
-        status = os.stat(file)
-    except OSError:
-        return False
-    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    status = try_stat(file)
+    return status is not None and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _key(path: str, text: str) -> list[str]:

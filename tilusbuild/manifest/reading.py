@@ -21,7 +21,7 @@ from tilusbuild.errors import Diagnostic, Place
 from tilusbuild.manifest.document import Document, shown_path
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.table import toml_text
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.signature.reading import Kernel, Parameter, has_cpu_branch, kernels, readable
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import Sighting, sighting
@@ -58,10 +58,7 @@ class Reading(Struct, frozen=True):
 class _Template:
     def __init__(self, path: str) -> None:
         self.shown = shown_path(path)
-        try:
-            self.text = read_text(path, "replace")
-        except (OSError, ValueError):
-            self.text = ""  # `check_files` says what is wrong
+        self.text = try_read_text(path, "replace") or ""  # `check_files` says what is wrong
         self.kernels = kernels(readable(self.text, jinja=True))
         self.has_cpu = has_cpu_branch(self.text)
         said = [(each.name, each.parameters, each.problem) for each in self.kernels]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from tilusbuild.errors import Place, input_error
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render.closure import Root, inside
-from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.regular import read_bytes, try_read_text
 from tilusbuild.toolchain import package_dir
 
 if TYPE_CHECKING:
@@ -126,10 +126,7 @@ def torch_defines(place: Place) -> dict[str, str]:
     """Return the macros that torch's own extensions are compiled with: until 2.7 the C++ ABI was
     not always the compiler's default. Raises `InputError`."""
     config = os.path.join(_torch_directory("", place), "share/cmake/Torch/TorchConfig.cmake")
-    try:
-        found = _ABI.search(read_text(config))
-    except OSError:
-        return {}
+    found = _ABI.search(try_read_text(config) or "")
     return {found[1]: found[2]} if found else {}
 
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.state.directories import mounted
 
 _UNLIMITED = 1 << 60
@@ -164,8 +165,4 @@ def _text(directory: str, name: str) -> str:
 
 
 def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+    return (try_read_text(path, "surrogateescape") or "").splitlines()

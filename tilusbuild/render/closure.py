@@ -18,12 +18,12 @@ import os
 import posixpath
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic
+from tilusbuild.runtime.regular import try_stat
 from tilusbuild.state.directories import is_trouble
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.patterns import PatternTooWideError, matching
@@ -239,10 +239,9 @@ def declared(roots: Sequence[Root], pattern: str) -> Iterator[Matched]:
 def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yield those that are files, and their sizes."""
     for name in names:
-        with suppress(OSError):
-            status = os.stat(os.path.join(directory, name))
-            if stat.S_ISREG(status.st_mode):
-                yield name, status.st_size
+        status = try_stat(os.path.join(directory, name))
+        if status is not None and stat.S_ISREG(status.st_mode):
+            yield name, status.st_size
 
 
 class Outside(Struct, frozen=True):

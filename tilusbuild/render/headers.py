@@ -44,7 +44,7 @@ from tilusbuild.render.closure import (
 )
 from tilusbuild.render.preprocessor import Include, Scan, scan
 from tilusbuild.render.scans import Scans
-from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.regular import read_bytes, try_read_text, try_stat
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_bytes, sha256_text
 from tilusbuild.state.patterns import PatternTooWideError
@@ -164,10 +164,8 @@ class Headers:
         return self._files[key]
 
     def _read(self, tree: str, name: str, path: str) -> File | None:
-        try:
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                return None
-        except (OSError, ValueError):
+        status = try_stat(path)
+        if status is None or not stat.S_ISREG(status.st_mode):
             return None
         try:
             digest = self._digests.digest(path)
@@ -453,10 +451,7 @@ def _diagnostic(
         text, path = source, "source.cu"
     else:
         path = _shown(includer.name)
-        try:
-            text = read_text(includer.path, "replace")
-        except OSError:
-            text = ""
+        text = try_read_text(includer.path, "replace") or ""
     return Diagnostic(message, _locate(text, path, spelled), hint, "warning")
 
 

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.process import process
+from tilusbuild.runtime.regular import try_list, try_read_text
 
 CPU_KIND, CUDA_KINDS = 1, (2, 13)
 """DLPack's device types: the host, and memory of CUDA, managed or not."""
@@ -56,14 +57,10 @@ def cpu() -> Device:
 
 
 def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                name, colon, value = line.partition(":")
-                if colon and name.strip() == "model name":
-                    return value.strip()
-    except OSError:
-        pass
+    for line in (try_read_text("/proc/cpuinfo", "replace") or "").splitlines():
+        name, colon, value = line.partition(":")
+        if colon and name.strip() == "model name":
+            return value.strip()
     return f"{os.uname().machine} cpu"
 
 
@@ -75,10 +72,7 @@ def kind_of(dlpack: tuple[int, int]) -> str | None:
 
 def may_have_cuda() -> bool:
     """Return whether there could be a CUDA device, found out without the driver."""
-    try:
-        names = os.listdir("/dev")
-    except OSError:
-        return False
+    names = try_list("/dev")
     return any(n == "dxg" or (n.startswith("nvidia") and n[6:].isdigit()) for n in names)
 
 

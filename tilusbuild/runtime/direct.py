@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime import library, script, table_file
 from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.process import process
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, try_read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 
@@ -55,10 +55,8 @@ def made_from(described: Script, there: frozenset[int]) -> dict[str, str]:
 
 
 def _digest(path: str) -> str:
-    try:
-        return hashlib.sha256(read_bytes(path)).hexdigest()
-    except OSError:
-        return ""
+    data = try_read_bytes(path)
+    return "" if data is None else hashlib.sha256(data).hexdigest()
 
 
 def launcher(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tilusbuild.runtime import option
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, try_list
 from tilusbuild.runtime.sealed import CorruptFileError, unseal
 from tilusbuild.runtime.where import (
     MANIFEST_NAME,
@@ -58,13 +58,13 @@ class SearchPlace(NamedTuple):
 
     def directories(self) -> list[str]:
         """Return the scripts' directories that there are."""
-        return _names(os.path.join(self.path, "scripts"))
+        return try_list(os.path.join(self.path, "scripts"))
 
     def instances(self, directory: str, start: str) -> list[str]:
         """Return the paths of a script's current directories, of the project around `start` where
         several have it. Raises `LoadError`."""
         script_root = os.path.join(self.path, "scripts", directory)
-        instances = [name for name in _names(script_root) if len(name) == 64]
+        instances = [name for name in try_list(script_root) if len(name) == 64]
         current = _current(self.path, directory, self.project or start) if instances else None
         kept = instances if current is None else [name for name in instances if name in current]
         return [f"{script_root}/{name}" for name in sorted(kept)]
@@ -243,10 +243,3 @@ def _packages() -> Iterator[SearchPlace]:
         except Exception as error:
             raise CorruptCacheError(f"package {entry.name} ({entry.value}): {error}") from error
         yield SearchPlace(directory, f"package {entry.name}")
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []

@@ -119,6 +119,43 @@ def read_text(path: str | os.PathLike[str], errors: str = "strict", limit: int =
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
+def try_read_bytes(
+    path: str | os.PathLike[str], limit: int = MAX_SIZE, *, follow: bool = True
+) -> bytes | None:
+    """Return the content of a regular file; None when it cannot be read."""
+    try:
+        return read_bytes(path, limit, follow=follow)
+    except (OSError, ValueError):  # ValueError: a name with a NUL character
+        return None
+
+
+def try_read_text(
+    path: str | os.PathLike[str], errors: str = "strict", limit: int = MAX_SIZE
+) -> str | None:
+    """Return the text of a regular file in UTF-8; None when it cannot be read."""
+    try:
+        return read_text(path, errors, limit)
+    except (OSError, ValueError):
+        return None
+
+
+def try_list(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the sorted names in a directory; none when it cannot be read."""
+    try:
+        return sorted(os.listdir(directory))
+    except (OSError, ValueError):
+        return []
+
+
+def try_stat(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
+    """Return the status of a path, without `follow` that of the link itself; None when nothing is
+    there."""
+    try:
+        return os.stat(path, follow_symlinks=follow)
+    except (OSError, ValueError):
+        return None
+
+
 def _read_pieces(handle: int, path: str, limit: int) -> Iterator[bytes]:
     size, remaining = _FIRST, limit
     while piece := os.read(handle, min(size, remaining + 1)):

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.regular import try_read_text, try_stat
 
 MANIFEST_NAME = "tilus.toml"
 CACHE_VARIABLE = "TILUSBUILD_CACHE_DIR"
@@ -123,8 +123,8 @@ def read_toml(path: str) -> dict[str, Any]:
     parser: Python 3.10 has one only where the builder, and with it tomli, is installed."""
     try:
         parser = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-        tables: dict[str, Any] = parser.loads(read_text(path, limit=MAX_MANIFEST))
-    except (ImportError, OSError, ValueError):
+        tables: dict[str, Any] = parser.loads(try_read_text(path, limit=MAX_MANIFEST) or "")
+    except (ImportError, ValueError):
         return {}
     return tables
 
@@ -177,13 +177,9 @@ def explain_distrust(path: str) -> str | None:
 def foreign_owner(path: str) -> str | None:
     """Return the name of the user who owns a file, a directory, or the link to it; None for one
     that is trusted."""
-    for status in (os.lstat, os.stat):
-        try:
-            owner = status(path).st_uid
-        except OSError:
-            continue
-        if not is_trusted(owner):
-            return _user_name(owner)
+    for status in (try_stat(path, follow=False), try_stat(path)):
+        if status is not None and not is_trusted(status.st_uid):
+            return _user_name(status.st_uid)
     return None
 
 

@@ -18,6 +18,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.state.directories import mounted
 
 REMOTE_LAG = 600_000_000_000
@@ -108,10 +109,9 @@ def _stat_of(path: str, flags: int) -> os.stat_result:
 
 def remote_devices() -> frozenset[int]:
     """Return the mounted file systems that other machines, or other programs, stamp."""
-    try:
-        with open("/proc/filesystems", encoding="utf-8") as file:
-            kinds = [line.rstrip("\n").split("\t") for line in file]
-    except OSError:
+    text = try_read_text("/proc/filesystems")
+    if text is None:
         return frozenset()
+    kinds = [line.split("\t") for line in text.splitlines()]
     local = _LOCAL | {kind for nodev, kind in kinds if nodev != "nodev"} - _SHARED
     return frozenset(each.device for each in mounted() if each.kind not in local)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import try_read_bytes
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -139,10 +139,7 @@ def mounts(text: str) -> Iterator[Mount]:
 
 def mounted(path: str = "/proc/self/mountinfo") -> list[Mount]:
     """Return what is mounted; nothing where the system does not say."""
-    try:
-        return list(mounts(os.fsdecode(read_bytes(path))))
-    except OSError:
-        return []
+    return list(mounts(os.fsdecode(try_read_bytes(path) or b"")))
 
 
 def mounts_below(root: str) -> list[str]:

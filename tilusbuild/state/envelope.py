@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import try_read_bytes
 from tilusbuild.state.directories import make_unlinked
 from tilusbuild.state.files import atomic, sha256_bytes, sha256_text
 
@@ -62,10 +62,8 @@ class Envelope:
 
     def read(self, path: str) -> bytes | None:
         """Return the body of the file; None when there is no such file."""
-        try:
-            return self.unwrap(read_bytes(path))
-        except OSError:
-            return None
+        data = try_read_bytes(path)
+        return None if data is None else self.unwrap(data)
 
     def load(self, path: str, kind: type[Value]) -> Value | None:
         """Return the value that `save` wrote; None when there is no such file."""
@@ -74,16 +72,19 @@ class Envelope:
             return None if body is None else msgspec.msgpack.decode(body, type=kind)
         return None
 
-    def save(self, path: str, value: object) -> None:
+    def save(self, path: str, value: object, *, parents: bool = False) -> None:
         """Write a file that holds a value, as `write` does; do nothing for one with a text that is
         not UTF-8."""
         with suppress(UnicodeEncodeError):
-            self.write(path, msgspec.msgpack.encode(value))
+            self.write(path, msgspec.msgpack.encode(value), parents=parents)
 
-    def write(self, path: str, body: bytes) -> None:
-        """Write the file, and its directory if need be; do nothing where that is not possible. It
-        is not synced: after a power failure it may be damaged."""
+    def write(self, path: str, body: bytes, *, parents: bool = False) -> None:
+        """Write the file, and its directory if need be, with `parents` those above too; do nothing
+        where that is not possible. The file is not synced: after a power failure it may be
+        damaged."""
         with suppress(OSError):
+            if parents:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
             make_unlinked(os.path.dirname(path))
             with atomic(path, durable=False) as file:
                 file.write(self.wrap(body))

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from tilusbuild.runtime.regular import try_stat
 from tilusbuild.state.clock import Moment
 
 TICK = 50_000_000
@@ -94,9 +95,8 @@ class Sighting(NamedTuple):
 
 def sighting(path: str | os.PathLike[str]) -> Sighting:
     """Return what is at `path` now, links followed."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # ValueError: a name with a zero byte
+    status = try_stat(path)
+    if status is None:
         return Sighting(ABSENT, -1)
     return Sighting(stamp(status), status.st_dev)
 
@@ -141,9 +141,8 @@ def observe(
     raise `OSError`. `now` is that of a `FileClock`.
     """
     at = now()  # before `stat`: a change after it must not count as settled
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
+    status = try_stat(path)
+    if status is None:
         return Observation(ABSENT, None, True)
     found, device = stamp(status), status.st_dev
     if before is not None and before.settled and before.stamp == found:

@@ -21,7 +21,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +35,7 @@ from tilusbuild.manifest.document import shown_path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.runtime.dtypes import FLOATS
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import try_read_bytes
 from tilusbuild.signature import Argument, Signature
 from tilusbuild.tune import inputs
 from tilusbuild.tune.bench.work import Case, CaseArgument, write_case
@@ -84,8 +83,8 @@ def _judge(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
             files.add(path)
     hasher = hashlib.sha256(f"{ref} {rtol!r} {atol!r}".encode())
     for path in sorted(files):
-        with suppress(OSError):
-            hasher.update(hashlib.sha256(read_bytes(path)).digest())
+        if (code := try_read_bytes(path)) is not None:
+            hasher.update(hashlib.sha256(code).digest())
     return hasher.hexdigest()
 
 

@@ -20,6 +20,7 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.regular import try_list
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.tables import Table, serving
 from tilusbuild.status import Status
@@ -115,10 +116,6 @@ def _program(cache: Tree, index: int, digest: str) -> ExportedProgram:
 
 
 def _latency(path: str) -> Iterator[str]:
-    try:
-        names = sorted(os.listdir(os.path.join(path, layout.LATENCY)))
-    except OSError:
-        return
-    for name in names:
+    for name in try_list(os.path.join(path, layout.LATENCY)):
         if os.path.isfile(os.path.join(path, layout.LATENCY, name, layout.LATENCY_REPORT)):
             yield name

@@ -25,6 +25,7 @@ from typing import Any
 from tilusbuild.runtime.cuda_driver import L2_CACHE_SIZE, NOT_READY, CudaDriver
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.errors import DriverError
+from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.tune.bench.work import CaseArgument
 
 _NAMED = {"bool": ctypes.c_bool, "f32": ctypes.c_float, "f64": ctypes.c_double}
@@ -170,8 +171,8 @@ def _last_cache() -> int:
     """Return bytes of the largest cache of the first processor; 0 where Linux does not say."""
     sizes = [0]
     for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
-        with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
-            sizes.append(int(file.read().strip().removesuffix("K")) << 10)
+        with suppress(ValueError):
+            sizes.append(int((try_read_text(path) or "").strip().removesuffix("K")) << 10)
     return max(sizes)
 
 
