@@ -197,7 +197,9 @@ def test_a_reader_that_tries_gets_nothing_where_there_is_nothing(tmp_path: Path)
     assert try_read_bytes(tmp_path / "link", follow=False) is None
     assert try_list(tmp_path) == ["file", "link"]
     for missing in (str(tmp_path / "none"), "\0"):
-        assert try_read_bytes(missing) is try_read_text(missing) is try_stat(missing) is None
+        assert try_read_bytes(missing) is None
+        assert try_read_text(missing) is None
+        assert try_stat(missing) is None
         assert try_list(missing) == []
     link = try_stat(tmp_path / "link", follow=False)
     assert link is not None

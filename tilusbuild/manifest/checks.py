@@ -1,8 +1,8 @@
 """What the checks of a manifest share: where mistakes are collected, and what was written.
 
 A check covers one matter and adds every mistake it finds. It must stay silent about consequences
-of a mistake that `loading.structured` has already reported: `wrote` returns what the file has, also for
-entries that were cut out of the manifest.
+of a mistake that `loading.structured` has already reported: `wrote` returns what the file has, also
+for entries that were cut out of the manifest.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from tilusbuild.package.formats.directory import finish
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import PackageFormat, Reader, mode_of, numbers_of
 from tilusbuild.runtime.places import ENTRY_POINTS
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.regular import open_file, read_text
 from tilusbuild.state.files import sha256_bytes
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -143,7 +143,7 @@ def is_wheel(path: str, start: bytes) -> bool:
     if start != _MAGIC:
         return False
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             inside = archive.namelist()
     except (OSError, ValueError, zipfile.BadZipFile):
         return False
