@@ -30,9 +30,12 @@ import json, sys
 from collections import deque
 import grpc
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.remote.record import key
+from tilusbuild.remote.archive import include_key, program_key
+from tilusbuild.reapi.blobs import blob_for
 V2 = "/build.bazel.remote.execution.v2"
-address, programs = sys.argv[1], open(sys.argv[2]).read().split()
+address, names = sys.argv[1], open(sys.argv[2]).read().split()
+keys = [(include_key if kind == "include" else program_key)(name)
+        for kind, _, name in (each.partition("/") for each in names)]
 channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", 64 << 20)])
 ask = channel.unary_unary(V2 + ".ActionCache/GetActionResult")
 read = channel.unary_unary(V2 + ".ContentAddressableStorage/BatchReadBlobs")
@@ -61,8 +64,8 @@ def answered(data):
                 flush()
             wanted.append(each.digest)
             size += blob[1] + 128
-for program in programs:
-    request = reapi.GetActionResultRequest(action_digest=digest(key(program)))
+for key in keys:
+    request = reapi.GetActionResultRequest(action_digest=digest(blob_for(key.encode())))
     asked.append(ask.future(request.SerializeToString()))
     if len(asked) >= 256:
         answered(asked.popleft().result())
@@ -228,7 +231,10 @@ def at_casd(directory: Path, project: Path, programs: int, rounds: int) -> dict[
         sent = served.send()
         told(sent, programs)
         names = directory / "names"
-        names.write_text("\n".join(os.listdir(project / ".cache/programs")))
+        cache = project / ".cache"
+        names.write_text(
+            "\n".join(f"{k}/{n}" for k in ("programs", "include") for n in os.listdir(cache / k))
+        )
         floor = script(directory, "grpc_floor", GRPC_FLOOR, f"127.0.0.1:{port}", str(names))
         arms = [
             Arm("tilusbuild build, from casd", served.fetch, served.fetched_all, served.clear),
@@ -263,7 +269,7 @@ def at_nginx(directory: Path, project: Path, programs: int, rounds: int) -> dict
         told(sent, programs)
         names = directory / "paths"
         held = root / "held"
-        names.write_text("\n".join(f"{k}/{n}" for k in ("ac", "cas") for n in os.listdir(held / k)))
+        names.write_text("\n".join(f"ac/{name}" for name in os.listdir(held / "ac")))
         floor = script(directory, "http_floor", HTTP_FLOOR, str(port), str(names))
         arms = [
             Arm("tilusbuild build, from nginx", served.fetch, served.fetched_all, served.clear),

@@ -105,7 +105,7 @@ class Nginx(Server):
     scheme = "http"
 
     def words(self) -> list[str]:
-        for name in ("held/ac", "held/cas", "incoming"):
+        for name in ("held/ac", "incoming"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         text = (_bench.ROOT / "tests/remote/nginx.conf").read_text()
         text = text.replace("@ROOT@", str(self.directory)).replace("@PORT@", str(self.port))
@@ -115,7 +115,7 @@ class Nginx(Server):
         return ["nginx", "-c", str(self.directory / "conf")]
 
     def blobs(self) -> list[Path]:
-        return sorted((self.directory / "held/cas").iterdir())
+        return sorted((self.directory / "held/ac").iterdir())
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
+from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, failed
 from tilusbuild.cache.entries import Entry
 from tilusbuild.engine.attempt import ProgramAnswer
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Warned
-from tilusbuild.engine.inbox import Remote, RemoteAnswered, RemoteWithdrawn
+from tilusbuild.engine.inbox import Remote, RemoteAnswered
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled, Status
@@ -21,7 +21,6 @@ class FakeRemote(Remote):
     """Answers as `script` says, on another thread; None never does."""
 
     patience = 0.0
-    doubted = False
 
     def __init__(self, script: Callable[[Job], str | None], patience: float = 60.0) -> None:
         self.patience = patience
@@ -157,37 +156,3 @@ def test_what_is_kept_here_is_asked_for_nowhere() -> None:
     build_library(remote, jobs, compiler)
     assert compiler.runs == {"link": 1}
     assert remote.asked == [jobs[1].label, jobs[2].label]
-
-
-class WrongRemote(FakeRemote):
-    """Takes back what it gave when it is asked for what is made of it."""
-
-    def __init__(self, store: FakeStore) -> None:
-        super().__init__(lambda job: None)
-        self.doubted = True
-        self._store = store
-
-    def ask(self, jobs: Sequence[Job], tell: Callable[[Any], None], /) -> Collection[str]:
-        self.asked += [job.label for job in jobs]
-        for job in jobs:
-            if job.needs:
-                for need in job.needs:
-                    self._store.entries.pop(need, None)
-                tell(RemoteWithdrawn())
-            elif len(self.asked) <= 2:
-                self._store.entries[job.hash] = Entry(job.hash, "", Status.BUILT, {})
-            tell(RemoteAnswered(job.hash, None if job.needs or len(self.asked) > 2 else HIT))
-        return {job.hash for job in jobs}
-
-
-def test_what_was_asked_for_waits_for_what_is_taken_back() -> None:
-    store, listener = FakeStore(), Listener()
-
-    def outcome(job: Any) -> Compiled:
-        assert all(store.lookup(need) for need in job.needs), "what it is made of is there"
-        return built()
-
-    compiler = FakeCompiler(outcome)
-    build(library(), store, compiler, listener, BuildConfig(jobs=2, remote=WrongRemote(store)))
-    assert compiler.runs == {"object 0": 1, "object 1": 1, "link": 1}
-    assert listener.named("summary")[0].exit_status == 0

@@ -11,11 +11,10 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 import grpc
 
 from support.farm_double import FarmDouble, farm_double
-from support.remote_client import fill_with
-from support.trees import published
+from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import ReapiBackend
-from tilusbuild.remote.backend import RemoteTroubleError, contents
-from tilusbuild.remote.record import blob_for
+from tilusbuild.reapi.blobs import blob_for, read_blobs
+from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
 
 SMALL, LARGE = b"word " * 1000, b"sentence " * (1 << 19)
@@ -33,18 +32,18 @@ def cache() -> Iterator[tuple[FarmDouble, ReapiBackend]]:
 def test_blobs_come_and_go_in_messages_and_streams(cache: tuple[FarmDouble, ReapiBackend]) -> None:
     double, backend = cache
     blobs = {blob_for(data): data for data in (SMALL, LARGE, b"", b"x")}
-    backend.send(blobs)
+    backend.send_blobs(blobs)
     assert double.held.keys() == {blob.digest for blob in blobs}
-    assert contents(backend, blobs) == blobs
+    assert read_blobs(backend, blobs) == blobs
 
 
 def test_an_upload_may_end_early(cache: tuple[FarmDouble, ReapiBackend]) -> None:
     double, backend = cache
     double.instead["Write"] = len(LARGE)
-    backend.send({blob_for(LARGE): LARGE})
+    backend.send_blobs({blob_for(LARGE): LARGE})
     double.instead["Write"] = 17
     with pytest.raises(RemoteTroubleError, match="keeps a blob in part"):
-        backend.send({blob_for(LARGE): LARGE})
+        backend.send_blobs({blob_for(LARGE): LARGE})
 
 
 def test_streams_that_break_off_are_tried_again(cache: tuple[FarmDouble, ReapiBackend]) -> None:
@@ -56,34 +55,36 @@ def test_streams_that_break_off_are_tried_again(cache: tuple[FarmDouble, ReapiBa
         context.abort(grpc.StatusCode.INTERNAL, "in mid-stream")
 
     double.instead = {"Read": broken, "Write": grpc.StatusCode.INTERNAL}
-    for ask in (partial(contents, backend), backend.send):
+    for ask in (partial(read_blobs, backend), backend.send_blobs):
         with pytest.raises(RemoteTroubleError, match="INTERNAL") as caught:
             ask({blob_for(LARGE): LARGE})
         assert caught.value.retry
 
 
-@pytest.mark.parametrize("lies", [False, True])
-def test_a_record_that_comes_along_is_not_asked_for(lies, ask, origin) -> None:
-    """One that is not what its digest says is."""
+def test_a_result_whose_content_is_gone_is_a_miss(cache: tuple[FarmDouble, ReapiBackend]) -> None:
+    double, backend = cache
+    backend.send("key", SMALL)
+    assert backend.has("key")
+    double.held.clear()
+    assert not backend.has("key")
+    backend.fetch(["key"], lambda key, pieces: pytest.fail("there is nothing to take"))
 
-    def lie(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
-        for result in honest:
-            for file in result.output_files:
-                file.contents = file.contents[:-1] + b"!"
-            yield result
 
-    with farm_double(inlines=True) as (double, address):
-        fill_with(address, origin[1])
-        double.instead = {"GetActionResult": lie} if lies else {}
-        double.calls.clear()
-        found = ask(address)
-        read = {
-            double.held[each.hash]
-            for name, request in double.calls
-            if name == "BatchReadBlobs"
-            for each in request.digests
-        }
-    records = {data for path, data in origin[1].items() if path.startswith("/ac/")}
-    assert (records <= read) == lies
-    assert (found.hits, found.warnings) == (4, [])
-    assert published(origin[0]).items() >= published(found.cache_path).items()
+@pytest.mark.parametrize(
+    "file",
+    [
+        {"path": "another", "digest": reapi.Digest(hash="0" * 64, size_bytes=1)},
+        {"path": "entry.zst"},
+        {"path": "entry.zst", "digest": reapi.Digest(hash="../x", size_bytes=1)},
+        {"path": "entry.zst", "digest": reapi.Digest(hash="0" * 64, size_bytes=-1)},
+        {"path": "entry.zst", "digest": reapi.Digest(hash="0" * 64, size_bytes=1 << 40)},
+    ],
+)
+def test_a_result_that_is_not_ours_is_a_miss(cache, file) -> None:
+    double, backend = cache
+    result = reapi.ActionResult()
+    result.output_files.add(**file)
+    double.instead["GetActionResult"] = lambda request, context, honest: iter([result])
+    assert not backend.has("key")
+    backend.fetch(["key"], lambda key, pieces: pytest.fail("there is nothing to take"))
+    assert "BatchReadBlobs" not in double.names()

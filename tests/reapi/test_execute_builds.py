@@ -38,7 +38,6 @@ def test_what_workers_compile_is_what_is_compiled_here(farm: Casd, new_user: New
     assert remote["executor"] == farm.address
     assert min(remote[name] for name in ("executed_seconds", "inputs_bytes", "outputs_bytes")) > 0
     assert published(here.cache) == published(there.cache)
-    # What other machines did is told, drawn and remembered.
     theirs = {each["hash"] for each in ran.events if each.get("worker") == farm.address}
     assert len(theirs) == remote["executed"]
     placed = [each for each in ran.events if each["event"] == "placed"]
@@ -48,10 +47,6 @@ def test_what_workers_compile_is_what_is_compiled_here(farm: Casd, new_user: New
     (timeline,) = (each for each in reported if each["event"] == "timeline")
     elsewhere = {each["hash"] for each in timeline["attempts"] if each["elsewhere"]}
     assert elsewhere == theirs
-    explained = {each["hash"]: each["reasons"] for each in there.run("explain", "--json").events}
-    assert {program for program, why in explained.items() if farm.address in why[0]} == theirs
-    costs = [each for each in reported if each["event"] == "program"]
-    assert {each["hash"] for each in costs if farm.address in each["origin"]} == theirs
 
 
 LONG = """\
@@ -104,7 +99,7 @@ def test_without_a_server_a_build_compiles_here(new_user: NewProject) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_measured_is_compiled_here(farm: Casd, new_user: NewProject) -> None:
+def test_what_is_verified_is_compiled_here(farm: Casd, new_user: NewProject) -> None:
     """The server of the cache is also who executes: it would vouch for itself."""
     first, second = (
         project(new_user, farm.address, WRITE=write, VERIFY=verify)

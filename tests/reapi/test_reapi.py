@@ -22,8 +22,8 @@ from support.scale import include_headers
 from support.trees import published
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import ReapiBackend, in_batches
-from tilusbuild.remote.backend import RemoteTroubleError, contents
-from tilusbuild.remote.record import Blob, blob_for
+from tilusbuild.reapi.blobs import Blob, blob_for, read_blobs
+from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
 
 
@@ -57,12 +57,16 @@ def test_the_services_that_a_cache_has(casd: Casd) -> None:
     large = os.urandom(10 << 20)
     every = {**small, blob_for(large): large}
     assert set(server.missing(every)) == every.keys() - {blob_for(b"")}
-    server.send(every)
-    server.send(every)  # again: a stream of what is there may end early
+    server.send_blobs(every)
+    server.send_blobs(every)  # again: a stream of what is there may end early
     assert list(server.missing(every)) == []
     gone = Blob("0" * 64, 5 << 20)
-    assert contents(server, [*every, gone, Blob("1" * 64, 5)]) == every
-    assert server.results([Blob("2" * 64, 3)]) == [None]
+    assert read_blobs(server, [*every, gone, Blob("1" * 64, 5)]) == every
+    server.send("key", b"data")
+    assert (server.has("key"), server.has("another key")) == (True, False)
+    found = {}
+    server.fetch(["another key", "key"], lambda key, data: found.update({key: b"".join(data)}))
+    assert found == {"key": b"data"}
     server.close()
 
 
@@ -101,7 +105,7 @@ def test_another_digest_function_is_said_in_words(double: tuple[FarmDouble, str]
     handler, address = double
     handler.instead["GetCapabilities"] = capabilities((9,))
     with pytest.raises(RemoteTroubleError, match="does not name content by SHA256"):
-        backend(address).results([Blob("0" * 64, 1)])
+        backend(address).has("key")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +115,7 @@ def test_what_may_pass_is_tried_again(double, status, retry) -> None:
     handler, address = double
     handler.instead["GetActionResult"] = grpc.StatusCode[status]
     with pytest.raises(RemoteTroubleError, match=status) as caught:
-        backend(address).results([Blob("0" * 64, 1)])
+        backend(address).has("key")
     assert caught.value.retry == retry
     assert "as told" not in str(caught.value)
     wants = "headers or credential-helper in [remote] of ~/.config" in str(caught.value)
@@ -122,14 +126,14 @@ def test_where_nobody_listens_grpc_is_not_quoted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RemoteTroubleError, match="cannot be reached") as caught:
-        backend(f"grpc://127.0.0.1:{port}").results([Blob("0" * 64, 1)])
+        backend(f"grpc://127.0.0.1:{port}").has("key")
     assert "ipv4" not in str(caught.value)
 
 
 def test_a_header_that_cannot_be_sent_is_not_shown(double: tuple[FarmDouble, str]) -> None:
     _, address = double
     with pytest.raises(RemoteTroubleError, match="header that cannot be sent") as caught:
-        backend(address, headers={"A": "s3cret\n"}).results([Blob("0" * 64, 1)])
+        backend(address, headers={"A": "s3cret\n"}).has("key")
     assert "s3cret" not in str(caught.value)
 
 
@@ -137,7 +141,7 @@ def test_answers_that_cannot_be_read(double: tuple[FarmDouble, str]) -> None:
     handler, address = double
     handler.instead["BatchReadBlobs"] = says(b"\xff" * 9)
     with pytest.raises(RemoteTroubleError, match="cannot be read"):
-        contents(backend(address), [Blob("0" * 64, 1)])
+        read_blobs(backend(address), [Blob("0" * 64, 1)])
 
 
 def test_blobs_that_were_not_asked_for_are_left_alone(double: tuple[FarmDouble, str]) -> None:
@@ -145,7 +149,7 @@ def test_blobs_that_were_not_asked_for_are_left_alone(double: tuple[FarmDouble, 
     answer = reapi.BatchReadBlobsResponse()
     answer.responses.add(digest=reapi.Digest(hash="1" * 64, size_bytes=1), data=b"x")
     handler.instead["BatchReadBlobs"] = says(answer)
-    assert contents(backend(address), [Blob("0" * 64, 1)]) == {}
+    assert read_blobs(backend(address), [Blob("0" * 64, 1)]) == {}
 
 
 def test_each_request_has_headers_and_says_who_asks(double: tuple[FarmDouble, str]) -> None:
@@ -157,7 +161,7 @@ def test_each_request_has_headers_and_says_who_asks(double: tuple[FarmDouble, st
         return honest
 
     handler.instead = {"GetCapabilities": look, "GetActionResult": look}
-    assert backend(address, headers={"X-Key": "k"}).results([Blob("0" * 64, 1)]) == [None]
+    assert backend(address, headers={"X-Key": "k"}).has("key") is False
     assert len(seen) == 2
     for metadata in seen:
         about = metadata["build.bazel.remote.execution.v2.requestmetadata-bin"]
@@ -169,7 +173,7 @@ def test_a_small_limit_of_a_message_is_kept(double: tuple[FarmDouble, str]) -> N
     handler, address = double
     handler.instead["GetCapabilities"] = capabilities(most=10_000)
     data = [os.urandom(3_000) for _ in range(10)]
-    backend(address).send({blob_for(each): each for each in data})
+    backend(address).send_blobs({blob_for(each): each for each in data})
     assert handler.names().count("BatchUpdateBlobs") == 5
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("grpc", reason="needs tilusbuild[remote]")
 from support.casd import Casd
 from support.http_cache import Faults, HttpCache, line_to
 from support.project import NewProject
-from support.remote_client import Asked, fill_with
+from support.remote_client import Asked, by_keys, fill_with
 from support.trees import published
 
 SEEDS = int(os.environ.get("REMOTE_SEEDS", "6"))
@@ -45,7 +45,7 @@ def casd(tmp_path_factory: pytest.TempPathFactory, origin: Origin) -> Iterator[S
     server = Casd(tmp_path_factory.mktemp("casd"))
 
     def fill() -> None:
-        fill_with(server.address, origin[1])
+        fill_with(server.address, by_keys(*origin))
 
     def evict(random: Random) -> None:
         for path in sorted((server.directory / "cas" / "objects").rglob("*")):
@@ -62,7 +62,7 @@ def web(held: HttpCache) -> Served:
     whole = dict(held.held)
 
     def evict(random: Random) -> None:
-        for path in held.names("cas"):
+        for path in list(held.held):
             if random.random() < 0.5:
                 del held.held[path]
 

@@ -3,11 +3,10 @@ than that, and no request takes longer than it may."""
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from itertools import count
@@ -17,14 +16,16 @@ from msgspec.structs import replace
 
 from support.http_cache import listening
 from support.lying_server import STREAMS
-from tilusbuild.remote.backend import RemoteTroubleError, contents
+from tilusbuild.remote.archive import key_digest
+from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.http import HttpBackend
-from tilusbuild.remote.record import Blob
 from tilusbuild.remote.settings import RemoteSettings
 
 CONTENTS = [b"content %d" % number * (number + 1) for number in range(40)]
-BLOBS = [Blob(hashlib.sha256(data).hexdigest(), len(data)) for data in CONTENTS]
-HELD = {blob.digest: data for blob, data in zip(BLOBS, CONTENTS, strict=True)}
+BY_KEY = {f"key {number}": data for number, data in enumerate(CONTENTS)}
+HELD = {key_digest(key): data for key, data in BY_KEY.items()}
+MOST = 2000
+"""Bytes of a file that are accepted."""
 
 Answer = Callable[[int, "bytes | None"], "tuple[bytes, bool]"]
 """From the number of a request on its connection and its content to an answer, and whether the
@@ -94,6 +95,22 @@ def no_length(number: int, data: bytes | None) -> tuple[bytes, bool]:
 WAYS = [usual, ends_after_seven, cuts_after_seven, one_by_one, old, chunked, no_length]
 
 
+def fetch(remote: HttpBackend, *keys: str, most: int = MOST) -> dict[str, bytes]:
+    """What comes for these keys, read until it is more than is accepted."""
+    found: dict[str, bytes] = {}
+
+    def take(key: str, pieces: Iterable[bytes]) -> None:
+        data = b""
+        for piece in pieces:
+            data += piece
+            if len(data) > most:
+                break
+        found[key] = data
+
+    remote.fetch(keys, take)
+    return found
+
+
 @contextmanager
 def backend(port: int, timeout: float = 60.0) -> Iterator[HttpBackend]:
     made = HttpBackend(RemoteSettings(f"http://127.0.0.1:{port}", "test", timeout=timeout))
@@ -103,14 +120,13 @@ def backend(port: int, timeout: float = 60.0) -> Iterator[HttpBackend]:
 
 @pytest.mark.parametrize("answer", WAYS, ids=lambda way: way.__name__)
 def test_all_comes_however_it_is_answered(answer: Answer) -> None:
-    absent = Blob("0" * 64, 5)
     with serving(answer) as port, backend(port) as remote:
         for _ in range(2):
-            for blob in (*BLOBS, absent):
+            for key in (*BY_KEY, "absent"):
                 # A connection that was cut in between is asked again, as by `Guard`.
                 for attempt in range(3):
                     try:
-                        assert contents(remote, [blob]).get(blob) == HELD.get(blob.digest)
+                        assert fetch(remote, key).get(key) == BY_KEY.get(key)
                         break
                     except RemoteTroubleError as error:
                         if not error.retry or attempt == 2 or answer is not cuts_after_seven:
@@ -123,9 +139,9 @@ def test_what_is_there_is_asked_for_without_its_content() -> None:
         status = b"404 Not Found" if data is None else b"200 OK"
         return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, size), False
 
-    absent = [Blob(f"{number:064x}", 5) for number in range(3)]
     with serving(head) as port, backend(port) as remote:
-        assert set(remote.missing([*BLOBS, *absent])) == set(absent)
+        assert all(remote.has(key) for key in BY_KEY)
+        assert not any(remote.has(f"absent {number}") for number in range(3))
 
 
 @pytest.mark.parametrize(
@@ -146,11 +162,10 @@ def test_what_is_there_is_asked_for_without_its_content() -> None:
 def test_what_is_odd_ends_in_words_or_in_bytes_to_compare(reply: bytes) -> None:
     with serving(lambda number, data: (reply, True)) as port, backend(port, 5.0) as remote:
         try:
-            found = contents(remote, BLOBS)
+            found = fetch(remote, *BY_KEY)
         except RemoteTroubleError:
             return
-        assert not any(found[blob] == HELD[blob.digest] for blob in found)
-        assert all(len(found[blob]) <= blob.size + 1 for blob in found)
+        assert not any(found[key] == BY_KEY[key] for key in found)
 
 
 def test_what_is_cut_off_is_the_line_and_not_the_content() -> None:
@@ -160,7 +175,7 @@ def test_what_is_cut_off_is_the_line_and_not_the_content() -> None:
         backend(port) as remote,
         pytest.raises(RemoteTroubleError, match="cut") as caught,
     ):
-        contents(remote, BLOBS)
+        fetch(remote, *BY_KEY)
     assert caught.value.retry
 
 
@@ -191,7 +206,7 @@ def is_late(scheme: str, first: bytes, again: bytes) -> None:
         with closing(HttpBackend(settings)) as remote:
             began = time.monotonic()
             with pytest.raises(RemoteTroubleError) as caught:
-                contents(remote, [Blob("0" * 64, 2000)])
+                fetch(remote, "key 0")
             assert time.monotonic() - began < 2
             if scheme == "http":
                 assert "no answer in time" in str(caught.value)
@@ -205,8 +220,7 @@ def test_a_flood_ends_with_what_was_asked_for(name: str) -> None:
     with dripping(first, again * 1000, 0.0) as port, backend(port, timeout=60.0) as remote:
         began = time.monotonic()
         with suppress(RemoteTroubleError):
-            found = contents(remote, [Blob("0" * 64, 2000)])
-            assert all(len(data) <= 2001 for data in found.values())
+            fetch(remote, "key 0")
         assert time.monotonic() - began < 5
 
 
@@ -217,7 +231,7 @@ def test_a_handshake_that_drips_is_late() -> None:
         with closing(HttpBackend(settings)) as remote:
             began = time.monotonic()
             with pytest.raises(RemoteTroubleError, match="no answer in time"):
-                contents(remote, [Blob("0" * 64, 2000)])
+                fetch(remote, "key 0")
             assert time.monotonic() - began < 2
 
 
@@ -231,18 +245,17 @@ def test_a_name_that_nobody_answers_for_is_late(monkeypatch: pytest.MonkeyPatch)
     with closing(HttpBackend(settings)) as remote:
         began = time.monotonic()
         with pytest.raises(RemoteTroubleError, match="no answer in time"):
-            contents(remote, [Blob("0" * 64, 2000)])
+            fetch(remote, "key 0")
         assert time.monotonic() - began < 2
 
 
 def test_what_comes_makes_a_request_longer_and_what_drips_does_not() -> None:
     """A file that takes its time is fetched whole."""
     data = bytes(3 << 20)
-    blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data)
     with dripping(head, bytes(64 << 10), 0.03) as port, backend(port, timeout=0.5) as remote:
         began = time.monotonic()
-        assert contents(remote, [blob]) == {blob: data}
+        assert fetch(remote, "key 0", most=len(data)) == {"key 0": data}
         assert time.monotonic() - began > 1
 
 
@@ -253,7 +266,7 @@ def test_who_waits_is_woken_at_the_end() -> None:
     ):
         threading.Timer(0.3, remote.close).start()
         with pytest.raises(RemoteTroubleError):
-            contents(remote, BLOBS)
+            fetch(remote, *BY_KEY)
 
 
 def test_a_header_that_cannot_be_sent_is_not_shown() -> None:
@@ -262,4 +275,4 @@ def test_a_header_that_cannot_be_sent_is_not_shown() -> None:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         remote = HttpBackend(replace(settings, address=address))
         with pytest.raises(RemoteTroubleError, match="header that cannot be sent"):
-            contents(remote, BLOBS)
+            fetch(remote, *BY_KEY)

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from support.http_cache import Faults, HttpCache, line_to
+from support.poison import path_of, unpack
 from support.project import NewProject, Project
 from support.scale import include_headers
 from support.trees import published
-from tilusbuild.remote import record
+from tilusbuild.remote.archive import include_key, pack, program_key
+from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.state.files import sha256_bytes
 
 NewUser = NewProject
 
@@ -45,13 +47,14 @@ def test_what_one_user_builds_another_fetches(address: str, new_user: NewUser) -
     second.run("cache", "verify")
 
 
-def test_a_record_comes_last_and_what_was_fetched_is_not_sent_back(server, new_user) -> None:
-    new_user(server.address, WRITE="1").build()
+def test_an_entry_comes_last_and_what_was_fetched_is_not_sent_back(server, new_user) -> None:
+    user = new_user(server.address, WRITE="1")
+    user.build()
     puts = [path for method, path, _ in server.requests if method == "PUT"]
-    for path in server.names("ac"):
-        named = record.decode(server.held[path])
-        blobs = [*named.blobs, *named.directories.values()]
-        assert max(puts.index(f"/cas/{blob.digest}") for blob in blobs) < puts.index(path)
+    includes = {path_of(include_key(each.name)) for each in user.cache.glob("include/*")}
+    programs = {path_of(program_key(program)) for program in user.programs}
+    assert includes | programs == set(puts)
+    assert set(puts[: len(includes)]) == includes, "once each, and first"
     assert new_user(server.address, WRITE="1").build()["remote"]["hits"] == 2
     assert server.count("PUT") == len(puts)
 
@@ -67,43 +70,69 @@ def test_a_program_that_does_not_compile_is_a_result(server: HttpCache, new_user
     same_trees(*users)
 
 
-@pytest.mark.parametrize("name", ["module/lib.so", "module/source.cu", "meta.json", "program.txt"])
+@pytest.mark.parametrize(
+    "name",
+    ["module/lib.so", "module/source.cu", "module/compile.sh", "meta.json", "program.txt"],
+)
 def test_a_file_with_other_bytes_is_refused_by_name(server, new_user, name) -> None:
     first, second = new_user(server.address, WRITE="1"), new_user(server.address, WRITE="1")
     first.build()
-    program = next(iter(first.programs))
-    path = f"/ac/{record.key(program).digest}"
-    found = record.decode(server.held[path])
-    assert (name in found.texts) == (name != "module/lib.so")
-    if name in found.texts:
-        whole, text = server.held[path], found.texts[name]
-        texts = {**found.texts, name: text[:-1] + chr(ord(text[-1]) ^ 1)}
-        server.held[path] = record.encode(replace(found, texts=texts))
-    else:
-        path = f"/cas/{found.files[name].digest}"
-        whole = server.held[path]
-        server.held[path] = whole[:-1] + bytes([whole[-1] ^ 1])
+    path = path_of(program_key(next(iter(first.programs))))
+    whole = server.held[path]
+    files = unpack(whole)
+    files[name] = files[name][:-1] + bytes([files[name][-1] ^ 1])
+    server.held[path] = pack(files)
     summary, said = warnings(second)
-    assert summary["attempts"] == summary["remote"]["refused"] >= 1
+    assert summary["attempts"] == summary["remote"]["refused"] == 1
     assert any(name in each and "scale/" in each for each in said)
     same_trees(first, second)
-    # What was wrong was sent again; the record also says how long the compile took.
-    again = server.held[path]
-    if path.startswith("/ac/"):
-        assert record.decode(again).texts == record.decode(whole).texts
-    else:
-        assert again == whole
+    # The right one was sent again, with how long its compile took.
+    assert unpack(server.held[path]) == unpack(whole)
 
 
-def test_a_record_whose_blob_is_gone_is_a_miss(server: HttpCache, new_user: NewUser) -> None:
+def test_a_boundary_between_the_texts_that_moved_is_refused(server, new_user) -> None:
+    """Together they have the program's hash all the same."""
     first, second = new_user(server.address, WRITE="1"), new_user(server.address)
     first.build()
-    for path in server.names("cas"):
-        if server.held[path].startswith(b"\x7fELF"):
-            del server.held[path]
+    path = path_of(program_key(next(iter(first.programs))))
+    files = unpack(server.held[path])
+    files["options.txt"] = files["program.txt"][-9:] + files["options.txt"]
+    files["program.txt"] = files["program.txt"][:-9]
+    meta = unseal(files["meta.json"])
+    for name in ("program.txt", "options.txt"):
+        meta["files"][name] = {"size": len(files[name]), "sha256": sha256_bytes(files[name])}
+    server.held[path] = pack({**files, "meta.json": seal(meta)})
+    summary, said = warnings(second)
+    assert summary["attempts"] == summary["remote"]["refused"] == 1, said
+    same_trees(first, second)
+
+
+def test_an_entry_of_another_program_is_refused(server: HttpCache, new_user: NewUser) -> None:
+    first, second = new_user(server.address, WRITE="1"), new_user(server.address)
+    first.build()
+    one, other = (path_of(program_key(program)) for program in first.programs)
+    server.held[one], server.held[other] = server.held[other], server.held[one]
+    summary, said = warnings(second)
+    assert (summary["attempts"], summary["remote"]["refused"], len(said)) == (2, 2, 2)
+    same_trees(first, second)
+
+
+def test_an_entry_without_its_directory_is_a_miss_and_is_completed(server, new_user) -> None:
+    first, second = new_user(server.address, WRITE="1"), new_user(server.address, WRITE="1")
+    first.build()
+    for directory in first.cache.glob("include/*"):
+        del server.held[path_of(include_key(directory.name))]
     summary, said = warnings(second)
     assert (summary["attempts"], said) == (2, [])
     same_trees(first, second)
+    assert new_user(server.address).build()["remote"]["hits"] == 2
+
+
+def test_what_an_older_version_sent_is_a_miss(server: HttpCache, new_user: NewUser) -> None:
+    user = new_user(server.address)
+    server.held[path_of("tilusbuild program 2 " + "0" * 64)] = b"{}"
+    summary, said = warnings(user)
+    assert (summary["attempts"], summary["remote"]["misses"], said) == (2, 2, [])
 
 
 def test_an_interrupt_leaves_nothing_behind(server: HttpCache, new_user: NewUser) -> None:

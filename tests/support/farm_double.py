@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.remote.record import Blob, blob_for
+from tilusbuild.reapi.blobs import Blob, blob_for
 
 COMPLETED, EXECUTING, QUEUED = 4, 3, 2
 _REQUESTS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A server of `/ac` and `/cas` that takes anything, as a web server with WebDAV does, and a line to
+"""A server of `/ac` that takes anything, as a web server with WebDAV does, and a line to
 a server that delays, cuts, throttles and flips what passes."""
 
 import contextlib
@@ -26,10 +26,6 @@ class HttpCache:
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    def names(self, kind: str) -> list[str]:
-        """The paths below `ac` or `cas`."""
-        return [path for path in self.held if path.startswith(f"/{kind}/")]
 
     def count(self, method: str) -> int:
         return sum(each[0] == method for each in self.requests)

@@ -1,14 +1,15 @@
-"""A server of /ac and /cas that drips, floods or lies: in clear, within TLS, and where a client
+"""A server of /ac that drips, floods or lies: in clear, within TLS, and where a client
 waits for TLS or for HTTP/2."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import ssl
 import time
 from collections.abc import Iterator
+
+from zstandard import ZstdCompressor
 
 from support.http_cache import listening
 
@@ -17,12 +18,13 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def huge_record() -> bytes:
-    names = ("meta.json", "program.txt", "options.txt", "module/compile.sh")
-    directories = {f"{n:064x}": [f"{n:064x}", 1 << 30] for n in range(4)}
-    files = dict.fromkeys(names, ("0" * 64, 5))
-    said = json.dumps({"files": files, "directories": directories, "seconds": 1.0, "texts": {}})
-    return OK + b"Content-Length: %d\r\n\r\n%s" % (len(said), said.encode())
+def huge_entry() -> bytes:
+    """An answer with an archive of 200 MB in 20 kB."""
+    frame = ZstdCompressor().compressobj()
+    parts = [frame.compress(b'{"files":{"meta.json":%d}}\n' % (200 << 20))]
+    parts += [frame.compress(bytes(1 << 20)) for _ in range(200)]
+    archive = b"".join((*parts, frame.flush()))
+    return OK + b"Content-Length: %d\r\n\r\n%s" % (len(archive), archive)
 
 
 STREAMS = {
@@ -41,7 +43,7 @@ STREAMS = {
 KINDS: dict[str, tuple[bytes, bytes, float]] = {
     "drips: trailers": (*STREAMS["trailers"], 0.1),
     "floods: interim answers": (b"", CONTINUE * 1000, 0.0),
-    "a record of 4 GiB": (huge_record(), b"", -1),
+    "a text of 200 MB": (huge_entry(), b"", -1),
 }
 """What comes first, what comes again and again, and seconds between; -1: it closes then."""
 

@@ -1,11 +1,29 @@
 """Another library under a program's name, listed as it should be: only a compile can tell."""
 
-from msgspec.structs import replace
+from pathlib import Path
 
 from support.http_cache import HttpCache
 from support.project import Project
-from tilusbuild.remote.record import blob_for, decode, encode, key
+from tilusbuild.remote.archive import Unpacker, key_digest, pack, program_key
 from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.state.files import sha256_bytes
+
+
+def path_of(key: str) -> str:
+    """Where a server of /ac keeps the file of a key."""
+    return f"/ac/{key_digest(key)}"
+
+
+def unpack(data: bytes) -> dict[str, bytes]:
+    """The files in a small archive."""
+    files = Unpacker("/nonexistent").unpack([data]).files
+    return {name: each for name, each in files.items() if isinstance(each, bytes)}
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    """The files of a program's directory."""
+    paths = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
 def poison(
@@ -16,15 +34,10 @@ def poison(
     more: bytes = b"\0",
 ) -> None:
     """Have the server keep another product, with `more` bytes, in which all digests hold."""
-    data = (user.programs[program] / product).read_bytes() + more
-    path = f"/ac/{key(program).digest}"
-    found = decode(server.held[path])
-    meta = unseal((user.programs[program] / "meta.json").read_bytes())
-    blob = blob_for(data)
-    meta["files"][product] = {"size": blob.size, "sha256": blob.digest}
-    sealed = seal(meta)
-    files = {**found.files, product: blob, "meta.json": blob_for(sealed)}
-    server.held[f"/cas/{blob.digest}"] = data
-    texts = {**found.texts, "meta.json": sealed.decode()}
-    texts.pop(product, None)
-    server.held[path] = encode(replace(found, files=files, texts=texts))
+    files = files_of(user.programs[program])
+    files[product] += more
+    meta = unseal(files["meta.json"])
+    data = files[product]
+    meta["files"][product] = {"size": len(data), "sha256": sha256_bytes(data)}
+    files["meta.json"] = seal(meta)
+    server.held[path_of(program_key(program))] = pack(files, 1.0)

@@ -16,9 +16,9 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.engine import events
 from tilusbuild.engine.inbox import RemoteAnswered
+from tilusbuild.remote.archive import include_key, key_digest, program_key
 from tilusbuild.remote.backend import open_backend
 from tilusbuild.remote.client import RemoteCache
-from tilusbuild.remote.record import Blob, blob_for, key
 from tilusbuild.remote.settings import RemoteSettings
 
 
@@ -42,13 +42,18 @@ class Asked:
 
 
 def fill_with(address: str, held: Mapping[str, bytes]) -> None:
-    """Send to a server what an `HttpCache` has."""
+    """Send files to a server by their keys."""
     backend = open_backend(RemoteSettings(address, "test"))
-    backend.send({blob_for(data): data for path, data in held.items() if path[:5] == "/cas/"})
-    for path, data in held.items():
-        if path.startswith("/ac/"):
-            backend.send_result(Blob(path[4:], key("0" * 64).size), data)
+    for key, data in held.items():
+        backend.send(key, data)
     backend.close()
+
+
+def by_keys(cache: Path, held: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What an `HttpCache` has, by keys: that of each program and include directory of a cache."""
+    keys = [program_key(each.name) for each in (cache / "programs").iterdir()]
+    keys += [include_key(each.name) for each in (cache / "include").iterdir()]
+    return {key: held[f"/ac/{key_digest(key)}"] for key in keys}
 
 
 def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) -> Asked:

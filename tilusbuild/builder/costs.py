@@ -22,7 +22,6 @@ from tilusbuild.engine.attempt import placed
 from tilusbuild.engine.history import History
 from tilusbuild.expr import Value
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.remote.origins import Origins
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import counted
 from tilusbuild.status import KNOWN_IN_CACHE, Status
@@ -74,8 +73,6 @@ class Cost(JsonLine, frozen=True):
     """Why it is not built, at the template's place."""
     log: str = ""
     """The compiler's, of the first program of an instance that has this reason."""
-    origin: str = ""
-    """Which other machine it is from; "" where none is known."""
 
     @property
     def registers(self) -> int | None:
@@ -111,9 +108,7 @@ def costs(plan: Plan, cache: Tree) -> list[Cost]:
     groups: dict[str, list[tuple[ProgramJob, Entry | None]]] = {}
     for job in jobs(plan):
         groups.setdefault(job.planned.label, []).append((job, lookup(cache, job.hash)))
-    every = (cost for group in groups.values() for cost in _instance(group, cache, history))
-    origins = Origins(cache)
-    return [replace(cost, origin=str(origins.of(cost.hash) or "")) for cost in every]
+    return [cost for group in groups.values() for cost in _instance(group, cache, history)]
 
 
 def _instance(

@@ -21,7 +21,6 @@ from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.identity import sections
 from tilusbuild.plan.planner import Plan, jobs
-from tilusbuild.remote.origins import Origins
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -138,13 +137,11 @@ def explain(
     texts: tuple[str, str],
     cache: Tree,
     last: Programs,
-    origin: str | None = None,
 ) -> ExplanationLine:
-    """Explain one program from its texts and the cache; `origin` says where it is from."""
+    """Explain one program from its texts and the cache."""
     if (entry := lookup(cache, program)) is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
-        made = () if origin is None else (origin,)
-        return ExplanationLine(label, program, entry.status, (*reason, *made))
+        return ExplanationLine(label, program, entry.status, reason)
     reasons = _why_missing(program, texts, cache, last)
     return ExplanationLine(label, program, Status.MISSING, reasons)
 
@@ -165,10 +162,9 @@ def _why_missing(
 def explain_plan(
     plan: Plan, manifest: str, cache: Tree, *, remote: bool = False, elsewhere: bool = False
 ) -> list[ExplanationLine]:
-    """Explain the programs of a plan. With a `remote`, also where each is from; `elsewhere`: also
-    why one that is to be compiled is not compiled on other machines."""
+    """Explain the programs of a plan. With a `remote`, also why one that is to be compiled is not
+    in it; `elsewhere`: also why it is not compiled on other machines."""
     last: dict[tuple[str, str], Programs] = {}
-    origins = Origins(cache)
     found = []
     for job in jobs(plan):
         key = (job.planned.directory, job.planned.target.name)
@@ -176,9 +172,7 @@ def explain_plan(
             last[key] = last_programs(cache, manifest, *key)
         work = job.render()
         texts = (work.program_txt, work.options_txt)
-        origin = origins.of(job.hash)
-        made = str(origin) if origin is not None else "compiled here" if remote else None
-        one = explain(job.label, job.hash, texts, cache, last[key], made)
+        one = explain(job.label, job.hash, texts, cache, last[key])
         stays = (
             work.recipe.pipeline.stays_here(work.recipe, work.closure.notes) if elsewhere else None
         )

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -32,6 +33,9 @@ from tilusbuild.remote.settings import decide
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from tilusbuild.builder.rebuild import RemoteVerifier
+    from tilusbuild.remote.archive import Archive
 
 
 class BuildStore:
@@ -130,6 +134,19 @@ def _beside(
     return replace(config, tokens=tokens, jobs=here + settings.jobs), shared
 
 
+def _lazy_verify(project: Project) -> Callable[[str, Archive], str | None]:
+    """Return the function that compiles a remote's program again; its modules are imported when it
+    is called."""
+
+    @cache
+    def verifier() -> RemoteVerifier:
+        from tilusbuild.builder.rebuild import RemoteVerifier
+
+        return RemoteVerifier(project.cache, project.runner)
+
+    return lambda program, archive: verifier().verify(program, archive)
+
+
 @contextmanager
 def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
     """Open everything that one build needs. Raises `InputError`.
@@ -141,7 +158,10 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
         open_resources(project.settings, project.environment, project.runner, config) as limited,
         BuildStore(project.cache) as store,
         LazyRemote(
-            decide(project.manifest.remote, project.environment), store, project.cache
+            decide(project.manifest.remote, project.environment),
+            store,
+            project.cache,
+            _lazy_verify(project),
         ) as remote,
     ):
         limited, shared = _beside(project, remote, limited)

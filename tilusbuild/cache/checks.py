@@ -11,6 +11,7 @@ a program does not compile. Price: one hash of each content, and one reading of 
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -26,16 +27,18 @@ from tilusbuild.cache.includes import Problem, check_headers
 from tilusbuild.compile.checks import images_of
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Pipeline
-from tilusbuild.compile.module import image_rows, kernel_rows
+from tilusbuild.compile.module import OPTIONS_FORMAT, image_rows, kernel_rows
 from tilusbuild.compile.steps import LAUNCHER, LAUNCHER_OBJECT
-from tilusbuild.plan.identity import section_of
+from tilusbuild.plan.identity import PROGRAM_FORMAT, section_of
 from tilusbuild.plan.recorded import headers_of, pipeline_of, program_files
 from tilusbuild.runtime.sealed import CorruptFileError, seal
-from tilusbuild.state.files import sha256_bytes
+from tilusbuild.state.files import hasher, sha256_bytes
 from tilusbuild.status import Status
 from tilusbuild.toolchain import nvrtc_command
 
 _AR_MAGIC = b"!<arch>\n"
+_PIECE = 1 << 20
+"""Bytes of a file that is mapped, to be hashed at once."""
 _LAUNCHER_FILES = {
     layout.MANIFEST,
     LAUNCHER,
@@ -161,6 +164,11 @@ def _check_names(
     files: Mapping[str, Content], program_txt: str, options_txt: str
 ) -> Iterator[Problem]:
     """Yield the files that do not follow from the texts."""
+    # The hash is of both texts together: only their first lines say where the second one begins.
+    if not program_txt.startswith(f"{PROGRAM_FORMAT}\n"):
+        yield Problem(layout.PROGRAM_TXT, "does not begin as such a text does")
+    if not options_txt.startswith(f"{OPTIONS_FORMAT}\n"):
+        yield Problem(layout.OPTIONS_TXT, "does not begin as such a text does")
     known = program_files(program_txt, options_txt)
     for name in files:
         if name not in known:
@@ -295,4 +303,13 @@ def _size_of(content: Content) -> int:
 
 
 def _digest_of(content: Content) -> str:
-    return content.sha256 if isinstance(content, FileFacts) else sha256_bytes(content)
+    if isinstance(content, FileFacts):
+        return content.sha256
+    mapped: object = content
+    if not isinstance(mapped, mmap.mmap):
+        return sha256_bytes(content)
+    digest = hasher()
+    for start in range(0, len(mapped), _PIECE):
+        digest.update(mapped[start : start + _PIECE])
+        mapped.madvise(mmap.MADV_DONTNEED)  # pages that were read count as memory of this process
+    return digest.hexdigest()

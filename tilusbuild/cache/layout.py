@@ -30,8 +30,6 @@ LATENCY, LATENCY_REPORT = "latency", "report.txt"
 TUNED = "tune"
 """In `state`: what was measured, a directory for each script."""
 
-ORIGINS = "fetched"
-"""In `state`: which programs other machines made."""
 DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE, LOCKS)
 TOP = frozenset((*DIRECTORIES, INDEX, TAG, IGNORE))
 """What is in a tree: all else was not written by tilusbuild."""

@@ -98,14 +98,13 @@ def _remote(manifest: Manifest | None) -> Iterator[Finding]:
 def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
     """Return what a server answers, in words, and whether all is well."""
     from tilusbuild.remote.backend import RemoteTroubleError, open_backend
-    from tilusbuild.remote.record import blob_for
 
     try:
         with closing(open_backend(chosen)) as backend:
             said = backend.check(write=chosen.write and not executes)
             # The connection is there by now: this is what each question of a build takes.
             began = time.monotonic()
-            backend.missing([blob_for(b"tilusbuild doctor")])
+            backend.has("tilusbuild doctor")
             said += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
     except RemoteTroubleError as error:
         return str(error), False

@@ -38,7 +38,6 @@ from tilusbuild.engine.inbox import (
     Queue,
     Remote,
     RemoteAnswered,
-    RemoteWithdrawn,
     WantProgram,
 )
 from tilusbuild.engine.interfaces import Compiler, Job, Store
@@ -109,8 +108,6 @@ class BuildLoop:
         self.warned: set[str] = set()
         """The warnings that were emitted."""
         self.workers = Workers(store, compiler, queue.inbox, self.end.stopped.is_set)
-        self.planned: Iterable[Job] = ()
-        """The jobs of the plan; where a remote may be wrong, to be looked up again."""
         self.tickets: dict[str, Ticket] = {}
         """Of every program that is wanted now and has no answer, by hash."""
         self.ready = ReadyQueue()
@@ -323,11 +320,7 @@ class BuildLoop:
                 self._stop("interrupted", signal.Signals(message).name)
                 self.compiler.cancel()
             case NewPlan(jobs):
-                self.planned = tuple(jobs) if self.remote.doubted else jobs
-                self._plan(self.planned)
-            case RemoteWithdrawn():
-                self.queue.forget()
-                self._plan(self.planned)
+                self._plan(jobs)
             case WantProgram(job, instead):
                 self._want(job, instead)
             case WorkerSaid(ticket, NoAnswer.STARTED):

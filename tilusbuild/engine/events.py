@@ -235,9 +235,9 @@ class RemoteSummary(Struct, frozen=True):
     saved_seconds: float
     """How long the compiles took where they were made."""
     verified: int = 0
-    """Programs that it has and that were compiled here as well, with the same bytes."""
+    """Programs of `hits` that were compiled again before they were accepted."""
     wrong: int = 0
-    """Those with other bytes: nothing of it is used then, and the exit status is 1."""
+    """Programs that gave other bytes then: no more of it is used, and the exit status is 1."""
     executed: int = 0
     """Commands that other machines ran."""
     executor: str = ""

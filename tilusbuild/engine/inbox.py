@@ -47,11 +47,6 @@ class RemoteAnswered(Struct, frozen=True):
     answer: ProgramAnswer | None
 
 
-class RemoteWithdrawn(Struct, frozen=True):
-    """Message of a remote that turned out to be wrong: what came from it is not in the store any
-    more, and is to be compiled here."""
-
-
 class Queue:
     """Plans that another thread exchanges while the build runs, as `watch` does; or one plan.
 
@@ -101,10 +96,6 @@ class Queue:
         if answer.compiled.status != Status.CHANGED:
             self._answers[job.hash] = answer
 
-    def forget(self) -> None:
-        """Know nothing of answers any more: ask the store again."""
-        self._answers.clear()
-
     def end(self, *, now: bool) -> bool:
         """Return whether the build ends, asked when it has nothing to do. With `now` it does."""
         # The guard and the check of the inbox make `_send` and this exclude each other: a plan is
@@ -130,11 +121,6 @@ class Remote:
     def patience(self) -> float:
         """Seconds without an answer after which cores that are idle do not wait any longer."""
         return 0.0
-
-    @property
-    def doubted(self) -> bool:
-        """Whether a `RemoteWithdrawn` may come."""
-        return False
 
     def ask(self, jobs: Sequence[Job], listen: Callable[[Any], None], /) -> Collection[str]:
         """Begin to ask for programs, if there are any; return the hashes of those that `listen`

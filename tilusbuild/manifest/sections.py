@@ -423,7 +423,7 @@ class RemoteSection(Table, frozen=True):
 
     cache: Annotated[Address | None, Key(examples=["grpcs://cache.example:443"])] = None
     """Where it is: `grpcs://` or `grpc://` and a server of the Remote Execution API v2, `https://`
-    or `http://` and one of `/ac` and `/cas`, or `file://` and a directory. A program that is
+    or `http://` and one of `/ac`, or `file://` and a directory. A program that is
     missing here is fetched from there instead of compiled."""
     executor: Annotated[Address | None, Key(examples=["grpcs://farm.example:443"])] = None
     """A server of the Remote Execution API v2 whose workers compile beside this machine's cores."""
@@ -445,5 +445,5 @@ class RemoteSection(Table, frozen=True):
     send_timeout: Annotated[Duration, Key(examples=["2m"])] = 30.0
     """How long the end of a build waits for what is still to be sent."""
     verify: Annotated[Share, Key(examples=[0.02])] = 0.0
-    """The part of the fetched programs that is compiled here as well and compared, 0 to 1. When the
-    bytes of one differ, the build uses nothing more of the cache."""
+    """The part of the fetched programs that is compiled again and compared before they are
+    accepted, 0 to 1. When the bytes of one differ, the build uses nothing more of the cache."""

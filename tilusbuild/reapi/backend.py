@@ -27,22 +27,22 @@ import grpc
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
 from tilusbuild.reapi import reapi_pb2 as reapi
+from tilusbuild.reapi.blobs import Blob, BlobError, Keep, blob_for
+from tilusbuild.remote.archive import MAX_BYTES
 from tilusbuild.remote.backend import (
     UNKNOWN_CLIENT,
     UNTRUSTED,
     Credentials,
-    Keep,
     RemoteTroubleError,
+    Take,
     about_credentials,
-    contents,
 )
-from tilusbuild.remote.record import MAX_BYTES, MAX_RECORD, Blob, RecordError, blob_for, decode
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
 
 _SHA256 = 1
-_RECORD = "record.json"
-"""The output that is a program's record. The others are for the server, which keeps them."""
+_ENTRY = "entry.zst"
+"""The output that is the file of a key."""
 V2 = "/build.bazel.remote.execution.v2"
 _CAS = f"{V2}.ContentAddressableStorage"
 _MESSAGE = 4 << 20
@@ -51,17 +51,17 @@ _MARGIN = 1 << 20
 _OVERHEAD = 128
 """Bytes of a message for each blob in it, besides its content."""
 _CHUNK = 1 << 20
-_OF_RECORDS = json.dumps(
+_RESULT_LIMIT = json.dumps(
     {
         "methodConfig": [
             {
                 "name": [{"service": "build.bazel.remote.execution.v2.ActionCache"}],
-                "maxResponseMessageBytes": 2 * MAX_RECORD,
+                "maxResponseMessageBytes": 1 << 20,
             }
         ]
     }
 )
-"""Many are asked for at once, and each may come with a record."""
+"""Many results are asked for at once, and each names one file."""
 _PASSING = ("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL")
 _WORDS = {
     "DEADLINE_EXCEEDED": "no answer in time",
@@ -73,7 +73,7 @@ _WORDS = {
 """What a status means, in words, of those that gRPC gives itself."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MESSAGE),
-    ("grpc.service_config", _OF_RECORDS),
+    ("grpc.service_config", _RESULT_LIMIT),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
@@ -117,31 +117,48 @@ class ReapiBackend:
         ]
         return ", ".join(words)
 
-    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
+    def fetch(self, keys: Sequence[str], take: Take) -> None:
+        keys_by_blob: dict[Blob, list[str]] = {}
+        for key, blob in zip(keys, self._find_blobs(keys), strict=True):
+            if blob is not None:
+                keys_by_blob.setdefault(blob, []).append(key)
+
+        def keep(blob: Blob, pieces: Iterable[bytes]) -> None:
+            # Two keys have one blob only where a writer lies: the second has no content.
+            for key in keys_by_blob[blob]:
+                take(key, pieces)
+
+        self.blobs(keys_by_blob.keys(), keep)
+
+    def has(self, key: str) -> bool:
+        (blob,) = self._find_blobs([key])
+        return blob is not None and not self.missing([blob])
+
+    def send(self, key: str, data: bytes) -> None:
+        blob = blob_for(data)
+        self.send_blobs({blob: data})
+        result = reapi.ActionResult()
+        result.output_files.add(path=_ENTRY, digest=digest(blob))
+        request = reapi.UpdateActionResultRequest(
+            instance_name=self._settings.instance,
+            action_digest=digest(blob_for(key.encode())),
+            action_result=result,
+        )
+        self._ask(f"{V2}.ActionCache/UpdateActionResult", request, reapi.ActionResult)
+
+    def _find_blobs(self, keys: Sequence[str]) -> list[Blob | None]:
+        """Return the blob of each key's file; None for a key without a file."""
         self._checked()
         calls = []
         for key in keys:
             request = reapi.GetActionResultRequest(
-                instance_name=self._settings.instance,
-                action_digest=digest(key),
-                inline_output_files=(_RECORD,),
+                instance_name=self._settings.instance, action_digest=digest(blob_for(key.encode()))
             )
             calls.append(self._start(f"{V2}.ActionCache/GetActionResult", request))
-        answers = (self._end(call, reapi.ActionResult, absent=True) for call in calls)
-        found = [None if each is None else self._record(each) for each in answers]
-        apart = {each for each in found if isinstance(each, Blob)}
-        held = contents(self, apart) if apart else {}
-        return [held.get(each) if isinstance(each, Blob) else each for each in found]
-
-    def _record(self, result: reapi.ActionResult) -> bytes | Blob:
-        """Return the record in a result, or its blob where a server does not send it along."""
-        for each in result.output_files:
-            if each.path == _RECORD and 0 < each.digest.size_bytes <= MAX_RECORD:
-                blob = Blob(each.digest.hash, each.digest.size_bytes)
-                return each.contents if blob_for(each.contents) == blob else blob
-        return b""
+        return [_entry_of(self._end(call, reapi.ActionResult, absent=True)) for call in calls]
 
     def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
+        """As `BlobReader` has it."""
         self._checked()
         small = [blob for blob in wanted if blob.size <= self._limit - _OVERHEAD]
         for batch in in_batches(small, self._limit):
@@ -158,6 +175,7 @@ class ReapiBackend:
                 self._stream(blob, keep)
 
     def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
+        """Return those that the server does not have. Raises `RemoteTroubleError`."""
         self._checked()
         found: list[Blob] = []
         most = self._limit // _OVERHEAD
@@ -171,7 +189,8 @@ class ReapiBackend:
             found += [Blob(each.hash, each.size_bytes) for each in answer.missing_blob_digests]
         return set(found).intersection(every)
 
-    def send(self, blobs: Mapping[Blob, bytes]) -> None:
+    def send_blobs(self, blobs: Mapping[Blob, bytes]) -> None:
+        """Have the server keep these. Raises `RemoteTroubleError`."""
         self._checked()
         small = [blob for blob in blobs if blob.size <= self._limit - _OVERHEAD]
         for batch in in_batches(small, self._limit):
@@ -185,24 +204,6 @@ class ReapiBackend:
                     raise RemoteTroubleError(why)
         for blob in blobs.keys() - set(small):
             self._write(blob, blobs[blob])
-
-    def send_result(self, key: Blob, record: bytes) -> None:
-        self._checked()
-        # A server answers with a result only while it has all that it names.
-        named = decode(record)
-        files = {str(n): blob for n, blob in enumerate(sorted(named.blobs))}
-        files |= named.directories
-        files[_RECORD] = blob_for(record)
-        self.send({files[_RECORD]: record})
-        result = reapi.ActionResult()
-        for name, blob in files.items():
-            result.output_files.add(path=name, digest=digest(blob))
-        request = reapi.UpdateActionResultRequest(
-            instance_name=self._settings.instance,
-            action_digest=digest(key),
-            action_result=result,
-        )
-        self._ask(f"{V2}.ActionCache/UpdateActionResult", request, reapi.ActionResult)
 
     def stream(self, name: str, request: Any) -> Any:
         """Begin a call that answers with messages, as bytes. Raises `RemoteTroubleError`."""
@@ -381,7 +382,16 @@ def _certificates(settings: RemoteSettings) -> Any:
 
 
 def blob_of(digest: reapi.Digest) -> Blob:
-    """Return a digest of a message, checked in form. Raises `RecordError`."""
+    """Return a digest of a message, checked in form. Raises `BlobError`."""
     if not layout.is_hash(digest.hash) or not 0 <= digest.size_bytes <= MAX_BYTES:
-        raise RecordError(f"no such digest: {digest.hash[:80]!r} of {digest.size_bytes} bytes")
+        raise BlobError(f"no such digest: {digest.hash[:80]!r} of {digest.size_bytes} bytes")
     return Blob(digest.hash, digest.size_bytes)
+
+
+def _entry_of(result: reapi.ActionResult | None) -> Blob | None:
+    """Return the blob of the file that a result names; None for a result without one."""
+    for file in () if result is None else result.output_files:
+        if file.path == _ENTRY:
+            with suppress(BlobError):
+                return blob_of(file.digest)
+    return None

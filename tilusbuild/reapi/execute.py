@@ -29,6 +29,15 @@ from tilusbuild.process.base import (
 from tilusbuild.process.warden import Output
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import ReapiBackend, blob_of, digest, in_batches, said, shown
+from tilusbuild.reapi.blobs import (
+    Blob,
+    BlobError,
+    Sources,
+    blob_for,
+    read_blobs,
+    read_source,
+    write_blob,
+)
 from tilusbuild.reapi.operations import (
     InputsAbsentError,
     Operations,
@@ -36,9 +45,7 @@ from tilusbuild.reapi.operations import (
     Tell,
     worker_name,
 )
-from tilusbuild.remote.arriving import written
-from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError, contents
-from tilusbuild.remote.record import Blob, RecordError, Sources, blob_for, content
+from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
 
@@ -75,11 +82,22 @@ class Executed(Struct):
     """Bytes that came."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, **more: float) -> None:
-        """Count, by the names of these fields."""
+    def add(
+        self,
+        *,
+        commands: int = 0,
+        remembered: int = 0,
+        seconds: float = 0.0,
+        inputs: int = 0,
+        outputs: int = 0,
+    ) -> None:
+        """Add to the counters."""
         with self.lock:
-            for name, count in more.items():
-                setattr(self, name, getattr(self, name) + count)
+            self.commands += commands
+            self.remembered += remembered
+            self.seconds += seconds
+            self.inputs += inputs
+            self.outputs += outputs
 
 
 class RemoteExecutor:
@@ -127,7 +145,7 @@ class RemoteExecutor:
             there = done.elsewhere is not None and done.elsewhere.remembered
             self.executed.add(commands=1, remembered=there, seconds=done.seconds)
             return done
-        except (BrokenError, _NoAnswerError, OSError, RecordError):
+        except (BrokenError, _NoAnswerError, OSError, BlobError):
             return None
 
     def cancel(self, cancelled: threading.Event) -> None:
@@ -206,7 +224,7 @@ class RemoteExecutor:
             unknown = sources.keys() - self._known
         missing = self._backend.missing(unknown) if unknown else ()
         for some in in_batches(missing, _AT_ONCE):
-            self._backend.send({blob: content(sources[blob]) for blob in some})
+            self._backend.send_blobs({blob: read_source(sources[blob]) for blob in some})
             self.executed.add(inputs=sum(blob.size for blob in some))
         with self._lock:
             self._known |= unknown
@@ -258,33 +276,33 @@ class RemoteExecutor:
                 kept.add(raw)
                 continue
             if (blob := blob_of(named)).size > _MAX_SAID:
-                raise RecordError(f"{blob.size} bytes of output")
-            printed = contents(self._backend, [blob]).get(blob, b"")
+                raise BlobError(f"{blob.size} bytes of output")
+            printed = read_blobs(self._backend, [blob]).get(blob, b"")
             if blob_for(printed) != blob:
-                raise self._lie()
+                raise self._wrong_digest()
             self.executed.add(outputs=blob.size)
             kept.add(printed)
         return kept.value()
 
-    def _lie(self) -> RemoteTroubleError:
+    def _wrong_digest(self) -> RemoteTroubleError:
         return RemoteTroubleError(f"{self._settings.address}: an output is not what it says")
 
     def _bring(self, file: reapi.OutputFile, path: str) -> None:
-        """Write a file that was made there, compared with its digest. Raises `RecordError`,
+        """Write a file that was made there, compared with its digest. Raises `BlobError`,
         `RemoteTroubleError`, `OSError`."""
         blob = blob_of(file.digest)
-        right, _ = written(path, blob, (file.contents,))
+        right = write_blob(path, blob, (file.contents,))
 
         def keep(_: Blob, pieces: Iterable[bytes]) -> None:
             nonlocal right
-            right, _size = written(path, blob, pieces)
+            right = write_blob(path, blob, pieces)
 
         try:
             if not right:
                 self._backend.blobs({blob}, keep)
             self.executed.add(outputs=blob.size)
             if not right:
-                raise self._lie()
+                raise self._wrong_digest()
         finally:
             if not right:
                 os.unlink(path)

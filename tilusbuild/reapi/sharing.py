@@ -28,9 +28,6 @@ Tell: TypeAlias = Callable[[str, str], None]
 _CHECK_EVERY = 0.1
 
 
-def _nobody() -> None: ...
-
-
 class Sharing:
     """The other machines of one build: a `remote.lazy.Executors`."""
 
@@ -51,14 +48,14 @@ class Sharing:
         """One for each toolchain: what a worker has is compared with what is here."""
         self._lock = threading.Lock()
 
-    def runner(self, inner: Runner, job: Job, toolchain: Toolchain, *, stays: bool) -> Runner:
-        """Return what runs a job's commands here, on `inner`, or elsewhere; with `stays` here."""
+    def runner(self, inner: Runner, job: Job, toolchain: Toolchain) -> Runner:
+        """Return what runs a job's commands here, on `inner`, or elsewhere."""
 
         def told(place: str, worker: str) -> None:
             where = "" if place in (WAITING, HERE) else self._settings.address
             self._listen(Placed(job.hash, job.label, place, where, worker))
 
-        find = _nobody if stays else partial(self._executor_for, toolchain)
+        find = partial(self._executor_for, toolchain)
         return SharingRunner(inner, find, self._places, told)
 
     def counts(self) -> Mapping[str, Any]:

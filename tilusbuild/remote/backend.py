@@ -1,12 +1,12 @@
 """What a remote cache can do, whatever it speaks, and what keeps one in trouble from being worse
 than none.
 
-A back end is a class with the methods of `Backend`, found by the scheme of an address. It is called
-from several threads, waits for its answers, and believes nothing: its caller compares content with
-its digest. It neither retries nor warns; `Guard` does, for all of them. A request that fails in a
-way that may pass is tried again after a pause that grows and is partly random, so that many clients
-do not come back at once. One that fails for good, or too often, breaks the circuit: every request
-after it fails at once, until the build ends.
+A back end is a class with the methods of `Backend`, found by the scheme of an address. It keeps one
+file for each key, is called from several threads, waits for its answers, and checks nothing: its
+caller checks what came. It neither retries nor warns; `Guard` does, for all of them. A request that
+fails in a way that may pass is tried again after a pause that grows and is partly random, so that
+many clients do not come back at once. One that fails for good, or too often, breaks the circuit:
+every request after it fails at once, until the build ends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias, TypeVar
 
 from msgspec import DecodeError, Struct, json
 
 from tilusbuild.manifest.settings import REMOTE_PREFIX, WHERE_SECRETS_ARE
-from tilusbuild.remote.record import Blob
 from tilusbuild.remote.settings import RemoteSettings, not_installed
 from tilusbuild.rooms import brought, load
 
@@ -63,28 +62,12 @@ def about_credentials(settings: RemoteSettings) -> str:
     return f"it wants credentials: {_OF_USER}, or {REMOTE_PREFIX}HEADERS"
 
 
-Keep: TypeAlias = Callable[[Blob, Iterable[bytes]], None]
-"""Takes the content of a blob, in pieces, and no more of it than that has."""
-
-
-def contents(backend: Backend, wanted: Collection[Blob]) -> Mapping[Blob, bytes]:
-    """Return the content of small blobs, unchecked."""
-    found: dict[Blob, bytes] = {}
-
-    def keep(blob: Blob, pieces: Iterable[bytes]) -> None:
-        data = bytearray()
-        for piece in pieces:
-            data += piece[: blob.size + 1 - len(data)]
-            if len(data) > blob.size:
-                break
-        found[blob] = bytes(data)
-
-    backend.blobs(wanted, keep)
-    return found
+Take: TypeAlias = Callable[[str, Iterable[bytes]], None]
+"""Takes a key and the content of its file, in pieces: all of them, or as many as it accepts."""
 
 
 class Backend(Protocol):
-    """A remote cache. Everything raises `RemoteTroubleError`."""
+    """A remote cache. Every method but `close` raises `RemoteTroubleError`."""
 
     batch: int
     """How many programs a thread asks for at once."""
@@ -92,22 +75,17 @@ class Backend(Protocol):
     """How many threads ask at once."""
 
     def check(self, *, write: bool) -> str:
-        """Ask what it can do, and return that in words, for people."""
+        """Ask the server what it can do, and return that in words, for people."""
 
-    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
-        """Return the records under keys; None where there is none."""
+    def fetch(self, keys: Sequence[str], take: Take) -> None:
+        """Call `take` with the content of each key's file, unchecked; not for a key without a file.
+        Raises also what `take` raises."""
 
-    def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
-        """Have blobs kept as they come, unchecked, if they are there. What `keep` raises passes."""
+    def has(self, key: str) -> bool:
+        """Return whether there is a file under this key, without fetching it."""
 
-    def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
-        """Return those that are not there, as far as is known without sending them."""
-
-    def send(self, blobs: Mapping[Blob, bytes]) -> None:
-        """Have it keep these, each whole or not at all."""
-
-    def send_result(self, key: Blob, record: bytes) -> None:
-        """Have it keep a record, whose blobs are all there."""
+    def send(self, key: str, data: bytes) -> None:
+        """Write the file under this key, as a whole or not at all."""
 
     def close(self) -> None:
         """Drop the connections. What still waits fails."""
@@ -121,7 +99,7 @@ _BACKENDS = {
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
-    """Return the back end for an address: one of these, or an optional room's. Nothing is connected
+    """Return the back end for an address: one of these, or an optional room's. Connects to nothing
     yet. Raises `RemoteTroubleError`, also where a library is not installed."""
     kind = _BACKENDS.get(settings.scheme) or brought("remote backend").get(settings.scheme)
     if kind is None:

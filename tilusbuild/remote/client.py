@@ -8,37 +8,28 @@ warning. What came from the remote is not sent back, and what was refused is sen
 from __future__ import annotations
 
 import math
-import secrets
+import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
 from tilusbuild.cache import layout
+from tilusbuild.cache.checks import Origin, check_directory, check_entry
 from tilusbuild.cache.entries import Entry, listed, lookup
+from tilusbuild.cache.garbage import headers_used
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
-from tilusbuild.engine.inbox import RemoteAnswered, RemoteWithdrawn
+from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.process.base import start_thread
+from tilusbuild.remote.archive import Archive, ArchiveError, include_key, pack, program_key
 from tilusbuild.remote.backend import Backend, BrokenError, Guard, open_backend
 from tilusbuild.remote.fetch import Fetcher, Outcome
-from tilusbuild.remote.origins import Origins
-from tilusbuild.remote.record import (
-    Blob,
-    Describer,
-    Record,
-    RecordError,
-    blob_for,
-    content,
-    encode,
-    key,
-)
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.state.files import sha256_text
 
 _NAMED = 3
 """Programs that are refused by name; after so many nothing of that remote is used."""
@@ -57,12 +48,11 @@ class RemoteCache:
         store: Store,
         cache: Tree,
         listen: Callable[[Any], None],
-        origins: Origins | None = None,
+        verify: Callable[[str, Archive], str | None] | None = None,
     ) -> None:
-        """`origins` are those of the cache, where another user writes there, too. Connects to
-        nothing yet. Raises `RemoteTroubleError`, as `open_backend` does."""
+        """`verify` is the `Fetcher`'s. Connects to nothing yet. Raises `RemoteTroubleError`, as
+        `open_backend` does."""
         self._settings = settings
-        self._cache = cache
         self._listen = listen
         self._lock = threading.Lock()
         self._asking = Guard(self._broke)
@@ -74,18 +64,12 @@ class RemoteCache:
             listen,
             lambda why: self._trouble(f"{why}; nothing more is sent to it"),
         )
-        self._fetcher = Fetcher(self._backend, self._asking, store, cache)
+        self._fetcher = Fetcher(self._backend, self._asking, store, cache, verify, settings.verify)
         self._to_ask: SimpleQueue[list[tuple[str, str]] | None] = SimpleQueue()
         self._stopped = False
         self._troubled = False
         self._counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self._saved = 0.0
-        self._salt = secrets.token_hex(8)
-        self._sample: dict[str, tuple[str, Record]] = {}
-        """Labels and records of the programs to be compared."""
-        self._origins = origins or Origins(cache)
-        self._fetched: set[str] = set()
-        self._withdrawn = False
         self._askers: list[threading.Thread] = []
 
     # On the build's thread.
@@ -108,12 +92,7 @@ class RemoteCache:
             self._to_ask.put(batch)
         return labels.keys()
 
-    def measures(self, program: str) -> bool:
-        """Return whether a program is compiled to be compared with the remote's."""
-        return program in self._sample
-
     def built(self, program: str, seconds: float, /) -> None:
-        self._compare(program)
         if self._settings.write:
             self._uploads.add(program, seconds)
 
@@ -135,9 +114,6 @@ class RemoteCache:
         for thread in (*self._askers, *self._uploads.threads):
             thread.join(max(0.0, until - time.monotonic()))
         self._fetcher.close()
-        with self._lock:
-            self._origins.fetched(self._fetched, self._settings.address)
-        self._origins.save()
 
     def summary(self) -> events.RemoteSummary:
         return events.RemoteSummary(
@@ -149,40 +125,6 @@ class RemoteCache:
             saved_seconds=self._saved,
             **self._counts,
         )
-
-    def _compare(self, program: str) -> None:
-        """Compare a program that was compiled here with the remote's, if it is of the sample."""
-        if program not in self._sample or (entry := lookup(self._cache, program)) is None:
-            return
-        label, record = self._sample.pop(program)
-        try:
-            differing = differences(record, entry)
-        except OSError:
-            return
-        self._counts["wrong" if differing else "verified"] += 1
-        if differing:
-            self._withdraw(f"{label} ({program[:12]})", differing)
-
-    def _withdraw(self, program: str, differing: Sequence[str]) -> None:
-        """Use nothing of this remote any more, and take back what came from it."""
-        address = self._settings.address
-        self._listen(
-            events.Warned(
-                f"remote cache: {program} of {address} is not what this machine"
-                f" compiles: {', '.join(differing[:_NAMED])}; nothing of it is used, and what came"
-                " from it is compiled here"
-            )
-        )
-        self._asking.open(None)
-        self._uploads.guard.open(None)
-        with self._lock:
-            first, self._withdrawn = not self._withdrawn, True
-            self._origins.fetched(self._fetched, address)
-            self._fetched.clear()
-        with suppress(OSError):
-            self._origins.take_back(address)
-        if first:
-            self._listen(RemoteWithdrawn())
 
     # On threads of its own.
 
@@ -202,52 +144,43 @@ class RemoteCache:
                 self._listen(RemoteAnswered(program, None))
 
     def _ask_batch(self, unanswered: dict[str, str]) -> None:
-        known = []
-        for each in self._fetcher.records(list(unanswered)):
-            if isinstance(each, tuple) and sampled(each[0], self._settings.verify, self._salt):
-                self._sample[each[0]] = unanswered.pop(each[0]), each[1]
-                self._listen(RemoteAnswered(each[0], None))
-            elif isinstance(each, tuple):
-                known.append(each)
-            else:
-                self._answered(each, unanswered)
-        for outcome in self._fetcher.fetch(known):
-            self._answered(outcome, unanswered)
+        for outcome in self._fetcher.fetch(list(unanswered)):
+            self._take(outcome, unanswered.pop(outcome.program))
 
-    def _answered(self, outcome: Outcome, unanswered: dict[str, str]) -> None:
-        label = unanswered.pop(outcome.program)
-        if outcome.answer is not None:
-            if self._takes(outcome):
-                return
-            with suppress(OSError):
-                self._origins.remove(outcome.program)
-        elif outcome.refused is not None:
-            self._refuse(outcome.program, label, outcome.refused)
-        else:
-            with self._lock:
-                self._counts["misses"] += 1
-        self._listen(RemoteAnswered(outcome.program, None))
-
-    def _takes(self, hit: Outcome) -> bool:
-        """Report a hit; return False when what comes from the remote is not used any more."""
+    def _take(self, outcome: Outcome, label: str) -> None:
+        """Count and report how the fetch of a program ended."""
         with self._lock:
-            if not self._withdrawn:
+            self._counts["verified"] += outcome.verified
+            self._counts["wrong"] += outcome.wrong
+            if outcome.answer is not None:
                 self._counts["hits"] += 1
-                self._saved += hit.seconds
-                self._fetched.add(hit.program)
-                # Not later: what is taken back from now on has been reported.
-                self._listen(RemoteAnswered(hit.program, hit.answer))
-            return not self._withdrawn
+                self._saved += outcome.seconds
+            elif outcome.refused is None:
+                self._counts["misses"] += 1
+        if outcome.outdated:
+            self._uploads.replace(outcome.program)
+        if outcome.refused is not None:
+            self._refuse(f"{label} ({outcome.program[:12]})", outcome.refused, wrong=outcome.wrong)
+        self._listen(RemoteAnswered(outcome.program, outcome.answer))
 
-    def _refuse(self, program: str, label: str, what: str) -> None:
+    def _refuse(self, program: str, problem: str, *, wrong: bool) -> None:
+        """Warn of a program. After some of them, or one that computes something else, use nothing
+        more of this remote."""
         with self._lock:
-            self._counts["refused"] += 1
+            self._counts["refused"] += not wrong
             number = self._counts["refused"]
-        self._uploads.replace(program)
-        if number <= _NAMED:
-            self._warn(f"refused {label} ({program[:12]}): {what}")
-        if number == _NAMED:
-            self._asking.open(f"{number} programs were refused")
+        address = self._settings.address
+        if wrong:
+            self._warn(
+                f"{program} of {address} is not what this machine compiles: {problem}; nothing more"
+                " of it is used. Programs fetched before may be wrong, too: clear the cache"
+            )
+            self._asking.open(None)
+            self._uploads.guard.open(None)
+        elif number <= _NAMED:
+            self._warn(f"refused {program}: {problem}")
+            if number == _NAMED:
+                self._asking.open(f"{number} programs were refused")
 
     def _broke(self, why: str) -> None:
         self._uploads.guard.open(None)
@@ -266,9 +199,12 @@ class RemoteCache:
 
 
 class Uploads:
-    """What is on its way to a remote, and the threads that bring it there: of each program the
-    blobs, and only then the record that names them. What is read is compared with its digest; what
-    is there already is not sent."""
+    """The programs that are on their way to a remote, and the threads that send them.
+
+    The include directories of a program are sent before its entry, which so never names one that
+    the remote never had. Every file is compared with its digest. An entry that the remote has is
+    not sent again.
+    """
 
     def __init__(
         self,
@@ -292,9 +228,8 @@ class Uploads:
         self._lost = 0
         self._idle_since: float | None = None
         self._stopped = False
-        self._again: set[str] = set()
-        self._describer = Describer(cache.include_path)
-        self._there: set[Blob] = set()
+        self._outdated: set[str] = set()
+        self._sent_includes: set[str] = set()
 
     @property
     def unsent(self) -> int:
@@ -316,8 +251,8 @@ class Uploads:
         self._queue.put((program, seconds))
 
     def replace(self, program: str) -> None:
-        """Send all of a program when it is sent: what the remote has is wrong."""
-        self._again.add(program)
+        """Send a program although the remote has an entry for it: that one is not right."""
+        self._outdated.add(program)
 
     def busy(self) -> bool:
         """Return whether something is on its way that is worth waiting for."""
@@ -341,55 +276,52 @@ class Uploads:
 
     def _send_all(self) -> None:
         while (next_one := self._queue.get()) is not None:
-            size = 0
-            with suppress(BrokenError, OSError, RecordError):  # the last two: it is not whole
+            size = None
+            with suppress(BrokenError, OSError, ArchiveError):  # the last two: it is damaged here
                 size = self._send(*next_one)
             with self._lock:
-                self.sent += bool(size)
-                self.sent_bytes += size
-                self._lost += not size
+                self.sent += size is not None
+                self.sent_bytes += size or 0
+                self._lost += size is None
                 self._waiting -= 1
                 done = not self._waiting
             if done:
                 self._listen(None)
 
-    def _send(self, program: str, seconds: float) -> int:
-        """Send one program; return how many bytes, 0 when it is not there. Raises `BrokenError`,
-        and `OSError` and `RecordError` for one that is not whole."""
+    def _send(self, program: str, seconds: float) -> int | None:
+        """Send one program; return how many bytes, 0 when the remote has it, and None when it is
+        not in the cache. Raises `BrokenError`, `OSError`, `ArchiveError`."""
         if (entry := lookup(self._cache, program)) is None:
+            return None
+        size = 0
+        for digest in headers_used(entry.path):
+            if digest not in self._sent_includes:
+                size += self._send_include(digest)
+                self._sent_includes.add(digest)
+        key = program_key(program)
+        if program not in self._outdated and self.guard.call(lambda: self._backend.has(key)):
+            return size
+        return size + self._send_file(key, pack(_files_of(entry), seconds))
+
+    def _send_include(self, digest: str) -> int:
+        key = include_key(digest)
+        if self.guard.call(lambda: self._backend.has(key)):
             return 0
-        record, sources = self._describer.describe(entry, seconds)
-        wanted: Collection[Blob] = sources.keys()
-        if program not in self._again and (wanted := sources.keys() - self._there):
-            unknown = wanted
-            wanted = self.guard.call(lambda: self._backend.missing(unknown))
-        contents = {blob: content(sources[blob]) for blob in wanted}
-        if any(blob_for(data) != blob for blob, data in contents.items()):
-            raise RecordError("a file is damaged")
-        if contents:
-            self.guard.call(lambda: self._backend.send(contents))
-        data = encode(record)
-        self.guard.call(lambda: self._backend.send_result(key(program), data))
-        self._there.update(sources)
-        return sum(map(len, contents.values())) + len(data)
+        path = self._cache.include_path(digest)
+        files = {name: read_bytes(os.path.join(path, name)) for name in layout.files_below(path)}
+        if problems := check_directory(digest, files):
+            raise ArchiveError(str(problems[0]))
+        return self._send_file(key, pack(files))
+
+    def _send_file(self, key: str, data: bytes) -> int:
+        self.guard.call(lambda: self._backend.send(key, data))
+        return len(data)
 
 
-def sampled(program: str, share: float, salt: str) -> bool:
-    """Return whether a program is of the share, 0 to 1, of the hits that are compiled here as well.
-
-    That follows from its hash and a salt that each build draws: whoever changes an entry of the
-    remote cannot know who will compile it. Such a program is not fetched. It is compiled as if it
-    were missing, by this machine's own tools; then its record's digests are compared with the
-    entry: a program's bytes follow from its inputs, so there is nothing to judge.
-    """
-    return int(sha256_text(salt + program)[:16], 16) < int(share * (1 << 64))
-
-
-def differences(record: Record, entry: Entry) -> Sequence[str]:
-    """Return a program's files that differ in its record and its entry. Raises `OSError`."""
-    ours = {name: Blob(digest, size) for name, size, digest in listed(entry.meta)}
-    ours[layout.META] = blob_for(read_bytes(f"{entry.path}/{layout.META}"))
-    theirs = record.files
-    names = sorted({*ours, *theirs}, key=lambda name: (name == layout.META, name))
-    differing = (name for name in names if ours.get(name) != theirs.get(name))
-    return [name if name.isprintable() else repr(name) for name in differing]
+def _files_of(entry: Entry) -> dict[str, bytes]:
+    """Return the files of an entry. Raises `OSError`, and `ArchiveError` for a damaged one."""
+    names = [layout.META, *(name for name, _, _ in listed(entry.meta))]
+    files = {name: read_bytes(os.path.join(entry.path, name)) for name in names}
+    if problems := check_entry(entry.hash, files, origin=Origin.CACHE):
+        raise ArchiveError(str(problems[0]))
+    return files

@@ -1,224 +1,389 @@
-"""Fetch programs: records, blobs, and from them entries of the cache, as a build here leaves them.
+"""Fetch programs: archives, and from them entries of the cache, as a build here leaves them.
 
-First come the short texts that a program is named by; what its record names besides is compared
-with them (`claims`), and only then fetched, to disk (`arriving`). Headers and launcher are laid out
-before the program is published, so that at no instant an entry names what is not there. A record
-with a blob that is gone is a miss; whatever is wrong with one is that program's trouble.
+An entry is unpacked to a private place and checked as a whole (`check_entry`) before anything else
+sees it. Its include directories come once each, whichever program needs them first, and are laid
+out before the program is published, so that at no instant an entry names what is not there. An
+entry without one of its directories is a miss; any other problem is the trouble of that program.
+With `verify`, a share of the programs is compiled again before it is accepted.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from msgspec import Struct
 
 from tilusbuild.cache import layout
+from tilusbuild.cache.checks import Content, FileFacts, Origin, check_entry
 from tilusbuild.cache.entries import Arrivals
-from tilusbuild.cache.includes import is_whole, publish_include
-from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.includes import is_whole, publish_include, read_manifest
+from tilusbuild.cache.tree import Private, Tree
 from tilusbuild.engine.attempt import ProgramAnswer, found
 from tilusbuild.engine.interfaces import Store
-from tilusbuild.remote.arriving import Arriving, GoneError
-from tilusbuild.remote.backend import Backend, Guard
-from tilusbuild.remote.claims import Claim, check_code, check_listing, claim_of
-from tilusbuild.remote.record import (
-    NEEDED,
-    Blob,
-    Record,
-    RecordError,
-    Source,
-    content,
-    decode,
-    decode_listing,
-    key,
+from tilusbuild.remote.archive import (
+    Archive,
+    ArchiveError,
+    Unpacker,
+    include_key,
+    program_key,
 )
+from tilusbuild.remote.backend import Backend, Guard
 from tilusbuild.runtime.regular import open_file, read_bytes
+from tilusbuild.runtime.sealed import unseal
+from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.status import RECORDED, Compiled, Status
 
 _ATTEMPTS, _PAUSE = 5, 0.05
 """How often a program's lock is tried, and seconds between: locks are few, so that another program
 may have it for the moment in which it is published; who compiles this one has it for longer."""
+_TRANSFERS = 2
+"""How often an archive is fetched that cannot be unpacked: the line may have damaged it."""
+_MAX_DIRECTORIES = 2
+"""Include directories of a program: of its headers, and of its launcher."""
+_MAX_TEXT = 16 << 20
+"""Bytes of a file that is read into memory."""
+_TEXTS = (layout.META, *layout.TEXTS, layout.COMPILE_SH, layout.LOG)
+"""The files of a program that are read into memory."""
+
+
+class NotVerifiedError(Exception):
+    """A program could not be compiled again, which says nothing about its bytes."""
 
 
 class Outcome(Struct, frozen=True):
-    """What came of a program: with `answer` it came from the remote and is in the store; `refused`
-    says in words why it is not what it should be; with neither the remote has it not, or another
-    build here has it at this moment."""
+    """The outcome of a fetch: with `answer` the program is in the store; `refused` says in words
+    why its entry was not accepted; with neither the remote does not have it, or another build here
+    has it at this moment."""
 
     program: str
     answer: ProgramAnswer | None = None
     seconds: float = 0.0
     """How long its compile took."""
     refused: str | None = None
+    outdated: bool = False
+    """Whether the remote should get another entry for it."""
+    verified: bool = False
+    """Whether it was compiled again, with the same bytes."""
+    wrong: bool = False
+    """Whether it was compiled again, with other bytes."""
 
 
-class _Arrival(Struct):
-    """A program under way."""
+class _Include(Struct, frozen=True):
+    """An include directory."""
+
+    contents: Mapping[str, Content]
+    """What is checked."""
+    files: Mapping[str, bytes | str] | None
+    """What is published; None once it is in the cache."""
+
+
+class _Candidate(Struct, frozen=True):
+    """An unpacked entry that is not accepted yet."""
 
     program: str
-    record: Record
-    came: dict[Blob, Future[str]]
-    """What came of all those that are fetched together."""
-    claim: Claim = None  # type: ignore[assignment]  # the first step sets it
+    archive: Archive
+    contents: Mapping[str, Content]
 
-    def source(self, name: str) -> Source:
-        """Return a file's content, or where it is. Raises `GoneError`, `RecordError`."""
-        if name in self.record.texts:
-            return self.record.texts[name].encode()
-        try:
-            return self.came[self.record.files[name]].result()
-        except RecordError as error:
-            raise RecordError(f"{name}: {error}") from None
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The content of its meta.json, which was checked."""
+        return unseal(self.read(layout.META))
+
+    @property
+    def directories(self) -> list[str]:
+        """The digests of the include directories that it names."""
+        return layout.mentioned_headers(self.read(layout.COMPILE_SH))
 
     def read(self, name: str) -> bytes:
-        return content(self.source(name))
+        """Return the content of a text; an empty one where there is none."""
+        content = self.contents.get(name)
+        return content if isinstance(content, bytes) else b""
 
 
 class Fetcher:
     """Brings programs from a remote into the store. May be used from several threads."""
 
-    def __init__(self, backend: Backend, guard: Guard, store: Store, cache: Tree) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        guard: Guard,
+        store: Store,
+        cache: Tree,
+        verify: Callable[[str, Archive], str | None] | None = None,
+        share: float = 0.0,
+    ) -> None:
+        """`verify` compiles a program again and returns what differs; it raises `NotVerifiedError`.
+        A `share` of the programs that were built, 0 to 1, is verified."""
         self._backend = backend
         self._guard = guard
         self._store = store
         self._cache = cache
-        self._arriving = Arriving(backend, guard, cache)
-        self._of_records = 0
-        self._laid_out: dict[str, str | None] = {}
-        """Directories that are whole: each with the digest of the launcher's source in it."""
-        self._reading = threading.Lock()
-
-    @property
-    def fetched_bytes(self) -> int:
-        return self._of_records + self._arriving.bytes
+        self._verify = verify
+        self._share = share
+        self._private: Private | None = None
+        self._unpacker: Unpacker | None = None
+        self._lock = threading.Lock()
+        self._includes: dict[str, _Include | ArchiveError | None] = {}
+        """The include directories that were asked for, by digest; None: the remote has it not."""
+        self._includes_lock = threading.Lock()
+        self._verifying = threading.Lock()
+        self.fetched_bytes = 0
 
     def close(self) -> None:
-        """Remove what came and is in no program."""
-        self._arriving.close()
+        """Remove what came and is in no entry."""
+        if self._private is not None:
+            self._private.discard()
 
-    def records(self, programs: Sequence[str]) -> Iterator[tuple[str, Record] | Outcome]:
-        """Yield what the remote says of each. Raises `BrokenError`."""
-        keys = [key(program) for program in programs]
-        answers = self._guard.call(lambda: self._backend.results(keys))
-        for program, data in zip(programs, answers, strict=True):
-            if data is None:
-                yield Outcome(program)
-                continue
-            self._of_records += len(data)
-            try:
-                yield program, decode(data)
-            except RecordError as error:
-                yield Outcome(program, refused=str(error))
-
-    def fetch(self, programs: Sequence[tuple[str, Record]]) -> Iterator[Outcome]:
+    def fetch(self, programs: Sequence[str]) -> Iterator[Outcome]:
         """Yield how each of these ended. Raises `BrokenError`, `OSError`, `CacheError`."""
-        came: dict[Blob, Future[str]] = {}
-        some = [_Arrival(program, record, came) for program, record in programs]
-        ended: list[Outcome] = []
-        texts = [(each.record, NEEDED - each.record.texts.keys()) for each in some]
-        came |= self._arriving.bring({of.files[name] for of, names in texts for name in names})
-        some = _each(some, _claim, ended)
-        wanted = {blob for each in some for blob in (*each.record.blobs, *self._listings(each))}
-        came |= self._arriving.bring(wanted - came.keys())
-        some = _each(some, self._take, ended)
-        yield from ended
+        archives = self._receive(program_key, programs)
+        try:
+            candidates: list[_Candidate] = []
+            for program in programs:
+                archive = archives.get(program)
+                try:
+                    if isinstance(archive, ArchiveError):
+                        raise archive
+                    if archive is not None:
+                        contents = _contents_of(archive.files)
+                        candidates.append(_Candidate(program, archive, contents))
+                    else:
+                        yield Outcome(program)
+                except ArchiveError as error:
+                    yield _refusal(program, error)
+            yield from self._accept(candidates)
+        finally:
+            for archive in archives.values():
+                if isinstance(archive, Archive):
+                    _remove_files(archive)
+
+    def _accept(self, candidates: Sequence[_Candidate]) -> Iterator[Outcome]:
+        """Yield how these ended: those that pass all checks are published."""
+        self._receive_includes(
+            {digest for each in candidates for digest in each.directories[:_MAX_DIRECTORIES]}
+        )
+        accepted: list[_Candidate] = []
+        verified: set[str] = set()
+        for candidate in candidates:
+            outcome = self._check(candidate)
+            if outcome is None and self._is_sample(candidate):
+                outcome = self._compile_again(candidate)
+                verified.add(candidate.program)
+            if outcome is None:
+                self._lay_out(candidate.directories)
+                accepted.append(candidate)
+            else:
+                yield outcome
         for attempt in range(_ATTEMPTS):
-            outcomes, some = self._publish(some)
+            if not accepted:
+                return
+            outcomes, accepted = self._publish(accepted, verified)
             yield from outcomes
-            if not some:
-                break
-            time.sleep(_PAUSE * (attempt + 1))
-        yield from (Outcome(each.program) for each in some)
-        came.clear()  # the traceback of a blob that was gone may hold it
+            if accepted:
+                time.sleep(_PAUSE * (attempt + 1))
+        yield from (Outcome(each.program) for each in accepted)
 
-    def _listings(self, arrival: _Arrival) -> Iterator[Blob]:
-        """Yield those of the directories that are not known to be here."""
-        for digest, listing in arrival.record.directories.items():
-            if digest not in self._laid_out:
-                yield listing
+    def _receive(
+        self, key_of: Callable[[str], str], names: Collection[str]
+    ) -> dict[str, Archive | ArchiveError]:
+        """Return what the remote has under these names: archives, unpacked, or why one cannot be.
+        Raises `BrokenError`, `OSError`."""
+        by_key = {key_of(name): name for name in names}
+        archives: dict[str, Archive | ArchiveError] = {}
+        missing = set(by_key)
 
-    def _take(self, arrival: _Arrival) -> None:
-        """Check all files, and lay out headers and launcher."""
-        claim, record = arrival.claim, arrival.record
-        sources = {name: arrival.source(name) for name in record.files}
-        for digest, listing in record.directories.items():
-            if digest not in self._laid_out:
-                self._lay_out(digest, arrival.came[listing].result(), arrival)
-            if self._laid_out[digest] != claim.launcher and digest != claim.headers:
-                raise RecordError(f"{layout.INCLUDE}/{digest} is another launcher's")
-        made = sources.get(f"module/{claim.pipeline.product}")
-        with self._reading:  # one at a time is in memory
-            log = arrival.read(layout.LOG) if layout.LOG in record.files else b""
-            check_code(claim, _mapped(made) if isinstance(made, str) else made, log)
+        def take(key: str, pieces: Iterable[bytes]) -> None:
+            archives[by_key[key]] = self._unpack(pieces)
+            missing.discard(key)
 
-    def _lay_out(self, digest: str, listed: str, arrival: _Arrival) -> None:
-        """Make `include/<digest>` be there, of which the listing is the file `listed`."""
-        listing = decode_listing(read_bytes(listed))
-        check_listing(digest, listing, arrival.claim)
-        if not is_whole(self._cache.include_path(digest), digest):
-            came = self._arriving.bring(set(listing.values()))
-            files: dict[str, Source] = {n: came[each].result() for n, each in listing.items()}
-            files[layout.MANIFEST] = read_bytes(str(files[layout.MANIFEST]))
-            publish_include(self._cache, digest, files)
-        self._laid_out[digest] = arrival.claim.launcher if digest != arrival.claim.headers else None
+        def fetch() -> None:
+            # A request that is tried again asks only for what has not come.
+            self._backend.fetch([key for key in by_key if key in missing], take)
 
-    def _publish(self, some: Sequence[_Arrival]) -> tuple[list[Outcome], list[_Arrival]]:
+        for _ in range(_TRANSFERS):
+            if missing:
+                self._guard.call(fetch)
+            missing = {key for key in by_key if isinstance(archives.get(by_key[key]), ArchiveError)}
+        return archives
+
+    def _unpack(self, pieces: Iterable[bytes]) -> Archive | ArchiveError:
+        """Return an archive, unpacked, or why it cannot be. Raises what `pieces` raises."""
+        with self._lock:
+            if self._private is None or self._unpacker is None:
+                self._private = self._cache.private()
+                self._unpacker = Unpacker(self._private.path)
+        try:
+            return self._unpacker.unpack(self._counted(pieces))
+        except ArchiveError as error:
+            return error
+
+    def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            with self._lock:
+                self.fetched_bytes += len(piece)
+            yield piece
+
+    def _receive_includes(self, digests: Collection[str]) -> None:
+        """Fetch the include directories that are neither here nor were asked for before. Threads
+        that need one at the same time wait for each other: so none is fetched twice."""
+        with self._includes_lock:
+            unknown = [digest for digest in digests if digest not in self._includes]
+            for digest in unknown:
+                path = self._cache.include_path(digest)
+                if is_whole(path, digest):
+                    self._includes[digest] = _Include(_contents_below(path), None)
+            absent = [digest for digest in unknown if digest not in self._includes]
+            archives = self._receive(include_key, absent) if absent else {}
+            for digest in absent:
+                archive = archives.get(digest)
+                self._includes[digest] = (
+                    _include_of(archive) if isinstance(archive, Archive) else archive
+                )
+
+    def _check(self, candidate: _Candidate) -> Outcome | None:
+        """Return why an entry is not accepted; None for one that is right."""
+        program, contents = candidate.program, candidate.contents
+        directories: dict[str, Mapping[str, Content]] = {}
+        absent = False
+        for digest in candidate.directories[:_MAX_DIRECTORIES]:
+            include = self._includes[digest]
+            if isinstance(include, ArchiveError):
+                return _refusal(program, f"{layout.INCLUDE}/{digest}: {include}")
+            if include is None:
+                absent = True
+            else:
+                directories[digest] = include.contents
+        carried = None if absent else directories
+        if problems := check_entry(program, contents, carried, origin=Origin.REMOTE):
+            return _refusal(program, problems[0])
+        return Outcome(program, outdated=True) if absent else None
+
+    def _is_sample(self, candidate: _Candidate) -> bool:
+        """Return whether to verify a program; a writer of the remote cannot know which."""
+        chosen = random.random() < self._share  # noqa: S311 - seeded by the system in each process
+        return chosen and self._verify is not None and candidate.meta["status"] == Status.BUILT
+
+    def _compile_again(self, candidate: _Candidate) -> Outcome | None:
+        """Return why an entry is not what this machine compiles; None for one that is."""
+        assert self._verify is not None  # noqa: S101 - `_is_sample` saw it
+        self._lay_out(candidate.directories)
+        try:
+            with self._verifying:  # one compiler beside those of the build
+                difference = self._verify(candidate.program, candidate.archive)
+        except NotVerifiedError as error:
+            return Outcome(candidate.program, refused=f"{error!s:.500}")
+        if difference is None:
+            return None
+        return Outcome(candidate.program, refused=difference, outdated=True, wrong=True)
+
+    def _lay_out(self, digests: Iterable[str]) -> None:
+        """Publish include directories that were checked. Raises `CacheError`."""
+        with self._includes_lock:
+            for digest in digests:
+                include = self._includes[digest]
+                if isinstance(include, _Include) and include.files is not None:
+                    publish_include(self._cache, digest, include.files)
+                    self._includes[digest] = _Include(include.contents, None)
+
+    def _publish(
+        self, candidates: Sequence[_Candidate], verified: Collection[str]
+    ) -> tuple[list[Outcome], list[_Candidate]]:
         """Put programs into the store; return how they ended, and those of which another process
         has the lock, or the one of a program that shares it."""
-        ended: list[Outcome] = []
-        hits: list[Outcome] = []
-        busy: list[_Arrival] = []
+        outcomes: list[Outcome] = []
+        locked: list[_Candidate] = []
         with ExitStack() as locks, Arrivals(self._cache) as arrivals:
-            for each in some:
-                program, claim = each.program, each.claim
+            for candidate in candidates:
+                program, archive = candidate.program, candidate.archive
                 if not locks.enter_context(self._store.locked(program, wait=False)):
-                    busy.append(each)
+                    locked.append(candidate)
                     continue
                 entry = self._store.lookup(program)
                 if entry is not None and entry.status in RECORDED:
-                    ended.append(Outcome(program, found(entry)))
+                    outcomes.append(Outcome(program, found(entry)))
                     continue
-                files = {n: each.source(n) for n in each.record.files if n != layout.META}
-                arrivals.add(program, files, each.read(layout.META))
-                compiled = Compiled(Status(claim.meta["status"]), reason=claim.meta["reason"])
+                files = {n: each for n, each in archive.files.items() if n != layout.META}
+                arrivals.add(program, files, candidate.read(layout.META))
+                meta = candidate.meta
+                compiled = Compiled(Status(meta["status"]), reason=meta["reason"])
                 answer = ProgramAnswer(compiled, cached=True, remote=True)
-                hits.append(Outcome(program, answer, each.record.seconds))
+                outcomes.append(
+                    Outcome(program, answer, archive.seconds, verified=program in verified)
+                )
             arrivals.commit()
-        return ended + hits, busy
+        return outcomes, locked
 
 
-def _each(
-    some: Sequence[_Arrival], step: Callable[[_Arrival], None], ended: list[Outcome]
-) -> list[_Arrival]:
-    """Do something with each; return those that did not end with it. Whatever is wrong with what a
-    remote sent is the trouble of that program."""
-    left: list[_Arrival] = []
-    for each in some:
-        try:
-            step(each)
-            left.append(each)
-        except GoneError:
-            ended.append(Outcome(each.program))
-        except (ValueError, RecursionError) as error:  # `RecordError`, or a reader's
-            ended.append(Outcome(each.program, refused=f"{error!s:.500}"))
-    return left
+def _refusal(program: str, problem: object) -> Outcome:
+    # A name in it is whatever a server says.
+    text = "".join(each if each.isprintable() else "?" for each in f"{problem!s:.500}")
+    return Outcome(program, refused=text, outdated=True)
 
 
-def _claim(arrival: _Arrival) -> None:
-    """Read the texts that say what else there is to fetch."""
-    texts = {name: arrival.read(name) for name in NEEDED}
-    arrival.claim = claim_of(arrival.program, arrival.record, texts)
+def _contents_of(files: Mapping[str, bytes | str]) -> dict[str, Content]:
+    """Return the files of a program as they are checked. Raises `ArchiveError` for a text that is
+    too large to be read."""
+    contents: dict[str, Content] = {}
+    for name, source in files.items():
+        if isinstance(source, bytes):
+            contents[name] = source
+        elif name not in _TEXTS:
+            contents[name] = _mapped(source)
+        else:
+            contents[name] = _read_text(name, source)
+    return contents
 
 
-def _mapped(path: str) -> Any:
-    """Return a file as readers of binaries take content, without all of it in memory."""
+def _read_text(name: str, path: str) -> bytes:
+    """Return the content of a file. Raises `ArchiveError` for one that is too large."""
+    if os.path.getsize(path) > _MAX_TEXT:
+        raise ArchiveError(f"{name} has more than {_MAX_TEXT >> 20} MiB")
+    return read_bytes(path)
+
+
+def _include_of(archive: Archive) -> _Include | ArchiveError:
+    """Return an include directory with each file hashed once, whoever names it."""
+    contents: dict[str, Content] = {}
+    for name, source in archive.files.items():
+        if isinstance(source, bytes):
+            contents[name] = FileFacts(len(source), sha256_bytes(source))
+        else:
+            contents[name] = FileFacts(os.path.getsize(source), sha256_file(source))
+    files = dict(archive.files)
+    if (manifest := files.get(layout.MANIFEST)) is not None:
+        if isinstance(manifest, str):
+            try:
+                manifest = _read_text(layout.MANIFEST, manifest)
+            except ArchiveError as error:
+                return error
+        contents[layout.MANIFEST] = files[layout.MANIFEST] = manifest
+    return _Include(contents, files)
+
+
+def _contents_below(path: str) -> dict[str, Content]:
+    """Return the files of an include directory that is whole."""
+    manifest = read_bytes(os.path.join(path, layout.MANIFEST))
+    contents: dict[str, Content] = {layout.MANIFEST: manifest}
+    for name, digest in read_manifest(manifest).items():
+        contents[name] = FileFacts(os.path.getsize(os.path.join(path, name)), digest)
+    return contents
+
+
+def _mapped(path: str) -> bytes:
+    """Return a large file as readers of binaries take content, without all of it in memory."""
     with open_file(path) as file:
-        empty = not os.fstat(file.fileno()).st_size
-        return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # type: ignore[return-value]
+
+
+def _remove_files(archive: Archive) -> None:
+    for source in archive.files.values():
+        if isinstance(source, str):
+            with suppress(OSError):
+                os.unlink(source)

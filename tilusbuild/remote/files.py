@@ -1,18 +1,18 @@
-"""A remote cache in a directory, of a network's file system say: `ac/<sha256>` and `cas/<sha256>`.
+"""A remote cache in a directory, on a network's file system for example: `ac/<sha256>`.
 
 The layout is that of the HTTP cache, so that any web server can serve the directory. A file gets
-its name by a rename, so what is there is whole, and what is there is never written again.
+its name by a rename, so a reader never sees a part of it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from urllib.parse import unquote
 
-from tilusbuild.remote.backend import Keep, RemoteTroubleError
-from tilusbuild.remote.record import MAX_RECORD, Blob
+from tilusbuild.remote.archive import key_digest
+from tilusbuild.remote.backend import RemoteTroubleError, Take
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import write_atomic
@@ -40,47 +40,33 @@ class FileBackend:
             raise RemoteTroubleError(f"{self._root} cannot be written", retry=False)
         return f"the directory {self._root}"
 
-    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
-        names = [f"ac/{key.digest}" for key in keys]
-        return [
-            b"".join(self._pieces(name, MAX_RECORD)) if self._size(name) is not None else None
-            for name in names
-        ]
+    def fetch(self, keys: Sequence[str], take: Take) -> None:
+        for key in keys:
+            if self.has(key):
+                take(key, self._pieces(key))
 
-    def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
-        for blob in wanted:
-            if self._size(name := f"cas/{blob.digest}") is not None:
-                keep(blob, self._pieces(name, blob.size))
-
-    def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
-        return [blob for blob in blobs if self._size(f"cas/{blob.digest}") != blob.size]
-
-    def send(self, blobs: Mapping[Blob, bytes]) -> None:
-        for blob, data in blobs.items():
-            self._write(f"cas/{blob.digest}", data)
-
-    def send_result(self, key: Blob, record: bytes) -> None:
-        self._write(f"ac/{key.digest}", record)
-
-    def close(self) -> None: ...
-
-    def _size(self, name: str) -> int | None:
-        """Return a file's bytes; None where there is none. What goes after that may pass."""
+    def has(self, key: str) -> bool:
         with self._troubles(), suppress(FileNotFoundError, NotADirectoryError):
-            return os.stat(os.path.join(self._root, name)).st_size
-        return None
+            os.stat(self._path(key))
+            return True
+        return False
 
-    def _pieces(self, name: str, most: int) -> Iterator[bytes]:
-        with self._troubles(), open_file(os.path.join(self._root, name)) as file:
-            while most >= 0 and (piece := file.read(min(most + 1, _PIECE))):
-                most -= len(piece)
-                yield piece
-
-    def _write(self, name: str, data: bytes) -> None:
-        path = os.path.join(self._root, name)
+    def send(self, key: str, data: bytes) -> None:
+        path = self._path(key)
         with self._troubles():
             os.makedirs(os.path.dirname(path), exist_ok=True)
             write_atomic(path, data)
+
+    def close(self) -> None: ...
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self._root, "ac", key_digest(key))
+
+    def _pieces(self, key: str) -> Iterator[bytes]:
+        # A file that is removed after `has` is trouble that may pass.
+        with self._troubles(), open_file(self._path(key)) as file:
+            while piece := file.read(_PIECE):
+                yield piece
 
     @contextmanager
     def _troubles(self) -> Iterator[None]:

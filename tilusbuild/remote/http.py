@@ -1,20 +1,19 @@
-"""A remote cache over HTTP, in the layout that Bazel made common: `/ac/<sha256>`, `/cas/<sha256>`.
+"""A remote cache over HTTP, in the layout that Bazel made common: `/ac/<sha256>`.
 
 nginx with WebDAV and gateways of buckets serve it. Such a server checks nothing: it takes any bytes
-under any name, and its records may name blobs that are gone. No redirect is followed, no proxy is
-used, and no more is read than a blob's size. urllib3 keeps the connections and speaks the protocol,
-on sockets of our own (`Line`), which end a request that is late as a whole.
+under any name. No redirect is followed, no proxy is used, and no more is read than the reader of
+the content accepts. urllib3 keeps the connections and speaks the protocol, on sockets of our own
+(`Line`), which end a request that is late as a whole.
 
 A library's time-outs are those of one read: whoever sends a byte now and then is never late, and
 what is skipped on the way to the content (interim answers, headers, trailers) has no end. Here the
 socket itself says no, so that it does not matter what the library is doing: each call has what is
-left of the request's time, and of the bytes that may come. A request has `seconds`, and one more
-for each MiB that was moved: a large file on a slow line is not late, and who drips earns nothing.
-A thread that looks a name up, or tries its addresses, is left behind where it takes too long: that
-call cannot be ended.
+left of the request's time, and of the bytes that may come besides the content. A request has
+`seconds`, and one more for each MiB that was moved: a large file on a slow line is not late, and a
+server that drips earns nothing. A thread that looks a name up, or tries its addresses, is left
+behind where it takes too long: that call cannot be ended.
 
-The price of a plain layout: two requests for a program at least, one after the other on a
-connection (benchmarks/remote.py).
+Price: one request for a program, one after the other on a connection (benchmarks/remote.py).
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ import socket
 import ssl
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -38,15 +36,15 @@ from urllib3.exceptions import HTTPError, IncompleteRead
 
 from tilusbuild._version import __version__
 from tilusbuild.process.base import start_thread
+from tilusbuild.remote.archive import MAX_BYTES, key_digest
 from tilusbuild.remote.backend import (
     UNKNOWN_CLIENT,
     UNTRUSTED,
     Credentials,
-    Keep,
     RemoteTroubleError,
+    Take,
     about_credentials,
 )
-from tilusbuild.remote.record import MAX_RECORD, Blob
 from tilusbuild.remote.settings import RemoteSettings
 
 _CONNECTIONS = 16
@@ -104,36 +102,21 @@ class HttpBackend:
             self._pool.ConnectionCls = _SecureConnection
 
     def check(self, *, write: bool) -> str:
-        with self._asked("GET", f"ac/{'0' * 64}"):
-            return "a server of /ac and /cas over HTTP"
+        with self._asked("GET", "tilusbuild doctor"):
+            return "a server of /ac over HTTP"
 
-    def results(self, keys: Sequence[Blob]) -> list[bytes | None]:
-        found: list[bytes | None] = []
+    def fetch(self, keys: Sequence[str], take: Take) -> None:
         for key in keys:
-            with self._asked("GET", f"ac/{key.digest}", most=MAX_RECORD) as pieces:
-                found.append(None if pieces is None else b"".join(pieces))
-        return found
-
-    def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
-        for blob in wanted:
-            with self._asked("GET", f"cas/{blob.digest}", most=blob.size) as pieces:
+            with self._asked("GET", key) as pieces:
                 if pieces is not None:
-                    keep(blob, pieces)
+                    take(key, pieces)
 
-    def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
-        found = []
-        for blob in blobs:
-            with self._asked("HEAD", f"cas/{blob.digest}") as pieces:
-                found += [blob] if pieces is None else []
-        return found
+    def has(self, key: str) -> bool:
+        with self._asked("HEAD", key) as pieces:
+            return pieces is not None
 
-    def send(self, blobs: Mapping[Blob, bytes]) -> None:
-        for blob, data in blobs.items():
-            with self._asked("PUT", f"cas/{blob.digest}", data):
-                pass
-
-    def send_result(self, key: Blob, record: bytes) -> None:
-        with self._asked("PUT", f"ac/{key.digest}", record):
+    def send(self, key: str, data: bytes) -> None:
+        with self._asked("PUT", key, data):
             pass
 
     def close(self) -> None:
@@ -151,16 +134,16 @@ class HttpBackend:
 
     @contextmanager
     def _asked(
-        self, method: str, name: str, body: bytes | None = None, most: int = 0
+        self, method: str, key: str, body: bytes | None = None
     ) -> Iterator[Iterator[bytes] | None]:
-        """Give what was answered with 200 as it comes, a byte more than `most` at most; None for
-        what is not there. Raises `RemoteTroubleError`, also for other answers."""
+        """Yield the content of an answer with status 200, in pieces; None for a key without a
+        file. Raises `RemoteTroubleError`, also for other answers."""
         headers = {"User-Agent": f"tilusbuild/{__version__}", **self._credentials.headers()}
-        with Request(self._settings.timeout, most, self._closed):
+        with Request(self._settings.timeout, self._closed):
             with self._troubles():
                 response = self._pool.urlopen(
                     method,
-                    f"{self._prefix}/{name}",
+                    f"{self._prefix}/ac/{key_digest(key)}",
                     body,
                     headers,
                     retries=False,
@@ -169,13 +152,13 @@ class HttpBackend:
                     decode_content=False,
                 )
             status = response.status
-            pieces = self._pieces(response, 1 + (most if status == 200 else _MAX_REFUSAL))
+            pieces = self._pieces(response, 1 + (MAX_BYTES if status == 200 else _MAX_REFUSAL))
             try:
                 if status not in _FINE.get(method, (status,)):
                     raise self._refused(method, status)
                 yield pieces if status == 200 else None
-                # What was read to its end is in the pool again.
-                deque(pieces, 0)
+                # A connection is in the pool again once its answer was read to the end.
+                next(pieces, None)
             finally:
                 response.close()
 
@@ -186,6 +169,7 @@ class HttpBackend:
             if not data:
                 return
             left -= len(data)
+            _thread.request.allow(len(data))
             yield data
 
     @contextmanager
@@ -217,10 +201,9 @@ class HttpBackend:
 class Request:
     """What one request may still take, of the thread that is in its `with`."""
 
-    def __init__(self, seconds: float, most: int, closed: threading.Event) -> None:
-        """`most`: bytes of the content."""
+    def __init__(self, seconds: float, closed: threading.Event) -> None:
         self._until = time.monotonic() + seconds
-        self._bytes = most + _BESIDES
+        self._bytes = _BESIDES
         self._closed = closed
 
     def __enter__(self) -> None:
@@ -236,6 +219,10 @@ class Request:
         if (seconds := self._until - time.monotonic()) <= 0:
             raise TimeoutError
         return seconds
+
+    def allow(self, size: int) -> None:
+        """Allow as many bytes more as were given to the reader of the content."""
+        self._bytes += size
 
     def moved(self, size: int, *, came: bool) -> None:
         """Count bytes. Raises `ConnectionError`."""

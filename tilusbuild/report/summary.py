@@ -70,7 +70,7 @@ def remote_line(remote: RemoteSummary | None) -> str:
     words = (
         (remote.hits, f"{remote.hits} fetched ({amount(remote.fetched_bytes)})"),
         (remote.hits and remote.saved_seconds >= 1, f"{duration(remote.saved_seconds)} saved"),
-        (remote.verified, f"{remote.verified} compiled here as well, the same"),
+        (remote.verified, f"{remote.verified} compiled again, the same"),
         (remote.wrong, f"{remote.wrong} wrong"),
         (remote.refused, f"{remote.refused} refused"),
         (remote.sent, f"{remote.sent} sent ({amount(remote.sent_bytes)})"),

@@ -30,7 +30,6 @@ Value = TypeVar("Value")
 VERSIONS = {
     "caches": 1,
     "digests": 3,
-    "fetched": 3,
     "history": 3,
     "manifest": 5,
     "needed": 3,

@@ -1,0 +1,189 @@
+"""Compile a program again from its entry, and compare the product byte for byte.
+
+A program is compiled as a build compiles it: by this machine's pipeline (`plan/recorded.py`), in
+the sandbox, from `options.txt` and the sources. Nothing that came with it is run: `compile.sh` is
+for people. The result is compared and removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tilusbuild.cache import layout
+from tilusbuild.cache.entries import product_of, read_meta
+from tilusbuild.cache.tree import Tree
+from tilusbuild.compile.model import OBJECT
+from tilusbuild.compile.program import compile_program
+from tilusbuild.compile.steps import LAUNCHER, launcher_in
+from tilusbuild.errors import InputError
+from tilusbuild.plan.identity import section_of
+from tilusbuild.plan.recorded import UnlikeOursError, recorded
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.remote.archive import Archive
+from tilusbuild.remote.fetch import NotVerifiedError
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.envelope import StepStore
+from tilusbuild.state.files import sha256_file
+from tilusbuild.state.temporary import TemporaryDirectory
+from tilusbuild.status import Status
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
+
+
+class RebuildResult(Struct, frozen=True):
+    """A program that was compiled again. `error` is why it could not be."""
+
+    program: str
+    recorded_sha256: str
+    rebuilt_sha256: str | None
+    error: str = ""
+    wanted: str = ""
+    """The tool that made the recorded one, where it is not found here."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the same bytes came out."""
+        return self.rebuilt_sha256 == self.recorded_sha256
+
+    def __str__(self) -> str:
+        where = f"{layout.PROGRAMS}/{self.program}"
+        if self.rebuilt_sha256 is None:
+            return f"{where} does not compile here: {self.error}"
+        if self.same:
+            return f"{where} is reproduced"
+        made = f"{where}: made sha256 {self.rebuilt_sha256}, recorded {self.recorded_sha256}"
+        if not self.wanted:
+            return made
+        return f"{made}; that needs {self.wanted}, which was not found: set NVCC or CXX"
+
+
+class Rebuilder:
+    """Compiles programs again. May be used from several threads."""
+
+    def __init__(self, root: str, runner: LocalRunner) -> None:
+        """`root` is the tree that has the include directories and the objects that are linked."""
+        self._runner = runner
+        self._root = root
+        self._launchers = StepStore()
+        self._memory = DigestMemory()
+        self._guard = threading.Lock()
+        self._toolchains: dict[ToolchainRequest, Toolchain] = {}
+
+    def rebuild(self, program: str, digest: str, entry: str = "") -> RebuildResult:
+        """Compile the program of an entry whose product has this digest; without the path of its
+        `entry`, that of the tree."""
+        try:
+            made, wanted = self._compile(program, entry or self._entry_of(program))
+        except (OSError, UnlikeOursError, InputError) as error:
+            return RebuildResult(program, digest, None, str(error))
+        return RebuildResult(program, digest, made, wanted=wanted)
+
+    def _entry_of(self, program: str) -> str:
+        return os.path.join(self._root, layout.PROGRAMS, program)
+
+    def _compile(self, program: str, own: str) -> tuple[str, str]:
+        """Return the digest of what was made, and which tool that was to be made by is not here."""
+        program_txt, options_txt, compile_sh = (
+            str(read_bytes(os.path.join(own, name)), "utf-8", "surrogateescape")
+            for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH)
+        )
+        files = self._files(own, section_of(options_txt, "generated"), compile_sh)
+        recipe = recorded(program_txt, options_txt, files, compile_sh)
+        objects = [os.path.join(self._entry_of(each), "module", OBJECT) for each in recipe.objects]
+        if missing := sum(not os.path.isfile(path) for path in objects):
+            raise UnlikeOursError(
+                f"{missing} of the objects that it links are missing: a package holds none; verify"
+                " the cache that built them"
+            )
+        toolchain = self._toolchain(options_txt)
+        files |= {name: text.encode() for name, text in recipe.pipeline.fixed_files.items()}
+        include = recipe.includes.digest and os.path.join(
+            self._root, layout.INCLUDE, recipe.includes.digest
+        )
+        with TemporaryDirectory("rebuild") as directory:
+            stage = directory.path
+            os.makedirs(os.path.join(stage, "module"))
+            for name, data in files.items():
+                with open(os.path.join(stage, "module", name), "wb") as file:
+                    file.write(data)
+            scope = self._runner.scope()
+            done = compile_program(
+                recipe, toolchain, stage, include, scope, self._launchers, objects=objects
+            )
+            if done.status != Status.BUILT:
+                raise UnlikeOursError(done.reason)
+            made = sha256_file(os.path.join(stage, "module", recipe.pipeline.product))
+        return made, _other_tool(options_txt, recipe.pipeline.fingerprint(recipe, toolchain))
+
+    def _files(self, own: str, generated: Mapping[str, str], compile_sh: str) -> dict[str, bytes]:
+        """Return the source and what was generated, by name."""
+        include = os.path.join(self._root, layout.INCLUDE)
+        shared = (
+            os.path.join(include, each)
+            for each in layout.mentioned_headers(compile_sh.encode("utf-8", "replace"))
+        )
+        paths = {name: os.path.join(own, "module", name) for name in (*generated, "source.cu")}
+        paths |= {LAUNCHER: launcher_in(shared) or ""}
+        return {
+            name: read_bytes(path)
+            for name, path in paths.items()
+            if "/" not in name and os.path.isfile(path)
+        }
+
+    def _toolchain(self, options_txt: str) -> Toolchain:
+        """Return the compilers of the recorded version, else those here. Raises `InputError`."""
+        made = section_of(options_txt, "toolchain")
+        tool = next((name for name in ("nvcc", "nvrtc") if name in made), None)
+        nvcc = os.environ.get("NVCC")
+        request = ToolchainRequest(
+            (nvcc and shutil.which(nvcc)) or (tool and f"=={made[tool].split(' ')[0]}"),
+            needs_cuda=tool == "nvcc",
+            needs_nvrtc=tool == "nvrtc",
+            cxx=os.environ.get("CXX"),
+        )
+        with self._guard:
+            if request not in self._toolchains:
+                self._toolchains[request] = self._found(request)
+        return self._toolchains[request]
+
+    def _found(self, request: ToolchainRequest) -> Toolchain:
+        with suppress(InputError):
+            return discover(request, os.environ, self._runner, self._memory)
+        return discover(replace(request, nvcc=None), os.environ, self._runner, self._memory)
+
+
+def _other_tool(options_txt: str, ours: Iterable[str]) -> str:
+    """Return the first tool that a program was made by, if it is not the one that is here."""
+    texts = (options_txt, "\n".join(("[toolchain]", *ours)))
+    made, here = (section_of(text, "toolchain") for text in texts)
+    other = (f"{name} {what}" for name, what in made.items() if here.get(name, what) != what)
+    return " ".join(next(other, "").split(" ")[:2])
+
+
+class RemoteVerifier:
+    """Compiles programs of a remote cache again before they are accepted."""
+
+    def __init__(self, cache: Tree, runner: LocalRunner) -> None:
+        self._rebuilder = Rebuilder(cache.root, runner)
+
+    def verify(self, program: str, archive: Archive) -> str | None:
+        """Return how the product differs from this machine's; None for the same bytes. Raises
+        `NotVerifiedError` where the program cannot be compiled, and `CancelledError`, `OSError`."""
+        with TemporaryDirectory("verify") as directory:
+            entry = directory.path
+            for name, source in archive.files.items():
+                path = os.path.join(entry, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "xb") as file:
+                    file.write(source if isinstance(source, bytes) else read_bytes(source))
+            product = product_of(read_meta(entry, program))
+            result = self._rebuilder.rebuild(program, product.sha256 or "", entry)
+        if result.rebuilt_sha256 is None:
+            raise NotVerifiedError(f"it cannot be compiled again: {result.error}")
+        return None if result.same else f"{product.name} has other bytes"
