@@ -24,7 +24,7 @@ from pathlib import Path
 import _bench
 from _bench import process
 
-from tilusbuild.arch import gencode
+from tilusbuild.arch import format_gencode
 from tilusbuild.binary.cubin import open_cubin
 from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import Recipe
@@ -66,7 +66,13 @@ def work(example: Path, script: str, target: str, count: int, directory: Path) -
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else Path(content).read_bytes())
     first, said = recipes[0], recipes[0].options
-    flags = [*gencode(first.archs, ptx=False), f"-std={said.std}", "-Xptxas", "-v", *said.flags]
+    flags = [
+        *format_gencode(first.archs, ptx=False),
+        f"-std={said.std}",
+        "-Xptxas",
+        "-v",
+        *said.flags,
+    ]
     flags += [f"-D{key}={value}" if value else f"-D{key}" for key, value in said.defines]
     for root, _ in first.includes.roots:
         flags += ["-I", str(directory / "include" / root)]
@@ -199,8 +205,8 @@ def code(cubin: bytes, names: Sequence[str]) -> bytes | None:
     """The machine code of the first of these kernels that a cubin has."""
     elf = open_cubin(cubin)
     for name in names:
-        if (section := elf.named(f".text.{name}")) is not None:
-            return elf.content(section)
+        if (section := elf.find_section(f".text.{name}")) is not None:
+            return elf.read_section(section)
     return None
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from tilusbuild.binary import CodeImage, PtxasUsage
-    from tilusbuild.process.base import Elsewhere
+    from tilusbuild.process.base import WorkerRun
 
 
 class Status(str, Enum):
@@ -129,7 +129,7 @@ class Compiled(Struct, frozen=True):
     seconds: float = 0.0
     peak_rss: int = 0
     """Bytes: the largest of the compile's processes."""
-    elsewhere: Elsewhere | None = None
+    elsewhere: WorkerRun | None = None
     """Another machine that did a part."""
     ptxas: tuple[PtxasUsage, ...] = ()
     images: tuple[CodeImage, ...] = ()

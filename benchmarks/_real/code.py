@@ -62,10 +62,10 @@ def kernels(files: Iterable[Path], naming: Naming | None = None) -> dict[str, by
         for cubin in cubins:
             elf = Elf(cubin.data)
             for kernel in read_cubin(cubin.data):
-                section = elf.named(f".text.{kernel.name}")
+                section = elf.find_section(f".text.{kernel.name}")
                 if section is not None:
                     name = naming(path, kernel.name) if naming else _general(kernel.name)
-                    found[f"{cubin.image.arch} {name}"] = elf.content(section)
+                    found[f"{cubin.image.arch} {name}"] = elf.read_section(section)
     return found
 
 

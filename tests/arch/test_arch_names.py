@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.arch import CPU, ArchError, can_run, combined, gencode, known_names, parse_arch
+from tilusbuild.arch import (
+    CPU,
+    ArchError,
+    can_run,
+    combine_limits,
+    format_gencode,
+    list_known_names,
+    parse_arch,
+)
 from tilusbuild.arch.table import ATTRIBUTES
 
 
@@ -33,20 +41,20 @@ def test_an_unknown_architecture_lists_the_known_ones(written: str, hint: str) -
 
 
 def test_code_runs_where_it_was_compiled_for_and_has_whole_limits() -> None:
-    for name in known_names():
+    for name in list_known_names():
         assert can_run(name, name)
         assert can_run(name, name, kind="ptx")
-        assert all(type(value) is int for value in parse_arch(name).attributes().values())
+        assert all(type(value) is int for value in parse_arch(name).list_attributes().values())
 
 
 def test_cpu_restricts_nothing() -> None:
     assert CPU.is_cpu
-    assert CPU.attributes()["smem_per_block"] == 2**31 - 1
-    assert CPU.attributes()["warp_size"] == 32
+    assert CPU.list_attributes()["smem_per_block"] == 2**31 - 1
+    assert CPU.list_attributes()["warp_size"] == 32
 
 
 def test_combined_limits_hold_on_each() -> None:
-    limits = combined([parse_arch("sm_75"), parse_arch("sm_90a")])
+    limits = combine_limits([parse_arch("sm_75"), parse_arch("sm_90a")])
     assert limits["smem_per_block"] == 64 * 1024
     assert limits["threads_per_sm"] == 1024
     assert limits["smem_granularity"] == 256
@@ -56,7 +64,7 @@ def test_combined_limits_hold_on_each() -> None:
 
 def test_ptx_is_of_the_newest_architecture_that_later_gpus_can_use() -> None:
     archs = [parse_arch(name) for name in ("sm_90a", "sm_86", "sm_80", "sm_86")]
-    assert gencode(archs, ptx=True) == (
+    assert format_gencode(archs, ptx=True) == (
         "-gencode",
         "arch=compute_80,code=sm_80",
         "-gencode",
@@ -68,14 +76,14 @@ def test_ptx_is_of_the_newest_architecture_that_later_gpus_can_use() -> None:
 
 def test_ptx_that_would_run_nowhere_later_is_refused() -> None:
     with pytest.raises(ArchError) as caught:
-        gencode([parse_arch("sm_90a")], ptx=True)
+        format_gencode([parse_arch("sm_90a")], ptx=True)
     assert "sm_90 " in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("names", [[], ["cpu"], ["sm_80", "cpu"]])
 def test_gencode_is_for_gpus(names: list[str]) -> None:
     with pytest.raises(ValueError, match="GPU"):
-        gencode([parse_arch(name) for name in names], ptx=False)
+        format_gencode([parse_arch(name) for name in names], ptx=False)
 
 
 # Who runs what: each of NVIDIA's rules, both ways, and refusal of the unknown.
@@ -155,7 +163,7 @@ def test_the_table_of_limits() -> None:
             sizes = (arch.smem_per_sm // 1024, arch.smem_per_block // 1024)
             assert sizes == (int(smem_sm), int(smem_block)), name
             shown.add(name)
-    numbers = {name.rstrip("af") for name in known_names() if name != "cpu"}
+    numbers = {name.rstrip("af") for name in list_known_names() if name != "cpu"}
     assert {n for n in numbers if int(n[3:]) >= 70} == shown
 
 

@@ -39,7 +39,11 @@ def test_the_architectures_of_a_machine(gpus: str, status: int, archs: str, tmp_
     command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "nvml.c")]
     subprocess.run(command, check=True)
     said = subprocess.run(
-        [sys.executable, "-c", "from tilusbuild.arch import names; print(names.archs_here())"],
+        [
+            sys.executable,
+            "-c",
+            "from tilusbuild.arch import names; print(names.find_local_archs())",
+        ],
         env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -8,27 +8,31 @@ from pathlib import Path
 import pytest
 
 from support.processes import run_to_end
-from tilusbuild.arch import CPU, Arch, known_names, occupancy, parse_arch
+from tilusbuild.arch import CPU, Arch, compute_occupancy, list_known_names, parse_arch
 
-GPUS = [parse_arch(n) for n in known_names() if n != "cpu" and not parse_arch(n).suffix]
+GPUS = [parse_arch(n) for n in list_known_names() if n != "cpu" and not parse_arch(n).suffix]
 
 
 def test_the_largest_shared_memory_is_one_block_and_one_byte_more_is_none() -> None:
     for arch in GPUS:
         most = arch.smem_per_block
-        fits = occupancy(arch, threads=32, registers=16, static_smem=0, dynamic_smem=most)
+        fits = compute_occupancy(arch, threads=32, registers=16, static_smem=0, dynamic_smem=most)
         assert fits.blocks_per_sm >= 1
-        over = occupancy(arch, threads=32, registers=16, static_smem=1, dynamic_smem=most)
+        over = compute_occupancy(arch, threads=32, registers=16, static_smem=1, dynamic_smem=most)
         assert over.blocks_per_sm == 0
         assert over.limited_by == ("shared memory",)
 
 
 def test_more_barriers_than_a_block_share_limit_blocks_from_hopper_on() -> None:
     blackwell = parse_arch("sm_120")
-    assert occupancy(blackwell, threads=32, registers=16, barriers=4).limited_by == ("barriers",)
+    assert compute_occupancy(blackwell, threads=32, registers=16, barriers=4).limited_by == (
+        "barriers",
+    )
     assert (
         "barriers"
-        not in occupancy(parse_arch("sm_80"), threads=32, registers=16, barriers=16).limited_by
+        not in compute_occupancy(
+            parse_arch("sm_80"), threads=32, registers=16, barriers=16
+        ).limited_by
     )
 
 
@@ -36,12 +40,12 @@ def test_more_barriers_than_a_block_share_limit_blocks_from_hopper_on() -> None:
 def test_impossible_questions_are_errors(wrong: dict[str, int]) -> None:
     question = {"threads": 32, "registers": 16, **wrong}
     with pytest.raises(ValueError, match="positive"):
-        occupancy(parse_arch("sm_80"), **question)
+        compute_occupancy(parse_arch("sm_80"), **question)
 
 
 def test_the_cpu_has_no_occupancy() -> None:
     with pytest.raises(ValueError, match="GPU"):
-        occupancy(CPU, threads=32, registers=16)
+        compute_occupancy(CPU, threads=32, registers=16)
 
 
 CALCULATOR = r"""
@@ -106,7 +110,7 @@ def questions() -> Iterator[Question]:
 
 def ours(question: Question) -> int:
     arch, threads, registers, static, dynamic, barriers = question
-    return occupancy(
+    return compute_occupancy(
         arch,
         threads=threads,
         registers=registers,
@@ -144,6 +148,6 @@ def test_it_is_nvidias_calculator(cuda_root: Path, tmp_path: Path) -> None:
 def test_ptxas_knows_the_same_names(cuda_root: Path, cuda_release: tuple[int, int]) -> None:
     command = [str(cuda_root / "bin" / "ptxas"), "--help"]
     said = run_to_end(command).stdout
-    for arch in (parse_arch(name) for name in known_names() if name != "cpu"):
+    for arch in (parse_arch(name) for name in list_known_names() if name != "cpu"):
         known = arch.since <= cuda_release and (arch.until is None or cuda_release < arch.until)
         assert (f"'{arch.name}'" in said) is known, arch.name

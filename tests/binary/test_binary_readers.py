@@ -90,7 +90,7 @@ def test_a_library_says_what_it_needs(sample: Sample) -> None:
     assert needs.libraries == ("libc.so.6",)
     assert needs.glibc == (2, 2)
     assert needs.exports == {"launch"}
-    assert needs.missing("launch", "__tvm_ffi_launch") == ("__tvm_ffi_launch",)
+    assert needs.find_missing_exports("launch", "__tvm_ffi_launch") == ("__tvm_ffi_launch",)
 
 
 def test_what_only_looks_like_a_fatbin_is_passed_over(sample: Sample) -> None:

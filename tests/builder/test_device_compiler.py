@@ -105,9 +105,9 @@ def test_a_project_through_nvrtc(directory: Path, opened: Opened) -> None:
     try:
         with opened() as project:
             project.plan(PlanSelection())
-            before = project.runner.asked
+            before = project.runner.command_count
             first = build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
-            started = project.runner.asked - before
+            started = project.runner.command_count - before
             hashes = [p for i in project.plan(PlanSelection()).instances for p in i.programs]
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
@@ -116,7 +116,7 @@ def test_a_project_through_nvrtc(directory: Path, opened: Opened) -> None:
     assert started == len(once) + 3 * len(each)
     with opened() as project:
         assert build(project, PlanSelection(), BuildConfig(), Listener()).summary.cached == 3
-        assert project.runner.asked == 0
+        assert project.runner.command_count == 0
     if shutil.which("nvcc"):
         with opened("nvcc") as project:
             others = [p for i in project.plan(PlanSelection()).instances for p in i.programs]

@@ -26,7 +26,7 @@ CLOSURES = {"a" * 64: "1", "b" * 64: "2"}
 
 pytestmark = [
     pytest.mark.nvcc,
-    pytest.mark.skipif(not landlock.version(), reason="this kernel offers no Landlock"),
+    pytest.mark.skipif(not landlock.find_version(), reason="this kernel offers no Landlock"),
 ]
 
 HEADERS = {

@@ -58,7 +58,7 @@ def code(cubin):
     """What a kernel runs and is launched with: its instructions, constants, shared memory."""
     elf = Elf(cubin)
     return {
-        section.name: elf.content(section)
+        section.name: elf.read_section(section)
         for section in elf.sections
         if section.name.startswith((".text.", ".nv.constant0.", ".nv.constant3", ".nv.shared."))
     }

@@ -31,7 +31,7 @@ ASSEMBLED = {
     "incbin_in_pieces": 'asm(".inc" "bin \\"{path}\\", 0, 4");',
 }
 SOME = {name: HEADERS[name] for name in ("absolute", "stringised", "if_it_is_there")}
-LANDLOCK = pytest.mark.skipif(not landlock.version(), reason="no Landlock")
+LANDLOCK = pytest.mark.skipif(not landlock.find_version(), reason="no Landlock")
 HOST_ENTRY = """
 #ifdef __CUDACC__
 __global__ void kernel(float a, const float *x, float *y, long long n) { y[0] = a * x[n]; }

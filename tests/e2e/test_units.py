@@ -163,9 +163,9 @@ def test_the_same_code_as_alone(built: Project, tmp_path: Path) -> None:
             (cubin,) = extract_cubins(library.read_bytes())
             elf = open_cubin(cubin.data)
             (kernel,) = shown["kernels"]
-            section = elf.named(f".text.{kernel}")
+            section = elf.find_section(f".text.{kernel}")
             assert section is not None
-            found.append(elf.content(section))
+            found.append(elf.read_section(section))
         return found
 
     assert code(built) == code(apart)

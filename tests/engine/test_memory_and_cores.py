@@ -95,27 +95,27 @@ def test_memory_taken_by_others_and_beyond_our_estimate_counts(files) -> None:
 def test_the_tightest_group_counts_and_droppable_cache_is_free(files: Files) -> None:
     files.limit("build/job", "max", 0, 0)
     files.limit("build", str(4 * GIB), 3 * GIB, 2 * GIB)
-    assert files.machine.free_memory() == 3 * GIB
+    assert files.machine.measure_free_memory() == 3 * GIB
     files.limit("build/job", str(8 * GIB), GIB, 0, high=str(2 * GIB))
-    assert files.machine.free_memory() == GIB
+    assert files.machine.measure_free_memory() == GIB
 
 
 def test_the_groups_of_version_1_limit_too_the_outer_ones_included(hybrid: Files) -> None:
     hybrid.limit_v1("v1/job", (1 << 63) - 4096, 0, 0)
-    assert hybrid.machine.free_memory() == 16 * GIB
+    assert hybrid.machine.measure_free_memory() == 16 * GIB
     hybrid.limit_v1("v1", 6 * GIB, 5 * GIB, GIB)
-    assert hybrid.machine.free_memory() == 2 * GIB
+    assert hybrid.machine.measure_free_memory() == 2 * GIB
     hybrid.limit_v1("", 3 * GIB, 3 * GIB, 0)
-    assert hybrid.machine.free_memory() == 0
+    assert hybrid.machine.measure_free_memory() == 0
 
 
 def test_a_container_that_sees_an_inner_part_of_the_hierarchy(tmp_path: Path) -> None:
     files = Files(tmp_path, UNIFIED.replace(" / /sys", " /docker/12ab /sys"))
     files.write("proc/self/cgroup", "0::/docker/12ab/job\n")
     files.limit("", str(2 * GIB), GIB, 0)
-    assert files.machine.free_memory() == GIB
+    assert files.machine.measure_free_memory() == GIB
     files.write("proc/self/cgroup", "0::/../../elsewhere\n")
-    assert files.machine.free_memory() == GIB
+    assert files.machine.measure_free_memory() == GIB
 
 
 def test_while_memory_is_pressed_nothing_starts_beside_what_runs(files: Files) -> None:
@@ -146,8 +146,8 @@ def test_a_system_that_does_not_say_refuses_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["garbage", "1 2 3 - x", " - cgroup2 x", "\xff"])
 def test_mounts_that_make_no_sense_are_no_limit(tmp_path: Path, text: str) -> None:
     files = Files(tmp_path, text)
-    assert files.machine.free_memory() == 16 * GIB
-    assert files.machine.cores() == EVERYTHING
+    assert files.machine.measure_free_memory() == 16 * GIB
+    assert files.machine.count_cores() == EVERYTHING
 
 
 @pytest.mark.parametrize(
@@ -162,17 +162,17 @@ def test_mounts_that_make_no_sense_are_no_limit(tmp_path: Path, text: str) -> No
     ],
 )
 def test_quotas_limit_the_cores(files: Files, quota: str, expected: int) -> None:
-    assert files.machine.cores() == EVERYTHING
+    assert files.machine.count_cores() == EVERYTHING
     files.write("sys/fs/cgroup/build/cpu.max", quota)
-    assert files.machine.cores() == expected
+    assert files.machine.count_cores() == expected
 
 
 def test_quotas_of_version_1_limit_the_cores(hybrid: Files) -> None:
     hybrid.write("sys/fs/cgroup/cpu,cpuacct/v1/cpu.cfs_period_us", "100000\n")
     hybrid.write("sys/fs/cgroup/cpu,cpuacct/v1/cpu.cfs_quota_us", "-1\n")
-    assert hybrid.machine.cores() == EVERYTHING
+    assert hybrid.machine.count_cores() == EVERYTHING
     hybrid.write("sys/fs/cgroup/cpu,cpuacct/v1/cpu.cfs_quota_us", "100000\n")
-    assert hybrid.machine.cores() == 1
+    assert hybrid.machine.count_cores() == 1
 
 
 def test_the_load_limit_adds_compiles_that_the_average_does_not_show_yet() -> None:

@@ -75,12 +75,12 @@ def test_all_that_is_not_written_is_read(read: Callable[..., Manifest]) -> None:
 def test_the_gpus_of_the_machine(
     read: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "archs_here", lambda: ("sm_80", "sm_90a"))
+    monkeypatch.setattr(reading, "find_local_archs", lambda: ("sm_80", "sm_90a"))
     manifest = read(kernel=KERNEL.replace("target.kind", "kind"))
     assert list(manifest.targets) == ["sm_80", "sm_90a"]
     assert not manifest.targets["sm_80"].ptx
     assert manifest.reading.again() is not None
-    monkeypatch.setattr(reading, "archs_here", lambda: ("sm_80",))
+    monkeypatch.setattr(reading, "find_local_archs", lambda: ("sm_80",))
     assert manifest.reading.again() is None
 
 

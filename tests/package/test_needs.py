@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tilusbuild.binary import Needs as Library
+from tilusbuild.binary import LibraryNeeds as Library
 from tilusbuild.package.collect import reachable
 from tilusbuild.package.contents import host_needs
 from tilusbuild.package.errors import PackageError

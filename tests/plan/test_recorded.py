@@ -98,7 +98,7 @@ def texts(recipe: Recipe, headers: Sequence[Header]) -> tuple[str, str, dict[str
         params={},
         schedule={},
         derived={},
-        signature=recipe.signature.text().splitlines(),
+        signature=recipe.signature.format_text().splitlines(),
         launch=[],
         source=recipe.source,
         headers=[(header.sha256, header.name) for header in closure_of(headers).headers],

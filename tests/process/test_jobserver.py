@@ -15,7 +15,7 @@ import pytest
 
 from support.jobserver import Fifo
 from support.processes import no_thread_left
-from tilusbuild.process.jobserver import Jobserver, JobserverError, announced_jobserver
+from tilusbuild.process.jobserver import Jobserver, JobserverError, find_jobserver
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_sleeper_is_woken_by_a_token_and_by_the_end(server: Fifo) -> None:
 def test_a_pipe_that_make_hands_down_is_read_without_blocking_others() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"x")
-    address = announced_jobserver({"MAKEFLAGS": f"k -j2 --jobserver-auth={reading},{writing}"})
+    address = find_jobserver({"MAKEFLAGS": f"k -j2 --jobserver-auth={reading},{writing}"})
     assert address is not None
     with Jobserver(address) as client:
         assert (client.try_acquire(), client.try_acquire()) == (True, False)
@@ -76,15 +76,15 @@ def test_a_pipe_that_make_hands_down_is_read_without_blocking_others() -> None:
     "flags", ["", "k", "-j", "-j8", "--jobserver-style=fifo", "k -- X=--jobserver-auth=fifo:/x"]
 )
 def test_no_client_without_a_jobserver(flags: str) -> None:
-    assert announced_jobserver({"MAKEFLAGS": flags}) is None
-    assert announced_jobserver({}) is None
+    assert find_jobserver({"MAKEFLAGS": flags}) is None
+    assert find_jobserver({}) is None
 
 
 def test_the_innermost_jobserver_counts_and_old_make_names_it_otherwise() -> None:
     flags = " -j4 --jobserver-auth=fifo:/outer --jobserver-auth=fifo:/inner"
-    assert announced_jobserver({"MAKEFLAGS": flags}) == ("/inner", "/inner")
+    assert find_jobserver({"MAKEFLAGS": flags}) == ("/inner", "/inner")
     reading, writing = os.pipe()
-    assert announced_jobserver({"MAKEFLAGS": f"--jobserver-fds={reading},{writing} -j"}) is not None
+    assert find_jobserver({"MAKEFLAGS": f"--jobserver-fds={reading},{writing} -j"}) is not None
     os.close(reading)
     os.close(writing)
 
@@ -94,7 +94,7 @@ def test_a_recipe_without_the_plus_sign_gets_a_hint(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     for ends in ("-2,-2", "9998,9999", f"{file},{file}", f"{writing},{reading}", "9" * 20 + ",4"):
         with pytest.raises(JobserverError, match=r"begin the recipe's line with \+"):
-            announced_jobserver({"MAKEFLAGS": f"-j2 --jobserver-auth={ends}"})
+            find_jobserver({"MAKEFLAGS": f"-j2 --jobserver-auth={ends}"})
     for end in (file, reading, writing):
         os.close(end)
 
@@ -102,7 +102,7 @@ def test_a_recipe_without_the_plus_sign_gets_a_hint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("auth", ["3", "3,4,5", "a,b", "", "sem:x"])
 def test_an_unknown_kind_is_refused(auth: str) -> None:
     with pytest.raises(JobserverError, match="unknown kind"):
-        announced_jobserver({"MAKEFLAGS": f"--jobserver-auth={auth}"})
+        find_jobserver({"MAKEFLAGS": f"--jobserver-auth={auth}"})
 
 
 def test_a_missing_or_invalid_fifo_is_refused(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ import sys, time
 from tilusbuild.process.jobserver import Jobserver
 from tilusbuild.process.local import LocalRunner
 runner = LocalRunner()
-client = Jobserver((sys.argv[1], sys.argv[1]), runner.hold)
+client = Jobserver((sys.argv[1], sys.argv[1]), runner.hold_tokens)
 client.try_acquire(), client.try_acquire(), client.try_acquire()
 client.release()
 print("held", flush=True)

@@ -8,7 +8,7 @@ from tilusbuild.process import landlock
 from tilusbuild.process.base import Command, PrefixRunner, Sandbox
 from tilusbuild.process.local import LocalRunner
 
-pytestmark = pytest.mark.skipif(not landlock.version(), reason="no Landlock")
+pytestmark = pytest.mark.skipif(not landlock.find_version(), reason="no Landlock")
 SYSTEM = ("/bin", "/usr/bin", "/lib", "/lib64", "/usr/lib", "/etc/ld.so.cache")
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.process.base import Command
-from tilusbuild.process.local import LocalRunner, signal_name
-from tilusbuild.process.warden import Output
+from tilusbuild.process.local import LocalRunner, name_signal
+from tilusbuild.process.warden import CapturedOutput
 
 
 def test_both_streams_come_in_the_order_written(runner: LocalRunner, sh):
@@ -51,7 +51,7 @@ def test_peak_memory_is_that_of_the_largest_process_of_the_command(runner: Local
 def test_death_by_signal_is_a_negative_status(runner: LocalRunner, number, sh):
     done = runner.run(sh(f"kill -{int(number)} $$"))
     assert done.status == -number
-    assert signal_name(done.status) == number.name
+    assert name_signal(done.status) == number.name
 
 
 def test_the_environment_is_exactly_what_was_given(runner, monkeypatch):
@@ -121,10 +121,10 @@ def test_a_command_is_in_a_session_that_the_terminal_does_not_know(runner: Local
 def test_output_up_to_the_limit_is_whole(limit):
     for size in (0, limit, limit + 1, 500):
         data = bytes(range(256)) * 2
-        output = Output(limit)
+        output = CapturedOutput(limit)
         for start in range(0, size, 3):
-            output.add(data[start : min(start + 3, size)])
-        kept = output.value()
+            output.add_data(data[start : min(start + 3, size)])
+        kept = output.join_pieces()
         if size <= limit:
             assert kept == data[:size]
         else:

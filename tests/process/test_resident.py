@@ -53,7 +53,7 @@ class Tool:
         return Command(argv, str(cwd), {"PATH": "/usr/bin:/bin", **journal}, timeout)
 
     def scope(self) -> ResidentRunner:
-        return self.pool.runner(self.runner.scope())
+        return self.pool.make_runner(self.runner.open_scope())
 
     def run(self, text: str = "", timeout: float | None = None) -> CompletedCommand:
         return self.scope().run(self.command(text, timeout))
@@ -160,7 +160,7 @@ def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> 
         tool = make_tool(runner, library, tmp_path)
         tool.run()
         assert alive(tool.processes()[0])
-        tool.pool.drain()
+        tool.pool.release_idle()
         runner.cancel()
         wait_until(lambda: not alive(tool.processes()[0]))
         tool.run()
@@ -173,7 +173,7 @@ def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> 
 def test_a_process_of_another_user_is_not_trusted(tool, monkeypatch) -> None:
     """Given somebody else who connects first, the socket goes on waiting for our own."""
     users = iter([os.getuid() + 1, os.getuid()])
-    monkeypatch.setattr(resident, "_user", lambda channel: next(users))
+    monkeypatch.setattr(resident, "_peer_user", lambda channel: next(users))
     listen = socket.socket.listen
     strangers: list[socket.socket] = []
 

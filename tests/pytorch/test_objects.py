@@ -138,7 +138,11 @@ def test_host_code_is_that_of_the_command(tmp_path: Path, flags: str) -> None:
 
 def sections(data: bytes) -> dict[str, bytes]:
     elf = Elf(data)
-    return {name: elf.content(found) for name in (".text", ".data") if (found := elf.named(name))}
+    return {
+        name: elf.read_section(found)
+        for name in (".text", ".data")
+        if (found := elf.find_section(name))
+    }
 
 
 @pytest.mark.nvcc
@@ -216,9 +220,9 @@ def code(data: bytes) -> dict[tuple[str, str], bytes]:
     for cubin in extract_cubins(data):
         elf = Elf(cubin.data)
         for kernel in read_cubin(cubin.data):
-            section = elf.named(f".text.{kernel.name}")
+            section = elf.find_section(f".text.{kernel.name}")
             assert section is not None
-            found[cubin.image.arch, kernel.name[-12:]] = elf.content(section)
+            found[cubin.image.arch, kernel.name[-12:]] = elf.read_section(section)
     return found
 
 

@@ -20,7 +20,7 @@ from support.casd import Casd, worker
 from support.http_cache import Faults, line_to
 from support.processes import run_to_end, wait_until
 from support.project import needs_cxx
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Elsewhere
+from tilusbuild.process.base import CancelledError, Command, CompletedCommand, WorkerRun
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.reapi.execute import RemoteExecutor
 from tilusbuild.reapi.operations import Tell, untold
@@ -178,7 +178,7 @@ class There:
 
 def test_places_here_are_taken_first(tmp_path: Path) -> None:
     here, places = Here(), Places(lambda: 1)
-    there = There(CompletedCommand(0, b"", 0.0, 0, elsewhere=Elsewhere("grpc://x")))
+    there = There(CompletedCommand(0, b"", 0.0, 0, elsewhere=WorkerRun("grpc://x")))
     with ThreadPoolExecutor(2) as threads:
         runner = SharingRunner(here, there.found, places, untold)
         first = threads.submit(runner.run, Command(("1",), "/", outputs=("x",)))
@@ -191,7 +191,7 @@ def test_places_here_are_taken_first(tmp_path: Path) -> None:
 
 
 def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
-    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=Elsewhere("grpc://x")))
+    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=WorkerRun("grpc://x")))
     there.is_ready = False
     command = Command(("1",), "/", outputs=("x",))
     with ThreadPoolExecutor(3) as threads:
@@ -223,7 +223,7 @@ def test_no_more_run_here_than_there_are_places() -> None:
 
 
 def test_a_compile_that_stays_takes_a_place_and_says_so() -> None:
-    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=Elsewhere("grpc://x")))
+    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=WorkerRun("grpc://x")))
     told: list[tuple[str, str]] = []
     with ThreadPoolExecutor(3) as threads:
         runner = SharingRunner(

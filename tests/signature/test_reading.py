@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.runtime.dtypes import DTYPES
-from tilusbuild.signature.reading import has_cpu_branch, kernels, readable
+from tilusbuild.signature.reading import blank_comments, find_kernels, has_cpu_branch
 
 BATCHES = max(1, int(os.environ.get("TILUSBUILD_SIGNATURES", "120")) // 60)
 SPELLINGS = [
@@ -109,9 +109,9 @@ def test_what_is_read_is_what_a_compiler_takes(seed: int, tmp_path: Path) -> Non
     unit, read, sure = STUB, 0, 0
     for number in range(60):
         source = Source(random.Random(1000 * seed + number), number)
-        text = readable(source.text, jinja=bool(number % 2))
+        text = blank_comments(source.text, jinja=bool(number % 2))
         assert len(text) == len(source.text)
-        (kernel,) = kernels(text)
+        (kernel,) = find_kernels(text)
         is_read = not kernel.problem and all(each.dtype for each in kernel.parameters)
         assert kernel.name == f"k{number}", source.text
         sure, read = sure + source.is_sure, read + is_read
@@ -167,7 +167,7 @@ template <class... A> void (*same(void (*)(A...)))(typename as<A>::t...);
     ],
 )
 def test_what_is_not_sure_is_not_read(text: str, name: str, problem: str) -> None:
-    kernel = kernels(readable(text, jinja=True))[-1]
+    kernel = find_kernels(blank_comments(text, jinja=True))[-1]
     assert kernel.name == name
     assert problem in kernel.problem
     assert bool(problem) == bool(kernel.problem)

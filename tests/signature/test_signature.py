@@ -4,11 +4,17 @@ import pytest
 
 from tilusbuild.expr import Expr
 from tilusbuild.runtime.dtypes import DTYPES
-from tilusbuild.signature import Argument, SignatureError, parse_argument, resolve, signature
+from tilusbuild.signature import (
+    Argument,
+    SignatureError,
+    join_arguments,
+    parse_argument,
+    resolve_constants,
+)
 
 
 def read(**texts: str):
-    return signature(parse_argument(Argument(name, text)) for name, text in texts.items())
+    return join_arguments(parse_argument(Argument(name, text)) for name, text in texts.items())
 
 
 class TestArgument:
@@ -16,7 +22,7 @@ class TestArgument:
         assert parse_argument(Argument("a", "f16*[m, k]")) == Argument("a", "f16", ("m", "k"))
 
     def test_spaces_do_not_matter(self):
-        assert parse_argument(Argument("a", "f16 * [ m,k ]")).type_text() == "f16*[m, k]"
+        assert parse_argument(Argument("a", "f16 * [ m,k ]")).format_type() == "f16*[m, k]"
 
     def test_literal_and_computed_dimensions(self):
         argument = parse_argument(Argument("a", "f32*[4, cdiv(n, 2), max(m, n) * 2]"))
@@ -30,9 +36,11 @@ class TestArgument:
 
     def test_all_that_is_said_is_in_the_text(self):
         argument = parse_argument(Argument("y", "f32*[n]", out=True, align=16))
-        assert argument.text() == "y: out f32*[n] align 16"
-        assert parse_argument(Argument("n", "i32", low=1, high=8)).text() == "n: i32 range 1..8"
-        assert parse_argument(Argument("n", "i32", low=1)).text() == "n: i32 range 1.."
+        assert argument.format_text() == "y: out f32*[n] align 16"
+        assert (
+            parse_argument(Argument("n", "i32", low=1, high=8)).format_text() == "n: i32 range 1..8"
+        )
+        assert parse_argument(Argument("n", "i32", low=1)).format_text() == "n: i32 range 1.."
 
     @pytest.mark.parametrize(
         ("text", "column", "message"),
@@ -96,7 +104,7 @@ class TestSignature:
 
     def test_text(self):
         found = read(x="f32*[n, n+1]", n="i32")
-        assert found.text() == "x: f32*[n, (n + 1)]\nn: i32 dimension\n"
+        assert found.format_text() == "x: f32*[n, (n + 1)]\nn: i32 dimension\n"
 
     @pytest.mark.parametrize(
         ("texts", "name", "message"),
@@ -123,26 +131,28 @@ class TestSignature:
     def test_names_are_unique_and_no_constants(self):
         twice = [parse_argument(Argument("x", "i32"))] * 2
         with pytest.raises(SignatureError, match="declared twice"):
-            signature(twice)
+            join_arguments(twice)
         with pytest.raises(SignatureError, match="both an argument and a constant"):
-            signature(twice[:1], constants=["x"])
+            join_arguments(twice[:1], constants=["x"])
 
 
 class TestResolve:
     def test_constants_become_dtypes_and_sizes(self):
-        declared = signature(
+        declared = join_arguments(
             [
                 parse_argument(Argument("x", "dtype*[n, hidden, hidden * 2 + n]")),
                 parse_argument(Argument("n", "i32")),
             ],
             constants=["dtype", "hidden"],
         )
-        found = resolve(declared, {"dtype": "bf16", "hidden": 64, "other": 1.5})
-        assert found.text() == "x: bf16*[n, 64, (128 + n)]\nn: i32 dimension\n"
+        found = resolve_constants(declared, {"dtype": "bf16", "hidden": 64, "other": 1.5})
+        assert found.format_text() == "x: bf16*[n, 64, (128 + n)]\nn: i32 dimension\n"
 
     def test_what_is_wholly_constant_becomes_a_number(self):
-        declared = signature([parse_argument(Argument("x", "f32*[a * b]"))], constants=["a", "b"])
-        assert resolve(declared, {"a": 6, "b": 7}).arguments[0].dims == (42,)
+        declared = join_arguments(
+            [parse_argument(Argument("x", "f32*[a * b]"))], constants=["a", "b"]
+        )
+        assert resolve_constants(declared, {"a": 6, "b": 7}).arguments[0].dims == (42,)
 
     @pytest.mark.parametrize(
         ("text", "constants", "message"),
@@ -156,9 +166,9 @@ class TestResolve:
         ],
     )
     def test_constants_that_do_not_fit(self, text, constants, message):
-        declared = signature([parse_argument(Argument("x", text))], constants=["t"])
+        declared = join_arguments([parse_argument(Argument("x", text))], constants=["t"])
         with pytest.raises(SignatureError) as caught:
-            resolve(declared, constants)
+            resolve_constants(declared, constants)
         assert message in caught.value.message
 
 

@@ -18,7 +18,7 @@ from tilusbuild.compile.program import launcher_object
 from tilusbuild.compile.steps import steps, tools_of
 from tilusbuild.expr import parse_expression
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.signature import Argument, Tile, parse_argument, resolve, signature
+from tilusbuild.signature import Argument, Tile, join_arguments, parse_argument, resolve_constants
 from tilusbuild.state.envelope import StepStore
 
 HEADER = """\
@@ -75,7 +75,7 @@ def make_signature(arguments: dict[str, Any], out: tuple[str, ...] = ("y",)) -> 
             continue
         text, more = text if isinstance(text, tuple) else (text, {})
         made.append(parse_argument(Argument(name, text, out=name in out, **more)))
-    return resolve(signature(made), {})
+    return resolve_constants(join_arguments(made), {})
 
 
 def make_recipe(pipeline: str = "kernel", **changes: Any) -> Recipe:

@@ -15,7 +15,7 @@ import pytest
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import CallLine
-from tilusbuild.signature import Argument, parse_argument, signature
+from tilusbuild.signature import Argument, join_arguments, parse_argument
 from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.devices import SPIN
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
@@ -138,7 +138,7 @@ def test_a_fault_is_a_launch_error_of_its_program_only(gpu, scale_case, kernel) 
 
 def test_run_calls_checks_and_times_on_the_device(gpu, kernel, tmp_path) -> None:
     gpu()
-    declared = signature(
+    declared = join_arguments(
         [
             parse_argument(Argument("a", "f32")),
             parse_argument(Argument("x", "f32*[n]")),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tilusbuild.errors import InputError
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
-from tilusbuild.signature import Argument, Signature, parse_argument, signature
+from tilusbuild.signature import Argument, Signature, join_arguments, parse_argument
 from tilusbuild.tune import inputs, prepare
 from tilusbuild.tune.bench import elements
 from tilusbuild.tune.prepare import OutputCheck
@@ -20,7 +20,7 @@ from tilusbuild.tune.prepare import OutputCheck
 
 def declared(**arguments: Any) -> Signature:
     """A signature from texts; a tuple's second part says that the tensor is written."""
-    return signature(
+    return join_arguments(
         parse_argument(
             Argument(
                 name, text if isinstance(text, str) else text[0], out=not isinstance(text, str)
@@ -49,7 +49,7 @@ def test_a_missing_size_is_named() -> None:
 
 
 def test_a_size_outside_its_range_is_refused() -> None:
-    ranged = signature(
+    ranged = join_arguments(
         [
             parse_argument(Argument("x", "f32*[n]")),
             parse_argument(Argument("n", "i32", low=1, high=8)),

@@ -5,13 +5,13 @@ Everything here is a table and arithmetic: it needs no GPU, no toolkit and no fi
 
 from tilusbuild.arch.names import (
     ArchError,
-    codes,
-    combined,
-    gencode,
-    known_names,
+    combine_limits,
+    format_gencode,
+    list_codes,
+    list_known_names,
     parse_arch,
 )
-from tilusbuild.arch.table import CPU, Arch, Occupancy, occupancy
+from tilusbuild.arch.table import CPU, Arch, Occupancy, compute_occupancy
 from tilusbuild.runtime.device import can_run
 
 __all__ = [
@@ -20,10 +20,10 @@ __all__ = [
     "ArchError",
     "Occupancy",
     "can_run",
-    "codes",
-    "combined",
-    "gencode",
-    "known_names",
-    "occupancy",
+    "combine_limits",
+    "compute_occupancy",
+    "format_gencode",
+    "list_codes",
+    "list_known_names",
     "parse_arch",
 ]

@@ -1,6 +1,6 @@
-"""Names of architectures: read them, combine them, ask nvcc for them, and which are here.
+"""Names of architectures: parse and combine them, write nvcc's options, find this machine's.
 
-A name is accepted only as nvcc spells a real architecture (`sm_90a`), or as `cpu`. Anything else is
+A name must be nvcc's spelling of a real architecture (`sm_90a`), or `cpu`. Any other name raises
 `ArchError`, whose `hint` says what would be right: no spelling is guessed silently.
 """
 
@@ -18,35 +18,37 @@ _LOOSE = re.compile(
 
 
 class ArchError(ValueError):
-    """A name that is not an architecture, or architectures that do not go together; `hint` is what
-    would be right, or None."""
+    """A name is not an architecture, or architectures cannot be combined.
+
+    `hint` says what would be right, or is None.
+    """
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
 
 
-def known_names() -> tuple[str, ...]:
-    """Return every name that `parse_arch` takes."""
+def list_known_names() -> tuple[str, ...]:
+    """Return all names that `parse_arch` accepts."""
     return (*ARCHS, CPU.name)
 
 
 def parse_arch(name: str) -> Arch:
-    """Return the architecture of that name. Raises `ArchError`."""
+    """Return the architecture with this name. Raises `ArchError`."""
     if name == CPU.name:
         return CPU
     found = ARCHS.get(name)
     if found is None:
-        raise ArchError(f'unknown architecture "{name}"', _hint(name))
+        raise ArchError(f'unknown architecture "{name}"', _suggest_name(name))
     return found
 
 
-def _hint(name: str) -> str | None:
+def _suggest_name(name: str) -> str | None:
     match = _LOOSE.fullmatch(name.strip())
     if match is None:
         if name.strip().lower() == "native":
             return "a package must run elsewhere: name the architecture, as in sm_90a"
-        return did_you_mean(name, known_names()) or "as nvcc spells it: sm_80, sm_90a, or cpu"
+        return did_you_mean(name, list_known_names()) or "as nvcc spells it: sm_80, sm_90a, or cpu"
     number, suffix = match[1] + match[2], match[3].lower()
     exact, base = f"sm_{number}{suffix}", f"sm_{number}"
     if exact in ARCHS:
@@ -59,38 +61,38 @@ def _hint(name: str) -> str | None:
     return "known: " + ", ".join(f"sm_{n}" for n in numbers)
 
 
-def combined(archs: Sequence[Arch]) -> Mapping[str, int]:
-    """`attributes` that hold on each of several architectures at once: the smallest limit of each.
+def combine_limits(archs: Sequence[Arch]) -> Mapping[str, int]:
+    """Return limits that hold on all of several architectures: the smallest value of each.
 
-    What is taken from a block's memory (`smem_granularity`, `smem_reserved`) is the largest.
+    Of `smem_granularity` and `smem_reserved`, which take memory from a block, the largest value.
     """
     if not archs:
         raise ValueError("no architecture to combine")
-    tables = [arch.attributes() for arch in archs]
+    tables = [arch.list_attributes() for arch in archs]
     costs = {"smem_granularity", "smem_reserved"}
     return {
         key: (max if key in costs else min)(table[key] for table in tables) for key in tables[0]
     }
 
 
-def codes(archs: Iterable[Arch], *, ptx: bool) -> Iterator[tuple[Arch, bool]]:
-    """Yield the architectures that a library has code for, and whether it has that one's PTX, too.
+def list_codes(archs: Iterable[Arch], *, ptx: bool) -> Iterator[tuple[Arch, bool]]:
+    """Yield (architecture, whether its PTX is embedded) for the code of one library.
 
-    The order is the table's, whatever the order asked for. The PTX is that of the newest
-    architecture without a suffix, as PTX of the others runs on no later GPU.
+    Architectures are sorted by number, so that the order in a manifest does not matter. PTX is
+    embedded for the newest architecture without a suffix: other PTX runs on no later GPU.
     """
     known = sorted(set(archs), key=lambda arch: (arch.number, arch.suffix))
     newest = next((arch for arch in reversed(known) if not arch.suffix), None)
     yield from ((arch, ptx and arch is newest) for arch in known)
 
 
-def gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
-    """nvcc's `-gencode` arguments: code for each architecture and, with `ptx`, PTX for later GPUs.
+def format_gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
+    """Return the `-gencode` arguments for code of each architecture and, with `ptx`, some PTX.
 
-    Each architecture is compiled from its own PTX and once: `-arch=sm_90a` would run the front end
-    twice and embed three images. Raises `ArchError` when all have a suffix.
+    Each architecture is compiled once, from its own PTX: `-arch=sm_90a` would run the front end
+    twice and embed three images. Raises `ArchError` if PTX is asked for and all have a suffix.
     """
-    found = tuple(codes(archs, ptx=ptx))
+    found = tuple(list_codes(archs, ptx=ptx))
     if not found or any(arch.is_cpu for arch, _ in found):
         raise ValueError("gencode is for GPU architectures")
     if ptx and not any(embed for _, embed in found):
@@ -109,13 +111,16 @@ def gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
 
 
 DEVICES = ("/dev/nvidiactl", "/dev/dxg", *(f"/dev/nvidia{number}" for number in range(16)))
-"""Files of the system that are other files, or there or not, when the GPUs are others."""
+"""Device files. They appear, vanish or change when the GPUs of the machine change."""
 
 
-def archs_here() -> tuple[str, ...]:
-    """Return the architectures of this machine's GPUs, each once, with the suffix `a` where it has
-    one, since code for this machine may use all of it. () where there is no GPU, or none that is
-    known. NVIDIA's management library starts no driver, and takes 20 ms where there is one."""
+def find_local_archs() -> tuple[str, ...]:
+    """Return the names of the architectures of this machine's GPUs, sorted, each once.
+
+    An architecture has its suffix `a` if there is one, since code for this machine may use all its
+    features. The result is () without a GPU, and for unknown GPUs. NVIDIA's management library is
+    asked, which starts no driver; it takes 20 ms on a machine with a GPU.
+    """
     import ctypes
 
     try:

@@ -29,11 +29,11 @@ _REGS_GRANULARITY = 256
 
 
 class Arch(Struct, frozen=True):
-    """What code is compiled for: a GPU architecture, or `cpu`.
+    """An architecture to compile for: of a GPU, or `cpu`.
 
-    `name` is as nvcc spells it ("sm_90a"), `number` the digits (90), `suffix` "", "a" (features of
-    this very architecture, code runs nowhere else) or "f" (features of its family). `since` is the
-    first CUDA release that knows the name, `until` the first that no longer does.
+    `name` is nvcc's spelling ("sm_90a"), `number` its digits (90). `suffix` is "", "a" (features of
+    exactly this architecture: the code runs on no other) or "f" (features of its family). `since`
+    is the first CUDA release that knows the name, `until` the first that does not any more.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Arch(Struct, frozen=True):
     regs_per_thread: int = 255
     threads_per_block: int = 1024
     warp_size: int = 32
-    """Of `cpu` too: a schedule's `threads = warps * arch.warp_size` stays what it was."""
+    """32 for `cpu` too, so that `threads = warps * arch.warp_size` has a value there."""
 
     @property
     def is_cpu(self) -> bool:
@@ -85,8 +85,8 @@ class Arch(Struct, frozen=True):
         """The PTX architecture of the same name: "compute_90a"."""
         return self.name.replace("sm_", "compute_", 1)
 
-    def attributes(self) -> Mapping[str, int]:
-        """Return what an expression sees as `arch.<key>`: the limits, and `number`."""
+    def list_attributes(self) -> Mapping[str, int]:
+        """Return the values that expressions know as `arch.<key>`: the limits, and `number`."""
         return {key: getattr(self, key) for key in ATTRIBUTES}
 
 
@@ -106,10 +106,10 @@ ATTRIBUTES = (
     "regs_per_block",
     "regs_per_thread",
 )
-"""The names that `Arch.attributes` gives, the same for every architecture and for `cpu`."""
+"""The keys of `Arch.list_attributes`, the same for every architecture and for `cpu`."""
 
 
-def _named(
+def _make_variants(
     number: int,
     limits: tuple[int, int, int, int],
     since: Version,
@@ -121,8 +121,11 @@ def _named(
     partitions: int = 4,
     barriers: int = 2,
 ) -> Iterator[Arch]:
-    """Yield an architecture, and what it is with a suffix since `a` and `f`. Its limits are the
-    threads and the blocks of an SM, and the KB of shared memory of an SM and of a block."""
+    """Yield an architecture, and its variants with the suffixes `a` and `f`.
+
+    `a` and `f` are the first CUDA releases with that suffix. `limits` are threads and blocks of an
+    SM, and KB of shared memory of an SM and of a block.
+    """
     threads, blocks, smem_sm, smem_block = limits
     own = (threads, blocks, smem_sm * _KB, smem_block * _KB)
     for suffix, first in (("", since), ("a", a), ("f", f)):
@@ -136,27 +139,27 @@ _13 = (13, 0)
 ARCHS: Mapping[str, Arch] = {
     arch.name: arch
     for arch in (
-        *_named(50, (2048, 32, 64, 48), (6, 0), _13),
-        *_named(52, (2048, 32, 96, 48), (6, 5), _13),
-        *_named(53, (2048, 32, 64, 48), (7, 0), _13, regs=32768),
-        *_named(60, (2048, 32, 64, 48), (8, 0), _13, partitions=2),
-        *_named(61, (2048, 32, 96, 48), (8, 0), _13),
-        *_named(62, (2048, 32, 64, 48), (8, 0), _13, regs=32768),
-        *_named(70, (2048, 32, 96, 96), (9, 0), _13),
-        *_named(72, (2048, 32, 96, 96), (9, 1), _13),
-        *_named(75, (1024, 16, 64, 64), (10, 0)),
-        *_named(80, (2048, 32, 164, 163), (11, 0)),
-        *_named(86, (1536, 16, 100, 99), (11, 1), barriers=1),
-        *_named(87, (1536, 16, 164, 163), (11, 4), barriers=1),
-        *_named(88, (1536, 16, 100, 99), (13, 0), barriers=1),
-        *_named(89, (1536, 24, 100, 99), (11, 8), barriers=1),
-        *_named(90, (2048, 32, 228, 227), (11, 8), a=(12, 0)),
-        *_named(100, (2048, 32, 228, 227), (12, 8), a=(12, 8), f=(12, 9)),
-        *_named(101, (1536, 24, 228, 227), (12, 8), _13, (12, 8), (12, 9), barriers=1),
-        *_named(103, (2048, 32, 228, 227), (12, 9), a=(12, 9), f=(12, 9)),
-        *_named(110, (1536, 24, 228, 227), (13, 0), a=_13, f=_13, barriers=1),
-        *_named(120, (1536, 24, 100, 99), (12, 8), a=(12, 8), f=(12, 9), barriers=1),
-        *_named(121, (1536, 24, 100, 99), (12, 9), a=(12, 9), f=(12, 9), barriers=1),
+        *_make_variants(50, (2048, 32, 64, 48), (6, 0), _13),
+        *_make_variants(52, (2048, 32, 96, 48), (6, 5), _13),
+        *_make_variants(53, (2048, 32, 64, 48), (7, 0), _13, regs=32768),
+        *_make_variants(60, (2048, 32, 64, 48), (8, 0), _13, partitions=2),
+        *_make_variants(61, (2048, 32, 96, 48), (8, 0), _13),
+        *_make_variants(62, (2048, 32, 64, 48), (8, 0), _13, regs=32768),
+        *_make_variants(70, (2048, 32, 96, 96), (9, 0), _13),
+        *_make_variants(72, (2048, 32, 96, 96), (9, 1), _13),
+        *_make_variants(75, (1024, 16, 64, 64), (10, 0)),
+        *_make_variants(80, (2048, 32, 164, 163), (11, 0)),
+        *_make_variants(86, (1536, 16, 100, 99), (11, 1), barriers=1),
+        *_make_variants(87, (1536, 16, 164, 163), (11, 4), barriers=1),
+        *_make_variants(88, (1536, 16, 100, 99), (13, 0), barriers=1),
+        *_make_variants(89, (1536, 24, 100, 99), (11, 8), barriers=1),
+        *_make_variants(90, (2048, 32, 228, 227), (11, 8), a=(12, 0)),
+        *_make_variants(100, (2048, 32, 228, 227), (12, 8), a=(12, 8), f=(12, 9)),
+        *_make_variants(101, (1536, 24, 228, 227), (12, 8), _13, (12, 8), (12, 9), barriers=1),
+        *_make_variants(103, (2048, 32, 228, 227), (12, 9), a=(12, 9), f=(12, 9)),
+        *_make_variants(110, (1536, 24, 228, 227), (13, 0), a=_13, f=_13, barriers=1),
+        *_make_variants(120, (1536, 24, 100, 99), (12, 8), a=(12, 8), f=(12, 9), barriers=1),
+        *_make_variants(121, (1536, 24, 100, 99), (12, 9), a=(12, 9), f=(12, 9), barriers=1),
     )
 }
 """Every GPU architecture by name, in ascending order of number, then "", "a", "f"."""
@@ -189,7 +192,7 @@ class Occupancy(Struct, frozen=True):
     limited_by: tuple[str, ...]
 
 
-def occupancy(
+def compute_occupancy(
     arch: Arch,
     *,
     threads: int,
@@ -198,11 +201,10 @@ def occupancy(
     dynamic_smem: int = 0,
     barriers: int = 1,
 ) -> Occupancy:
-    """Return the occupancy of a kernel: `threads` a block, `registers` a thread, shared memory in
-    bytes.
+    """Return the occupancy of a kernel with `threads` in a block and `registers` in a thread.
 
-    `static_smem` is without the part that the driver reserves. Raises `ValueError` for `cpu`, for
-    no threads, and for negative numbers.
+    Shared memory is in bytes a block, `static_smem` without the driver's part. Raises `ValueError`
+    for `cpu`, without threads, and for negative numbers.
     """
     if arch.is_cpu:
         raise ValueError("occupancy is a GPU's")
@@ -214,8 +216,8 @@ def occupancy(
     limits = {
         "warps": arch.warps_per_sm // warps if threads <= arch.threads_per_block else 0,
         "blocks": arch.blocks_per_sm,
-        "registers": _by_registers(arch, warps, registers),
-        "shared memory": _by_shared_memory(arch, static_smem + dynamic_smem),
+        "registers": _limit_by_registers(arch, warps, registers),
+        "shared memory": _limit_by_shared_memory(arch, static_smem + dynamic_smem),
     }
     if arch.major >= 9 and barriers:
         limits["barriers"] = arch.blocks_per_sm * arch.barriers_per_block // barriers
@@ -229,7 +231,7 @@ def occupancy(
     )
 
 
-def _by_registers(arch: Arch, warps: int, registers: int) -> int | None:
+def _limit_by_registers(arch: Arch, warps: int, registers: int) -> int | None:
     if registers == 0:
         return None
     # The calculator lets sm_70 and later pass one register more than ptxas ever gives.
@@ -247,7 +249,7 @@ def _by_registers(arch: Arch, warps: int, registers: int) -> int | None:
     return a_partition // a_warp * arch.sub_partitions // warps
 
 
-def _by_shared_memory(arch: Arch, used: int) -> int | None:
+def _limit_by_shared_memory(arch: Arch, used: int) -> int | None:
     allocated = _round_up(used + arch.smem_reserved, arch.smem_granularity)
     if allocated > arch.smem_per_block + arch.smem_reserved:
         return 0

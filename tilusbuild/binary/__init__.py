@@ -5,14 +5,14 @@ input, and `BinaryError` is the only exception that it lets out.
 """
 
 from tilusbuild.binary.cubin import KernelUsage, PtxasUsage, parse_ptxas, read_cubin
-from tilusbuild.binary.elf import BinaryError, Needs, read_needs
+from tilusbuild.binary.elf import BinaryError, LibraryNeeds, read_needs
 from tilusbuild.binary.fatbin import CodeImage, extract_cubins, read_archs
 
 __all__ = [
     "BinaryError",
     "CodeImage",
     "KernelUsage",
-    "Needs",
+    "LibraryNeeds",
     "PtxasUsage",
     "extract_cubins",
     "parse_ptxas",

@@ -1,10 +1,10 @@
-"""Registers, stack and shared memory of each kernel: from a cubin, and from ptxas' log.
+"""Read the registers, stack and shared memory of each kernel, from a cubin and from ptxas' log.
 
-A cubin is an ELF file of machine 190. Kernels are the function symbols that carry the entry flag;
-`.nv.info` holds what concerns a symbol, `.nv.info.<kernel>` what the kernel says of itself. The
-attributes' numbers are undocumented; they are held to ptxas's own log by a test over all
-architectures, and to cubins of CUDA 12.9 (the older header layout) and 13.0. The log is that of
-`ptxas -v`, also as nvcc passes it on; only it has the spills.
+A cubin is an ELF file of machine 190. Kernels are the function symbols with the entry flag.
+`.nv.info` has attributes of symbols, `.nv.info.<kernel>` attributes of one kernel. The numbers of
+the attributes are undocumented: a test compares them with ptxas' log over all architectures, and
+with cubins of CUDA 12.9 (the older header layout) and 13.0. The log is the output of `ptxas -v`,
+also as nvcc prints it; spills are in the log only.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, ElfSection
 _ENTRY = 0x10  # in a symbol's `other`: a kernel, not a device function
 _RESERVED_SMEM = 1024
 
-# The formats of an attribute: 4 has a size and then so many bytes, the others a 16-bit value.
+# Formats of an attribute: 4 is a size and as many bytes, all others are a 16-bit value.
 _FORMAT_SIZED, _FORMAT_BYTE = 4, 2
 _REGCOUNT, _FRAME_SIZE, _MIN_STACK_SIZE = 0x2F, 0x11, 0x12
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _BLOCKS_OF_CLUSTER = 0x3D
 _PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
-"""One entry per parameter (index, then offset and position in halves of a word, then the size above
-bit 18); and the size of all of them in bytes."""
+"""`_PARAMETER` has three words for each parameter: an index; offset and position, 16 bits each; the
+size from bit 18 on. `_ALL_PARAMETERS` has the size of all parameters. Sizes are bytes."""
 
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_(\d{2,3})[af]?)(?![0-9a-z])")
 
 
 class KernelUsage(Struct, frozen=True):
-    """What one kernel needs. Sizes are bytes.
+    """The resources of one kernel. Sizes are bytes.
 
-    `stack` is what a thread needs with the functions it calls, as far as ptxas knows it;
-    `static_smem` is without the part that the driver reserves from sm_90 on; `max_threads` is what
-    the source promised with `__launch_bounds__` or `__block_size__`; `cluster` is what it fixed
-    with `__cluster_dims__`, in blocks; `parameters` are the sizes, None if the cubin does not
-    record them.
+    `stack` is a thread's stack with the functions that it calls, as far as ptxas knows them.
+    `static_smem` is without the part that the driver reserves from sm_90 on. `max_threads` comes
+    from `__launch_bounds__` or `__block_size__`, `cluster` from `__cluster_dims__`, in blocks.
+    `parameters` are the parameters' sizes, None if the cubin does not record them.
     """
 
     name: str
@@ -55,20 +54,20 @@ class KernelUsage(Struct, frozen=True):
 def read_cubin(data: bytes) -> tuple[KernelUsage, ...]:
     """Return the kernels of a cubin, in the order of its symbol table. Raises `BinaryError`."""
     elf = open_cubin(data)
-    table = elf.named(".symtab")
+    table = elf.find_section(".symtab")
     if table is None:
         raise BinaryError("the cubin has no symbols")
-    symbols = list(elf.symbols(table))
+    symbols = list(elf.read_symbols(table))
     kernels = {
         index: symbol.name
         for index, symbol in enumerate(symbols)
         if symbol.is_function and symbol.other & _ENTRY
     }
-    of_symbol = _per_symbol(elf)
+    of_symbol = _group_by_symbol(elf)
     sections = {section.name: section for section in elf.sections}
     reserved = _RESERVED_SMEM if any(n.startswith(".nv.shared.reserved") for n in sections) else 0
     return tuple(
-        _usage(elf, name, of_symbol.get(index, {}), sections, reserved)
+        _read_usage(elf, name, of_symbol.get(index, {}), sections, reserved)
         for index, name in kernels.items()
     )
 
@@ -81,41 +80,41 @@ def open_cubin(data: bytes, base: int = 0) -> Elf:
     return elf
 
 
-def cubin_arch(elf: Elf) -> str:
-    """Return a cubin's architecture.
+def read_cubin_arch(elf: Elf) -> str:
+    """Return the name of a cubin's architecture.
 
-    The header has the number. The suffix stands in the note that ptxas leaves since CUDA 12.8, and
-    before that in a flag that knows `a` only.
+    The header has its number. The suffix is in the note of ptxas since CUDA 12.8, and before that
+    in a flag for `a`.
     """
     old = elf.ident[8] < 8
     number = elf.flags & 0xFF if old else elf.flags >> 8 & 0xFFFF
-    note = elf.named(".note.nv.tkinfo")
+    note = elf.find_section(".note.nv.tkinfo")
     if note is not None:
-        options = _ARCH_OPTION.findall(elf.content(note)[:4096])
+        options = _ARCH_OPTION.findall(elf.read_section(note)[:4096])
         if options and int(options[-1][1]) == number:
             return str(options[-1][0], "ascii")
     return f"sm_{number}a" if elf.flags & (0x800 if old else 0x8) else f"sm_{number}"
 
 
-def _per_symbol(elf: Elf) -> dict[int, dict[int, int]]:
-    """For each symbol's index, the attributes that concern it."""
-    found: dict[int, dict[int, int]] = {}
-    section = elf.named(".nv.info")
+def _group_by_symbol(elf: Elf) -> dict[int, dict[int, int]]:
+    """Return the attributes of each symbol, by its index: attribute number → value."""
+    by_symbol: dict[int, dict[int, int]] = {}
+    section = elf.find_section(".nv.info")
     if section is not None:
-        for attribute, words in _attributes(elf.content(section)):
+        for attribute, words in _iterate_attributes(elf.read_section(section)):
             if len(words) == 2:
-                found.setdefault(words[0], {})[attribute] = words[1]
-    return found
+                by_symbol.setdefault(words[0], {})[attribute] = words[1]
+    return by_symbol
 
 
-def _usage(
+def _read_usage(
     elf: Elf, name: str, attributes: dict[int, int], sections: dict[str, ElfSection], reserved: int
 ) -> KernelUsage:
     text = sections.get(f".text.{name}")
     shared = sections.get(f".nv.shared.{name}")
     info = sections.get(f".nv.info.{name}")
-    said = [*_attributes(elf.content(info))] if info is not None else []
-    own = dict(said)
+    attribute_rows = [*_iterate_attributes(elf.read_section(info))] if info is not None else []
+    own = dict(attribute_rows)
     bound = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
     cluster = own.get(_BLOCKS_OF_CLUSTER, ())
     if text is None:
@@ -127,35 +126,37 @@ def _usage(
         static_smem=max(0, shared.size - reserved) if shared is not None else 0,
         max_threads=bound[0] * bound[1] * bound[2] if bound and len(bound) == 3 else None,
         cluster=(cluster[0], cluster[1], cluster[2]) if len(cluster) == 3 else None,
-        parameters=_parameters(said, own) if info is not None else None,
+        parameters=_read_parameter_sizes(attribute_rows, own) if info is not None else None,
     )
 
 
-def _parameters(
-    said: Iterable[tuple[int, tuple[int, ...]]], own: Mapping[int, tuple[int, ...]]
+def _read_parameter_sizes(
+    attribute_rows: Iterable[tuple[int, tuple[int, ...]]], own: Mapping[int, tuple[int, ...]]
 ) -> tuple[int, ...] | None:
-    rows = [words for attribute, words in said if attribute == _PARAMETER and len(words) == 3]
+    rows = [
+        words for attribute, words in attribute_rows if attribute == _PARAMETER and len(words) == 3
+    ]
     sizes = {place & 0xFFFF: word >> 18 for _, place, word in rows}
     if sorted(sizes) != list(range(len(sizes))) or (any(own.get(_ALL_PARAMETERS, ())) and not rows):
         return None
     return tuple(sizes[index] for index in range(len(sizes)))
 
 
-def _attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _iterate_attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield each attribute's number and its value as 32-bit words (one for a short value)."""
-    at, end = 0, len(content)
-    while at + 4 <= end:
-        form, attribute, value = struct.unpack_from("<BBH", content, at)
-        at += 4
+    offset, end = 0, len(content)
+    while offset + 4 <= end:
+        form, attribute, value = struct.unpack_from("<BBH", content, offset)
+        offset += 4
         if form != _FORMAT_SIZED:
             yield attribute, (value & 0xFF if form == _FORMAT_BYTE else value,)
             continue
-        if at + value > end:
+        if offset + value > end:
             raise BinaryError("an attribute of a kernel is cut off")
         # Only short ones are used here: long lists of addresses need not be unpacked.
         if value <= 12:
-            yield attribute, struct.unpack_from(f"<{value // 4}I", content, at)
-        at += value
+            yield attribute, struct.unpack_from(f"<{value // 4}I", content, offset)
+        offset += value
 
 
 _ENTRY_LINE = re.compile(r"Compiling entry function '(?P<kernel>[^']+)' for '(?P<arch>[^']+)'")
@@ -169,8 +170,10 @@ _SMEM = re.compile(r"(\d+)(?:\+\d+)? bytes smem", re.ASCII)
 
 
 class PtxasUsage(Struct, frozen=True):
-    """What ptxas said about one kernel for one architecture. Sizes are bytes, of a thread's stack
-    and spills, and of a block's static shared memory (without what the driver reserves)."""
+    """The lines of ptxas' log about one kernel for one architecture. Sizes are bytes.
+
+    Stack and spills are a thread's. `static_smem` is a block's, without the driver's part.
+    """
 
     arch: str
     kernel: str
@@ -187,24 +190,24 @@ class PtxasUsage(Struct, frozen=True):
 
 
 def parse_ptxas(log: str) -> tuple[PtxasUsage, ...]:
-    """Return the kernels of a compiler's log, in its order. A log without any has none."""
-    found: list[dict[str, Any]] = []
+    """Return the kernels in a compiler's log, in the order of the log."""
+    kernels: list[dict[str, Any]] = []
     for line in log.splitlines():
         if entry := _ENTRY_LINE.search(line):
-            found.append({**entry.groupdict(), "stack": 0, "spill_stores": 0, "spill_loads": 0})
-        elif not found:
+            kernels.append({**entry.groupdict(), "stack": 0, "spill_stores": 0, "spill_loads": 0})
+        elif not kernels:
             continue
         elif frame := _FRAME_LINE.search(line):
             stack, stores, loads = map(int, frame.groups())
-            found[-1]["stack"] = max(found[-1]["stack"], stack)
-            found[-1]["spill_stores"] += stores
-            found[-1]["spill_loads"] += loads
+            kernels[-1]["stack"] = max(kernels[-1]["stack"], stack)
+            kernels[-1]["spill_stores"] += stores
+            kernels[-1]["spill_loads"] += loads
         elif used := _USED.search(line):
             registers, barriers, stack, smem = (
                 int(match[1]) if match else 0
                 for match in (used, *(each.search(line) for each in (_BARRIERS, _STACK, _SMEM)))
             )
-            stack = max(found[-1]["stack"], stack)
-            found[-1] |= {"registers": registers, "stack": stack}
-            found[-1] |= {"static_smem": smem, "barriers": barriers}
-    return tuple(PtxasUsage(**each) for each in found)
+            stack = max(kernels[-1]["stack"], stack)
+            kernels[-1] |= {"registers": registers, "stack": stack}
+            kernels[-1] |= {"static_smem": smem, "barriers": barriers}
+    return tuple(PtxasUsage(**each) for each in kernels)

@@ -35,16 +35,16 @@ MAX_NAME_LENGTH = 1 << 16
 
 
 class BinaryError(TilusbuildError):
-    """The bytes are not what they should be: truncated, damaged, or of an unknown kind."""
+    """A binary file is truncated, damaged, or of an unknown kind."""
 
 
 def is_relocatable(elf: bytes) -> bool:
-    """Return whether an ELF file is one for a linker, which no loader takes."""
+    """Return whether an ELF file is relocatable: for a linker, and not to be loaded."""
     return elf[16:18] == _RELOCATABLE
 
 
 class ElfSection(Struct, frozen=True):
-    """A row of the section table. `size` is also that of a section without content (.bss)."""
+    """A row of the section table. A section without content in the file (.bss) has a size, too."""
 
     name: str
     kind: int
@@ -77,7 +77,10 @@ class Symbol(Struct, frozen=True):
 
 
 class Elf:
-    """An ELF file that starts at `base` in `data`. Raises `BinaryError` when it is not one."""
+    """An ELF file that starts at `base` in `data`. Raises `BinaryError` for any other data.
+
+    Files are not trusted: sections may overlap, so that all reads together have a budget in bytes.
+    """
 
     def __init__(self, data: bytes, base: int = 0) -> None:
         if data[base : base + len(MAGIC)] != MAGIC:
@@ -95,77 +98,78 @@ class Elf:
         self._budget = 16 * (len(data) - base) + (1 << 16)
         self.sections = self._read_sections(fields[13])
 
-    def content(self, section: ElfSection) -> bytes:
-        """Return a section's bytes; none for a section that has no content in the file."""
+    def read_section(self, section: ElfSection) -> bytes:
+        """Return the bytes of a section; b"" for a section without content in the file."""
         if section.kind == _NOBITS:
             return b""
-        return self._slice(section.offset, section.size)
+        return self._read_slice(section.offset, section.size)
 
-    def named(self, name: str) -> ElfSection | None:
-        """Return the first section of that name."""
+    def find_section(self, name: str) -> ElfSection | None:
+        """Return the first section with this name, or None."""
         return next((section for section in self.sections if section.name == name), None)
 
-    def strings(self, index: int) -> bytes:
-        """Return the content of a string table, by section index."""
-        return self.content(self._at(index))
+    def read_strings(self, index: int) -> bytes:
+        """Return the bytes of the string table with this section index."""
+        return self.read_section(self._section_at(index))
 
-    def symbols(self, table: ElfSection) -> Iterator[Symbol]:
-        """Yield the rows of a symbol table, in order and from row 0."""
-        strings = self.strings(table.link)
-        content = self.content(table)
-        whole = len(content) - len(content) % _SYMBOL.size
-        for name, info, other, section, _, size in _SYMBOL.iter_unpack(content[:whole]):
-            yield Symbol(self.text(strings, name), info, other, section, size)
+    def read_symbols(self, table: ElfSection) -> Iterator[Symbol]:
+        """Yield all rows of a symbol table in order, row 0 included."""
+        strings = self.read_strings(table.link)
+        content = self.read_section(table)
+        complete_size = len(content) - len(content) % _SYMBOL.size
+        for name, info, other, section, _, size in _SYMBOL.iter_unpack(content[:complete_size]):
+            yield Symbol(self.read_text(strings, name), info, other, section, size)
 
-    def text(self, strings: bytes, offset: int) -> str:
+    def read_text(self, strings: bytes, offset: int) -> str:
         """Return the text that starts at `offset` in a string table."""
         end = strings.find(b"\0", offset, offset + MAX_NAME_LENGTH)
         if end < 0:
             raise BinaryError("a name has no end")
-        self._spend(end - offset)
+        self._spend_budget(end - offset)
         return strings[offset:end].decode("utf-8", "backslashreplace")
 
     @property
     def size(self) -> int:
-        """Bytes from the first of the header to the last that a table or a section takes."""
+        """The size of the ELF file in bytes: up to the end of its last table or section."""
         return min(self.declared_size, len(self._data) - self._base)
 
     @property
     def declared_size(self) -> int:
-        """What `size` would be if nothing were cut off: more than there is of a truncated file."""
+        """The size that the tables declare. Of a truncated file it is larger than `size`."""
         ends = [_HEADER.size]
         for offset, unit, count in (self._table, self._programs):
             ends.append(offset + unit * count)
         ends += [s.offset + s.size for s in self.sections if s.kind not in (0, _NOBITS)]
         return max(ends)
 
-    def _at(self, index: int) -> ElfSection:
+    def _section_at(self, index: int) -> ElfSection:
         if index >= len(self.sections):
             raise BinaryError(f"there is no section {index}")
         return self.sections[index]
 
-    def _slice(self, offset: int, size: int) -> bytes:
+    def _read_slice(self, offset: int, size: int) -> bytes:
         start = self._base + offset
         if start + size > len(self._data):
             raise BinaryError("a section lies outside of the file")
-        self._spend(size)
+        self._spend_budget(size)
         return self._data[start : start + size]
 
     def _read_sections(self, names: int) -> tuple[ElfSection, ...]:
         offset, unit, count = self._table
         if count and unit != _SECTION.size:
             raise BinaryError("the section table has an unknown layout")
-        rows = list(_SECTION.iter_unpack(self._slice(offset, unit * count)))
+        rows = list(_SECTION.iter_unpack(self._read_slice(offset, unit * count)))
         strings = b""
         if rows:
             if names >= count:
                 raise BinaryError("the section table has no names")
-            strings = self._slice(rows[names][4], rows[names][5])
+            strings = self._read_slice(rows[names][4], rows[names][5])
         return tuple(
-            ElfSection(self.text(strings, r[0]), r[1], r[2], r[4], r[5], r[6], r[7]) for r in rows
+            ElfSection(self.read_text(strings, r[0]), r[1], r[2], r[4], r[5], r[6], r[7])
+            for r in rows
         )
 
-    def _spend(self, count: int) -> None:
+    def _spend_budget(self, count: int) -> None:
         self._budget -= count
         if self._budget < 0:
             raise BinaryError("the sections of the file overlap without end")
@@ -175,15 +179,16 @@ _DYNAMIC = struct.Struct("<qQ")
 _DT_NEEDED = 1
 _GLIBC = re.compile(rb"GLIBC_(\d{1,4})\.(\d{1,4})(?:\.\d+)?\0")
 _GLIBCXX = re.compile(rb"GLIBCXX_(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?\0")
-"""Versions of symbols that a library asks for: their names are in the table of its dynamic names,
-where it has no others of this form."""
+"""The versions that a library needs of its symbols. They are names in its dynamic string table,
+where no other names have this form."""
 
 
-class Needs(Struct, frozen=True):
-    """What a library needs of a host.
+class LibraryNeeds(Struct, frozen=True):
+    """The needs of a shared library on a host.
 
-    `glibc` is the lowest version that loads it, as (2, 34), or None; `libstdcxx` likewise, as
-    (3, 4, 30); `exports` are the names that it defines for others.
+    `libraries` are the names of its NEEDED entries. `glibc` is the lowest version with all symbols
+    that the library uses, as (2, 34), or None; `libstdcxx` likewise, as (3, 4, 30). `exports` are
+    the symbols that the library defines.
     """
 
     machine: str
@@ -192,50 +197,51 @@ class Needs(Struct, frozen=True):
     exports: frozenset[str]
     libstdcxx: tuple[int, int, int] | None = None
     unwinds: bool = True
-    """Whether a debugger and an exception find its unwind entries, if it has any: by an index that
-    the linker makes."""
+    """False if the library has unwind entries and not the linker's index of them, so that neither
+    a debugger nor an exception finds them."""
 
-    def missing(self, *names: str) -> tuple[str, ...]:
-        """Return those of `names` that the library does not export."""
+    def find_missing_exports(self, *names: str) -> tuple[str, ...]:
+        """Return the names that the library does not export."""
         return tuple(name for name in names if name not in self.exports)
 
 
-def read_needs(data: bytes) -> Needs:
-    """Return what an x86-64 or aarch64 shared library needs and exports. Raises `BinaryError`."""
+def read_needs(data: bytes) -> LibraryNeeds:
+    """Return the needs and exports of an x86-64 or aarch64 library. Raises `BinaryError`."""
     elf = Elf(data)
     if elf.machine not in MACHINES:
         raise BinaryError("not a library for x86-64 or aarch64")
-    section = elf.named(".gnu.version_r")
-    names = elf.strings(section.link) if section is not None else b""
+    section = elf.find_section(".gnu.version_r")
+    names = elf.read_strings(section.link) if section is not None else b""
     glibc = [(int(a), int(b)) for a, b in _GLIBC.findall(names)]
     cxx = [(int(a), int(b), int(c or 0)) for a, b, c in _GLIBCXX.findall(names)]
-    return Needs(
+    return LibraryNeeds(
         machine=MACHINES[elf.machine],
-        libraries=_libraries(elf),
+        libraries=_read_libraries(elf),
         glibc=max(glibc, default=None),
-        exports=_exports(elf),
+        exports=_read_exports(elf),
         libstdcxx=max(cxx, default=None),
-        unwinds=elf.named(".eh_frame_hdr") is not None or elf.named(".eh_frame") is None,
+        unwinds=elf.find_section(".eh_frame_hdr") is not None
+        or elf.find_section(".eh_frame") is None,
     )
 
 
-def _libraries(elf: Elf) -> tuple[str, ...]:
-    section = elf.named(".dynamic")
+def _read_libraries(elf: Elf) -> tuple[str, ...]:
+    section = elf.find_section(".dynamic")
     if section is None:
         raise BinaryError("not a shared library")
-    strings = elf.strings(section.link)
-    content = elf.content(section)
+    strings = elf.read_strings(section.link)
+    content = elf.read_section(section)
     names = []
     for tag, value in _DYNAMIC.iter_unpack(content[: len(content) - len(content) % _DYNAMIC.size]):
         if tag == 0:
             break
         if tag == _DT_NEEDED:
-            names.append(elf.text(strings, value))
+            names.append(elf.read_text(strings, value))
     return tuple(names)
 
 
-def _exports(elf: Elf) -> frozenset[str]:
-    table = elf.named(".dynsym")
+def _read_exports(elf: Elf) -> frozenset[str]:
+    table = elf.find_section(".dynsym")
     if table is None:
         return frozenset()
-    return frozenset(s.name for s in elf.symbols(table) if s.is_visible and s.name)
+    return frozenset(s.name for s in elf.read_symbols(table) if s.is_visible and s.name)

@@ -1,10 +1,10 @@
-"""Which GPU code a file holds: from a cubin, a fatbin, or a shared library that embeds either.
+"""Find the GPU code in a file: a cubin, a fatbin, or a shared library that embeds either.
 
-A fatbin is one or more containers (magic 0xBA55ED50), each a row of entries: PTX or cubin, an
-architecture number, flags that hold the `a` or `f`, maybe compressed. The format is undocumented;
-a test holds this reader to cuobjdump and to what nvcc was asked for, over every architecture and
-every compression mode of CUDA 13. A shared library is searched for containers and bare cubins in
-any section, as launchers embed them where they like; what only looks like one is passed over.
+A fatbin is a sequence of containers (magic 0xBA55ED50). A container is a sequence of entries, each
+PTX or a cubin, with an architecture's number and flags for its suffix and its compression. The
+format is undocumented. A test compares this reader with cuobjdump and with nvcc's options, for
+every architecture and compression mode of CUDA 13. A shared library is searched for containers and
+bare cubins in all sections, since launchers may embed them anywhere; false matches are skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from tilusbuild.binary.cubin import cubin_arch, open_cubin
+from tilusbuild.binary.cubin import open_cubin, read_cubin_arch
 from tilusbuild.binary.elf import MACHINE_CUDA, MACHINES, MAGIC, BinaryError, Elf
 
 _FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
@@ -41,8 +41,7 @@ MAX_WINDOW_SIZE = 1 << 27
 
 
 class CodeImage(Struct, frozen=True):
-    """One piece of GPU code: `arch` is "sm_90a" for PTX too. `size` is the bytes it takes,
-    packed."""
+    """One piece of GPU code. `arch` is "sm_90a" for PTX too. `size` is its bytes in the file."""
 
     kind: Literal["sass", "ptx"]
     arch: str
@@ -50,14 +49,14 @@ class CodeImage(Struct, frozen=True):
 
 
 class Cubin(Struct, frozen=True):
-    """A cubin taken out of its container: what the container says of it, and its bytes."""
+    """A cubin from a container: its entry, and its bytes after unpacking."""
 
     image: CodeImage
     data: bytes
 
 
-_Found: TypeAlias = tuple[CodeImage, int, int, int]
-"""An image, where it starts, its entry's flags, and its size before packing."""
+_ImageLocation: TypeAlias = tuple[CodeImage, int, int, int]
+"""An image, its offset in the file, the flags of its entry, and its size before packing."""
 
 
 def read_archs(data: bytes) -> tuple[CodeImage, ...]:
@@ -65,96 +64,101 @@ def read_archs(data: bytes) -> tuple[CodeImage, ...]:
 
     A library without GPU code has none. Raises `BinaryError` for any other file.
     """
-    return tuple(image for image, *_ in _find(data))
+    return tuple(image for image, *_ in _find_images(data))
 
 
 def extract_cubins(data: bytes) -> tuple[Cubin, ...]:
-    """Return the cubins of such a file, unpacked. Raises `BinaryError`, also for CUDA 12's LZ4."""
+    """Return the cubins of a cubin, a fatbin or an ELF library, unpacked.
+
+    Raises `BinaryError`, also for LZ4, the compression of CUDA 12.
+    """
     return tuple(
-        Cubin(found[0], _unpacked(data, found)) for found in _find(data) if found[0].kind == "sass"
+        Cubin(found[0], _unpack_image(data, found))
+        for found in _find_images(data)
+        if found[0].kind == "sass"
     )
 
 
-def _find(data: bytes) -> list[_Found]:
-    if data[: len(_FATBIN_MAGIC)] == _FATBIN_MAGIC:  # it may be a mapped file
-        return _containers(data)
+def _find_images(data: bytes) -> list[_ImageLocation]:
+    if data[: len(_FATBIN_MAGIC)] == _FATBIN_MAGIC:  # a mapped file has no `startswith`
+        return _read_containers(data)
     elf = Elf(data)
     if elf.machine == MACHINE_CUDA:
-        return [_bare(data, 0)]
+        return [_read_bare_cubin(data, 0)]
     if elf.machine not in MACHINES:
         raise BinaryError(f"an ELF file for machine {elf.machine}, which is not supported")
-    return _search(data)
+    return _search_library(data)
 
 
-def _containers(data: bytes) -> list[_Found]:
-    """Return a file that is nothing but containers, one after the other."""
-    found: list[_Found] = []
-    at = 0
-    while data[at : at + len(_FATBIN_MAGIC)] == _FATBIN_MAGIC:
-        entries, at = _container(data, at)
-        found += entries
-        while at < len(data) and data[at] == 0:
-            at += 1
-    if at < len(data):
+def _read_containers(data: bytes) -> list[_ImageLocation]:
+    """Return the images of a file that consists of containers only. Raises `BinaryError`."""
+    images: list[_ImageLocation] = []
+    offset = 0
+    while data[offset : offset + len(_FATBIN_MAGIC)] == _FATBIN_MAGIC:
+        entries, offset = _read_container(data, offset)
+        images += entries
+        while offset < len(data) and data[offset] == 0:
+            offset += 1
+    if offset < len(data):
         raise BinaryError("the fatbin is followed by bytes that do not belong to it")
-    return found
+    return images
 
 
-def _search(data: bytes) -> list[_Found]:
-    found: list[_Found] = []
+def _search_library(data: bytes) -> list[_ImageLocation]:
+    images: list[_ImageLocation] = []
     past = fakes = 0
     for match in _STARTS.finditer(data, len(MAGIC)):
-        at = match.start()
-        if at < past:
+        offset = match.start()
+        if offset < past:
             continue
         try:
             if match[0] == _FATBIN_MAGIC:
-                entries, past = _container(data, at)
-                found += entries
+                entries, past = _read_container(data, offset)
+                images += entries
             else:
-                found.append(_bare(data, at))
-                past = at + found[-1][0].size
+                images.append(_read_bare_cubin(data, offset))
+                past = offset + images[-1][0].size
         except BinaryError:
             # The CUDA runtime's own code holds the magic number; a hostile file holds many.
             fakes += 1
-        if fakes > MAX_FAKES or len(found) > MAX_ENTRIES:
+        if fakes > MAX_FAKES or len(images) > MAX_ENTRIES:
             raise BinaryError("more parts look like GPU code than a library can hold")
-    return found
+    return images
 
 
-def _bare(data: bytes, at: int) -> _Found:
-    elf = open_cubin(data, at)
-    return CodeImage("sass", cubin_arch(elf), elf.size), at, 0, 0
+def _read_bare_cubin(data: bytes, offset: int) -> _ImageLocation:
+    elf = open_cubin(data, offset)
+    return CodeImage("sass", read_cubin_arch(elf), elf.size), offset, 0, 0
 
 
-def _container(data: bytes, at: int) -> tuple[list[_Found], int]:
-    """Return the entries of the container at `at`, and where it ends."""
-    if at + _CONTAINER.size > len(data):
+def _read_container(data: bytes, offset: int) -> tuple[list[_ImageLocation], int]:
+    """Return the images of the container at an offset, and the offset of its end."""
+    if offset + _CONTAINER.size > len(data):
         raise BinaryError("the fatbin is cut off")
-    _, version, header, size = _CONTAINER.unpack_from(data, at)
-    end = at + header + size
+    _, version, header, size = _CONTAINER.unpack_from(data, offset)
+    end = offset + header + size
     if version != 1 or header < _CONTAINER.size or end > len(data):
         raise BinaryError("the fatbin is damaged, cut off, or of an unknown version")
-    at += header
-    found: list[_Found] = []
-    while at < end:
-        if at + _ENTRY.size > end or len(found) >= MAX_ENTRIES:
+    offset += header
+    images: list[_ImageLocation] = []
+    while offset < end:
+        if offset + _ENTRY.size > end or len(images) >= MAX_ENTRIES:
             raise BinaryError("an entry of the fatbin is damaged")
-        kind, _, header, size, _, _, _, number, _, flags = _ENTRY.unpack_from(data, at)
-        start = at + header
+        kind, _, header, size, _, _, _, number, _, flags = _ENTRY.unpack_from(data, offset)
+        start = offset + header
         if header < _ENTRY.size or start + size > end:
             raise BinaryError("an entry of the fatbin is damaged")
         if kind in (_PTX, _ELF):
             suffix = "a" if flags & _FLAG_A else "f" if flags & _FLAG_F else ""
             image = CodeImage("ptx" if kind == _PTX else "sass", f"sm_{number}{suffix}", size)
-            unpacked = data[at + _UNPACKED_AT : min(at + _UNPACKED_AT + 8, start)]
-            found.append((image, start, flags, int.from_bytes(unpacked, "little")))
-        at = start + size
-    return found, end
+            unpacked = data[offset + _UNPACKED_AT : min(offset + _UNPACKED_AT + 8, start)]
+            images.append((image, start, flags, int.from_bytes(unpacked, "little")))
+        offset = start + size
+    return images, end
 
 
-def _unpacked(data: bytes, found: _Found) -> bytes:
-    image, offset, flags, unpacked = found
+def _unpack_image(data: bytes, location: _ImageLocation) -> bytes:
+    image, offset, flags, unpacked = location
     packed = data[offset : offset + image.size]
     if flags & _FLAG_LZ4:
         raise BinaryError("the code is packed with LZ4; compile with -compress-mode=none or size")

@@ -64,13 +64,13 @@ class Ways(Struct, frozen=True):
     def runner_for(self, job: Job, toolchain: Toolchain, residents: Residents) -> Runner:
         """Return a runner for one program, whose commands can be cancelled alone: a process that
         has NVRTC loaded or a new one, the prefix, other machines."""
-        scope = self.local.scope()
+        scope = self.local.open_scope()
         runner: Runner = scope
         if toolchain.nvrtc is not None and not self.prefix:
             from tilusbuild.toolchain.nvrtc_command import MORE
 
             more = MORE if residents.more_to_come(job.script) else ()
-            runner = residents.pool(toolchain.nvrtc).runner(scope, more)
+            runner = residents.pool(toolchain.nvrtc).make_runner(scope, more)
         if self.prefix or self.nice:
             runner = PrefixRunner(self.prefix, runner, self.nice, self.environment)
         return self.shared(runner, job, toolchain)
@@ -123,7 +123,7 @@ class Residents:
     def drain(self) -> None:
         """End the idle processes."""
         for pool in list(self._pools.values()):
-            pool.drain()
+            pool.release_idle()
 
     def close(self) -> None:
         """End the idle processes, and keep none from now on."""
@@ -250,7 +250,7 @@ class ProgramCompiler:
         and `CancelledError`."""
         stage = Stage(self._cache)
         try:
-            self._layout.of(work, stage.path, self._ways.local.scope())
+            self._layout.of(work, stage.path, self._ways.local.open_scope())
         finally:
             stage.discard()
 

@@ -112,7 +112,7 @@ class Rebuilder:
             for name, data in files.items():
                 with open(os.path.join(stage, "module", name), "wb") as file:
                     file.write(data)
-            scope = self._runner.scope()
+            scope = self._runner.open_scope()
             done = compile_program(
                 recipe, toolchain, stage, include, scope, self._launchers, objects=objects
             )

@@ -26,7 +26,7 @@ from tilusbuild.engine.running import (
     load_limit,
 )
 from tilusbuild.manifest import Settings
-from tilusbuild.process.jobserver import Jobserver, JobserverError, announced_jobserver
+from tilusbuild.process.jobserver import Jobserver, JobserverError, find_jobserver
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.settings import decide
@@ -87,8 +87,8 @@ def open_resources(
     outer: Jobserver | None = None
     with ExitStack() as opened:
         try:
-            if (address := announced_jobserver(environment)) is not None:
-                outer = opened.enter_context(Jobserver(address, runner.hold))
+            if (address := find_jobserver(environment)) is not None:
+                outer = opened.enter_context(Jobserver(address, runner.hold_tokens))
         except JobserverError as error:
             warnings = (str(error),)
         yield replace(
@@ -128,7 +128,7 @@ def _beside(
         return config, alone
     here = config.places
     tokens = TokensBeside(config.tokens, here - 1, settings.jobs)
-    shared = remote.share(settings, project.runner.scope(), lambda: min(here, 1 + tokens.here))
+    shared = remote.share(settings, project.runner.open_scope(), lambda: min(here, 1 + tokens.here))
     if shared is None:
         return config, alone
     return replace(config, tokens=tokens, jobs=here + settings.jobs), shared

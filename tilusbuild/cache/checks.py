@@ -282,7 +282,7 @@ def _images_in(name: str, product: bytes, pipeline: Pipeline) -> Sequence[CodeIm
             raise BinaryError("is not what its name says")
         return images_of(product)
     try:
-        images, missing = read_archs(product), read_needs(product).missing(*EXPORTS)
+        images, missing = read_archs(product), read_needs(product).find_missing_exports(*EXPORTS)
     except BinaryError as error:
         raise BinaryError(f"is not a library: {error}") from None
     if missing:

@@ -127,10 +127,10 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
 
     from tilusbuild.cli.parser import parse
     from tilusbuild.errors import TilusbuildError
-    from tilusbuild.process.stopping import stoppable
+    from tilusbuild.process.stopping import raise_on_signals
     from tilusbuild.report.terminal import shown
 
-    with stoppable(), shown(os.environ):
+    with raise_on_signals(), shown(os.environ):
         # A command line that cannot be parsed may still say who reads the answer.
         verb, json, color = "", "--json" in words, "auto"
         try:

@@ -72,7 +72,8 @@ def constants_problem(recipe: Recipe, variables: Mapping[str, int]) -> str | Non
         if wanted is not None and size != wanted:
             return (
                 f'{_place(recipe, argument.constant)}"{argument.constant}" has {size} bytes; the '
-                f'argument "{argument.name}" is declared {argument.type_text()}, which has {wanted}'
+                f'argument "{argument.name}" is declared {argument.format_type()}, which has '
+                f"{wanted}"
             )
     return None
 
@@ -110,7 +111,7 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
         if size != (declared := _bytes(argument)):
             return (
                 f"parameter {position} of the kernel has {size} bytes; "
-                f'"{argument.name}" is declared {argument.type_text()}, which has {declared}'
+                f'"{argument.name}" is declared {argument.format_type()}, which has {declared}'
             )
     return None
 
@@ -122,7 +123,7 @@ def _surplus(arguments: Sequence[Argument], sizes: Sequence[int]) -> str:
     over = [each for each in arguments if not (left and left[0] == _bytes(each) and left.pop(0))]
     if left or not over:
         return ""
-    first = f'{over[0].name} = {{ type = "{over[0].type_text()}", parameter = false }}'
+    first = f'{over[0].name} = {{ type = "{over[0].format_type()}", parameter = false }}'
     return f"; not taken: {', '.join(each.name for each in over)}, as in {first}"
 
 
@@ -131,8 +132,8 @@ def variable_sizes(cubin: bytes) -> dict[str, int]:
     from tilusbuild.binary.cubin import open_cubin
 
     elf = open_cubin(cubin)
-    table = elf.named(".symtab")
-    symbols = elf.symbols(table) if table is not None else ()
+    table = elf.find_section(".symtab")
+    symbols = elf.read_symbols(table) if table is not None else ()
     return {each.name: each.size for each in symbols if each.is_object and each.section}
 
 

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from tilusbuild.errors import PROCESSES, shortage_of
 from tilusbuild.process.base import CompletedCommand
-from tilusbuild.process.local import signal_name
+from tilusbuild.process.local import name_signal
 from tilusbuild.status import Cause
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -104,7 +104,7 @@ def failure(
     diagnosis, accidents = read(log, program)
     accident = _cause_of(accidents)
     if number := _signal(finished.status):
-        ended = f"{tool} was ended by {signal_name(-number)}"
+        ended = f"{tool} was ended by {name_signal(-number)}"
         # A tool may be killed, or abort, because of what it has just complained about.
         if accident is not None and accident[0] is Cause.DISK:
             return StepError(*accident)

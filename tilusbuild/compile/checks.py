@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tilusbuild.arch import Arch, Occupancy, codes, occupancy, parse_arch
+from tilusbuild.arch import Arch, Occupancy, compute_occupancy, list_codes, parse_arch
 from tilusbuild.binary import (
     BinaryError,
     CodeImage,
@@ -186,7 +186,7 @@ def _held(launch: Geometry, arch: Arch, usage: KernelUsage) -> Occupancy | None:
     block, smem = fixed(launch, _BLOCK), fixed(launch, (_SMEM,))
     if block is None:
         return None
-    return occupancy(
+    return compute_occupancy(
         arch,
         threads=math.prod(block),
         registers=usage.registers,
@@ -337,7 +337,7 @@ def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) ->
         needs = read_needs(data)
     except BinaryError as error:
         return f"lib.so is not a library: {error}"
-    if missing := needs.missing(*EXPORTS):
+    if missing := needs.find_missing_exports(*EXPORTS):
         return f"lib.so does not export {', '.join(missing)}"
     if recipe.pipeline.launcher.starts_kernel and needs.libraries:
         return f"lib.so needs {', '.join(needs.libraries)}, and must not need any"
@@ -355,7 +355,7 @@ def asked_images(recipe: Recipe) -> set[tuple[str, str]]:
     """Return the (kind, arch) of the code that the recipe's library must hold, exactly."""
     if not recipe.pipeline.launcher.cuda:
         return set()
-    found = codes(recipe.archs, ptx=recipe.ptx)
+    found = list_codes(recipe.archs, ptx=recipe.ptx)
     return {(kind, a.name) for a, ptx in found for kind in ("sass", *(["ptx"] if ptx else []))}
 
 

@@ -128,7 +128,7 @@ def problem(recipe: Recipe, log: str) -> str | None:
     found = {(kind, int(number)): (got, want) for kind, number, got, want in _FOUND.findall(log)}
     line = _line(recipe)
     place = f"source.cu:{line}: error: " if line else ""
-    arguments = recipe.signature.valued
+    arguments = recipe.signature.value_arguments
     if ("count", 0) in found:
         got, want = found["count", 0]
         names = ", ".join(argument.name for argument in arguments)
@@ -146,7 +146,7 @@ def problem(recipe: Recipe, log: str) -> str | None:
     argument = arguments[wrong[0] - 1]
     return (
         f'{place}parameter {wrong[0]} of "{recipe.symbol}" is {got}; "{argument.name}" is declared '
-        f"{argument.type_text()}, which is {_c_type(argument)}"
+        f"{argument.format_type()}, which is {_c_type(argument)}"
     )
 
 
@@ -182,7 +182,7 @@ def _line(recipe: Recipe) -> int | None:
 def _wanted(recipe: Recipe) -> list[str]:
     types = [
         _c_type(argument) if argument.out or argument.dims is None else f"const {_c_type(argument)}"
-        for argument in recipe.signature.valued
+        for argument in recipe.signature.value_arguments
     ]
     return [*types, "void *"] if recipe.pipeline.launcher.passes_stream else types
 
@@ -191,7 +191,7 @@ def _structs(recipe: Recipe) -> str:
     """Return a type of the size of each struct: what it consists of is asserted in the source."""
     sizes = {
         struct_of(argument.dtype).size
-        for argument in recipe.signature.valued
+        for argument in recipe.signature.value_arguments
         if is_struct(argument.dtype)
     }
     return "".join(f"\nstruct tl_struct_{n} {{ char bytes[{n}]; }};" for n in sorted(sizes))

@@ -191,7 +191,7 @@ def numbers_in_c(signature: Signature) -> dict[str, str]:
     """Return the arguments that an expression may use, by name, as C."""
     return {
         argument.name: f"number[{index}]"
-        for index, argument in enumerate(signature.valued)
+        for index, argument in enumerate(signature.value_arguments)
         if argument.dims is None
         and argument.dtype in ("i8", "i16", "i32", "i64", "u8", "u16", "u32")
     }

@@ -77,7 +77,7 @@ def _source(
 ) -> str:
     """Return the launcher's C from all that it depends on."""
     _check(kind, symbol, signature)
-    arguments = signature.valued
+    arguments = signature.value_arguments
     strings = Strings()
     dims = Dims(signature, strings)
     constants = signature.constants if kind.starts_kernel else ()
@@ -168,7 +168,7 @@ def _check(kind: LauncherKind, symbol: str, signature: Signature) -> None:
             f'the function cannot be called "{symbol}" on {kind.part}: '
             "lib.so exports a function of that name"
         )
-    for argument in signature.valued:
+    for argument in signature.value_arguments:
         if argument.dims is not None and len(argument.dims) > _MAX_RANK:
             raise ValueError(f"{argument.name} has more than {_MAX_RANK} dimensions")
 

@@ -44,7 +44,7 @@ class Dims:
         self.strings = strings
         """Where the names of dimensions stand."""
         self._numbers = numbers_in_c(signature)
-        self._index = {argument.name: i for i, argument in enumerate(signature.valued)}
+        self._index = {argument.name: i for i, argument in enumerate(signature.value_arguments)}
         self.rows: list[str] = []
         self.expressions: list[tuple[int, str]] = []
         """Of each that is computed: the place of its name, and its C."""
@@ -102,7 +102,7 @@ def argument_tables(
         except ValueError as error:
             raise LaunchError(str(error), "args", argument.name) from None
         rows.append(
-            f"  {{{place(argument.name)}, {place(argument.type_text())}, {kind.code}, "
+            f"  {{{place(argument.name)}, {place(argument.format_type())}, {kind.code}, "
             f"{kind.bits}, {rank}, {int(argument.is_passed)}, {first}, "
             f"{argument.align or kind.bytes}, {c_int(low)}, {c_int(high)}}},"
         )
@@ -139,10 +139,10 @@ def _table(kind: str, name: str, values: Sequence[int], nothing: int | None) -> 
 def parameter_tables(signature: Signature, slot: int, strings: Strings) -> str:
     """Return what each of the kernel's parameters is, and the tensor maps, whose numbers begin at
     a slot of `tilus_constants`."""
-    index = {argument.name: number for number, argument in enumerate(signature.valued)}
+    index = {argument.name: number for number, argument in enumerate(signature.value_arguments)}
     rows = []
     for number, (name, tile) in enumerate(signature.tensor_maps):
-        tensor = signature.valued[index[tile.tensor]]
+        tensor = signature.value_arguments[index[tile.tensor]]
         index[name] = -1 - number
         size = scalar_type(tensor.dtype).bytes
         kind = _MAP_TYPES.get(tensor.dtype, 0)

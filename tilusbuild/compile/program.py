@@ -34,7 +34,7 @@ from tilusbuild.compile.steps import (
 )
 from tilusbuild.compile.units import Shared, UnitSteps
 from tilusbuild.errors import Diagnostic
-from tilusbuild.process.base import Command, CompletedCommand, Elsewhere, Runner
+from tilusbuild.process.base import Command, CompletedCommand, Runner, WorkerRun
 from tilusbuild.render.closure import UNDETERMINED
 from tilusbuild.runtime.regular import read_bytes, try_read_text
 from tilusbuild.state.envelope import StepStore
@@ -130,7 +130,7 @@ class Compile(Struct):
     logs: list[str] = field(default_factory=list)
     seconds: float = 0.0
     peak_rss: int = 0
-    elsewhere: Elsewhere | None = None
+    elsewhere: WorkerRun | None = None
     """Another machine that did a part: then nothing is known of the memory."""
     found: Findings = field(default_factory=Findings)
     include_dir: str | None = None

@@ -70,7 +70,7 @@ _LINK_REMEDY = "a [library.NAME] takes archives and objects in objects, link-lib
 @lru_cache(maxsize=1)
 def offered() -> int:
     """Return the version of Landlock that this machine offers; 0 for none."""
-    return landlock.version()
+    return landlock.find_version()
 
 
 class Reads(Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.arch import occupancy
+from tilusbuild.arch import compute_occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
 from tilusbuild.plan.instance import PlannedInstance
@@ -75,7 +75,7 @@ def resources_of(
     if threads is None or not usages or "dynamic_smem" not in found:
         return found
     found["threads"] = threads
-    fits = occupancy(
+    fits = compute_occupancy(
         instance.target.archs[0],
         threads=threads,
         registers=int(found["registers"]),

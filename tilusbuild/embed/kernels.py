@@ -31,7 +31,7 @@ from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.formats.wheel import MIN_TIME, platform
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
-from tilusbuild.process.stopping import stoppable
+from tilusbuild.process.stopping import raise_on_signals
 from tilusbuild.report.choose import choose, with_files
 from tilusbuild.runtime import option
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX, declared
@@ -138,7 +138,7 @@ def embed(
         raise input_error(f"there is no {manifest}")
     copied = settings is None and is_copy(manifest)
     chosen = _cache(manifest, copied) if settings is None else settings
-    with stoppable(), Project.open(os.path.dirname(manifest), chosen, os.environ) as project:
+    with raise_on_signals(), Project.open(os.path.dirname(manifest), chosen, os.environ) as project:
         order = choice(project)
         level, jobs = project.settings.level.value, project.settings.jobs.value
         selection = pack.selection_of(order, level)

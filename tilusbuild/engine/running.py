@@ -21,7 +21,7 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import Remote
 from tilusbuild.engine.interfaces import Compiler
 from tilusbuild.engine.states import BuildState, Ticket
-from tilusbuild.process.machine import Machine, usable_cores
+from tilusbuild.process.machine import Machine, count_usable_cores
 from tilusbuild.status import Cause, Compiled, Status
 
 UNKNOWN_PEAK = 2 << 30
@@ -66,7 +66,7 @@ class MemoryLimit:
     ) -> None:
         self._machine = machine or Machine()
         self._clock = clock
-        self._at_start = self._machine.free_memory()
+        self._at_start = self._machine.measure_free_memory()
         self._free_now = 0.0
         self._checked = float("-inf")
 
@@ -81,8 +81,8 @@ class MemoryLimit:
     def _free(self) -> float:
         """Return bytes that may be used now; none while memory is pressed."""
         if (now := self._clock()) - self._checked >= _CHECK_EVERY:
-            pressed = self._machine.memory_pressure() >= _PRESSED
-            free = 0 if pressed else self._machine.free_memory() or 0
+            pressed = self._machine.measure_memory_pressure() >= _PRESSED
+            free = 0 if pressed else self._machine.measure_free_memory() or 0
             self._free_now, self._checked = free * (1 - _RESERVE), now
         return self._free_now
 
@@ -194,7 +194,7 @@ class BuildConfig(Struct, frozen=True):
     @property
     def places(self) -> int:
         """How many compiles run here at once."""
-        return max(1, self.jobs or usable_cores())
+        return max(1, self.jobs or count_usable_cores())
 
 
 class RunningTickets:

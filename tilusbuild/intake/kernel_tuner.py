@@ -25,7 +25,13 @@ from tilusbuild.intake.builds import recorded
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of, standard
 from tilusbuild.manifest.pure_flags import impure
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.signature.reading import Kernel, aliases, kernels, parameter, readable
+from tilusbuild.signature.reading import (
+    DeclaredKernel,
+    blank_comments,
+    find_aliases,
+    find_kernels,
+    read_parameter,
+)
 from tilusbuild.space.space import MAX_SCHEDULES
 
 _BLOCK = ("block_size_x", "block_size_y", "block_size_z")
@@ -69,7 +75,7 @@ class _Reader(Struct, frozen=True):
         text = self._source(kernel, source)
         if text is None:
             return f"tunes {kernel.template}, which does not exist"
-        code = readable(text, jinja=False)
+        code = blank_comments(text, jinja=False)
         found = _declared(code, kernel.kernel)
         if found is None:
             return f"tunes {name}: {kernel.template} declares no such kernel (is it OpenCL?)"
@@ -258,20 +264,20 @@ _VECTORS = {
 """Of a vector the type is that of its elements."""
 
 
-def _declared(text: str, name: str) -> tuple[str, Kernel] | None:
+def _declared(text: str, name: str) -> tuple[str, DeclaredKernel] | None:
     """Return a `__global__` function as `kernel` in a manifest has it, and its declaration; None
     where there is none."""
     plain, _, given = name.partition("<")
-    for kernel in kernels(text):
+    for kernel in find_kernels(text):
         if kernel.plain == plain.rpartition("::")[2]:
             return (name if given else kernel.name), kernel
     return None
 
 
-def _take_arguments(draft: Draft, kernel: KernelDraft, found: Kernel, text: str) -> None:
+def _take_arguments(draft: Draft, kernel: KernelDraft, found: DeclaredKernel, text: str) -> None:
     """Add the arguments of a kernel to its draft."""
-    named = {**_VECTORS, **aliases(text)}
-    types = [parameter(each.text, named) for each in found.parameters]
+    named = {**_VECTORS, **find_aliases(text)}
+    types = [read_parameter(each.text, named) for each in found.parameters]
     sizes = [each.name for each in types if each.dtype in ("i32", "i64") and not each.is_pointer]
     size = sizes[0] if len(sizes) == 1 else "1"
     for each in types:
@@ -293,7 +299,7 @@ def _take_arguments(draft: Draft, kernel: KernelDraft, found: Kernel, text: str)
 def _take_constants(draft: Draft, kernel: KernelDraft, names: Iterable[str], text: str) -> None:
     """Add the `__constant__` variables that a caller fills to a kernel's arguments. A caller may
     fill less of an array than there is, so its size is that of what is given."""
-    named = {**_VECTORS, **aliases(text)}
+    named = {**_VECTORS, **find_aliases(text)}
     for name in names:
         own = re.escape(name)
         # Bounded, because the source is not trusted.
@@ -302,7 +308,7 @@ def _take_constants(draft: Draft, kernel: KernelDraft, names: Iterable[str], tex
             r"\s{0,20}[;={]",
             text,
         )
-        type_ = parameter(f"{match[1]} {name}", named).dtype if match else ""
+        type_ = read_parameter(f"{match[1]} {name}", named).dtype if match else ""
         if match is None or not type_ or name in kernel.args:
             draft.note(f"{kernel.name}: no argument was found to fill {name}: declare it in args")
             continue

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from msgspec import Struct, field
 
 from tilusbuild._version import __version__
-from tilusbuild.binary import BinaryError, Needs, read_needs
+from tilusbuild.binary import BinaryError, LibraryNeeds, read_needs
 from tilusbuild.errors import input_error
 from tilusbuild.interop.caches import hidet, tilelang, tilus, triton
 from tilusbuild.interop.caches.directory import (
@@ -102,7 +102,7 @@ class _CacheCollector(Struct):
     files: dict[str, FileEntry] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     origins: dict[str, bytes | str] = field(default_factory=dict)
-    host: list[tuple[str, Needs, str]] = field(default_factory=list)
+    host: list[tuple[str, LibraryNeeds, str]] = field(default_factory=list)
 
     def add_entry(self, entry: ForeignEntry) -> None:
         self.units[entry.removed_with] = 0

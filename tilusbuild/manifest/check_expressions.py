@@ -27,8 +27,8 @@ from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature import (
     Argument,
     SignatureError,
+    join_arguments,
     parse_argument,
-    signature,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class NameScope(Struct, frozen=True):
     """The space comes from a file, so names may be declared that the manifest does not show."""
 
 
-ARCH_NAMES = frozenset(CPU.attributes())
+ARCH_NAMES = frozenset(CPU.list_attributes())
 RESOURCE_NAMES = (
     *("registers", "stack", "spill_stores", "spill_loads", "static_smem", "dynamic_smem"),
     *("threads", "blocks_per_sm", "occupancy"),
@@ -314,7 +314,7 @@ def _together(
     arguments: Mapping[str, Argument], constants: Collection[str]
 ) -> SignatureError | None:
     try:
-        signature([replace(arg, name=name) for name, arg in arguments.items()], constants)
+        join_arguments([replace(arg, name=name) for name, arg in arguments.items()], constants)
     except SignatureError as error:
         return error
     return None

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilusbuild.arch import ArchError, gencode, parse_arch
+from tilusbuild.arch import ArchError, format_gencode, parse_arch
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.manifest import pure_flags
@@ -75,7 +75,7 @@ def _archs(checks: Checks, name: str, target: TargetSection) -> None:
             checks.error("a cpu target has no PTX", ptx, "leave ptx out")
             return
         try:
-            gencode(found, ptx=True)
+            format_gencode(found, ptx=True)
         except ArchError as error:
             checks.error(str(error), ptx, error.hint)
 

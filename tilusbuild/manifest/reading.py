@@ -16,13 +16,19 @@ from typing import Any
 
 from msgspec import Struct
 
-from tilusbuild.arch.names import DEVICES, archs_here
+from tilusbuild.arch.names import DEVICES, find_local_archs
 from tilusbuild.errors import Diagnostic, Place
 from tilusbuild.manifest.document import Document, shown_path
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.table import toml_text
 from tilusbuild.runtime.regular import try_read_text
-from tilusbuild.signature.reading import Kernel, Parameter, has_cpu_branch, kernels, readable
+from tilusbuild.signature.reading import (
+    DeclaredKernel,
+    KernelParameter,
+    blank_comments,
+    find_kernels,
+    has_cpu_branch,
+)
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import Sighting, sighting
 
@@ -59,12 +65,12 @@ class _Template:
     def __init__(self, path: str) -> None:
         self.shown = shown_path(path)
         self.text = try_read_text(path, "replace") or ""  # `check_files` says what is wrong
-        self.kernels = kernels(readable(self.text, jinja=True))
+        self.kernels = find_kernels(blank_comments(self.text, jinja=True))
         self.has_cpu = has_cpu_branch(self.text)
         said = [(each.name, each.parameters, each.problem) for each in self.kernels]
         self.digest = sha256_text(repr((said, self.has_cpu)))
 
-    def place(self, kernel: Kernel) -> Place:
+    def place(self, kernel: DeclaredKernel) -> Place:
         before, _, _ = self.text[: kernel.start].rpartition("\n")
         start = len(before) + bool(before)
         line, text = before.count("\n") + 1 + bool(before), self.text[start:].partition("\n")[0]
@@ -72,7 +78,7 @@ class _Template:
 
 
 def _machine() -> str:
-    return sha256_text(repr(archs_here()))
+    return sha256_text(repr(find_local_archs()))
 
 
 def fill(document: Document) -> tuple[Reading, list[Diagnostic]]:
@@ -106,7 +112,7 @@ def fill(document: Document) -> tuple[Reading, list[Diagnostic]]:
 
 def _targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
     """Add the targets: GPUs for every script, the cpu for those with a branch for it."""
-    here = {arch: {"arch": arch} for arch in archs_here()}
+    here = {arch: {"arch": arch} for arch in find_local_archs()}
     gpus: dict[str, Any] = here or _NO_GPU
     cpu = [name for name, has_cpu in branches.items() if has_cpu]
     data["target"] = {**gpus, **({"cpu": {"arch": "cpu"}} if cpu else {})}
@@ -176,7 +182,7 @@ def _is_taken(arg: object) -> bool:
     return not isinstance(arg, dict) or (arg.get("parameter", True) and not arg.get("constant"))
 
 
-def _argument(parameter: Parameter, written: object) -> object:
+def _argument(parameter: KernelParameter, written: object) -> object:
     """Return an argument as a manifest has it: what is written, and what it leaves out."""
     own = written if isinstance(written, dict) else {} if written is None else {"type": written}
     if _type(own)[:1] not in ("", "["):

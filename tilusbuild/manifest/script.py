@@ -36,7 +36,7 @@ from tilusbuild.manifest.table import (
     Text,
     checked_value,
 )
-from tilusbuild.signature import Signature, signature
+from tilusbuild.signature import Signature, join_arguments
 from tilusbuild.space.model import Parameter, Row
 
 Form: TypeAlias = Literal["kernel", "entry", "object", "shared", "static"]
@@ -369,4 +369,4 @@ def signature_of(script: ScriptSection) -> Signature:
     constants = [name for key in script.params for name in linked_names(key)]
     for override in script.override.values():
         constants += [name for key in override.params for name in linked_names(key)]
-    return signature([argument_of(name, arg) for name, arg in script.args.items()], constants)
+    return join_arguments([argument_of(name, arg) for name, arg in script.args.items()], constants)

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.manifest.sections import DeviceCompiler
-from tilusbuild.process.machine import usable_cores
+from tilusbuild.process.machine import count_usable_cores
 from tilusbuild.runtime.where import (
     DEFAULT,
     MANIFEST_NAME,
@@ -120,7 +120,7 @@ def settings(
     sources = (options, program or {}, environment, declared or {})
     return Settings(
         cache_dir=_cache_dir(root, sources),
-        jobs=_decided("jobs", usable_cores(), sources),
+        jobs=_decided("jobs", count_usable_cores(), sources),
         load_average=_decided("load-average", None, sources),
         nice=_decided("nice", 0, sources),
         level=_decided("level", LEVELS[-1], sources),

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
-from tilusbuild.binary import BinaryError, read_archs, read_needs
-from tilusbuild.binary import Needs as LibraryNeeds
+from tilusbuild.binary import BinaryError, LibraryNeeds, read_archs, read_needs
 from tilusbuild.cache import layout
 from tilusbuild.cache.checks import FileFacts, Origin, check_entry
 from tilusbuild.cache.entries import parse_meta

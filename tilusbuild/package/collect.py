@@ -19,7 +19,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from tilusbuild._version import __version__
-from tilusbuild.binary import BinaryError, Needs, read_archs, read_needs
+from tilusbuild.binary import BinaryError, LibraryNeeds, read_archs, read_needs
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, scripts
 from tilusbuild.cache.entries import listed, lookup
@@ -146,7 +146,7 @@ class _Collector(Struct):
     origins: dict[str, bytes | str] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
     programs: dict[str, ProgramEntry] = field(default_factory=dict)
-    needs: list[tuple[str, Needs, str]] = field(default_factory=list)
+    needs: list[tuple[str, LibraryNeeds, str]] = field(default_factory=list)
 
     def add_script(self, script: Script, params: Mapping[str, str]) -> ScriptEntry:
         numbers = self._numbers(script)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from tilusbuild.binary import Needs as LibraryNeeds
+from tilusbuild.binary import LibraryNeeds
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     FileEntry,
@@ -82,7 +82,7 @@ def host_needs(found: Iterable[tuple[str, LibraryNeeds, str]]) -> HostNeeds:
         glibc=_dotted(max((each.glibc for each in libraries if each.glibc), default=None)),
         libraries=tuple(sorted({name for each in libraries for name in each.libraries})),
         tvm_ffi=None
-        if all(each.missing("__tvm_ffi_launch") for each in libraries)
+        if all(each.find_missing_exports("__tvm_ffi_launch") for each in libraries)
         else TVM_FFI_ABI,
         libstdcxx=_dotted(
             max((each.libstdcxx for each in libraries if each.libstdcxx), default=None)

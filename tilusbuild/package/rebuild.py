@@ -19,7 +19,7 @@ from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, unpacked
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.process.machine import usable_cores
+from tilusbuild.process.machine import count_usable_cores
 from tilusbuild.status import Status
 
 
@@ -74,7 +74,7 @@ def _compile_all(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResu
     """Compile programs of a tree, given with the digests of their products; as many at once as
     there are cores. Yields in the order of hashes."""
     programs, digests = zip(*sorted(recorded.items()), strict=True)
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(count_usable_cores()) as pool:
         runner = LocalRunner()
         try:
             yield from pool.map(Rebuilder(root, runner).rebuild, programs, digests)

@@ -33,7 +33,7 @@ from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import instance_name, snake_case
-from tilusbuild.signature import Signature, SignatureError, resolve
+from tilusbuild.signature import Signature, SignatureError, resolve_constants
 from tilusbuild.space import Schedule, Space
 from tilusbuild.toolchain import DeviceCompiler, DigestMemory, Toolchain
 
@@ -330,13 +330,13 @@ def _signature(
     manifest: Manifest, script: str, params: Mapping[str, Value], around: Mapping[str, Value]
 ) -> Signature:
     try:
-        found = resolve(signature_of(manifest.scripts[script]), params)
+        found = resolve_constants(signature_of(manifest.scripts[script]), params)
     except SignatureError as error:
         keys = ("script", script, "args", *([error.argument] if error.argument else []))
         raise InputError(Diagnostic(error.message, manifest.place(*keys), error.hint)) from None
     # What surrounds an expression is known here, and what a schedule says is not.
     bound = (
-        argument if tile is None else replace(argument, tile=tile.substitute(around))
+        argument if tile is None else replace(argument, tile=tile.substitute_constants(around))
         for argument in found.arguments
         for tile in (argument.tile,)
     )

@@ -221,7 +221,7 @@ def fixed(spec: InstanceSpec, sources: Sources) -> str:
     parts = (
         (spec.script, owner.template, spec.style, owner.kernel, owner.entry, owner.form),
         (spec.target, spec.valued.around, spec.params, spec.parameters, spec.derived),
-        (spec.signature, spec.signature.text()),
+        (spec.signature, spec.signature.format_text()),
         (launch, [expression.canonical for expression in expressions]),
         [(name, each.source, each.canonical) for name, each in spec.valued.prune.items()],
         (spec.valued.written_flags, recipe.options.defines, roots, tuple(owner.generate.items())),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.arch import Arch, combined, parse_arch
+from tilusbuild.arch import Arch, combine_limits, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.names import linked_names
@@ -168,7 +168,7 @@ def _holds(rule: Expr, values: Mapping[str, Value]) -> bool:
 
 def target_constants(target: Target) -> dict[str, Value]:
     """Return the constants that every expression of a target sees: `arch.*` and `facts.*`."""
-    limits = {f"arch.{name}": value for name, value in combined(target.archs).items()}
+    limits = {f"arch.{name}": value for name, value in combine_limits(target.archs).items()}
     return {**limits, **{f"facts.{name}": value for name, value in target.facts.items()}}
 
 

@@ -260,7 +260,7 @@ def planned_instance(
         params=spec.params,
         target=spec.target.name,
         arch=spec.target.arch,
-        signature=spec.signature.text().splitlines(),
+        signature=spec.signature.format_text().splitlines(),
         programs=zip(schedules, programs, strict=False),
     )
     digest = sha256_text(script_txt)

@@ -210,7 +210,7 @@ def _program(
         params=spec.params,
         schedule={name: schedule.values[name] for name in spec.parameters},
         derived={name: schedule.values[name] for name in spec.derived},
-        signature=spec.signature.text().splitlines(),
+        signature=spec.signature.format_text().splitlines(),
         launch=launch_lines(recipe.launch),
         source=recipe.source,
         headers=[(header.sha256, header.name) for header in closure.headers],

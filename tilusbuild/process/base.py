@@ -1,7 +1,7 @@
-"""The seam to the operating system's processes: a command goes in, how it ended comes out.
+"""The interface to the operating system's processes: a runner runs a command to its end.
 
-Nothing else in tilusbuild starts a process. `local.LocalRunner` is the real one. A runner may
-be called from several threads at once.
+Nothing else in tilusbuild starts a process. `local.LocalRunner` is the real runner. A runner may be
+called from several threads at once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tilusbuild.errors import TilusbuildError
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The only files that a process can open: to read and run below `read`, also to change below
-    `write`. Absolute paths; of one that does not exist, nothing. See `landlock`."""
+    """The files that a process may open: it reads and runs those below `read`, and also changes
+    those below `write`. Paths are absolute; missing ones are ignored. See `landlock`."""
 
     read: tuple[str, ...]
     write: tuple[str, ...]
@@ -28,14 +28,14 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class OnWorker:
-    """How another machine runs a command, where that is not as it is run here."""
+    """The form of a command on another machine, if it differs from the local one."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     files: Mapping[str, str]
-    """Files here that its directory there has, too, by their names in it."""
+    """Local files to copy into its working directory there, by their names in it."""
     silent: frozenset[int]
-    """The exit statuses that say nothing about what was compiled."""
+    """Exit statuses that are not a verdict on the source: the command could not run there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +50,36 @@ class Command:
     nice: int = 0
     """Added to this process's niceness, 0 to 19."""
     output_limit: int = 4 << 20
-    """Bytes of output kept. Longer output keeps its first and its last half of that, with a line
-    between them on how much was left out."""
+    """Bytes of output to keep. Of longer output the first and the last half of them are kept, with
+    a line in the middle that counts the bytes left out."""
     on_output: Callable[[bytes], None] | None = field(default=None, compare=False)
-    """Called in `Runner.run`, on its thread, with each piece of output as it comes."""
+    """Called with each piece of output, on the thread that called `Runner.run`."""
     outputs: tuple[str, ...] = ()
-    """The files in `cwd` that it makes if it ends well, when it reads nothing but `cwd` and the
-    tools: such a command may run on another machine. () is any other."""
+    """Files that the command writes in `cwd`, if it reads only `cwd` and the tools: it may run on
+    another machine. () for any other command."""
     stays: bool = False
-    """Whether it compiles and no other machine may run it: where others compile too, it takes one
-    of the places that there are for compiles here."""
+    """Whether this is a compile that must run here. While other machines compile too, it takes one
+    of the local slots."""
     on_worker: OnWorker | None = None
-    """What another machine runs in its place; None: the same words."""
+    """The form of the command on another machine; None: the same arguments."""
     sandbox: Sandbox | None = None
-    """What holds the process and all that it starts; None: nothing."""
+    """Limits the files of the process and its children; None: no limits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Where another machine ran a command."""
+class WorkerRun:
+    """The run of a command on another machine."""
 
     address: str
     """The server's."""
     worker: str = ""
     """As the server calls it; "" where it does not say."""
     remembered: bool = False
-    """Whether the server had run the same before, and nothing ran now."""
+    """Whether the server returned an earlier result, and ran nothing."""
 
     @property
     def name(self) -> str:
-        """The worker, or the server where it names none."""
+        """The worker's name, or else the server's address."""
         return self.worker or self.address
 
 
@@ -94,8 +94,8 @@ class CompletedCommand:
     peak_rss: int
     """Bytes: the largest resident set of the process and of the children that it waited for."""
     timed_out: bool = False
-    elsewhere: Elsewhere | None = None
-    """The other machine that ran it: then nothing is known of its memory."""
+    elsewhere: WorkerRun | None = None
+    """The run on another machine, whose memory is not known; None: it ran here."""
 
     @property
     def ok(self) -> bool:
@@ -114,28 +114,27 @@ class Runner(Protocol):
     """Starts processes and waits for them."""
 
     def run(self, command: Command) -> CompletedCommand:
-        """Run to the end. Raises `CancelledError`, and `OSError` when the program cannot be
-        started.
+        """Run a command to its end and return its result.
 
-        A program without a slash is looked up along the PATH of the command's own `env`. When the
-        program ends, its process group is killed; stdin is empty.
+        A program without a slash is searched for in the PATH of the command's `env`. Its stdin is
+        empty. When the program ends, its process group is killed. Raises `CancelledError`, and
+        `OSError` if the program cannot be started.
         """
 
     def cancel(self) -> None:
-        """Kill every running process group now; every `run` in progress raises `CancelledError`."""
+        """Kill all running process groups. Each `run` in progress raises `CancelledError`."""
 
 
 _ENV = "/usr/bin/env"
 
 
 class PrefixRunner:
-    """Runs `prefix` followed by each command, on `runner`, with a niceness from 0 to 19: through
-    `srun -n1`, less urgently, or both.
+    """Runs each command on `runner` behind a prefix, such as `srun -n1`, or less urgently, or both.
 
-    `prefix[0]` is a path. The prefix runs in the user's `environment`, where `srun` finds its job;
-    what it starts gets the command's own, by `env -i`, whatever the prefix passes on.
-    A prefix may start its command anywhere, and needs files of its own: what runs through one has
-    no sandbox.
+    `prefix[0]` is a path. The prefix runs in the user's `environment`, where `srun` finds its job.
+    `env -i` gives the command behind it its own environment, whatever the prefix passes on. A
+    command behind a prefix has no sandbox: the prefix needs files of its own, and may start the
+    command on another machine. `nice` is 0 to 19.
     """
 
     def __init__(
@@ -164,17 +163,20 @@ class PrefixRunner:
 
 
 def start_thread(run: Callable[..., object], *arguments: object) -> threading.Thread:
-    """Start a thread that does not keep the process alive. Raises `OSError`."""
+    """Start a daemon thread, which does not keep the process alive. Raises `OSError`."""
     thread = threading.Thread(target=run, args=arguments, daemon=True)
-    with starting_threads():
+    with convert_thread_errors():
         thread.start()
     return thread
 
 
 @contextmanager
-def starting_threads() -> Iterator[None]:
-    """Start threads in a block, by whatever library. Raises `OSError`: a limit on processes counts
-    threads too, and Python's `RuntimeError` would be reported as a bug of ours."""
+def convert_thread_errors() -> Iterator[None]:
+    """Raise `OSError` in the place of a block's `RuntimeError` that no thread can be started.
+
+    The system's limit on processes counts threads, too. A `RuntimeError` would be reported as a bug
+    of tilusbuild.
+    """
     try:
         yield
     except RuntimeError as error:

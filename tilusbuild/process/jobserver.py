@@ -1,18 +1,18 @@
-"""GNU make's jobserver: a client.
+"""A client of GNU make's jobserver.
 
-`make -jN` puts N-1 bytes, its tokens, into a pipe that everything it starts shares. Who was started
-by make may do one thing at a time; for each further one it reads a byte first, and writes the same
-byte back afterwards. What is kept here:
+`make -jN` puts N-1 bytes, its tokens, into a pipe that all its children share. A child of make may
+run one job. For each further job it reads a byte first, and writes the same byte back afterwards.
+Invariants:
 
-- The token that we were started with is never read and never written: one compile may always run.
-- A byte is read only when a compile is there to run with it, and only by the build's own thread; it
-  is written back once. `close` writes back what is left.
-- Before a byte is used, and before one is written back, `note` is called with the bytes held then:
-  the warden writes them back if this process is killed. A byte can be lost in between, but never be
-  there twice: make would start more jobs than its -j.
-- Nothing polls: a thread sleeps until there may be a byte.
-- Reading never blocks, and changes nothing for others: whether a read waits belongs to an open
-  file, so we open the pipe again.
+- The first job needs no token: one compile may always run.
+- A token is read only if a compile is ready to run with it, and only by the build's own thread. It
+  is written back once. `close` writes back all remaining ones.
+- Before a token is used, and before one is written back, `note` gets the tokens that are held then:
+  the warden writes them back if this process is killed. A token can get lost in between. It can
+  never exist twice, with which make would start more jobs than its -j.
+- Nothing polls: a thread sleeps until there may be a token.
+- Reading never blocks, and changes nothing for other clients: whether reads block is a property of
+  the open file, so the pipe is opened again.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Note = Callable[[str, bytes], None]
-"""Called with the path to write to and the bytes that are held."""
+"""A function of the path to write tokens back to, and all tokens that are held."""
 
 _AUTH = ("--jobserver-auth=", "--jobserver-fds=")
-"""How MAKEFLAGS names it; make 4.1 and older write the second."""
+"""The jobserver's option in MAKEFLAGS; make 4.1 and older write the second form."""
 
 
 class JobserverError(Exception):
-    """Make offers a jobserver that cannot be used; the text is the reason and a remedy."""
+    """Make's jobserver cannot be used. The text is the reason, with a remedy."""
 
 
-def announced_jobserver(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the paths to read and to write that are the jobserver which MAKEFLAGS names, one and
-    the same for a fifo; or None. Raises `JobserverError`."""
+def find_jobserver(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the paths of the jobserver in MAKEFLAGS, to read from and to write to; else None.
+
+    A fifo has one path for both. Raises `JobserverError`.
+    """
     auth = None
     for word in environment.get("MAKEFLAGS", "").split():
         if word == "--":  # what follows are make's variables
@@ -59,7 +61,7 @@ def announced_jobserver(environment: Mapping[str, str]) -> tuple[str, str] | Non
     if len(ends) != 2 or not all(end.lstrip("-").isdecimal() for end in ends):
         raise JobserverError(f"make's jobserver is of an unknown kind: {auth}")
     reading, writing = map(int, ends)
-    if not (_is_end(reading, os.O_RDONLY) and _is_end(writing, os.O_WRONLY)):
+    if not (_is_pipe_end(reading, os.O_RDONLY) and _is_pipe_end(writing, os.O_WRONLY)):
         raise JobserverError(
             "make does not share its jobserver with this recipe, so more may run at once than its "
             "-j allows: begin the recipe's line with +"
@@ -67,10 +69,10 @@ def announced_jobserver(environment: Mapping[str, str]) -> tuple[str, str] | Non
     return f"/proc/self/fd/{reading}", f"/proc/self/fd/{writing}"
 
 
-def _is_end(number: int, mode: int) -> bool:
-    """Return whether a descriptor is that end of a pipe."""
-    # Make does not pass the pipe on to a recipe without "+", but MAKEFLAGS still has the numbers,
-    # which may be another file's by now.
+def _is_pipe_end(number: int, mode: int) -> bool:
+    """Return whether a descriptor is an end of a pipe with this access mode."""
+    # A recipe without "+" does not inherit the pipe, but MAKEFLAGS has its numbers all the same,
+    # which may be another file by now.
     import fcntl
 
     try:
@@ -82,12 +84,12 @@ def _is_end(number: int, mode: int) -> bool:
 
 
 class Jobserver:
-    """A client. Used by one thread; close it, or use it as a context manager."""
+    """A client of one jobserver, for use by one thread. A context manager, which closes it."""
 
     def __init__(self, address: tuple[str, str], note: Note = lambda _path, _held: None) -> None:
-        """`address` is what `announced_jobserver` returns. Raises `JobserverError`."""
+        """`address` is what `find_jobserver` returns. Raises `JobserverError`."""
         reading, writing = address
-        self._held = b""
+        self._tokens = b""
         self._note = note
         self._read = self._write = -1
         try:
@@ -108,11 +110,11 @@ class Jobserver:
             raise
         self._sleeper: threading.Thread | None = None
         self._asleep = False
-        self._over, self._end = os.pipe()
+        self._wake_read_end, self._wake_write_end = os.pipe()
 
     @property
     def _path(self) -> str:
-        """The path for other processes of this user, while it is open."""
+        """The path of the write end for other processes of this user, while it is open."""
         return f"/proc/{os.getpid()}/fd/{self._write}"
 
     def __enter__(self) -> Self:
@@ -122,52 +124,54 @@ class Jobserver:
         self.close()
 
     def try_acquire(self) -> bool:
-        """Take one more token if there is one now. Return whether it did."""
+        """Read one more token, without waiting. Return whether there was one."""
         try:
             token = os.read(self._read, 1)
         except BlockingIOError:
             return False
         if not token:
             return False
-        # Noted after it was read: killed in between we lose a token, which make reports. Noted
-        # before, a token that we never got would be "given back", and make would run one job more
-        # than it was asked to.
-        self._held += token
-        self._note(self._path, self._held)
+        # The order matters if this process is killed in between. Noted after the read, a token is
+        # lost, which make reports. Noted before the read, a token that was never read would be
+        # written back, and make would run one job too many.
+        self._tokens += token
+        self._note(self._path, self._tokens)
         return True
 
     def release(self) -> None:
-        """Give one token back."""
-        token, self._held = self._held[-1:], self._held[:-1]
+        """Write one token back."""
+        token, self._tokens = self._tokens[-1:], self._tokens[:-1]
         # Noted before it is written, for the same reason as in `try_acquire`.
-        self._note(self._path, self._held)
+        self._note(self._path, self._tokens)
         os.write(self._write, token)
 
     def notify_when_available(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, once and from another thread, when a token may be there; no
-        effect while another one waits."""
+        """Call `callback` once, from another thread, when there may be a token.
+
+        No effect while an earlier callback is still waiting.
+        """
         if not self._asleep:
             self._asleep = True
-            self._sleeper = start_thread(self._sleep, callback)
+            self._sleeper = start_thread(self._wait_for_token, callback)
 
-    def _sleep(self, callback: Callable[[], None]) -> None:
+    def _wait_for_token(self, callback: Callable[[], None]) -> None:
         poller = select.poll()
         poller.register(self._read, select.POLLIN)
-        poller.register(self._over, select.POLLIN)
+        poller.register(self._wake_read_end, select.POLLIN)
         ready = [descriptor for descriptor, _ in poller.poll()]
         self._asleep = False
-        if self._over not in ready:
+        if self._wake_read_end not in ready:
             callback()
 
     def close(self) -> None:
-        """Give back all tokens. May be called again."""
+        """Write back all tokens. May be called again."""
         if self._write < 0:
             return
-        os.close(self._end)  # wakes who sleeps
+        os.close(self._wake_write_end)  # wakes the sleeping thread
         if self._sleeper is not None:
             self._sleeper.join()
-        os.close(self._over)
-        while self._held:
+        os.close(self._wake_read_end)
+        while self._tokens:
             self.release()
         self._close_ends()
 

@@ -1,9 +1,9 @@
-"""Landlock: this thread, and all that it starts, reads and writes below given paths only.
+"""Landlock: restrict this thread, and all that it starts, to the files below some paths.
 
-Standard library only, and imported by its path: the warden and NVRTC's process stand alone. What is
-given up is given up for good, so it is called in a child that is about to become a compiler, or in
-a thread that ends with its compile. Landlock needs no privilege and Linux 5.13. It decides when a
-file is opened: whether a file exists can still be asked (`stat`).
+Standard library only, and imported by its path, since the warden and NVRTC's process stand alone. A
+restriction cannot be lifted. So a child restricts itself just before it becomes a compiler, or a
+thread that ends with its compile. Landlock needs Linux 5.13 and no privilege. It is checked when a
+file is opened; `stat` still sees all files.
 """
 
 from __future__ import annotations
@@ -20,59 +20,64 @@ from collections.abc import Iterable
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
 _PR_SET_NO_NEW_PRIVS = 38
 _VERSION = 1
-_BELOW = 1
+_RULE_PATH_BENEATH = 1
 """landlock.h: LANDLOCK_CREATE_RULESET_VERSION, LANDLOCK_RULE_PATH_BENEATH."""
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _TRUNCATE = 1 << 14
-_BY_ABI = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15}
-"""The first bit that each version does not have yet; later versions have devices, the network and
-signals, which are of no concern here."""
+_FIRST_MISSING_RIGHT = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15}
+"""The first access right (a bit) that a version does not know. Rights of later versions concern
+devices, the network and signals, and are not used."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def version() -> int:
-    """Return the version of Landlock that the kernel offers to this process; 0 for none."""
+def find_version() -> int:
+    """Return the version of Landlock that the kernel offers to this process, or 0."""
     if platform.system() != "Linux":
         return 0
     try:
-        return max(0, _call(_CREATE, None, 0, _VERSION))
+        return max(0, _call_kernel(_CREATE, None, 0, _VERSION))
     except OSError:
         return 0
 
 
-def restrict(read: Iterable[bytes | str], write: Iterable[bytes | str]) -> None:
-    """Leave this thread the files below `read`, to read and to run, and those below `write`, to
-    read and to change. A path that does not exist is left out. Raises `OSError`."""
-    offered = version()
+def restrict_files(read: Iterable[bytes | str], write: Iterable[bytes | str]) -> None:
+    """Restrict this thread to files below `read`, to read and run, and below `write`, to change.
+
+    A missing path is ignored. Raises `OSError`.
+    """
+    offered = find_version()
     if not offered:
         raise OSError(errno.EOPNOTSUPP, "this kernel offers no Landlock")
-    handled = _BY_ABI[min(offered, 3)] - 1
-    ruleset = _call(_CREATE, struct.pack("<Q", handled), 8, 0)
+    handled = _FIRST_MISSING_RIGHT[min(offered, 3)] - 1
+    ruleset = _call_kernel(_CREATE, struct.pack("<Q", handled), 8, 0)
     try:
         for path in read:
-            _allow(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
+            _allow_path(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
         for path in write:
-            _allow(ruleset, path, handled & ~_EXECUTE)
+            _allow_path(ruleset, path, handled & ~_EXECUTE)
         _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        _call(_RESTRICT, ruleset, 0)
+        _call_kernel(_RESTRICT, ruleset, 0)
     finally:
         os.close(ruleset)
 
 
-def _allow(ruleset: int, path: bytes | str, rights: int) -> None:
+def _allow_path(ruleset: int, path: bytes | str, rights: int) -> None:
+    # A path that cannot be opened cannot be opened by the compiler either.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             if not stat.S_ISDIR(os.fstat(handle).st_mode):
                 rights &= _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
-            _call(_ADD_RULE, ruleset, _BELOW, struct.pack("<Qi", rights, handle), 0)
+            _call_kernel(
+                _ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("<Qi", rights, handle), 0
+            )
         finally:
             os.close(handle)
 
 
-def _call(number: int, *arguments: object) -> int:
+def _call_kernel(number: int, *arguments: object) -> int:
     words = [
         ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
     ]

@@ -1,9 +1,9 @@
-"""The runner of real processes: it asks a spawn server (`warden.py`) to start them.
+"""Run real processes: a spawn server (`warden.py`), started by the first command, starts them.
 
-Why not `subprocess` from our own threads: a fork of a large process is slow; PR_SET_PDEATHSIG could
-not kill the children with this process, since it follows the thread that forked; a compiler's
-orphans would be reparented to init; and a Ctrl-C in the terminal would reach compilers before us.
-The server is started by the first command; a runner that runs nothing costs nothing.
+`subprocess` is not used, for four reasons. A fork of a large process is slow. PR_SET_PDEATHSIG
+follows the thread that forked, so that it cannot kill children together with this process. Orphans
+of a compiler would become children of init. A Ctrl-C in the terminal would reach the compilers
+first.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CHANNEL = 3
-"""The warden's descriptor of its end of the socket."""
+"""The descriptor of the socket in the warden."""
 
-_SWEEPS = 500
-"""How often, 10 ms apart, a killed warden's processes are killed: one may be uninterruptible."""
-_DYING = 5.0
-"""Seconds that a killed command has to end: one may be uninterruptible."""
+_MAX_SWEEPS = 500
+"""Attempts, 10 ms apart, to kill the processes of a dead warden: one may be uninterruptible."""
+_SECONDS_TO_DIE = 5.0
+"""Seconds to wait for a killed command: it may be uninterruptible."""
 
 
 class _PendingCommand:
-    """A command in flight. The reader thread sets `frame` and calls `end`; without `frame` the
-    warden has died."""
+    """A running command. The reader thread sets `frame`, the answer, and then calls `mark_end`.
+
+    A command that ends without a frame has lost its warden.
+    """
 
     __slots__ = ("_pieces", "cancelled", "frame", "scope")
 
@@ -53,48 +55,51 @@ class _PendingCommand:
         self.cancelled = False
         self.scope = scope
 
-    def add(self, piece: bytes) -> None:
+    def add_output(self, piece: bytes) -> None:
         self._pieces.put(piece)
 
-    def end(self) -> None:
+    def mark_end(self) -> None:
         self._pieces.put(None)
 
-    def end_soon(self) -> None:
-        """Wait until the end of what is killed, unless it cannot be."""
-        late = time.monotonic() + _DYING
+    def wait_for_killed(self) -> None:
+        """Wait for the end of a killed command, but at most `_SECONDS_TO_DIE`."""
+        late = time.monotonic() + _SECONDS_TO_DIE
         with contextlib.suppress(Empty):
             while self._pieces.get(timeout=max(0.0, late - time.monotonic())) is not None:
                 pass
 
-    def wait(self, on_output: Callable[[bytes], None] | None) -> None:
-        """Wait until the end, and call `on_output` with the output in the meantime."""
+    def wait_for_end(self, on_output: Callable[[bytes], None] | None) -> None:
+        """Wait for the end of the command. Call `on_output` with its output meanwhile."""
         while (piece := self._pieces.get()) is not None:
             if on_output is not None:
                 on_output(piece)
 
 
 class Scope:
-    """A runner for some of a `LocalRunner`'s commands, which are cancelled together, and for good:
-    after `cancel` every further `run` raises `CancelledError`."""
+    """A runner for some of a `LocalRunner`'s commands, which are cancelled together.
+
+    After `cancel` each further `run` of the scope raises `CancelledError`.
+    """
 
     def __init__(self, runner: LocalRunner) -> None:
         self._runner = runner
         self.cancelled = False
 
     def run(self, command: Command) -> CompletedCommand:
-        """As `LocalRunner.run`."""
+        """Run a command as `LocalRunner.run` does."""
         return self._runner.run(command, self)
 
     def cancel(self) -> None:
-        """Kill the process groups of these commands now; the runner's others go on."""
+        """Kill the process groups of this scope's commands. The runner's other commands go on."""
         self._runner.cancel(self)
 
 
 class LocalRunner:
-    """Runs commands on this machine; safe to call from many threads. Use as a context manager.
+    """Runs commands on this machine, also from several threads at once. A context manager.
 
-    No method may be called from a signal handler: the handler may have interrupted another one.
-    After `cancel` the runner can run further commands; after `close` it raises `CancelledError`.
+    After `cancel` the runner runs further commands; after `close` each `run` raises
+    `CancelledError`. No method may be called in a signal handler, which may have interrupted
+    another method that holds the lock.
     """
 
     def __init__(self) -> None:
@@ -106,9 +111,9 @@ class LocalRunner:
         self._reader: threading.Thread | None = None
         self._warden = 0
         self._closed = False
-        self._held = threading.Event()
-        """Set while the warden has confirmed the tokens, or is dead."""
-        self._lost: str | None = None
+        self._tokens_confirmed = threading.Event()
+        """Set after the warden has confirmed that it holds the tokens, and after its death."""
+        self._loss_reason: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -117,49 +122,54 @@ class LocalRunner:
         self.close()
 
     @property
-    def asked(self) -> int:
+    def command_count(self) -> int:
         """The number of commands so far."""
         return self._last_number
 
-    def scope(self) -> Scope:
-        """Return a runner whose commands can be cancelled while this one's others go on."""
+    def open_scope(self) -> Scope:
+        """Return a runner whose commands can be cancelled without this runner's other commands."""
         return Scope(self)
 
     def run(self, command: Command, scope: Scope | None = None) -> CompletedCommand:
-        """Run to the end.
+        """Run a command to its end and return its result.
 
-        Raises `CancelledError`; `OSError` when the program cannot be started, with the program or
-        the working directory as its `filename`; `RunnerLostError` when the spawn server was killed.
+        Raises `CancelledError`. Raises `OSError` if the program cannot be started; its `filename`
+        is the program or the working directory. Raises `RunnerLostError` if the warden was killed.
         """
-        payload = _request(command)
+        payload = _pack_request(command)
         with self._lock:
-            number, pending = self._submit(payload, scope)
+            number, pending = self._submit_request(payload, scope)
         try:
-            pending.wait(command.on_output)
-        except BaseException:  # KeyboardInterrupt: the command is not wanted any more
+            pending.wait_for_end(command.on_output)
+        except BaseException:  # a KeyboardInterrupt above all: the caller needs no result
             with self._lock:
-                self._send(warden.KILL, number)
-            # What it leaves in a directory of its caller's would come after that is removed.
-            pending.end_soon()
+                self._send_frame(warden.KILL, number)
+            # The caller removes its directory next: the command must not write there afterwards.
+            pending.wait_for_killed()
             raise
-        return self._answer(pending, command)
+        return self._unpack_result(pending, command)
 
-    def hold(self, path: str, tokens: bytes) -> None:
-        """Have these bytes written to `path` should this process be killed: a `jobserver.Note`."""
+    def hold_tokens(self, path: str, tokens: bytes) -> None:
+        """Have the warden write these tokens to `path` if this process is killed.
+
+        Return after the warden has confirmed them. This is a `jobserver.Note`.
+        """
         with self._lock:
-            if self._closed or self._lost is not None or self._owner != os.getpid():
+            if self._closed or self._loss_reason is not None or self._owner != os.getpid():
                 return
             if not tokens:
-                self._held.clear()
+                self._tokens_confirmed.clear()
             elif self._socket is None:
-                self._start()
-            self._send(warden.HOLD, 0, os.fsencode(path) + b"\0" + tokens)
+                self._start_warden()
+            self._send_frame(warden.HOLD, 0, os.fsencode(path) + b"\0" + tokens)
         if tokens:
-            self._held.wait()
+            self._tokens_confirmed.wait()
 
     def cancel(self, scope: Scope | None = None) -> None:
-        """Kill every running process group now, or those of a scope; each `run` of them that is in
-        progress raises `CancelledError`."""
+        """Kill all running process groups, or those of a scope.
+
+        Each of their `run` calls in progress raises `CancelledError`.
+        """
         with self._lock:
             if scope is not None:
                 scope.cancelled = True
@@ -167,12 +177,12 @@ class LocalRunner:
                 if scope is None or pending.scope is scope:
                     pending.cancelled = True
                     if scope is not None:
-                        self._send(warden.KILL, number)
+                        self._send_frame(warden.KILL, number)
             if scope is None and self._pending:
-                self._send(warden.KILL, warden.EVERYTHING)
+                self._send_frame(warden.KILL, warden.EVERYTHING)
 
     def close(self) -> None:
-        """As `cancel`, and end the spawn server. When it returns, none of its processes is left."""
+        """Cancel all commands, end the warden, and wait until all its processes are gone."""
         with self._lock:
             self._closed = True
             for pending in self._pending.values():
@@ -185,22 +195,22 @@ class LocalRunner:
             self._reader.join()
         self._socket.close()
 
-    def _submit(self, payload: bytes, scope: Scope | None) -> tuple[int, _PendingCommand]:
+    def _submit_request(self, payload: bytes, scope: Scope | None) -> tuple[int, _PendingCommand]:
         if self._closed or (scope is not None and scope.cancelled):
             raise CancelledError
-        if self._lost is not None:
-            raise RunnerLostError(self._lost)
+        if self._loss_reason is not None:
+            raise RunnerLostError(self._loss_reason)
         if self._owner != os.getpid():
             raise RuntimeError("a LocalRunner does not survive a fork: make one in the child")
         if self._socket is None:
-            self._start()
+            self._start_warden()
         self._last_number += 1
         pending = self._pending[self._last_number] = _PendingCommand(scope)
-        self._send(warden.RUN, self._last_number, payload)
+        self._send_frame(warden.RUN, self._last_number, payload)
         return self._last_number, pending
 
-    def _send(self, kind: int, number: int, payload: bytes = b"") -> None:
-        """Send a request. What cannot be sent ends the warden, and with it every command."""
+    def _send_frame(self, kind: int, number: int, payload: bytes = b"") -> None:
+        """Send a request. If that fails, the warden ends, and all commands with it."""
         frame = memoryview(warden.HEADER.pack(len(payload), kind, number) + payload)
         if self._socket is None:
             return
@@ -209,22 +219,24 @@ class LocalRunner:
             while sent < len(frame):
                 sent += self._socket.send(frame[sent:])
         except BaseException as error:
-            # Half a frame makes garbage of all that follows, and a cancellation has to arrive. The
-            # warden ends with its socket; the reader thread notices, and ends what is pending.
-            self._lost = self._lost or f"the process that starts compilers does not answer: {error}"
+            # After half a frame the warden cannot read any other, and a cancellation must not get
+            # lost. Closing the socket ends the warden. The reader thread then ends all commands.
+            self._loss_reason = (
+                self._loss_reason or f"the process that starts compilers does not answer: {error}"
+            )
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             if not isinstance(error, OSError):
                 raise
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        # It gets no stderr of ours: should it fail, it is for us to say so.
+    def _start_warden(self) -> None:
+        own_end, warden_end = socket.socketpair()
+        # The warden gets /dev/null as stderr: if it fails, this process reports it.
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warden.py")
         argv = [sys.executable, "-I", "-S", script, str(_CHANNEL), str(self._owner)]
         try:
-            # Above the descriptors that the actions below replace, whatever this process has open.
-            end = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _CHANNEL + 1)
+            # Above all descriptors that the actions below replace.
+            end = fcntl.fcntl(warden_end, fcntl.F_DUPFD_CLOEXEC, _CHANNEL + 1)
             try:
                 actions = (
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -238,17 +250,17 @@ class LocalRunner:
             finally:
                 os.close(end)
         except BaseException:
-            ours.close()
+            own_end.close()
             raise
         finally:
-            theirs.close()
+            warden_end.close()
         try:
-            self._reader = start_thread(self._read_answers, ours)
+            self._reader = start_thread(self._read_answers, own_end)
         except OSError:
-            ours.close()  # which ends the warden
+            own_end.close()  # which ends the warden
             self._wait_for_warden()
             raise
-        self._socket = ours
+        self._socket = own_end
 
     def _read_answers(self, channel: socket.socket) -> None:
         received = bytearray()
@@ -269,54 +281,59 @@ class LocalRunner:
                     break
                 payload = bytes(received[warden.HEADER.size : end])
                 del received[:end]
-                self._take(kind, number, payload)
-        self._warden_ended()
+                self._handle_frame(kind, number, payload)
+        self._handle_warden_end()
 
-    def _take(self, kind: int, number: int, payload: bytes) -> None:
+    def _handle_frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == warden.HELD:
-            self._held.set()
+            self._tokens_confirmed.set()
             return
         if kind == warden.PRINTED:
             with self._lock:
                 pending = self._pending[number]
-            pending.add(payload)
+            pending.add_output(payload)
             return
         with self._lock:
             pending = self._pending.pop(number)
         pending.frame = kind, payload
-        pending.end()
+        pending.mark_end()
 
-    def _warden_ended(self) -> None:
-        """End all pending commands; first, if the warden was killed, its session."""
+    def _handle_warden_end(self) -> None:
+        """End all pending commands. If the warden was killed, kill its session before.
+
+        A killed warden cannot kill its children itself.
+        """
         status = self._wait_for_warden()
-        for _ in range(_SWEEPS if status else 0):
-            left = [pid for pid, _, session in warden.processes() if session == self._warden]
-            if not left:
+        for _ in range(_MAX_SWEEPS if status else 0):
+            survivors = [
+                pid for pid, _, session in warden.list_processes() if session == self._warden
+            ]
+            if not survivors:
                 break
-            warden.kill_each(left)
+            warden.kill_each(survivors)
             time.sleep(0.01)
         with self._lock:
-            if not self._closed and (status or self._lost is None):
+            if not self._closed and (status or self._loss_reason is None):
                 how = f"signal {-status}" if status < 0 else f"status {status}"
-                self._lost = f"the process that starts compilers ended unexpectedly ({how})"
+                self._loss_reason = f"the process that starts compilers ended unexpectedly ({how})"
             waiting = list(self._pending.values())
             self._pending.clear()
-        self._held.set()
+        self._tokens_confirmed.set()
         for pending in waiting:
-            pending.end()
+            pending.mark_end()
 
     def _wait_for_warden(self) -> int:
-        """Return the exit status of the warden, which is about to end; minus the signal."""
+        """Wait for the warden, and return its exit status, or minus the signal that ended it."""
         try:
             return os.waitstatus_to_exitcode(os.waitpid(self._warden, 0)[1])
         except ChildProcessError:
             return 0
 
-    def _answer(self, pending: _PendingCommand, command: Command) -> CompletedCommand:
+    def _unpack_result(self, pending: _PendingCommand, command: Command) -> CompletedCommand:
         if pending.cancelled:
             raise CancelledError
         if pending.frame is None:
-            raise RunnerLostError(self._lost or "the runner was closed")
+            raise RunnerLostError(self._loss_reason or "the runner was closed")
         kind, payload = pending.frame
         if kind == warden.REFUSED:
             (number,) = warden.REFUSAL.unpack_from(payload)
@@ -332,8 +349,11 @@ class LocalRunner:
         )
 
 
-def _request(command: Command) -> bytes:
-    """Return the payload of a `RUN` frame. Raises `ValueError` for what no process can be given."""
+def _pack_request(command: Command) -> bytes:
+    """Return the payload of a `RUN` frame.
+
+    Raises `ValueError` for arguments and variables that the system cannot pass to a process.
+    """
     if not command.argv:
         raise ValueError("a command needs at least the program's name")
     variables = [f"{name}={value}" for name, value in command.env.items()]
@@ -358,8 +378,8 @@ def _request(command: Command) -> bytes:
     return numbers + b"\0".join(strings) + b"\0"
 
 
-def signal_name(status: int) -> str | None:
-    """Return the name of the signal that a negative status stands for ("SIGSEGV"), else None."""
+def name_signal(status: int) -> str | None:
+    """Return the name of the signal in a negative status ("SIGSEGV"), else None."""
     if status >= 0:
         return None
     try:

@@ -1,19 +1,18 @@
-"""Resident processes: commands of one program are answered by processes that have it loaded.
+"""Resident processes: a process that has loaded a compiler answers many commands of one program.
 
-Loading a compiler that is a library costs more than a small compile. So the ordinary runner starts
-one process for each command that runs at the same time; it connects to our socket and answers one
-request after the other (`toolchain/nvrtc_command.py` is the other side, and `tune/bench/worker.py`
-that of a single process). The interface and its guarantees are those of `Runner`:
+To load a compiler that is a library costs more than a small compile. So the ordinary runner starts
+one process for each command that runs at the same time. The process connects to a socket and
+answers one request after the other (`toolchain/nvrtc_command.py` is the other side, and
+`tune/bench/worker.py` that of a single process). The guarantees are those of `Runner`:
 
-- a process that dies takes one command with it, whose end is then that process's own; the next
-  command gets another process;
-- a command that is late or cancelled is killed with its process, which is the runner's: nothing
-  outlives it, and a Ctrl-C in the terminal reaches none of them;
-- peak memory is reported for each command.
+- If a process dies, one command ends with its exit status; the next command gets another process.
+- A command that is late or cancelled is killed together with its process. The runner owns the
+  process: it never outlives the build, and a Ctrl-C in the terminal does not reach it.
+- Peak memory is reported for each command.
 
-Why processes and not threads of ours: a compiler that crashes, hangs or meets the OOM killer must
-not take the builder with it. Why not a fork for each command: the kernel copies and faults in
-some 3,000 pages of the library again, 8 ms of CPU beside the 25 ms that a small kernel takes.
+Threads would not do: a compiler that crashes, hangs or is killed for memory must not take the
+builder with it. A fork for each command would not do either: the kernel copies and faults in some
+3,000 pages of the library again, 8 ms of CPU beside the 25 ms of a small kernel.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from tilusbuild.process.base import CancelledError, Command, CompletedCommand, s
 from tilusbuild.process.local import LocalRunner, Scope
 
 FRAME = struct.Struct("<I")
-"""The length of a request: a working directory and arguments, each ending in NUL."""
+"""The length of a request, which is a working directory and arguments, each with a NUL."""
 ANSWER = struct.Struct("<iQ?I")
-"""Exit status, peak resident set in bytes, whether the process goes on, length of the output."""
+"""Exit status, peak memory in bytes, whether the process takes another request, output's length."""
 
 _CREDENTIALS = struct.Struct("iII")
 """struct ucred: process, user, group."""
 
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_END = 5.0
-"""How long a process may take to end after it has closed its connection."""
+"""Seconds for a process to end after it has closed its connection."""
 
 _OWN_FAILURE = 70
-"""The status of a command whose process ended without an answer and without a signal."""
+"""Exit status of a command whose process ended with status 0 and without an answer."""
 
 
 class ResidentPool:
-    """The processes of one program, `argv`, which must understand `--serve ADDRESS`."""
+    """The processes of one program. `argv` must accept the option `--serve ADDRESS`."""
 
     def __init__(self, runner: LocalRunner, argv: tuple[str, ...]) -> None:
         self.argv = argv
@@ -55,47 +54,54 @@ class ResidentPool:
         self._idle: list[Resident] = []
         self._closed = False
 
-    def serves(self, command: Command) -> bool:
-        """Return whether a command is one for these processes."""
+    def is_served(self, command: Command) -> bool:
+        """Return whether these processes can answer a command."""
         return command.argv[: len(self.argv)] == self.argv
 
-    def runner(self, inner: Scope, before: tuple[str, ...] = ()) -> ResidentRunner:
-        """Return a runner for one job; `inner` runs the commands of other programs. `before` are
-        words to put before those of each request."""
+    def make_runner(self, inner: Scope, before: tuple[str, ...] = ()) -> ResidentRunner:
+        """Return a runner for one job. `inner` runs the commands of other programs.
+
+        `before` are arguments to put in front of each request's own.
+        """
         return ResidentRunner(self, inner, before)
 
     def close(self) -> None:
-        """End the idle processes, and keep none from now on. Runners cancel the busy ones."""
+        """End the idle processes, and keep no further ones. Runners cancel the busy ones."""
         with self._guard:
             self._closed = True
-        self.drain()
+        self.release_idle()
 
-    def drain(self) -> None:
-        """End the idle processes: before the runner below is cancelled, so that no command is given
-        to a process that is about to be killed."""
+    def release_idle(self) -> None:
+        """End the idle processes.
+
+        This comes before the runner below is cancelled, so that no command goes to a process that
+        is about to be killed.
+        """
         with self._guard:
             idle, self._idle = self._idle, []
         for resident in idle:
             resident.release()
 
-    def take(self, command: Command) -> Resident:
-        """Return an idle process, or start one in the way of `command`, which is the same for all
-        commands of a pool. Raises `OSError` and `CancelledError`."""
-        while (resident := self._waiting()) is not None:
-            if not resident.over.is_set():
+    def take_resident(self, command: Command) -> Resident:
+        """Return an idle process, or start one with the environment of `command`.
+
+        All commands of a pool have the same one. Raises `OSError` and `CancelledError`.
+        """
+        while (resident := self._pop_idle()) is not None:
+            if not resident.ended.is_set():
                 return resident
             resident.release()
-        return Resident(self._runner.scope(), self.argv, command)
+        return Resident(self._runner.open_scope(), self.argv, command)
 
     def give_back(self, resident: Resident) -> None:
-        """Take back a process that can answer further requests."""
+        """Add a process that can answer further requests to the idle ones."""
         with self._guard:
             if not self._closed:
                 self._idle.append(resident)
                 return
         resident.release()
 
-    def _waiting(self) -> Resident | None:
+    def _pop_idle(self) -> Resident | None:
         with self._guard:
             if self._closed:
                 raise CancelledError
@@ -114,10 +120,10 @@ class ResidentRunner:
         self._cancelled = False
 
     def run(self, command: Command) -> CompletedCommand:
-        """As `LocalRunner.run`."""
-        if not self._pool.serves(command):
+        """Run a command as `LocalRunner.run` does, in a resident process if one can answer it."""
+        if not self._pool.is_served(command):
             return self._inner.run(command)
-        resident = self._pool.take(command)
+        resident = self._pool.take_resident(command)
         with self._guard:
             self._working.add(resident)
             if self._cancelled:
@@ -125,7 +131,7 @@ class ResidentRunner:
         stays = False
         try:
             words = (*self._before, *command.argv[len(self._pool.argv) :])
-            finished, stays = resident.ask(command, words)
+            finished, stays = resident.send_request(command, words)
         finally:
             with self._guard:
                 self._working.discard(resident)
@@ -136,7 +142,7 @@ class ResidentRunner:
         return finished
 
     def cancel(self) -> None:
-        """Kill the processes of these commands now, and for good."""
+        """Kill the processes of this runner's commands, and of any later ones."""
         with self._guard:
             self._cancelled = True
             working = tuple(self._working)
@@ -146,11 +152,13 @@ class ResidentRunner:
 
 
 class Resident:
-    """One process of `argv`, which is started in the way of `like`. `over` is set when it has
-    ended. Raises `OSError` when there can be no thread."""
+    """One process of `argv`, started with the environment of `like`. `ended` is set at its end.
+
+    Raises `OSError` if no thread can be started.
+    """
 
     def __init__(self, scope: Scope, argv: tuple[str, ...], like: Command) -> None:
-        self.over = threading.Event()
+        self.ended = threading.Event()
         self._scope = scope
         self._end: CompletedCommand | BaseException | None = None
         # An abstract name: no file to clean up, and no limit of a path's length to run into.
@@ -161,17 +169,17 @@ class Resident:
         self._channel: socket.socket | None = None
         command = replace(like, argv=(*argv, "--serve", name), cwd="/", timeout=None)
         try:
-            start_thread(self._live, command)
+            start_thread(self._run_process, command)
         except OSError:
             self._listener.close()
             raise
 
-    def _live(self, command: Command) -> None:
+    def _run_process(self, command: Command) -> None:
         try:
             self._end = self._scope.run(command)
         except BaseException as error:
             self._end = error
-        self.over.set()
+        self.ended.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes a thread in accept()
         self._listener.close()
@@ -181,92 +189,99 @@ class Resident:
         self._scope.cancel()
 
     def release(self) -> None:
-        """As `kill`, and close the connection: the process is not used any more."""
+        """Kill the process and close its connection."""
         self.kill()
         if self._channel is not None:
             self._channel.close()
 
-    def ask(self, command: Command, words: tuple[str, ...]) -> tuple[CompletedCommand, bool]:
+    def send_request(
+        self, command: Command, arguments: tuple[str, ...]
+    ) -> tuple[CompletedCommand, bool]:
         """Return a command's result, and whether the process can answer further requests.
 
-        Raises `CancelledError`, `OSError` when it cannot be started or asked, `RunnerLostError`.
+        Raises `CancelledError` and `RunnerLostError`. Raises `OSError` if the process cannot be
+        started or reached.
         """
-        strings = [os.fsencode(word) for word in (command.cwd, *words)]
+        strings = [os.fsencode(word) for word in (command.cwd, *arguments)]
         request = b"\0".join(strings) + b"\0"
         began = time.monotonic()
         limit = command.timeout
         try:
             # Python's start and the library's load do not count against the command's limit.
-            channel = self._connected(limit and began + max(limit, _SECONDS_TO_START))
-            late = limit and time.monotonic() + limit
+            channel = self._connect(limit and began + max(limit, _SECONDS_TO_START))
+            deadline = limit and time.monotonic() + limit
             channel.sendall(FRAME.pack(len(request)) + request)
-            head = _read(channel, ANSWER.size, late)
+            head = _read_bytes(channel, ANSWER.size, deadline)
             status, peak, stays, length = ANSWER.unpack(head)
-            output = _read(channel, length, late)
+            output = _read_bytes(channel, length, deadline)
         except TimeoutError:
             self.kill()
-            self.over.wait()
+            self.ended.wait()
             seconds = time.monotonic() - began
-            return CompletedCommand(-9, b"", seconds, self._peak(), timed_out=True), False
+            return CompletedCommand(-9, b"", seconds, self._peak_of_end(), timed_out=True), False
         except (OSError, EOFError) as error:
-            if not self.over.wait(_SECONDS_TO_END):
+            if not self.ended.wait(_SECONDS_TO_END):
                 self.kill()
-                self.over.wait()
-                if isinstance(error, OSError):  # it was well: this machine has no room to ask it
+                self.ended.wait()
+                # The process was alive, so the error is this machine's: out of memory, for example.
+                if isinstance(error, OSError):
                     raise
-            return self._last(began), False
-        kept = output[: command.output_limit]
-        return CompletedCommand(status, kept, time.monotonic() - began, peak), stays
+            return self._result_of_end(began), False
+        output_start = output[: command.output_limit]
+        return CompletedCommand(status, output_start, time.monotonic() - began, peak), stays
 
-    def _connected(self, late: float | None) -> socket.socket:
+    def _connect(self, deadline: float | None) -> socket.socket:
         while self._channel is None:
-            self._listener.settimeout(_left(late))
+            self._listener.settimeout(_seconds_left(deadline))
             channel, _ = self._listener.accept()
-            if _user(channel) == os.getuid():
+            if _peer_user(channel) == os.getuid():
                 self._channel = channel
                 self._listener.close()
-            else:  # abstract sockets have no permissions, and all users can list their names
+            else:  # abstract sockets have no permissions: any user may connect
                 channel.close()
         return self._channel
 
-    def _last(self, began: float) -> CompletedCommand:
-        """Return the end of the process as the result of the command that it did not answer."""
+    def _result_of_end(self, began: float) -> CompletedCommand:
+        """Return the end of the process as the result of its unanswered command.
+
+        Raises the exception that ended it, if there was one.
+        """
         if isinstance(self._end, BaseException):
             raise self._end
         end = self._end or CompletedCommand(_OWN_FAILURE, b"", 0.0, 0)
         status = end.status if end.status < 0 else end.status or _OWN_FAILURE
         return CompletedCommand(status, end.output, time.monotonic() - began, end.peak_rss)
 
-    def _peak(self) -> int:
+    def _peak_of_end(self) -> int:
         return self._end.peak_rss if isinstance(self._end, CompletedCommand) else 0
 
 
-def _user(channel: socket.socket) -> int:
-    """Return the user of the process at the other end, as the kernel saw it connect."""
+def _peer_user(channel: socket.socket) -> int:
+    """Return the user id of the process at the other end, at the time when it connected."""
     credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(credentials)
     return int(user)
 
 
 _MAX_WAIT = 24 * 86400.0
-"""Seconds: a socket's time limit is an int of milliseconds."""
+"""Seconds. A socket's time limit is a 32-bit number of milliseconds, 24.8 days at most."""
 
 
-def _left(late: float | None) -> float | None:
-    """Return the seconds until a time limit, None without one. Raises `TimeoutError`."""
-    if late is None:
+def _seconds_left(deadline: float | None) -> float | None:
+    """Return the seconds until a deadline, or None without one. Raises `TimeoutError` after it."""
+    if deadline is None:
         return None
-    left = late - time.monotonic()
+    left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
     return min(left, _MAX_WAIT)
 
 
-def _read(channel: socket.socket, size: int, late: float | None) -> bytes:
-    """Return the next `size` bytes. Raises `EOFError`, `TimeoutError` and `OSError`."""
+def _read_bytes(channel: socket.socket, size: int, deadline: float | None) -> bytes:
+    """Return exactly `size` bytes. Raises `EOFError`, `TimeoutError` and `OSError`."""
     received = bytearray()
     while len(received) < size:
-        channel.settimeout(_left(late))
+        channel.settimeout(_seconds_left(deadline))
         data = channel.recv(min(size - len(received), 1 << 20))
         if not data:
             raise EOFError

@@ -1,17 +1,17 @@
-"""The signals that end a command: SIGINT, SIGTERM and SIGHUP.
+"""Handle the signals that end a command: SIGINT, SIGTERM and SIGHUP.
 
-The first one is an exception in the main thread, as Python makes one of Ctrl-C, so that whatever
-holds something lets go of it in its own `with` block. What has a loop takes signals as messages
-instead (`catch_signals`). Either way a second one ends the process as it would by itself. What a
-parent ignores (`nohup`) stays ignored.
+The first signal raises an exception in the main thread, as Ctrl-C does in Python, so that each
+`with` block releases its resources. Code with an event loop gets signals as messages instead
+(`catch_signals`). In both cases a second signal ends the process at once. Signals that the parent
+process ignores (`nohup`) stay ignored.
 
-Libraries in C that call Python while they read a type do not expect an exception from there:
-msgspec ends the process. So the exception waits until code of tilusbuild runs, half a second at
-most: what blocks, or runs on, in other code is stopped then.
+C libraries that call Python do not always expect an exception: msgspec ends the process while it
+reads a type. So the exception waits until code of tilusbuild runs, but at most half a second, after
+which other code is interrupted, too.
 
-An exception that comes up in a finalizer, or in Python that C code called, may go no further. The
-death of a `StoppedError` that has not left its `stoppable` block says so, whoever swallowed it: a
-timer then stops the command again, until the exception arrives. It costs one more signal's handler.
+An exception in a finalizer, or in Python code that C code has called, may be swallowed. A
+`StoppedError` that is destroyed inside of its `raise_on_signals` block was swallowed: a timer then
+raises it again, until it arrives. The price is a handler for one more signal, SIGALRM.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Any
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_SECONDS = 0.01
-"""From the death of an exception to the next one: the finalizer that swallowed it has ended."""
+"""Seconds until a swallowed exception is raised again; the finalizer has ended by then."""
 _PATIENCE = 0.5
-"""Seconds that a stop waits for code of tilusbuild."""
+"""Seconds that a stop waits until code of tilusbuild runs."""
 
 
 class StoppedError(KeyboardInterrupt):
@@ -42,25 +42,31 @@ class StoppedError(KeyboardInterrupt):
 
     def __del__(self) -> None:
         if _within and _stopped_by is not None:
-            # Again and again: a signal just before a call that blocks does not end that call.
+            # A repeating timer: a signal just before a blocking call does not interrupt the call.
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS, _AGAIN_SECONDS)
 
 
 _stopped_by: int | None = None
 _latest = 0.0
-"""When the stop is raised whatever runs, by `time.monotonic`."""
+"""The time (`time.monotonic`) at which the stop is raised in any code."""
 _within = False
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Within the block, the signals raise `StoppedError`, and its end does for a stop that became
-    nothing on its way, a result, or another exception: pydantic-core makes a `SchemaError`, without
-    a cause, of any that it meets while it builds a model. Off the main thread, where Python allows
-    no handlers, nothing is installed."""
+def raise_on_signals() -> Iterator[None]:
+    """Raise `StoppedError` in the block on the first signal.
+
+    If other code swallows the exception, the end of the block raises it, and so it does if another
+    exception took its place: pydantic-core turns any exception into a `SchemaError` while it builds
+    a model. Outside of the main thread, where Python allows no handlers, nothing is installed.
+    """
     global _stopped_by, _within
     _stopped_by, _within = None, True
-    with _handled(_raise, STOPPING), _handled(_raise_again, (signal.SIGALRM,)), _unprinted():
+    with (
+        _install_handlers(_raise_stopped, STOPPING),
+        _install_handlers(_raise_again, (signal.SIGALRM,)),
+        _hide_ignored_errors(),
+    ):
         try:
             yield
         except Exception:
@@ -73,7 +79,7 @@ def stoppable() -> Iterator[None]:
         raise StoppedError(_stopped_by)
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
+def _raise_stopped(number: int, frame: FrameType | None) -> None:
     global _stopped_by, _latest
     if _stopped_by is None:
         _latest = time.monotonic() + _PATIENCE
@@ -84,7 +90,7 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_in(number: int, frame: FrameType | None) -> None:
-    """Raise the stop in a frame of ours, or try again soon."""
+    """Raise the stop if the frame is tilusbuild's or the patience is over; else set the timer."""
     name = "" if frame is None else str(frame.f_globals.get("__name__"))
     if name.partition(".")[0] == __name__.partition(".")[0] or time.monotonic() > _latest:
         raise StoppedError(number)
@@ -92,18 +98,20 @@ def _raise_in(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_again(alarm: int, frame: FrameType | None) -> None:
-    """Stop once more: by a message where signals are taken as messages now."""
+    """Repeat the stop. Inside of a `catch_signals` block its handler gets a message."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _within and _stopped_by is not None:
         handler: Any = signal.getsignal(_stopped_by)
-        takes_messages = callable(handler) and handler is not _raise
+        takes_messages = callable(handler) and handler is not _raise_stopped
         (handler if takes_messages else _raise_in)(_stopped_by, frame)
 
 
 @contextmanager
-def _unprinted() -> Iterator[None]:
-    """Within the block a stop is not printed: neither the interpreter that cannot raise it further
-    nor C code that has its own way to say so (`PyErr_Print`)."""
+def _hide_ignored_errors() -> Iterator[None]:
+    """Print nothing about a `StoppedError` that was swallowed in the block.
+
+    Otherwise the interpreter prints it as unraisable, and C code by `PyErr_Print`.
+    """
     unraisable, uncaught = sys.unraisablehook, sys.excepthook
 
     def drop(given: Any) -> None:
@@ -125,26 +133,28 @@ def _unprinted() -> Iterator[None]:
 
 @contextmanager
 def catch_signals(notify: Callable[[int], None]) -> Iterator[None]:
-    """Within the block, call `notify(number)` for the first signal, and end the process at the
-    second; `notify` must be safe in a handler. Off the main thread nothing is installed."""
+    """Call `notify(number)` on the first signal in the block. End the process at the second.
+
+    `notify` runs in a signal handler. Outside of the main thread nothing is installed.
+    """
     notified = False
 
     def handler(number: int, frame: FrameType | None) -> None:
         nonlocal notified
         if notified:
-            # Die of the signal itself, so that whoever waits for us sees which it was.
+            # The process dies of the signal itself, so that its parent sees which one it was.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         notified = True
         notify(number)
 
-    with _handled(handler, STOPPING):
+    with _install_handlers(handler, STOPPING):
         yield
 
 
 @contextmanager
-def _handled(
+def _install_handlers(
     handler: Callable[[int, FrameType | None], None], numbers: tuple[signal.Signals, ...]
 ) -> Iterator[None]:
     former = {}

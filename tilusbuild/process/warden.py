@@ -58,15 +58,15 @@ _CHUNK = 1 << 16
 _MAX_WAIT = 86400.0
 """Seconds: poll() takes no more milliseconds than an int holds, which is 25 days."""
 _SURVIVED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals with no effect on the warden: its life is that of its socket."""
+"""Signals that the warden ignores: it ends only with its socket."""
 
 
 class DisconnectedError(Exception):
-    """The client is gone."""
+    """The client has closed the socket or died."""
 
 
-class Output:
-    """The first and the last half of what a process prints, in bounded memory."""
+class CapturedOutput:
+    """The output of a process in bounded memory: of long output the first and the last half."""
 
     def __init__(self, limit: int) -> None:
         self._head_limit = limit // 2
@@ -75,31 +75,31 @@ class Output:
         self._tail = bytearray()
         self._dropped = 0
 
-    def add(self, data: bytes) -> None:
+    def add_data(self, data: bytes) -> None:
         room = self._head_limit - len(self._head)
         if room > 0:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
         if len(self._tail) > 2 * self._tail_limit + _CHUNK:
-            self._trim()
+            self._trim_tail()
 
-    def _trim(self) -> None:
+    def _trim_tail(self) -> None:
         excess = len(self._tail) - self._tail_limit
         if excess > 0:
             del self._tail[:excess]
             self._dropped += excess
 
-    def value(self) -> bytes:
-        self._trim()
+    def join_pieces(self) -> bytes:
+        self._trim_tail()
         if not self._dropped:
             return bytes(self._head + self._tail)
         gap = f"\n[... {self._dropped} bytes left out ...]\n"
         return bytes(self._head + gap.encode() + self._tail)
 
 
-class Child:
-    """A command that runs. `pid` is its process group too; a pipe that is closed is -1."""
+class RunningChild:
+    """A running command. `pid` is also its process group. `pipe` is -1 after it was closed."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Child:
         self.pid = pid
         self.pipe = pipe
         self.errors = errors
-        self.output = Output(limit)
+        self.output = CapturedOutput(limit)
         self.reports = reports
         self.started = time.monotonic()
         self.deadline = self.started + timeout if timeout > 0 else None
@@ -123,7 +123,7 @@ class Child:
 
 
 class Warden:
-    """The server's state and loop. `channel` is the socket; `client` the pid at its other end."""
+    """The spawn server. `channel` is its socket, `client` the pid at the other end."""
 
     def __init__(self, channel: int, client: int) -> None:
         import ctypes
@@ -133,14 +133,14 @@ class Warden:
         self._pid = os.getpid()
         self._channel = channel
         self._received = bytearray()
-        self._children: dict[int, Child] = {}
-        self._pipes: dict[int, Child] = {}
+        self._children: dict[int, RunningChild] = {}
+        self._pipes: dict[int, RunningChild] = {}
         self._client_is_gone = False
         self._token_end = -1
         self._token_path = b""
         self._tokens = b""
         self._restrict: Callable[[list[bytes], list[bytes]], None] | None = None
-        self._oom_score = compilers_oom_score()
+        self._oom_score = choose_oom_score()
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._poller = select.poll()
         self._poller.register(channel, select.POLLIN)
@@ -151,8 +151,8 @@ class Warden:
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         os.set_blocking(write_end, False)
-        # Handlers, not SIG_IGN: an exec puts a handler back to the default, and keeps an ignore.
-        # Who starts us in the background has us ignore a Ctrl-\; our children shall not.
+        # Handlers that do nothing, and not SIG_IGN: an exec resets handlers, and keeps SIG_IGN.
+        # A shell lets background processes ignore a Ctrl-\; the compilers should not inherit this.
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         for number in (*_SURVIVED, signal.SIGCHLD):
             signal.signal(number, lambda _number, _frame: None)
@@ -161,7 +161,10 @@ class Warden:
         return read_end
 
     def _watch_client(self, client: int) -> int:
-        """Return a handle on the client's life: a fork may hold the socket open after its death."""
+        """Return a descriptor that becomes readable when the client dies, or -1.
+
+        The socket alone is not enough: a fork of the client may keep its other end open.
+        """
         try:
             handle = os.pidfd_open(client)
         except (OSError, AttributeError):  # a kernel before 5.3, or a Python built on one
@@ -171,23 +174,23 @@ class Warden:
             raise DisconnectedError
         return handle
 
-    def serve(self) -> None:
-        """Work until the client is gone. Raises `DisconnectedError` then."""
+    def serve_client(self) -> None:
+        """Answer requests until the client is gone. Raises `DisconnectedError` then."""
         while True:
-            for descriptor, _ in self._poller.poll(self._patience()):
+            for descriptor, _ in self._poller.poll(self._milliseconds_to_deadline()):
                 if descriptor == self._channel:
-                    self._receive()
+                    self._receive_requests()
                 elif descriptor == self._wakeup:
                     os.read(self._wakeup, _CHUNK)
                 elif descriptor == self._client_handle:
                     raise DisconnectedError
                 elif descriptor in self._pipes:
                     self._read_output(self._pipes[descriptor])
-            self._reap()
-            self._expire()
+            self._reap_children()
+            self._kill_late()
 
-    def _patience(self) -> float | None:
-        """Milliseconds until the next time limit."""
+    def _milliseconds_to_deadline(self) -> float | None:
+        """Return the milliseconds until the next time limit; None without one."""
         deadlines = [
             c.deadline
             for c in self._children.values()
@@ -198,7 +201,7 @@ class Warden:
         left = max(0.0, min(deadlines) - time.monotonic())
         return min(left, _MAX_WAIT) * 1000 + 1
 
-    def _receive(self) -> None:
+    def _receive_requests(self) -> None:
         try:
             data = os.read(self._channel, _CHUNK)
         except OSError as error:
@@ -214,23 +217,26 @@ class Warden:
             payload = bytes(self._received[HEADER.size : end])
             del self._received[:end]
             if kind == HOLD:
-                self._hold(payload)
+                self._hold_tokens(payload)
             elif self._client_is_gone:
                 continue
             elif kind == RUN:
-                self._start(number, payload)
+                self._start_command(number, payload)
             elif kind == KILL:
                 self._kill_commands(number)
 
-    def _sandbox(self) -> Callable[[list[bytes], list[bytes]], None]:
-        """Return what confines a forked child; loaded before the fork, once."""
+    def _load_landlock(self) -> Callable[[list[bytes], list[bytes]], None]:
+        """Return the function that restricts a forked child's files.
+
+        It is imported once and before the fork: a child of a fork should run as little as possible.
+        """
         if self._restrict is None:
             sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-            self._restrict = importlib.import_module("landlock").restrict
+            self._restrict = importlib.import_module("landlock").restrict_files
             del sys.path[0]
         return self._restrict
 
-    def _send(self, kind: int, number: int, *payload: bytes) -> None:
+    def _send_frame(self, kind: int, number: int, *payload: bytes) -> None:
         body = b"".join(payload)
         view = memoryview(HEADER.pack(len(body), kind, number) + body)
         try:
@@ -239,7 +245,7 @@ class Warden:
         except OSError as error:
             raise DisconnectedError from error
 
-    def _start(self, number: int, payload: bytes) -> None:
+    def _start_command(self, number: int, payload: bytes) -> None:
         timeout, limit, reports, nice, *counts = REQUEST.unpack_from(payload)
         cwd, *strings = payload[REQUEST.size :].split(b"\0")
         argv, environment, readable, writable = (
@@ -247,7 +253,7 @@ class Warden:
         )
         confine: Callable[[], None] | None = None
         if readable or writable:
-            confine = partial(self._sandbox(), readable, writable)
+            confine = partial(self._load_landlock(), readable, writable)
         opened: list[int] = []
         try:
             opened += os.pipe()
@@ -257,22 +263,23 @@ class Warden:
         except OSError as error:
             for descriptor in opened:
                 os.close(descriptor)
-            self._send(REFUSED, number, REFUSAL.pack(error.errno or 0), argv[0])
+            self._send_frame(REFUSED, number, REFUSAL.pack(error.errno or 0), argv[0])
             return
         if pid == 0:
-            self._become(cwd, argv, environment, output, complaint, nice, confine)
+            self._exec_command(cwd, argv, environment, output, complaint, nice, confine)
         os.close(output)
         os.close(complaint)
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # as the child does: whoever is first
+            # Parent and child both do this, so that the group exists whichever of them runs first.
+            os.setpgid(pid, pid)
         os.set_blocking(pipe, False)
         os.set_blocking(errors, False)
-        child = Child(number, pid, pipe, errors, limit, timeout, reports)
+        child = RunningChild(number, pid, pipe, errors, limit, timeout, reports)
         self._children[pid] = child
         self._pipes[pipe] = child
         self._poller.register(pipe, select.POLLIN)
 
-    def _become(
+    def _exec_command(
         self,
         cwd: bytes,
         argv: list[bytes],
@@ -282,11 +289,15 @@ class Warden:
         nice: int,
         confine: Callable[[], None] | None,
     ) -> None:
-        """In the forked child: turn into the command, or say why not. Never returns."""
+        """Replace the forked child by the command, or write the error to `complaint`.
+
+        Never returns.
+        """
         subject = cwd
         try:
             os.setpgid(0, 0)
             self._prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            # The warden may have died between the fork and the call above.
             if os.getppid() != self._pid:
                 os._exit(127)
             os.dup2(self._null, 0)
@@ -307,33 +318,34 @@ class Warden:
         finally:
             os._exit(127)
 
-    def _read_output(self, child: Child) -> None:
+    def _read_output(self, child: RunningChild) -> None:
         try:
             data = os.read(child.pipe, _CHUNK)
         except BlockingIOError:
             return
         if data:
-            self._heard(child, data)
+            self._add_output(child, data)
         else:
             self._close_output(child)
 
-    def _heard(self, child: Child, data: bytes) -> None:
-        child.output.add(data)
+    def _add_output(self, child: RunningChild, data: bytes) -> None:
+        child.output.add_data(data)
         if child.reports:
-            self._send(PRINTED, child.number, data)
+            self._send_frame(PRINTED, child.number, data)
 
-    def _close_output(self, child: Child) -> None:
+    def _close_output(self, child: RunningChild) -> None:
         if child.pipe >= 0:
             self._poller.unregister(child.pipe)
             del self._pipes[child.pipe]
             os.close(child.pipe)
             child.pipe = -1
 
-    def _reap(self) -> None:
-        """Collect the dead; when no command is left, kill what the commands left behind."""
+    def _reap_children(self) -> None:
+        """Reap the children that have ended. After the last command kill what it left running."""
         while True:
             try:
-                # The zombie stays until its group is killed, so that no other group has its number.
+                # WNOWAIT keeps the zombie until its group is killed, so that no other process can
+                # get the number.
                 dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
@@ -343,29 +355,29 @@ class Warden:
             if child is None:
                 os.waitpid(dead.si_pid, 0)
             else:
-                self._finish(child)
+                self._finish_command(child)
         if not self._children:
-            kill_each(children_of_this_process())
+            kill_each(list_children())
 
-    def _finish(self, child: Child) -> None:
+    def _finish_command(self, child: RunningChild) -> None:
         kill_group(child.pid)
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.monotonic() - child.started
-        self._drain(child)
+        self._drain_pipe(child)
         try:
             refusal = os.read(child.errors, _CHUNK)
         except BlockingIOError:
             refusal = b""
         os.close(child.errors)
         if refusal:
-            self._send(REFUSED, child.number, refusal)
+            self._send_frame(REFUSED, child.number, refusal)
             return
         code = os.waitstatus_to_exitcode(status)
         result = RESULT.pack(code, seconds, usage.ru_maxrss * 1024, child.timed_out)
-        self._send(FINISHED, child.number, result, child.output.value())
+        self._send_frame(FINISHED, child.number, result, child.output.join_pieces())
 
-    def _drain(self, child: Child) -> None:
-        """Take what is in the pipe, in a bounded number of reads: an escapee may write for ever."""
+    def _drain_pipe(self, child: RunningChild) -> None:
+        """Read the rest of a pipe, at most 1 MiB: a process outside of the group may never stop."""
         for _ in range(1 + (1 << 20) // _CHUNK):
             if child.pipe < 0:
                 return
@@ -375,10 +387,10 @@ class Warden:
                 break
             if not data:
                 break
-            self._heard(child, data)
+            self._add_output(child, data)
         self._close_output(child)
 
-    def _expire(self) -> None:
+    def _kill_late(self) -> None:
         now = time.monotonic()
         for child in self._children.values():
             if child.deadline is not None and child.deadline <= now and not child.timed_out:
@@ -390,8 +402,8 @@ class Warden:
             if number in (EVERYTHING, child.number):
                 kill_group(child.pid)
 
-    def _hold(self, payload: bytes) -> None:
-        """Know what to give back, and open where to while the client is there to ask."""
+    def _hold_tokens(self, payload: bytes) -> None:
+        """Store the tokens to give back. Open their path now, while the client still exists."""
         path, _, self._tokens = payload.partition(b"\0")
         if self._token_end >= 0 and (path != self._token_path or not self._tokens):
             os.close(self._token_end)
@@ -400,25 +412,25 @@ class Warden:
             with contextlib.suppress(OSError):
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
                 self._token_end, self._token_path = os.open(path, flags), path
-            self._send(HELD, 0)
+            self._send_frame(HELD, 0)
 
     def give_tokens_back(self) -> None:
-        """What the client had in the end: its last words may not have been heard yet."""
+        """Write the client's tokens back to make. Requests that are still unread count."""
         self._client_is_gone = True
         os.set_blocking(self._channel, False)
         with contextlib.suppress(DisconnectedError):
             while True:
-                self._receive()
+                self._receive_requests()
         if self._token_end >= 0 and self._tokens:
             with contextlib.suppress(OSError):
                 os.write(self._token_end, self._tokens)
 
     def kill_everything(self) -> None:
-        """Kill every descendant and wait until the last one is gone."""
+        """Kill all descendants and wait until the last one is gone."""
         for pid in self._children:
             kill_group(pid)
         while True:
-            kill_each(children_of_this_process())
+            kill_each(list_children())
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
@@ -428,16 +440,16 @@ class Warden:
 
 
 _OOM_SCORE = "/proc/self/oom_score_adj"
-_MORE_LIKELY = 300
-"""Thousandths of memory by which a command counts as larger than it is: where memory runs out, the
-kernel is to kill a compile, which is tried again, and not the builder or the user's editor."""
+_OOM_SCORE_MARGIN = 300
+"""Added to a command's score, in thousandths of the memory. If memory runs out, the kernel should
+kill a compile, which is retried, and not the builder or the user's editor."""
 
 
-def compilers_oom_score() -> bytes:
-    """Return what a command of ours writes to `oom_score_adj`; nothing where that is not known."""
+def choose_oom_score() -> bytes:
+    """Return the text that a command writes to its `oom_score_adj`; b"" if ours is unknown."""
     try:
         with open(_OOM_SCORE, "rb") as file:
-            return b"%d" % min(1000, int(file.read()) + _MORE_LIKELY)
+            return b"%d" % min(1000, int(file.read()) + _OOM_SCORE_MARGIN)
     except (OSError, ValueError):
         return b""
 
@@ -458,19 +470,19 @@ def kill_each(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def children_of_this_process() -> list[int]:
-    """Return the pids of our children, orphans that fell to us included."""
+def list_children() -> list[int]:
+    """Return the pids of this process's children, with adopted orphans."""
     own = os.getpid()
     try:
         with open(f"/proc/{own}/task/{own}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
     except OSError:
-        return [pid for pid, parent, _ in processes() if parent == own]
+        return [pid for pid, parent, _ in list_processes() if parent == own]
 
 
-def processes() -> list[tuple[int, int, int]]:
-    """(pid, parent, session) of every process that /proc shows and that has not ended."""
-    found = []
+def list_processes() -> list[tuple[int, int, int]]:
+    """Return (pid, parent, session) of every process in /proc that has not ended."""
+    rows = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -481,8 +493,8 @@ def processes() -> list[tuple[int, int, int]]:
         except (OSError, ValueError):
             continue
         if state not in (b"Z", b"X"):
-            found.append((int(name), int(parent), int(session)))
-    return found
+            rows.append((int(name), int(parent), int(session)))
+    return rows
 
 
 def main() -> None:
@@ -492,11 +504,11 @@ def main() -> None:
     warden = None
     try:
         warden = Warden(channel, client)
-        warden.serve()
+        warden.serve_client()
     except DisconnectedError:
         pass
     except (OSError, MemoryError):
-        sys.exit(1)  # which kills all that runs, and our client says that we are gone
+        sys.exit(1)  # all commands are killed below; the client reports the warden's end
     finally:
         if warden is not None:
             warden.kill_everything()

@@ -23,10 +23,10 @@ from tilusbuild.process.base import (
     CancelledError,
     Command,
     CompletedCommand,
-    Elsewhere,
+    WorkerRun,
     start_thread,
 )
-from tilusbuild.process.warden import Output
+from tilusbuild.process.warden import CapturedOutput
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import ReapiBackend, blob_of, digest, in_batches, said, shown
 from tilusbuild.reapi.blobs import (
@@ -263,17 +263,17 @@ class RemoteExecutor:
         about = result.execution_metadata
         seconds = _between(about.execution_start_timestamp, about.execution_completed_timestamp)
         seconds = min(seconds, command.timeout or _MAX_LENGTH)
-        worker = Elsewhere(self._settings.address, worker_name(about.worker), answer.cached_result)
+        worker = WorkerRun(self._settings.address, worker_name(about.worker), answer.cached_result)
         return CompletedCommand(status, output, seconds, 0, timed_out, worker)
 
     def _output(self, result: reapi.ActionResult, limit: int) -> bytes:
-        kept = Output(limit)
+        kept = CapturedOutput(limit)
         for raw, named in (
             (result.stdout_raw, result.stdout_digest),
             (result.stderr_raw, result.stderr_digest),
         ):
             if raw or not named.size_bytes:
-                kept.add(raw)
+                kept.add_data(raw)
                 continue
             if (blob := blob_of(named)).size > _MAX_SAID:
                 raise BlobError(f"{blob.size} bytes of output")
@@ -281,8 +281,8 @@ class RemoteExecutor:
             if blob_for(printed) != blob:
                 raise self._wrong_digest()
             self.executed.add(outputs=blob.size)
-            kept.add(printed)
-        return kept.value()
+            kept.add_data(printed)
+        return kept.join_pieces()
 
     def _wrong_digest(self) -> RemoteTroubleError:
         return RemoteTroubleError(f"{self._settings.address}: an output is not what it says")

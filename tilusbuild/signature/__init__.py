@@ -1,14 +1,13 @@
-"""The call signature of a script: arguments in the kernel's order, read from the manifest's texts.
+"""The call signature of a script: arguments in the kernel's order, parsed from the manifest.
 
-An argument is a tensor (`f16*[m, k]`) or a scalar (`i32`, `f32`). An `i32` or `i64` scalar that a
-tensor names as a bare dimension is read off that tensor's shape, so the caller does not pass it.
-Dimensions may also be integers, constants of the script, and expressions over both. What leaves
-`signature` is consistent: every name in a shape is a dimension, another integer argument, or a
-declared constant.
+An argument is a tensor (`f16*[m, k]`) or a scalar (`i32`, `f32`). An `i32` or `i64` scalar whose
+name is a dimension in a tensor's shape is read off that shape, so the caller does not pass it.
+Dimensions may also be integers, constants of the script, and expressions over both. A `Signature`
+is consistent: every name in a shape is a dimension, another integer argument, or a constant.
 """
 
 from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature, SignatureError, Tile
-from tilusbuild.signature.parsing import parse_argument, resolve, signature
+from tilusbuild.signature.parsing import join_arguments, parse_argument, resolve_constants
 
 __all__ = [
     "ANY_SHAPE",
@@ -17,7 +16,7 @@ __all__ = [
     "Signature",
     "SignatureError",
     "Tile",
+    "join_arguments",
     "parse_argument",
-    "resolve",
-    "signature",
+    "resolve_constants",
 ]

@@ -1,5 +1,6 @@
-"""A signature as values: arguments in the kernel's order, their shapes and tensor maps, each with
-the one line of `program.txt` that states it whole.
+"""The values of a signature: arguments in the kernel's order, with shapes and tensor maps.
+
+Each argument has a canonical text: its line in `program.txt`, which the program's hash covers.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ ANY_SHAPE: tuple[Dim, ...] = ("...",)
 
 
 class SignatureError(Exception):
-    """An argument's text is wrong. `column` counts from 1 within that text."""
+    """The text of an argument is wrong. `column` counts from 1 within the text."""
 
     argument: str | None = None
-    """Its name, from where several are looked at."""
+    """The argument's name; None while one argument is parsed alone."""
 
     def __init__(self, message: str, column: int | None = None, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -31,8 +32,10 @@ class SignatureError(Exception):
 
 
 class Tile(Struct, frozen=True):
-    """What a tensor map is of: boxes of a tensor, as the tensor memory accelerator copies them. The
-    expressions are over constants; a width in bytes is 0 where there is none."""
+    """The parameters of a tensor map: the box of a tensor that one TMA copy moves.
+
+    Expressions depend on constants only. Interleave, swizzle and L2 promotion are bytes; 0: none.
+    """
 
     tensor: str
     box: tuple[Expr, ...]
@@ -43,10 +46,10 @@ class Tile(Struct, frozen=True):
     swizzle: Expr = parse_expression(0)
     l2_promotion: Expr = parse_expression(0)
     nan: bool = False
-    """Whether what is out of bounds reads as NaN; else it is zero."""
+    """Whether elements out of bounds read as NaN and not as zero."""
 
-    def substitute(self, known: Mapping[str, bool | int | float | str]) -> Tile:
-        """Return it with these names replaced by their values."""
+    def substitute_constants(self, known: Mapping[str, bool | int | float | str]) -> Tile:
+        """Return the tile with these names replaced by their values."""
         widths = ("interleave", "swizzle", "l2_promotion")
         return replace(
             self,
@@ -55,7 +58,7 @@ class Tile(Struct, frozen=True):
             **{name: getattr(self, name).substitute(known) for name in widths},
         )
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         """Return the canonical text."""
         words = [f"of {self.tensor} box {', '.join(e.canonical for e in self.box)}"]
         if self.element_strides:
@@ -77,44 +80,44 @@ class Argument(Struct, frozen=True):
     out: bool = False
     """Whether the kernel writes the tensor."""
     inout: bool = False
-    """Whether it reads it, too."""
+    """Whether the kernel also reads a tensor that it writes."""
     low: int | None = None
     high: int | None = None
     is_dimension: bool = False
     align: int | None = None
-    """Bytes that a tensor's address must be a multiple of; None asks for the element's size."""
+    """Alignment of a tensor's address in bytes; None: the size of an element."""
     optional: bool = False
-    """Whether a tensor may be None: its pointer is null then."""
+    """Whether a caller may pass None for a tensor. The kernel then gets a null pointer."""
     strides: tuple[str | int, ...] | None = None
-    """Of a tensor that need not be contiguous: what its strides are, in elements."""
+    """The strides of a tensor in elements: arguments or numbers. None: contiguous."""
     is_stride: bool = False
-    """Whether it is read off a tensor's strides."""
+    """Whether the launcher reads the value off a tensor's strides."""
     tile: Tile | None = None
-    """Of a tensor map, which the launcher makes."""
+    """The tile of a tensor map. The launcher makes the map."""
     is_parameter: bool = True
-    """Whether the kernel takes it, and not the launcher alone."""
+    """Whether the kernel has this parameter. Other arguments are used by the launcher only."""
     constant: str = ""
-    """The variable of the device code that it is copied to before a launch; "" for none."""
+    """The `__constant__` variable that the launcher copies the value to; "" for none."""
 
     @property
     def is_passed(self) -> bool:
-        """Whether a caller passes it: it is not read off a tensor."""
+        """Whether a caller passes the argument. Others follow from the tensors."""
         return not (self.is_dimension or self.is_stride or self.tile is not None)
 
     @property
     def is_tensor(self) -> bool:
         return self.dims is not None
 
-    def type_text(self) -> str:
-        """Return the type as a manifest would spell it: `f16*[m, k]`."""
+    def format_type(self) -> str:
+        """Return the type in the manifest's spelling: `f16*[m, k]`."""
         if self.dims is None:
             return self.dtype
         dims = (dim.canonical if isinstance(dim, Expr) else str(dim) for dim in self.dims)
         return f"{self.dtype}*[{', '.join(dims)}]"
 
-    def text(self) -> str:
-        """Return one line that states the whole argument, for `program.txt`."""
-        words = [f"{self.name}: {'in' * self.inout}{'out ' * self.out}{self.type_text()}"]
+    def format_text(self) -> str:
+        """Return the argument's line in `program.txt`."""
+        words = [f"{self.name}: {'in' * self.inout}{'out ' * self.out}{self.format_type()}"]
         if self.is_dimension:
             words.append("dimension")
         if self.low is not None or self.high is not None:
@@ -130,7 +133,7 @@ class Argument(Struct, frozen=True):
         if self.is_stride:
             words.append("stride")
         if self.tile is not None:
-            words.append(self.tile.text())
+            words.append(self.tile.format_text())
         if self.constant:
             words.append(f"constant {self.constant}")
         elif not self.is_parameter:
@@ -139,18 +142,18 @@ class Argument(Struct, frozen=True):
 
 
 class Signature(Struct, frozen=True):
-    """The arguments in the kernel's order; made by `signature` or `resolve`."""
+    """The arguments in the kernel's order. `join_arguments` and `resolve_constants` make it."""
 
     arguments: tuple[Argument, ...]
 
     @property
     def callable_arguments(self) -> tuple[Argument, ...]:
-        """Return what a caller passes, in order: the arguments that no tensor says."""
+        """Return the arguments that a caller passes, in order."""
         return tuple(argument for argument in self.arguments if argument.is_passed)
 
     @property
-    def valued(self) -> tuple[Argument, ...]:
-        """Return what a call has a value for: all but the tensor maps, which are made of them."""
+    def value_arguments(self) -> tuple[Argument, ...]:
+        """Return the arguments with a value in a call: all but the tensor maps."""
         return tuple(argument for argument in self.arguments if argument.tile is None)
 
     @property
@@ -160,12 +163,12 @@ class Signature(Struct, frozen=True):
 
     @property
     def constants(self) -> tuple[Argument, ...]:
-        """Return what is copied to variables of the device code, in order."""
+        """Return the arguments that are copied to `__constant__` variables, in order."""
         return tuple(argument for argument in self.arguments if argument.constant)
 
     @property
     def parameters(self) -> tuple[Argument, ...]:
-        """Return what a kernel takes, in order."""
+        """Return the kernel's parameters, in order."""
         return tuple(argument for argument in self.arguments if argument.is_parameter)
 
     @property
@@ -173,6 +176,6 @@ class Signature(Struct, frozen=True):
         """Return the arguments that are read off the tensors' shapes."""
         return tuple(argument for argument in self.arguments if argument.is_dimension)
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         """Return the canonical text: a line for each argument, each ended by a newline."""
-        return "".join(argument.text() + "\n" for argument in self.arguments)
+        return "".join(argument.format_text() + "\n" for argument in self.arguments)

@@ -1,6 +1,6 @@
-"""Arguments, read from the manifest's texts one by one, and joined to a signature.
+"""Parse the texts of arguments one by one, and join the arguments to a signature.
 
-Joining says which are dimensions and strides, and whether each name in a shape is known.
+Joining finds the arguments that are dimensions and strides, and checks the names in each shape.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ C_TYPES = {
     "int64_t": "i64", "size_t": "u64", "unsigned long": "u64", "unsigned long long": "u64",
     "uint64_t": "u64",
 }  # fmt: skip
-"""The dtype of a manifest, by its name in C."""
+"""The dtypes of a manifest, by the names of the types in C and CUDA."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TYPE = re.compile(r"\s*(?P<dtype>[A-Za-z_][A-Za-z0-9_]*)?\s*(?P<star>\*)?\s*(?P<shape>\[.*)?\s*\Z")
 
 
-def parse_argument(said: Argument) -> Argument:
-    """Return an argument whose `dtype` is the text of its type, with that read. Raises
-    `SignatureError` with the column within the text."""
-    text = said.dtype
-    said = replace(said, is_parameter=said.is_parameter and not said.constant)
-    if not _NAME.fullmatch(said.name):
-        raise SignatureError(f'"{said.name}" is not a name: use letters, digits and _')
+def parse_argument(declared: Argument) -> Argument:
+    """Parse the type of an argument, whose `dtype` is the text of a manifest: "f16*[m, k]".
+
+    Return the argument with its dtype and dimensions. Raises `SignatureError` with the column in
+    the text.
+    """
+    text = declared.dtype
+    declared = replace(declared, is_parameter=declared.is_parameter and not declared.constant)
+    if not _NAME.fullmatch(declared.name):
+        raise SignatureError(f'"{declared.name}" is not a name: use letters, digits and _')
     if is_struct(text):
-        return replace(said, dtype=_struct(said))
+        return replace(declared, dtype=_normalize_struct(declared))
     if "\n" in text or (match := _TYPE.match(text)) is None or match["dtype"] is None:
         raise SignatureError(f'"{text}" is not an argument type', 1, hint=_TYPE_HINT)
     dtype, dims = match["dtype"], None
@@ -65,16 +68,22 @@ def parse_argument(said: Argument) -> Argument:
         )
     else:
         dims = _parse_dims(text, match.start("shape"))
-    argument = replace(said, dtype=dtype, dims=dims)
+    argument = replace(declared, dtype=dtype, dims=dims)
     check_argument(argument)
     return argument
 
 
-def _struct(said: Argument) -> str:
-    if said.out or said.low is not None or said.align or said.optional or said.strides:
+def _normalize_struct(declared: Argument) -> str:
+    if (
+        declared.out
+        or declared.low is not None
+        or declared.align
+        or declared.optional
+        or declared.strides
+    ):
         raise SignatureError("a struct is passed by value, and takes only a type")
     try:
-        return struct_of(said.dtype).text()
+        return struct_of(declared.dtype).text()
     except ValueError as error:
         hint = (
             'as in "struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }": any pointer '
@@ -116,7 +125,7 @@ def _parse_dims(text: str, start: int) -> tuple[Dim, ...]:
 
 
 def split_at_commas(text: str, opening: str, closing: str) -> list[tuple[int, str]]:
-    """Return the pieces between the commas that no bracket encloses, each with its offset."""
+    """Return (offset, piece) for each piece between the commas outside of brackets."""
     pieces, depth, start = [], 0, 0
     for index, character in enumerate(text):
         depth += (character in opening) - (character in closing)
@@ -127,7 +136,10 @@ def split_at_commas(text: str, opening: str, closing: str) -> list[tuple[int, st
 
 
 def check_argument(argument: Argument) -> None:
-    """Check one argument by itself, its dtype known or still a constant's name."""
+    """Raise `SignatureError` for a mistake within one argument.
+
+    Its dtype may still be the name of a constant.
+    """
     known = DTYPES.get(argument.dtype)
     if argument.dims is None:
         if argument.out:
@@ -178,58 +190,61 @@ def _check_range(argument: Argument) -> None:
 _DIMENSION_TYPES = ("i32", "i64")
 
 
-def signature(arguments: Iterable[Argument], constants: Collection[str] = ()) -> Signature:
-    """Join arguments, and find those that are dimensions.
+def join_arguments(arguments: Iterable[Argument], constants: Collection[str] = ()) -> Signature:
+    """Return the signature of these arguments, with dimensions and strides marked as such.
 
-    `constants` are the names that `resolve` will later know: a shape may use them, and a string
-    among them may be a dtype. Raises `SignatureError` whose `argument` says which one is wrong.
+    `constants` are names whose values `resolve_constants` gets later: shapes may use them, and one
+    of them may stand for a dtype. Raises `SignatureError` with the name of the wrong argument.
     """
     declared = tuple(arguments)
     by_name: dict[str, Argument] = {}
-    filled: dict[str, str] = {}
+    argument_of_constant: dict[str, str] = {}
     for argument in declared:
-        with _about(argument):
+        with _name_in_errors(argument):
             if argument.name in by_name:
                 raise SignatureError("declared twice")
             if argument.name in constants:
                 raise SignatureError("is both an argument and a constant: rename one")
             by_name[argument.name] = argument
             _check_dtype(argument, constants)
-            if argument.constant in filled:
-                raise SignatureError(
-                    f'"{argument.constant}" is filled by "{filled[argument.constant]}" already'
-                )
+            if argument.constant in argument_of_constant:
+                other = argument_of_constant[argument.constant]
+                raise SignatureError(f'"{argument.constant}" is filled by "{other}" already')
             if argument.constant:
-                filled[argument.constant] = argument.name
-    bare = {dim for argument in declared for dim in argument.dims or () if isinstance(dim, str)}
-    always = {dim for argument in declared if not argument.optional for dim in argument.dims or ()}
+                argument_of_constant[argument.constant] = argument.name
+    dimension_names = {
+        dim for argument in declared for dim in argument.dims or () if isinstance(dim, str)
+    }
+    required_names = {
+        dim for argument in declared if not argument.optional for dim in argument.dims or ()
+    }
     strides: set[str] = set()
     for argument in declared:
-        with _about(argument):
-            _read_strides(argument, by_name, bare, strides)
-            _check_optional(argument, by_name, always)
-    marked = tuple(
+        with _name_in_errors(argument):
+            _add_strides(argument, by_name, dimension_names, strides)
+            _check_optional(argument, by_name, required_names)
+    arguments_with_roles = tuple(
         replace(
             argument,
             is_stride=argument.name in strides,
             is_dimension=argument.dims is None
-            and argument.name in bare
+            and argument.name in dimension_names
             and argument.dtype in _DIMENSION_TYPES,
         )
         for argument in declared
     )
-    for argument in marked:
-        with _about(argument):
+    for argument in arguments_with_roles:
+        with _name_in_errors(argument):
             for dim in argument.dims or () if argument.dims != ANY_SHAPE else ():
                 _check_dim(dim, by_name, constants)
             if argument.tile is not None:
                 _check_tile(argument, argument.tile, by_name)
-    return Signature(marked)
+    return Signature(arguments_with_roles)
 
 
 @contextmanager
-def _about(argument: Argument) -> Iterator[None]:
-    """Have an error say which argument is wrong."""
+def _name_in_errors(argument: Argument) -> Iterator[None]:
+    """Set the argument's name in a `SignatureError` that leaves the block."""
     try:
         yield
     except SignatureError as error:
@@ -257,10 +272,16 @@ def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument])
         raise SignatureError("a tensor map is made for the kernel")
 
 
-def _read_strides(
-    argument: Argument, by_name: Mapping[str, Argument], bare: Collection[Dim], found: set[str]
+def _add_strides(
+    argument: Argument,
+    by_name: Mapping[str, Argument],
+    dimension_names: Collection[Dim],
+    strides: set[str],
 ) -> None:
-    """Add the arguments that are read off a tensor's strides."""
+    """Add the names of an argument's strides to `strides`. Raises `SignatureError`.
+
+    A stride may be read off one tensor only: two tensors could disagree.
+    """
     for stride in argument.strides or ():
         if isinstance(stride, int):
             continue
@@ -270,16 +291,21 @@ def _read_strides(
                 f'stride "{stride}" is not an i32 or i64 argument',
                 hint=f'declare it among the arguments: {stride} = "i64"',
             )
-        if stride in found or stride in bare:
+        if stride in strides or stride in dimension_names:
             raise SignatureError(f'stride "{stride}" is read off more than one place')
-        found.add(stride)
+        strides.add(stride)
 
 
 def _check_optional(
-    argument: Argument, by_name: Mapping[str, Argument], always: Collection[Dim]
+    argument: Argument, by_name: Mapping[str, Argument], required_names: Collection[Dim]
 ) -> None:
     for dim in argument.dims or ():
-        if argument.optional and isinstance(dim, str) and dim in by_name and dim not in always:
+        if (
+            argument.optional
+            and isinstance(dim, str)
+            and dim in by_name
+            and dim not in required_names
+        ):
             message = f'dimension "{dim}" is not read off any tensor that is always passed'
             raise SignatureError(message)
 
@@ -289,12 +315,12 @@ def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
         return
     if argument.tile is not None:
         return
-    named = C_TYPES.get(argument.dtype)
+    known_dtype = C_TYPES.get(argument.dtype)
     raise SignatureError(
         f'"{argument.dtype}" is neither a dtype nor a constant of the script',
         1,
-        hint=f'that is "{named}" here'
-        if named
+        hint=f'that is "{known_dtype}" here'
+        if known_dtype
         else did_you_mean(argument.dtype, [*DTYPES, *constants]),
     )
 
@@ -314,18 +340,22 @@ def _check_dim(dim: Dim, by_name: Mapping[str, Argument], constants: Collection[
             )
         if other.dims is not None or integer_limits(other.dtype) is None:
             raise SignatureError(
-                f'dimension "{name}" is {other.type_text()}: a dimension is an integer argument'
+                f'dimension "{name}" is {other.format_type()}: a dimension is an integer argument'
             )
         if isinstance(dim, str) and other.dtype not in _DIMENSION_TYPES:
             raise SignatureError(f'dimension "{name}" is {other.dtype}: declare it as i32 or i64')
 
 
-def resolve(declared: Signature, constants: Mapping[str, bool | int | float | str]) -> Signature:
-    """Return the signature with every constant in it replaced by its value: dtypes known, shapes
-    over arguments only. Raises `SignatureError`."""
+def resolve_constants(
+    declared: Signature, constants: Mapping[str, bool | int | float | str]
+) -> Signature:
+    """Return the signature with all constants replaced by their values. Raises `SignatureError`.
+
+    Every dtype is known then, and shapes depend on arguments only.
+    """
     resolved = []
     for argument in declared.arguments:
-        with _about(argument):
+        with _name_in_errors(argument):
             dtype: object = argument.dtype
             other = is_struct(argument.dtype) or argument.tile is not None
             if argument.dtype not in (*DTYPES, POINTER) and not other:
@@ -341,7 +371,7 @@ def resolve(declared: Signature, constants: Mapping[str, bool | int | float | st
             known = replace(argument, dtype=str(dtype), dims=dims)
             check_argument(known)
             resolved.append(known)
-    return signature(resolved)
+    return join_arguments(resolved)
 
 
 def _resolve_dim(dim: Dim, constants: Mapping[str, bool | int | float | str]) -> Dim:
@@ -351,9 +381,9 @@ def _resolve_dim(dim: Dim, constants: Mapping[str, bool | int | float | str]) ->
     if isinstance(dim, str):
         if dim not in constants:
             return dim
-        said, value = dim, constants[dim]
+        text, value = dim, constants[dim]
     else:
-        said = dim.source
+        text = dim.source
         try:
             known = {name: constants[name] for name in dim.names if name in constants}
             rest = dim.substitute(known)
@@ -361,7 +391,7 @@ def _resolve_dim(dim: Dim, constants: Mapping[str, bool | int | float | str]) ->
                 return rest
             value = rest.evaluate({})
         except ExprError as error:
-            raise SignatureError(f"dimension {said}: {error.message}") from None
+            raise SignatureError(f"dimension {text}: {error.message}") from None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise SignatureError(f"dimension {said} is {value!r}, not a count")
+        raise SignatureError(f"dimension {text} is {value!r}, not a count")
     return value

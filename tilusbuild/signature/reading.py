@@ -1,8 +1,8 @@
-"""Kernels as a source or a template declares them: each `__global__` function, with its parameters.
+"""Find the kernels of a source or a template: each `__global__` function, with its parameters.
 
-No compiler runs and nothing is rendered, so what the text does not say for sure is not read: a
-kernel's `problem`, or a parameter without a `dtype`, is for a person. Each place in a text is one
-of the file. It takes time in proportion to the text.
+No compiler runs and nothing is rendered. Where the text alone does not decide, nothing is guessed:
+the kernel has a `problem`, or a parameter has no `dtype`, and the user writes it down. Offsets in a
+blanked text are offsets in the file. The time is proportional to the length of the text.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from msgspec import Struct
 
 from tilusbuild.signature.parsing import C_TYPES, split_at_commas
 
-# Each alternative begins with a letter of its own: only there is anything tried.
+# Every alternative begins with another letter, so that most positions fail at once.
 _SOURCE = (
     r"/(?P<comment>/(?:\\\n|[^\n])*|\*.*?\*/)"
     r'|R"(?P<raw>[^()\\\s]{0,16})\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"'
 )
-# One without an end goes to the next, or to the end of the text: else each reads all of the rest.
+# A tag without an end stops at the next tag or the end of the text. Otherwise each of n open tags
+# would read the whole rest of the text.
 _JINJA = (
     r"\{(?P<remark>#.*?(?:#\}|\Z))|\{(?P<value>\{(?:(?!\}\}|\{\{|;).)*\}\})"
     r"|\{(?P<tag>%.*?(?:%\}|\Z))"
@@ -27,7 +28,7 @@ _JINJA = (
 _IN_SOURCE = re.compile(_SOURCE, re.DOTALL)
 _IN_TEMPLATE = re.compile(f"{_JINJA}|{_SOURCE}", re.DOTALL)
 _VALUE, _TAG = "\1", "\2"
-"""What a text has in the place of Jinja: letters of no C++."""
+"""Replacements for Jinja's tags: characters that C++ does not have."""
 _CPU = re.compile(
     r"\{[{%](?:(?![%}]\}|\{[{%]).)*?\b(?:target\.kind|tilusbuild/portable)\b", re.DOTALL
 )
@@ -48,9 +49,12 @@ _TYPES = {*_WHOLE, "const", "float", "double", "void", "bool"}
 _OURS = {f"tb::{name}": name for name in ("f16", "bf16", "f8e4m3", "f8e5m2")}
 
 
-class Parameter(Struct, frozen=True):
-    """A parameter. `dtype` is that of a manifest, of a pointer that of its elements, or "void"; ""
-    where the text does not say it."""
+class KernelParameter(Struct, frozen=True):
+    """A parameter of a kernel.
+
+    `dtype` is the manifest's name for its type or, of a pointer, for the type of its elements;
+    "void", or "" if the text does not decide. `text` is the declaration.
+    """
 
     name: str
     dtype: str
@@ -59,17 +63,17 @@ class Parameter(Struct, frozen=True):
     text: str
 
 
-class Kernel(Struct, frozen=True):
-    """A `__global__` function. Its name is as a manifest has it: of C++, with `::`."""
+class DeclaredKernel(Struct, frozen=True):
+    """A `__global__` function. `name` is its name in a manifest: a C++ name contains `::`."""
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     start: int
-    """Where it begins in the text."""
+    """The offset of `__global__` in the text."""
     problem: str = ""
-    """Why it is not read."""
+    """Why a manifest has to declare the kernel; "" if it was read."""
     template: str = ""
-    """The parameters of the template that it is."""
+    """The template parameters of a C++ template; "" for a plain function."""
 
     @property
     def plain(self) -> str:
@@ -77,38 +81,48 @@ class Kernel(Struct, frozen=True):
         return self.name.rpartition("::")[2]
 
 
-def readable(source: str, *, jinja: bool) -> str:
-    """Return a text with blanks for its comments, and letters of no C++ for Jinja's tags."""
+def blank_comments(source: str, *, jinja: bool) -> str:
+    """Return the text with comments as blanks and Jinja's tags as `_VALUE` and `_TAG`.
 
-    def instead(found: re.Match[str]) -> str:
+    The length and the line breaks stay the same.
+    """
+
+    def replace_match(found: re.Match[str]) -> str:
         kind = found.lastgroup or ""
         mark = {"comment": " ", "remark": " ", "value": _VALUE, "tag": _TAG}.get(kind)
         if mark is None:
             return found[0]
         return "\n".join(mark * len(line) for line in found[0].split("\n"))
 
-    return (_IN_TEMPLATE if jinja else _IN_SOURCE).sub(instead, source)
+    return (_IN_TEMPLATE if jinja else _IN_SOURCE).sub(replace_match, source)
 
 
 def has_cpu_branch(template: str) -> bool:
-    """Return whether a template asks what kind of target it is rendered for."""
+    """Return whether a template has a branch on the kind of its target."""
     return bool(_CPU.search(template))
 
 
-def kernels(text: str) -> list[Kernel]:
-    """Return the kernels of a readable text."""
-    starts, named = _marks(text)
-    return [_kernel(text, start, scopes, named) for start, scopes in starts]
+def find_kernels(text: str) -> list[DeclaredKernel]:
+    """Return the kernels of a text from `blank_comments`."""
+    starts, named = _scan_declarations(text)
+    return [_read_kernel(text, start, scopes, named) for start, scopes in starts]
 
 
-def aliases(text: str) -> dict[str, str]:
-    """Return what a readable text names types by; "" where several places do, or one in braces."""
-    return _marks(text)[1]
+def find_aliases(text: str) -> dict[str, str]:
+    """Return the types that a blanked text gives other names, by name.
+
+    The type is "" for a name with several declarations, or one inside of braces: which one counts
+    is not decided by the text alone.
+    """
+    return _scan_declarations(text)[1]
 
 
-def _marks(text: str) -> tuple[list[tuple[int, list[str]]], dict[str, str]]:
-    """Return where kernels begin, each with what is open there: `extern "C"`, namespaces by name
-    ("namespace" for none), "" for other braces; and the aliases."""
+def _scan_declarations(text: str) -> tuple[list[tuple[int, list[str]]], dict[str, str]]:
+    """Return the offsets of kernels with their scopes, and the aliases.
+
+    A scope is an enclosing brace: `extern "C"`, the name of a namespace ("namespace" without a
+    name), or "" for any other.
+    """
     starts, named, scopes = list[tuple[int, list[str]]](), dict[str, str](), list[str]()
     for each in _MARK.finditer(text):
         name = each["macro"] or each["name"] or each["alias"]
@@ -126,12 +140,14 @@ def _marks(text: str) -> tuple[list[tuple[int, list[str]]], dict[str, str]]:
     return starts, named
 
 
-def _kernel(text: str, start: int, scopes: list[str], named: Mapping[str, str]) -> Kernel:
+def _read_kernel(
+    text: str, start: int, scopes: list[str], named: Mapping[str, str]
+) -> DeclaredKernel:
     name, inside, at = "", None, start
     while inside is None and (head := _HEAD.match(text, at)):
         at = head.end()
         if head[2]:  # the parameters, or those of an attribute, or of a macro
-            end = _closed(text, at)
+            end = _find_closing_parenthesis(text, at)
             if text[end : end + 200].lstrip()[:1] in ("{", ";"):
                 name, inside = head[1], text[at : end - 1]
             at = end
@@ -151,17 +167,17 @@ def _kernel(text: str, start: int, scopes: list[str], named: Mapping[str, str]) 
         problem = f'the parameters of "{name}" depend on {"a tag" if _TAG in inside else "macros"}'
     elif "namespace" in outer:
         problem = f'"{name}" is in a namespace without a name'
-    return Kernel(
+    return DeclaredKernel(
         name if is_c else "::".join([*outer, name]) if outer else f"::{name}",
-        tuple(parameter(each, named) for each in inner),
+        tuple(read_parameter(each, named) for each in inner),
         start,
         problem,
         template[1] if template else "",
     )
 
 
-def _closed(text: str, at: int) -> int:
-    """Return where the parenthesis that was opened before `at` ends."""
+def _find_closing_parenthesis(text: str, at: int) -> int:
+    """Return the offset after the parenthesis that closes the one opened before `at`."""
     depth = 1
     for found in re.compile(r"[()]").finditer(text, at):
         depth += 1 if found[0] == "(" else -1
@@ -170,26 +186,26 @@ def _closed(text: str, at: int) -> int:
     return len(text)
 
 
-def parameter(text: str, named: Mapping[str, str]) -> Parameter:
-    """Return a parameter as C++ has it; `named` has what the source names types by itself."""
+def read_parameter(text: str, named: Mapping[str, str]) -> KernelParameter:
+    """Return the parameter of a C++ declaration. `named` has the source's own names of types."""
     shown = " ".join(text.replace(_VALUE, "").split())
     match = _PARAMETER.fullmatch(_DROPPED.sub(" ", text.partition("=")[0]))
     if match is None or match[3] in _TYPES:
         last = (re.findall(r"[A-Za-z_]\w*", text.partition("=")[0].partition("[")[0]) or [""])[-1]
         pointer, const = "*" in text or "[" in text, "const" in text.split("*")[0].split()
-        return Parameter("" if last in _TYPES else last, "", pointer, const, shown)
+        return KernelParameter("" if last in _TYPES else last, "", pointer, const, shown)
     words, seen = match[1].split(), set[str]()
     while (own := " ".join(w for w in words if w != "const")) in named and own not in seen:
         seen.add(own)
         words = [*named[own].split(), *(word for word in words if word == "const")]
     is_pointer = bool(match[2] or match[4])
-    dtype = _dtype([word.removeprefix("std::") for word in words if word != "const"])
+    dtype = _find_dtype([word.removeprefix("std::") for word in words if word != "const"])
     if (match[2] and match[4]) or (dtype == "void" and not is_pointer):
         dtype = ""
-    return Parameter(match[3], dtype, is_pointer, "const" in words, shown)
+    return KernelParameter(match[3], dtype, is_pointer, "const" in words, shown)
 
 
-def _dtype(words: list[str]) -> str:
+def _find_dtype(words: list[str]) -> str:
     if _WHOLE.issuperset(words) and len(words) > 1:
         kept = [word for word in words if word not in ("int", "signed")]
         words = sorted(kept, key=lambda word: word != "unsigned") or ["int"]

@@ -169,7 +169,7 @@ def _sandbox(environment: Mapping[str, str]) -> Finding:
     gives = "a compile cannot open files that its hash does not cover; else they are checked"
     if not sandbox_wanted(environment):
         return Finding("sandbox", "warning", f"switched off by {SANDBOX}", gives)
-    if not (offered := landlock.version()):
+    if not (offered := landlock.find_version()):
         detail = "the kernel, or the container, offers no Landlock"
         return Finding("sandbox", "warning", detail, gives, "Linux 5.13 has Landlock")
     return Finding("sandbox", "ok", f"Landlock {offered}", gives)

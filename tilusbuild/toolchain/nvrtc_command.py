@@ -150,7 +150,7 @@ def _held(landlock: Any, read: list[str], write: list[str], work: Callable[[], A
 
     def run() -> None:
         try:
-            landlock.restrict(read, write)
+            landlock.restrict_files(read, write)
             answers.append(work())
         except Exception as error:
             answers.append(error)

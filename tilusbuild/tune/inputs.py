@@ -142,7 +142,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
     """Return the dimensions that sizes give. Raises `InputError` for one that is missing or outside
     its range, and for a name that no argument has a size or a value for."""
     given: list[str] = []
-    for argument in signature.valued:
+    for argument in signature.value_arguments:
         if is_struct(argument.dtype):
             given += [name for _, name in _places(argument)]  # `p.alpha`, `p.strides[0]`
         elif not argument.is_tensor and not argument.is_stride:
@@ -154,7 +154,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
                 hint=did_you_mean(name, given) or "its arguments are all read off the tensors",
             )
     dims = {a.name: _dimension(a, sizes, signature) for a in signature.dimensions}
-    for argument in signature.valued:
+    for argument in signature.value_arguments:
         if is_struct(argument.dtype):
             _check_members(argument, sizes)
         elif argument.dtype == POINTER and sizes.get(argument.name) != 0:

@@ -126,7 +126,7 @@ def prepare_case(
     os.makedirs(directory)
     arguments = []
     off = inputs.read_off(signature, {a.name: sizes[a.name] for a in signature.dimensions})  # type: ignore[misc]
-    for declared in signature.valued:
+    for declared in signature.value_arguments:
         value = made[declared.name] if declared.name in made else off[declared.name]
         if not declared.is_tensor:
             given = _scalar(inputs.passed(declared, value))

@@ -217,7 +217,7 @@ class CommandRun:
         printed: Callable[[str], None],
         ended: Callable[[CommandEnded], None],
     ) -> None:
-        self._scope = runner.scope()
+        self._scope = runner.open_scope()
         self._command = command
         self._directory = directory
         self._environment = environment

@@ -20,7 +20,7 @@ from watchdog import events
 from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
-from tilusbuild.process.base import starting_threads
+from tilusbuild.process.base import convert_thread_errors
 from tilusbuild.runtime.where import is_within
 from tilusbuild.watch.dependencies import is_editor_temp_file
 
@@ -125,7 +125,7 @@ class Observer:
             self._observer.join()
 
     def _schedule(self, path: str, key: tuple[object, ...]) -> None:
-        with suppress(OSError), starting_threads():
+        with suppress(OSError), convert_thread_errors():
             watch = self._started().schedule(
                 self._handler, path, recursive=bool(key[0]), event_filter=_CHANGES
             )
@@ -134,7 +134,7 @@ class Observer:
     def _started(self) -> BaseObserver:
         if self._observer is None:
             observer = NativeObserver()
-            with starting_threads():
+            with convert_thread_errors():
                 observer.start()
             self._observer = observer
         return self._observer

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.arch import gencode
+from tilusbuild.arch import format_gencode
 from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
 from tilusbuild.compile.model import HERE, OBJECT, SOURCE, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.pipelines.cpu import MAPPED, Cpu
@@ -64,7 +64,7 @@ class ObjectNvcc(NvccPipeline):
         device: tuple[str, ...] = ()
         code: tuple[str, ...] = ("-x", recipe.part.language)
         if recipe.part.language == "cu":
-            code = gencode(recipe.archs, ptx=recipe.ptx)
+            code = format_gencode(recipe.archs, ptx=recipe.ptx)
             device = (*_KEEP, "-rdc=true") if recipe.part.rdc else _KEEP
             device += _seed(recipe)
         compiler = self.nvcc(recipe, "-c", code)
@@ -174,7 +174,7 @@ def _device_link(recipe: Recipe) -> Iterator[Step]:
     if recipe.part.rdc:
         # It compiles a stub, whose name would be in the library.
         how = ("-ccbin", "{cxx}", "-dlink", "-Xcompiler", "-fPIC", *_KEEP)
-        archs = gencode(recipe.archs, ptx=recipe.ptx)
+        archs = format_gencode(recipe.archs, ptx=recipe.ptx)
         words = (DEVICE_LINKER, *how, *archs, *_inputs(recipe), "-o", _DEVICE_OBJECT)
         yield Step("device link", words, _DEVICE_OBJECT)
 

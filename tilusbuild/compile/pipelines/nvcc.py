@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from tilusbuild.arch import codes, gencode
+from tilusbuild.arch import format_gencode, list_codes
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.geometry import program_source
 from tilusbuild.compile.launcher import HOST_LAUNCHER, KERNEL_LAUNCHER
@@ -190,7 +190,7 @@ class NvccPipeline(Pipeline):
         """Run nvcc once for device and host, and keep its intermediate files."""
         # From the recipe, not from its steps: those for line information have one architecture
         # each, and begin with PTX.
-        source = (*self.nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx)), SOURCE)
+        source = (*self.nvcc(recipe, "-c", format_gencode(recipe.archs, ptx=recipe.ptx)), SOURCE)
         os.mkdir(os.path.join(dump.work, _KEPT))
         argv = (*source, "-lineinfo", "-keep", "-keep-dir", _KEPT, "-o", "kept.o")
         dump.run(Step("compile for host and device, with line numbers", argv, "kept.o"))
@@ -239,7 +239,7 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         if has_line_info(recipe) or kernel_names.is_looked_up(recipe):
             return self._by_way_of_ptx(recipe, image)
         mode = "-cubin" if image.endswith(".cubin") else "-fatbin"
-        code = gencode(recipe.archs, ptx=recipe.ptx)
+        code = format_gencode(recipe.archs, ptx=recipe.ptx)
         return [Step("device", (*self.nvcc(recipe, mode, code), SOURCE, "-o", image), image)]
 
     def _by_way_of_ptx(self, recipe: Recipe, image: str) -> list[Step]:
@@ -249,10 +249,10 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         # new names lead to no file, and do not depend on the toolkit's directory.
         made: list[Step] = []
         images: list[str] = []
-        for arch, with_ptx in codes(recipe.archs, ptx=recipe.ptx):
+        for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
             stem = "program" if image.endswith(".cubin") else arch.name
             ptx, cubin = f"{stem}.ptx", f"{stem}.cubin"
-            single = gencode([arch], ptx=False)
+            single = format_gencode([arch], ptx=False)
             to_ptx = self.nvcc(recipe, "-ptx", ("-arch", arch.virtual))
             of_unit = ("-optf", kernel_names.ENTRY_FILE) if recipe.unit else ()
             own = (*self.nvcc(recipe, "-cubin", single), *of_unit)
@@ -334,7 +334,7 @@ class HostPipeline(NvccPipeline):
 
     def commands(self, recipe: Recipe) -> list[Step]:
         options = ("-Xcompiler", f"-fPIC,-march={host_march(recipe)},-frandom-seed=0")
-        compiler = self.nvcc(recipe, "-c", gencode(recipe.archs, ptx=recipe.ptx))
+        compiler = self.nvcc(recipe, "-c", format_gencode(recipe.archs, ptx=recipe.ptx))
         link = recipe.link or Link()
         words = link_words(recipe.options.cudart, linker_options(link, EXPORT_FLAGS))
         libs = (DRIVER[0], *_link_flags(recipe), *linked_libs(link), DRIVER[1], "-ldl")

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tilusbuild.arch import codes
+from tilusbuild.arch import list_codes
 from tilusbuild.compile.kernel_names import SYMBOL_FILE, anchored, is_cpp
 from tilusbuild.compile.model import (
     HERE,
@@ -205,7 +205,7 @@ class KernelNvrtc(KernelPipeline):
         """Return one compile for each architecture, to a cubin and, if it is kept, its PTX."""
         made: list[Step] = []
         images: list[str] = []
-        for arch, with_ptx in codes(recipe.archs, ptx=recipe.ptx):
+        for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
             number = arch.name.removeprefix("sm_")
             stem = "program" if image.endswith(".cubin") else arch.name
             outputs = [f"{stem}.cubin"]
@@ -277,7 +277,7 @@ class KernelNvrtc(KernelPipeline):
 
     def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the PTX of each architecture, which a compile to a cubin does not keep."""
-        for name in (arch.name for arch, _ in codes(recipe.archs, ptx=recipe.ptx)):
+        for name in (arch.name for arch, _ in list_codes(recipe.archs, ptx=recipe.ptx)):
             argv = _compile(recipe, name, [f"{name}.cubin", f"{name}.ptx"])
             if dump.run(Step("dump", argv, f"{name}.ptx")):
                 dump.copy(f"{name}.ptx", f"{name}.ptx")

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import tilusbuild
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Command
-from tilusbuild.process.local import LocalRunner, signal_name
+from tilusbuild.process.local import LocalRunner, name_signal
 from tilusbuild.process.resident import Resident
 from tilusbuild.runtime.device import Device, cpu
 from tilusbuild.runtime.regular import open_regular
@@ -122,7 +122,7 @@ class DeviceBench:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.release()
-            worker.over.wait()
+            worker.ended.wait()
 
     def check(self, case: Case, program: Candidate, number: int) -> Answer:
         seconds = min(_SOAK, self._limit / 4) if number else 0.0
@@ -170,7 +170,7 @@ class DeviceBench:
 
     def _fresh(self) -> Resident:
         self.close()
-        self._worker = Resident(self._runner.scope(), self._command.argv, self._command)
+        self._worker = Resident(self._runner.open_scope(), self._command.argv, self._command)
         self._case, self._used = None, False
         return self._worker
 
@@ -187,7 +187,7 @@ class DeviceBench:
         `WorkerUnusableError`."""
         command = replace(self._command, timeout=limit)
         try:
-            answer, stays = worker.ask(command, (json.dumps(request),))
+            answer, stays = worker.send_request(command, (json.dumps(request),))
         except OSError as error:
             raise WorkerUnusableError(
                 f"the process that measures does not answer: {error.strerror}"
@@ -195,7 +195,7 @@ class DeviceBench:
         if answer.timed_out:
             return {"status": TIMEOUT, "why": f"no answer in {limit:.3g} s"}
         if not stays:
-            name = signal_name(answer.status)
+            name = name_signal(answer.status)
             last = answer.output.decode(errors="replace").strip().splitlines()[-1:]
             how = f"killed by {name}" if name else f"exit status {answer.status}"
             return {"status": CRASH, "why": ": ".join([how, *last])}
