@@ -57,6 +57,8 @@ if gone in ("oci", "kernels"):
     run("package", "--as-built", "--format", gone, status=2)
 if gone == "signing":
     run("verify", "../dist/" + os.listdir("../dist")[0], "--key", "pem", status=2)
+if gone == "embed":
+    run("dispatch", "build", "axpby", "-t", "cpu", status=2)
 if gone == "jit":
     assert not hasattr(tilusbuild, "KernelCache")
 (package,) = os.listdir("../dist")

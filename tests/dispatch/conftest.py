@@ -7,7 +7,7 @@ import pytest
 
 from support.marks import Marks, built, copied
 from tilusbuild.cache.tree import Tree
-from tilusbuild.dispatch import dispatcher
+from tilusbuild.embed import dispatcher
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
 
@@ -23,6 +23,6 @@ def refreshed(copied: Marks) -> Any:
             request = ToolchainRequest(needs_cuda=False)
             toolchain = discover(request, dict(os.environ), runner, DigestMemory())
             script = copied.script(name, **params)
-            return dispatcher.refresh(Tree(str(copied.cache)), script, toolchain, runner)
+            return dispatcher.refresh(Tree(str(copied.cache)), script, lambda: toolchain, runner)
 
     return make

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.marks import Marks, record
-from tilusbuild.dispatch.csource import NoDispatcherError, sources
+from tilusbuild.embed.csource import NoDispatcherError, sources
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import cpu
 from tilusbuild.runtime.errors import LoadError

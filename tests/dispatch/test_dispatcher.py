@@ -1,7 +1,6 @@
 """The C dispatcher decides as the runtime does, and a program in C needs nothing else."""
 
 import ctypes
-import hashlib
 import os
 import shutil
 import subprocess
@@ -15,13 +14,11 @@ import pytest
 import tilusbuild
 from support.marks import Marks, record
 from support.processes import run_to_end
-from tilusbuild.dispatch import dispatcher
-from tilusbuild.dispatch.csource import NoDispatcherError, sources
+from tilusbuild.embed import dispatcher
+from tilusbuild.embed.csource import NoDispatcherError, sources
 from tilusbuild.runtime.device import cpu
-from tilusbuild.runtime.errors import CorruptCacheError
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import launcher
-from tilusbuild.runtime.sealed import seal, unseal
 from tilusbuild.runtime.tables import TableEntry
 
 MAIN = """\
@@ -158,53 +155,17 @@ def ran(kernel: Any, n: int) -> int:
     return round(float(kernel(np.zeros(n, "float32"))[-1]))
 
 
-def test_a_kernel_calls_through_it(copied: Marks) -> None:
-    kernel = tilusbuild.load("mark", where=copied.cache)
-    before = kernel._direct
-    assert before is None
-    assert [ran(kernel, n) for n in (9, 4, 9, 3)] == [1, 2, 1, 2]
-    assert kernel._direct is not None
-    with pytest.raises(TypeError, match="expected f32"):
-        kernel(np.zeros(9, "float32"), np.zeros(9))
-
-
 def test_where_nothing_is_to_be_chosen_the_program_itself_is_called(built: Marks) -> None:
     kernel = Kernel([built.script("mark")._replace(rules=())])
     assert [ran(kernel, n) for n in (3, 9)] == [1, 1]
     assert kernel._direct is launcher(built.script("mark"), 1, None)
 
 
-def test_a_dispatcher_whose_bytes_were_changed(copied: Marks) -> None:
-    library = Path(copied.script("mark").path, "dispatch", "libmark.so")
-    data = bytearray(library.read_bytes())
-    data[-40] ^= 1
-    library.write_bytes(data)
-    with pytest.raises(CorruptCacheError, match="libmark"):
-        tilusbuild.load("mark", where=copied.cache)(np.zeros(9, "float32"))
-
-
-def test_one_of_another_table_or_other_programs_is_left_alone(copied: Marks) -> None:
+def test_the_nearest_key_is_reported_once(copied, caplog) -> None:
     script = copied.script("mark")
     record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
-    kernel = tilusbuild.load("mark", where=copied.cache)
-    assert (ran(kernel, 9), ran(kernel, 9)) == (3, 3)
-    assert kernel._direct is None
-    for name in ("json", "txt"):
-        Path(script.path, f"dispatch_table.{name}").unlink()
-    assert ran(tilusbuild.load("mark", where=copied.cache), 9) == 1
-    shutil.rmtree(copied.cache / "programs" / script.programs[1])
-    kernel = tilusbuild.load("mark", where=copied.cache)
-    assert (ran(kernel, 9), ran(kernel, 9)) == (0, 0)
-    assert kernel._direct is None
-
-
-def test_the_nearest_key_is_reported_once(copied, refreshed, caplog) -> None:
-    script = copied.script("mark")
-    record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
-    refreshed()
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert ran(kernel, 10) == 3
-    assert kernel._direct is not None
     assert caplog.messages == []
     assert [ran(kernel, n) for n in (100, 1000, 10_000)] == [3, 3, 3]
     assert len(caplog.messages) == 1
@@ -217,29 +178,3 @@ def test_no_dispatcher_without_a_program(copied: Marks) -> None:
     (copied.cache / "programs").mkdir()
     with pytest.raises(NoDispatcherError, match="no program"):
         sources(script, ())
-
-
-def test_one_made_again_at_its_path_is_not_taken_for_the_old_one(copied, refreshed) -> None:
-    script = copied.script("mark")
-    assert ran(tilusbuild.load("mark", where=copied.cache), 100) == 1
-    record(script, cpu().fingerprint(script.hash), [TableEntry((96,), 3, "measured", None)])
-    refreshed()
-    kernel = tilusbuild.load("mark", where=copied.cache)
-    assert [ran(kernel, 96), ran(kernel, 96)] == [3, 3]
-
-
-@pytest.mark.parametrize("damage", ["no library", "no symbol"])
-def test_python_selects_where_it_cannot_be_loaded(copied: Marks, damage: str) -> None:
-    directory = Path(copied.script("mark").path, "dispatch")
-    library = directory / "libmark.so"
-    if damage == "no library":
-        library.write_bytes(b"a mount without leave to execute comes to the same")
-    else:
-        subprocess.run(
-            ["gcc", "-shared", "-xc", "-", "-o", library], input=b"int nothing;", check=True
-        )
-    facts = unseal((directory / "dispatch.json").read_bytes())
-    facts["library"]["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
-    (directory / "dispatch.json").write_bytes(seal(facts))
-    kernel = tilusbuild.load("mark", where=copied.cache)
-    assert [ran(kernel, n) for n in (4, 9, 4)] == [2, 1, 2]

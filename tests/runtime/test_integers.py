@@ -88,17 +88,12 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Cal
     """For each script the ways to call it, by their names."""
     files = {"tilus.toml": MANIFEST, "taken.cpp.j2": TEMPLATE, ".git": ""}
     project = Project.built(tmp_path_factory.mktemp("integers"), files)
-    bare = project.copy(tmp_path_factory.mktemp("bare") / "copy")
-    for path in bare.cache.glob("scripts/*/*/dispatch"):
-        shutil.rmtree(path)
     found: dict[str, dict[str, Call]] = {}
     for script in DISPATCH:
-        ways: dict[str, Call] = {}
-        for name, place in (("C dispatcher", project.cache), ("Python", bare.cache)):
-            kernel = tilusbuild.load(script, where=place)
-            ways[name] = lambda values, kernel=kernel: taken(kernel, values)  # type: ignore[misc]
-        program = ways_to(project.cache, script, kernel)
-        found[script] = {**ways, **program}
+        kernel = tilusbuild.load(script, where=project.cache)
+        ways = ways_to(project.cache, script, kernel)
+        ways["Python"] = lambda values, kernel=kernel: taken(kernel, values)  # type: ignore[misc]
+        found[script] = ways
     return found
 
 

@@ -51,7 +51,7 @@ IN_OURS = {
     "builder/compiler.py",
     "compile/declared.py",
     "compile/program.py",
-    "dispatch/dispatcher.py",
+    "embed/dispatcher.py",
     "package/rebuild.py",
     "reapi/execute.py",
     "remote/arriving.py",

@@ -189,15 +189,16 @@ class _Dispatch:
         self._refused: dict[str, Mapping[str, Refusal]] = {}
 
     def after(self, path: str, instance: PlannedInstance) -> None:
-        """Raises as `dispatcher.after_build`."""
+        """Raises as `refresh_script`."""
         # Imported only here: after most edits no directory changes, and the start should be quick.
-        from tilusbuild.dispatch import dispatcher, latency
+        from tilusbuild.dispatch import latency
+        from tilusbuild.dispatch.refresh import refresh_script
 
         siblings = os.path.dirname(path)
         if siblings not in self._refused:
             self._refused[siblings] = latency.gathered(siblings)
         project = self._project
-        dispatcher.after_build(
+        refresh_script(
             project.cache,
             path,
             project.manifest,
@@ -229,9 +230,9 @@ def _publish_script(
         with project.cache.in_use():
             path = publish_script(project.cache, *content())
     if dispatch is None:
-        from tilusbuild.dispatch.dispatcher import keep_tables
+        from tilusbuild.dispatch.refresh import refresh_tables
 
-        keep_tables(path)
+        refresh_tables(path)
         return
     try:
         dispatch.after(path, instance)

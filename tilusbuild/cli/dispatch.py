@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -165,11 +166,14 @@ def _coverage(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int
 
 
 def _build(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchOverview]) -> int:
-    from tilusbuild.dispatch.dispatcher import refresh
+    from tilusbuild.dispatch.refresh import can_make_dispatchers, refresh_dispatcher
+    from tilusbuild.errors import input_error
 
-    toolchain = project.toolchain(cuda=False)
+    if not can_make_dispatchers():
+        raise input_error("this tilusbuild was installed without the part that makes C dispatchers")
+    find_toolchain = partial(project.toolchain, cuda=False)
     for look in looks:
-        made = refresh(project.cache, look.script, toolchain, project.runner)
+        made = refresh_dispatcher(project.cache, look.script, find_toolchain, project.runner)
         if not arguments.json:
             print(made or f"{look.script.label}: cannot have a C dispatcher")
     return _summary(arguments, looks)

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from tilusbuild.cache.layout import DISPATCH
-from tilusbuild.dispatch.csource import NoDispatcherError
-from tilusbuild.dispatch.dispatcher import is_current
-from tilusbuild.errors import input_error
+from tilusbuild.dispatch.refresh import can_make_dispatchers, has_current_dispatcher
+from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.model import PlanSelection, chosen_pairs, script_of
@@ -109,9 +108,10 @@ class DispatchOverview(Struct, frozen=True):
         try:
             self.coverage()
             has_dispatcher = os.path.isdir(os.path.join(self.script.path, DISPATCH))
-            if self.trouble is None and has_dispatcher and not is_current(self.script):
+            is_usable = self.trouble is None and has_dispatcher and can_make_dispatchers()
+            if is_usable and not has_current_dispatcher(self.script):
                 yield f"the C dispatcher was built from other tables: {_MAKE} builds it again"
-        except (LoadError, NoDispatcherError) as error:
+        except (LoadError, TilusbuildError) as error:
             yield str(error)
 
 

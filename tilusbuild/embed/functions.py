@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tilusbuild.compile.launcher_tables import c_string
-from tilusbuild.dispatch.csource import symbol
-from tilusbuild.dispatch.dispatcher import library_name
+from tilusbuild.embed.csource import symbol
+from tilusbuild.embed.dispatcher import library_name
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime import choose
 from tilusbuild.runtime.device import KNOWN_ARCHS, Device, arch_number

@@ -21,8 +21,8 @@ from tilusbuild import _version, noop
 from tilusbuild.builder.build import build
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.index import forget_projects, read_index, record_build
-from tilusbuild.dispatch import dispatcher
-from tilusbuild.dispatch.csource import NoDispatcherError
+from tilusbuild.embed import dispatcher
+from tilusbuild.embed.csource import NoDispatcherError
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import Place, TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document
@@ -210,8 +210,10 @@ def with_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:
         script = read_script(project.cache.script_path(instance.directory, instance.hash))
         if script.form == CALLED:
             try:
+                find_toolchain = partial(getattr, instance.spec, "toolchain")
+                # Of a script that can have none, `refresh` returns None, and `is_current` raises.
                 dispatcher.refresh(
-                    project.cache, script, instance.spec.toolchain, project.runner
+                    project.cache, script, find_toolchain, project.runner
                 ) or dispatcher.is_current(script)
             except NoDispatcherError as error:
                 raise TilusbuildError(f"{error}: it cannot be called from C") from None

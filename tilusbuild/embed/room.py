@@ -2,6 +2,7 @@
 modules by entry points."""
 
 BRINGS = {
+    "dispatcher": {"c": "tilusbuild.embed.dispatcher"},
     "verb": {
         "cmake": (
             "build the kernels of a CMake project, which calls this",

@@ -50,7 +50,7 @@ from tilusbuild.package.model import (
     purpose_of_script,
 )
 from tilusbuild.plan.identity import section_of
-from tilusbuild.runtime import choose, direct
+from tilusbuild.runtime import choose
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Code, Script, read_script
@@ -309,10 +309,10 @@ def _check_dispatcher(where: str, directory: str) -> None:
     if not os.path.isdir(directory):
         return
     try:
-        library = unseal(read_bytes(os.path.join(directory, direct.FILE)))["library"]
+        library = unseal(read_bytes(os.path.join(directory, layout.DISPATCH_JSON)))["library"]
         # The base name alone: a description could name any file of this machine.
         found = sha256_file(os.path.join(directory, os.path.basename(library["name"])))
     except (OSError, CorruptFileError, KeyError, TypeError) as error:
-        raise inconsistent(f"{where}/{direct.FILE} is corrupt: {error}") from None
+        raise inconsistent(f"{where}/{layout.DISPATCH_JSON} is corrupt: {error}") from None
     if found != library["sha256"]:
         raise inconsistent(f"{where}: the dispatcher is not what was built")

@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.cache import layout
 from tilusbuild.package.errors import over_limit
-from tilusbuild.runtime import direct
 
 if TYPE_CHECKING:
     from tilusbuild.package.listing import FileList
@@ -134,7 +133,7 @@ def purpose_of_script(name: str) -> Purpose | None:
     """
     if name in _RUNTIME_OF_SCRIPT:
         return "runtime"
-    if name.startswith(f"{direct.DIRECTORY}/"):
+    if name.startswith(f"{layout.DISPATCH}/"):
         return "sources" if name.endswith(".c") else "runtime"
     return "logs" if name.startswith(_LOGS) and name.endswith((".json", ".txt")) else None
 

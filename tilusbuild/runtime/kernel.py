@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tilusbuild.runtime import arrays, choose, device, direct, library, tables
+from tilusbuild.runtime import arrays, choose, device, library, tables
 from tilusbuild.runtime.arrays import CallForm
 from tilusbuild.runtime.choose import Choice, Chooser, Evaluation
 from tilusbuild.runtime.device import Device
@@ -75,7 +76,6 @@ class Kernel:
         process.kernels.add(self)
         one_device = all(script.kind == "cpu" for script in scripts)
         self._direct = launch
-        self._label = scripts[0].label
         self._key = _key_reader(scripts[0], one_device)
         wanted = arrays.passed(scripts[0])
         # Structs become bytes in the forms: no call of theirs is complete as it is.
@@ -97,11 +97,8 @@ class Kernel:
         everything = self._direct
         try:
             if everything is not None:
-                try:
-                    everything(*args)
-                    return made
-                except direct.DispatcherRefusedError:
-                    self._direct = None  # what follows says why, as a type
+                everything(*args)
+                return made
             try:
                 launch = self._known[self._key(args)]
             except (KeyError, AttributeError, IndexError, TypeError):
@@ -244,27 +241,16 @@ class Kernel:
             raise TypeError(f"{what}: it must be a whole number, since it chooses the program")
         choice = self._choose(active, sizes)
         launch = library.launcher(active.script, choice.program, active.device)
-        if not self._known:
-            self._direct = self._dispatcher(active, launch)
+        if self._serves_every_call(active):
+            self._direct = launch
         return launch
 
-    def _dispatcher(self, active: _Active, launch: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Return the callable for every call on the one device of its kind: the C dispatcher, which
-        refuses tensors on another kind; `launch`, the first call's program, where nothing is to be
-        chosen.
-        """
-        script = active.script
-        if script.kind == "cuda" and not device.is_only():
-            return None
-        if active.chooser.is_constant:
-            return launch if len({each.kind for each in self._scripts}) == 1 else None
-        self._label = script.label
-        return direct.launcher(script, active.chooser.available, self)
-
-    def warn_nearest(self) -> None:
-        """Warn once that sizes are served by the nearest measured: the C dispatcher calls this."""
-        what = "sizes that were not measured go to the nearest that were; tune them"
-        self._tell("nearest", f"{self._label}: {what}")
+    def _serves_every_call(self, active: _Active) -> bool:
+        """Return whether the program of one call is the program of all: there is nothing to choose
+        by, and one device."""
+        if not active.chooser.is_constant or len({each.kind for each in self._scripts}) > 1:
+            return False
+        return active.script.kind == "cpu" or device.is_only()
 
     def _active_for(self, tensor: Any) -> _Active:
         if tensor is None:
@@ -357,12 +343,13 @@ def _of_sizes(reads: Sequence[tuple[int, int | None]]) -> Key:
     if len(reads) == 1 and axes[0] is not None:
         (i, axis) = reads[0]
         return lambda args: args[i].shape[axis]
+    if None not in axes and len({i for i, _ in reads}) == 1:
+        # `shape` makes a tuple at each access: 0.2 us of tvm-ffi's tensors.
+        tensor, pick = reads[0][0], itemgetter(*axes)
+        return lambda args: pick(args[tensor].shape)
     if len(reads) == 2 and None not in axes:
         (i, p), (j, q) = reads
         return lambda args: (args[i].shape[p], args[j].shape[q])
-    if len(reads) == 3 and None not in axes:
-        (i, p), (j, q), (k, r) = reads
-        return lambda args: (args[i].shape[p], args[j].shape[q], args[k].shape[r])
     return lambda args: tuple(
         [args[i] if axis is None else args[i].shape[axis] for i, axis in reads]
     )

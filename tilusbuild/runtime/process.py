@@ -28,8 +28,6 @@ class Process:
         """Packed functions of the libraries that are open, by path and digest."""
         self.lock_files: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         """Files of locks that are held, by path."""
-        self.dispatchers: dict[str, Any] = {}
-        """The C dispatchers that are open, by path. They stay open."""
 
     def _new_locks(self) -> None:
         # One each: opening a library, or starting the driver, takes long.

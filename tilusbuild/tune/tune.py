@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -21,9 +22,9 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.dispatch import latency, tables
-from tilusbuild.dispatch.dispatcher import refresh
 from tilusbuild.dispatch.latency import refuse as write_refusals
 from tilusbuild.dispatch.latency import spread
+from tilusbuild.dispatch.refresh import refresh_dispatcher
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
@@ -156,7 +157,8 @@ class Publisher:
         and `TilusbuildError`."""
         for script in [self._script, *spread(self._script)]:
             if script is self._script or os.path.isdir(os.path.join(script.path, layout.DISPATCH)):
-                refresh(project.cache, script, project.toolchain(cuda=False), project.runner)
+                find_toolchain = partial(project.toolchain, cuda=False)
+                refresh_dispatcher(project.cache, script, find_toolchain, project.runner)
 
 
 class TuneRequest(Struct, frozen=True):

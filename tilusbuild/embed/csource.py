@@ -18,6 +18,7 @@ from typing import Any
 from tilusbuild.compile.arguments import c_type
 from tilusbuild.compile.launcher_tables import c_string
 from tilusbuild.dispatch.describe import node_of
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.expr import ExprError, c_prelude
 from tilusbuild.expr.c import CWriter
 from tilusbuild.expr.tree import Node
@@ -31,7 +32,7 @@ from tilusbuild.runtime.tables import SOURCES, Table
 _KNOWN_FIELDS = frozenset(("script", "device", "arch"))
 
 
-class NoDispatcherError(Exception):
+class NoDispatcherError(TilusbuildError):
     """There can be no dispatcher in C; the text says why."""
 
 

@@ -1,0 +1,102 @@
+"""What keeps a script's directory current as far as dispatch goes: its tables and its C dispatcher.
+
+The dispatcher in C is for callers that are not Python, and an optional room makes it, at the point
+"dispatcher". Without the room there is none: one that lies in a cache from before would choose by
+tables of before, and is removed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tilusbuild.cache.disk import wrap_oserror
+from tilusbuild.cache.layout import DISPATCH
+from tilusbuild.cache.tree import Tree
+from tilusbuild.dispatch.latency import adopt
+from tilusbuild.dispatch.tables import forget_other_keys, is_measured, keep_current
+from tilusbuild.errors import TilusbuildError
+from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.process.base import Runner
+from tilusbuild.rooms import brought, load
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.table_file import Refusal
+from tilusbuild.runtime.tables import TableFile
+from tilusbuild.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.model import Manifest
+
+
+def refresh_script(
+    cache: Tree,
+    path: str,
+    manifest: Manifest,
+    instance: PlannedInstance,
+    runner: Runner,
+    refused: Mapping[str, Refusal],
+) -> None:
+    """Refresh the tables of a script's directory, and its dispatcher if the manifest says
+    `dispatch` or something was measured. `refused`: the programs that were refused where the script
+    was tuned, by hash. Raises as `refresh_dispatcher`, but `TilusbuildError` for `LoadError`."""
+    script, tables = refresh_tables(path, refused)
+    is_declared = manifest.scripts[instance.script].dispatch is not None
+    try:
+        if is_declared or is_measured(tables):
+            refresh_dispatcher(cache, script, lambda: instance.spec.toolchain, runner)
+    except LoadError as error:
+        raise TilusbuildError(str(error)) from None
+
+
+def refresh_tables(
+    path: str, refused: Mapping[str, Refusal] = MappingProxyType({})
+) -> tuple[Script, TableFile]:
+    """Drop from the tables of a script's directory what is chosen no more, and add `refused`.
+    Return the script and its tables. Raises `CacheError`, and `TilusbuildError` for damaged
+    tables."""
+    try:
+        with wrap_oserror(path):
+            script = read_script(path)
+            forget_other_keys(script)
+            adopt(script, refused)
+            return script, keep_current(script)
+    except LoadError as error:
+        raise TilusbuildError(str(error)) from None
+
+
+def refresh_dispatcher(
+    cache: Tree, script: Script, find_toolchain: Callable[[], Toolchain], runner: Runner
+) -> str | None:
+    """Build the C dispatcher of a script unless it is current. Return its path; None where there
+    can be none. `find_toolchain` is called if something is to be compiled.
+
+    Raises `LoadError` for damaged tables, `CacheError`, `TilusbuildError` when the compiler
+    refuses, and what `find_toolchain` raises.
+    """
+    if (room := _load_room()) is None:
+        directory = os.path.join(script.path, DISPATCH)
+        if os.path.isdir(directory):
+            cache.remove_entry(directory)
+        return None
+    path: str | None = room.refresh(cache, script, find_toolchain, runner)
+    return path
+
+
+def has_current_dispatcher(script: Script) -> bool:
+    """Return whether the C dispatcher is made from the script as it is. Raises `LoadError`, and
+    `TilusbuildError` for a script that can have none."""
+    room = _load_room()
+    return room is not None and room.is_current(script)
+
+
+def can_make_dispatchers() -> bool:
+    """Return whether the room that makes C dispatchers is there."""
+    return bool(brought("dispatcher"))
+
+
+def _load_room() -> Any:
+    """Return the module that makes C dispatchers, or None."""
+    return load(brought("dispatcher")["c"]) if can_make_dispatchers() else None
