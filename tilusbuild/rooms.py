@@ -10,7 +10,7 @@ cache action    name of an action of `cache` → module:attribute, a `Verb`    c
 foreign cache   system → module, as `cli.options.ForeignCaches` declares it  cli/options.py
 dispatcher      "c" → module with `refresh` and `is_current`            dispatch/refresh.py
 package kind    key of the list → (root directory, module)                   package/names.py
-package format  name → module:attribute, a `package.model.PackageFormat`     package/formats/
+package format  name → module:attribute, a `package.formats.PackageFormat`     package/formats/
 report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
 signing         "attester", "check" → module:attribute                   cli/options.py
 public name     name in `tilusbuild` → module:attribute               tilusbuild/__init__.py

@@ -21,6 +21,7 @@ from tilusbuild import rooms
 from tilusbuild.package import names
 from tilusbuild.package.contents import TVM_FFI_ABI, Contents
 from tilusbuild.package.errors import cannot_pack, no_package
+from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.directory import files_of, write_tree
 from tilusbuild.package.formats.wheel import (
     INSIDE,
@@ -30,7 +31,7 @@ from tilusbuild.package.formats.wheel import (
     runtime_code,
 )
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.model import PackageFormat, Reader, numbers_of
+from tilusbuild.package.model import Reader, numbers_of
 from tilusbuild.runtime.naming import function_names
 from tilusbuild.runtime.regular import try_list
 from tilusbuild.runtime.script import CALLED, FILE, script_of

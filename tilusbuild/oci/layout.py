@@ -28,6 +28,7 @@ from tilusbuild.package.errors import (
     truncated,
     unlisted,
 )
+from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.archive import entries, unpacked, write_layer
 from tilusbuild.package.formats.directory import (
     finish,
@@ -38,7 +39,7 @@ from tilusbuild.package.formats.directory import (
     write_file,
 )
 from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, named_layers
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile, PackageFormat
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile
 from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
 
 LAYOUT, INDEX = "oci-layout", "index.json"

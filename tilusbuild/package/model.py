@@ -6,17 +6,14 @@ has compared them with the list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Meta, Struct
 
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.cache import layout
 from tilusbuild.package.errors import over_limit
-
-if TYPE_CHECKING:
-    from tilusbuild.package.listing import FileList
 
 READ_SIZE = 1 << 18
 """Bytes of a piece, at most."""
@@ -74,29 +71,6 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Close the container."""
-
-
-class PackageFormat(Struct, frozen=True, kw_only=True):
-    """A format of packages: how its container is named, written, recognized and read."""
-
-    title: str
-    """The container in a sentence, such as "a .tar.zst"."""
-    file_name: Callable[[str, FileList], str]
-    """From "NAME-VERSION" and the list to the name of the file or directory. Raises
-    `PackageError`."""
-    write: Callable[..., None]
-    """Write a `Contents` at a path that does not exist; the keyword `time` is every file's, in
-    seconds since 1970. Raises `PackageError` and `OSError`."""
-    recognize: Callable[[str, bytes], bool]
-    """Return whether a path is in this format, from the first 4 bytes of a file, or b"" for a
-    directory. Raises nothing."""
-    read: Callable[[str], Reader]
-    """Open the package at a path. Raises `PackageError`."""
-    is_readable: bool = True
-    """Whether `read` returns a reader. Of a format that is only written it raises what to read
-    instead."""
-    holds_kinds: bool = True
-    """Whether a package of another kind than programs can be written in it (`names.py`)."""
 
 
 # What each file of a cache is for: this decides whether it is packed.

@@ -17,10 +17,10 @@ from tilusbuild.package import names
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import PackageError, no_package
 from tilusbuild.package.extract import Limits, check_limits, members, write_member
-from tilusbuild.package.formats import load_formats, recognize_format
+from tilusbuild.package.formats import PackageFormat, load_formats, recognize_format
 from tilusbuild.package.formats.directory import holds_list
 from tilusbuild.package.listing import FileList, parse
-from tilusbuild.package.model import PackageFormat, Reader
+from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.temporary import TemporaryDirectory
 

@@ -6,12 +6,38 @@ before it recognizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from tilusbuild.package.model import PackageFormat
+from msgspec import Struct
+
+from tilusbuild.package.listing import FileList
+from tilusbuild.package.model import Reader
 from tilusbuild.rooms import brought, load
 
 _POINT = "package format"
+
+
+class PackageFormat(Struct, frozen=True, kw_only=True):
+    """A format of packages: how its container is named, written, recognized and read."""
+
+    title: str
+    """The container in a sentence, such as "a .tar.zst"."""
+    file_name: Callable[[str, FileList], str]
+    """From "NAME-VERSION" and the list to the name of the file or directory. Raises
+    `PackageError`."""
+    write: Callable[..., None]
+    """Write a `Contents` at a path that does not exist; the keyword `time` is every file's, in
+    seconds since 1970. Raises `PackageError` and `OSError`."""
+    recognize: Callable[[str, bytes], bool]
+    """Return whether a path is in this format, from the first 4 bytes of a file, or b"" for a
+    directory. Raises nothing."""
+    read: Callable[[str], Reader]
+    """Open the package at a path. Raises `PackageError`."""
+    is_readable: bool = True
+    """Whether `read` returns a reader. Of a format that is only written it raises what to read
+    instead."""
+    holds_kinds: bool = True
+    """Whether a package of another kind than programs can be written in it (`names.py`)."""
 
 
 def load_format(name: str) -> PackageFormat:

@@ -23,15 +23,10 @@ from typing import BinaryIO
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import no_package, over_limit, truncated, unlisted, unsafe_entry
+from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.directory import finish, open_plain
 from tilusbuild.package.listing import MAX_LIST_SIZE, layers
-from tilusbuild.package.model import (
-    MAX_ATTESTATION_SIZE,
-    READ_SIZE,
-    ContainerFile,
-    PackageFormat,
-    mode_of,
-)
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, mode_of
 
 MAGIC = struct.pack("<I", 0xFD2FB528)
 MAX_WINDOW_LOG = 27

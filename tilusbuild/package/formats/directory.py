@@ -15,14 +15,9 @@ from tilusbuild.cache.disk import Disk
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import no_package, over_limit, truncated, unsafe_entry
+from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE
-from tilusbuild.package.model import (
-    MAX_ATTESTATION_SIZE,
-    READ_SIZE,
-    ContainerFile,
-    PackageFormat,
-    mode_of,
-)
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, mode_of
 from tilusbuild.runtime.regular import NotAFileError, open_regular
 
 _MAX_ENTRIES = 2 * MAX_FILES

@@ -28,9 +28,10 @@ from tilusbuild._version import __version__
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import cannot_pack, no_package
+from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.directory import finish
 from tilusbuild.package.listing import FileList, HostNeeds
-from tilusbuild.package.model import PackageFormat, Reader, mode_of, numbers_of
+from tilusbuild.package.model import Reader, mode_of, numbers_of
 from tilusbuild.runtime.places import ENTRY_POINTS
 from tilusbuild.runtime.regular import open_file, read_text
 from tilusbuild.state.files import sha256_bytes
