@@ -113,7 +113,7 @@ class NoCompiler(builder.ProgramCompiler):
         module = os.path.join(stage.path, "module")
         os.mkdir(module)
         if LIKE:
-            launcher, _ = self._layout.of(work, stage.path, self._ways.local.open_scope(), [])
+            launcher, _ = self._layout.of(work, stage.path, self._runners.local.open_scope())
         else:
             launcher, _ = launcher_directory(work.recipe, None)
         files = module_files(work.recipe, work.toolchain, launcher)

@@ -15,7 +15,7 @@ from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import ReapiBackend
 from tilusbuild.reapi.blobs import blob_for, read_blobs
 from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import settings_for
 
 SMALL, LARGE = b"word " * 1000, b"sentence " * (1 << 19)
 """Below and above what goes into one message."""
@@ -24,7 +24,7 @@ SMALL, LARGE = b"word " * 1000, b"sentence " * (1 << 19)
 @pytest.fixture
 def cache() -> Iterator[tuple[FarmDouble, ReapiBackend]]:
     with farm_double() as (double, address):
-        backend = ReapiBackend(RemoteSettings(address, "test", timeout=20.0))
+        backend = ReapiBackend(settings_for(address, "test", timeout=20.0))
         yield double, backend
         backend.close()
 

@@ -26,7 +26,7 @@ from tilusbuild.reapi.execute import RemoteExecutor
 from tilusbuild.reapi.operations import Tell, untold
 from tilusbuild.reapi.probe import probe
 from tilusbuild.reapi.sharing import Places, SharingRunner
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import settings_for
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 
 
@@ -61,7 +61,7 @@ def farmed(farm: Casd, tmp_path: Path) -> Iterator[NewFarmed]:
         given = {"timeout": 20.0, **settings}
         warned: list[str] = []
         executor = RemoteExecutor(
-            RemoteSettings(address or farm.address, "test", **given),
+            settings_for(address or farm.address, "test", **given),
             lambda there: problem,
             warned.append,
         )
@@ -243,7 +243,7 @@ def proved(server: Casd, tools: Toolchain, runner: LocalRunner) -> Farmed:
     """An executor that has been before the real probe."""
     warned: list[str] = []
     executor = RemoteExecutor(
-        RemoteSettings(server.address, "test"),
+        settings_for(server.address, "test"),
         lambda there: probe(tools, runner, there),
         warned.append,
     )
@@ -283,7 +283,7 @@ def test_a_worker_that_does_not_run_the_probe_is_named(farm: Casd, tmp_path: Pat
     warned: list[str] = []
     command = Command(("sh", "-c", "exit 127"), str(tmp_path), {"PATH": "/usr/bin:/bin"})
     executor = RemoteExecutor(
-        RemoteSettings(farm.address, "test"), lambda there: str(there(command)), warned.append
+        settings_for(farm.address, "test"), lambda there: str(there(command)), warned.append
     )
     assert not executor.ready()
     wait_until(lambda: executor._proved is not None or bool(warned))

@@ -24,7 +24,7 @@ from tilusbuild.reapi.execute import RemoteExecutor
 from tilusbuild.reapi.operations import untold
 from tilusbuild.reapi.probe import probe
 from tilusbuild.reapi.sharing import Places, SharingRunner
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import settings_for
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 
@@ -75,7 +75,7 @@ class Elsewhere:
         self.warned: list[str] = []
         self.server = server
         self.executor = RemoteExecutor(
-            RemoteSettings(server.address, "test"),
+            settings_for(server.address, "test"),
             lambda there: probe(self.tools, self.inner, there),
             self.warned.append,
         )
@@ -159,7 +159,7 @@ def test_a_library_that_does_not_load_there_is_no_answer(here, tmp_path) -> None
     assert nvrtc is not None
     (tmp_path / "w/tmp").mkdir(parents=True)
     server = Casd(tmp_path / "farm", *worker())
-    executor = RemoteExecutor(RemoteSettings(server.address, "test"), lambda there: None, print)
+    executor = RemoteExecutor(settings_for(server.address, "test"), lambda there: None, print)
     gone = replace(nvrtc, library="/nowhere/libnvrtc.so.13")
     words = gone.on_worker(("cubin", "source.cu", "source.cu", "out"))
     command = Command(

@@ -24,7 +24,7 @@ from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import ReapiBackend, in_batches
 from tilusbuild.reapi.blobs import Blob, blob_for, read_blobs
 from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import settings_for
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def casd(tmp_path: Path) -> Iterator[Casd]:
 
 
 def backend(address: str, **settings: Any) -> ReapiBackend:
-    return ReapiBackend(RemoteSettings(address, "test", **settings))
+    return ReapiBackend(settings_for(address, "test", **settings))
 
 
 def test_what_one_user_builds_another_fetches(casd: Casd, new_user: NewProject) -> None:

@@ -11,7 +11,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.reapi import execute
 from tilusbuild.reapi.execute import Executed
 from tilusbuild.remote.lazy import LazyRemote
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import settings_for
 
 
 class Opened:
@@ -33,7 +33,7 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(execute, "RemoteExecutor", Opened)
     tools: Any = ["of one", "of another"]
     with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
-        shared = remote.share(RemoteSettings("grpc://there", "test"), FakeRunner(), lambda: 1)
+        shared = remote.share(settings_for("grpc://there", "test"), FakeRunner(), lambda: 1)
         assert shared is not None
         assert remote.summary() is None
         asked: Any = [
@@ -55,4 +55,4 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_nothing_here_speaks_to_compiles_nothing(tmp_path: Path) -> None:
     with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
-        assert remote.share(RemoteSettings("x://there", "test"), FakeRunner(), lambda: 1) is None
+        assert remote.share(settings_for("x://there", "test"), FakeRunner(), lambda: 1) is None

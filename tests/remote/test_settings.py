@@ -11,7 +11,6 @@ from tilusbuild.manifest.sections import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, Settings, variable
 from tilusbuild.manifest.table import checked
 from tilusbuild.remote.settings import RemoteSettings, decide
-from tilusbuild.remote.user_settings import UserRemote
 from tilusbuild.runtime.option import VARIABLES
 
 
@@ -113,5 +112,5 @@ def test_mistakes_in_the_environment_name_the_variable(tmp_path, wrong) -> None:
 
 def test_every_key_has_its_variable() -> None:
     ours = {name.removeprefix(REMOTE_PREFIX).lower() for name in VARIABLES if "REMOTE" in name}
-    assert ours == set(UserRemote.fields_by_key().values())
+    assert ours == set(RemoteSettings.fields_by_key().values())
     assert {variable(name) for name in Settings.__struct_fields__} < VARIABLES

@@ -24,7 +24,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
 from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.remote.client import RemoteCache
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import settings_for
 
 Ask = Callable[..., Asked]
 
@@ -150,7 +150,7 @@ def test_uploads_have_a_deadline(server: HttpCache, origin: Any, tmp_path: Path)
     cache = Tree(str(origin[0]))
     told: SimpleQueue[Any] = SimpleQueue()
     with line_to(server.port, Faults(delay=0.5)) as line, BuildStore(cache) as store:
-        settings = RemoteSettings(line.address, "test", write=True, send_timeout=1.0)
+        settings = settings_for(line.address, "test", write=True, send_timeout=1.0)
         client = RemoteCache(settings, store, cache, told.put)
         for program in find_programs(cache, ""):
             client.built(program, 1.0)
@@ -167,7 +167,7 @@ def test_two_troubles_are_one_warning(server: HttpCache, origin: Any, tmp_path: 
     told: SimpleQueue[Any] = SimpleQueue()
     server.full = True
     with BuildStore(cache) as store:
-        settings = RemoteSettings(server.address, "test", write=True)
+        settings = settings_for(server.address, "test", write=True)
         client = RemoteCache(settings, store, cache, told.put)
         client.built(find_programs(cache, "")[0], 1.0)
         while client.busy():

@@ -12,7 +12,7 @@ from support.processes import wait_until
 from tilusbuild.process.base import Command, CompletedCommand
 from tilusbuild.reapi.execute import RemoteExecutor
 from tilusbuild.reapi.operations import untold
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import settings_for
 
 
 @dataclass
@@ -45,7 +45,7 @@ def executors(tmp_path: Path) -> Iterator[Callable[..., Executed]]:
         opened.append(farm_double(**how))
         double, address = opened[-1].__enter__()
         warned: list[str] = []
-        settings = RemoteSettings(address, "test", timeout=timeout, jobs=jobs)
+        settings = settings_for(address, "test", timeout=timeout, jobs=jobs)
         executor = RemoteExecutor(settings, lambda there: None, warned.append)
         opened.append(executor)
         (tmp_path / "work").mkdir(exist_ok=True)

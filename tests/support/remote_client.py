@@ -19,7 +19,7 @@ from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.remote.archive import include_key, key_digest, program_key
 from tilusbuild.remote.backend import open_backend
 from tilusbuild.remote.client import RemoteCache
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import settings_for
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Asked:
 
 def fill_with(address: str, held: Mapping[str, bytes]) -> None:
     """Send files to a server by their keys."""
-    backend = open_backend(RemoteSettings(address, "test"))
+    backend = open_backend(settings_for(address, "test"))
     for key, data in held.items():
         backend.send(key, data)
     backend.close()
@@ -64,7 +64,7 @@ def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) 
     warnings: list[str] = []
     started = time.monotonic()
     with BuildStore(cache) as store:
-        given = RemoteSettings(address, "test", connect_timeout=1.0, timeout=1.0)
+        given = settings_for(address, "test", connect_timeout=1.0, timeout=1.0)
         client = RemoteCache(replace(given, **settings), store, cache, told.put)
         expected = client.ask(dict.fromkeys(programs, "scale/0 cpu"))
         while len(answers) < len(expected):

@@ -2,7 +2,7 @@
 
 It is called from several threads. A directory of headers, or of a launcher, is published before the
 first program that needs it is compiled. What runs a program's commands is a stack of runners, made
-for each program by `Ways.runner_for`, from the innermost outwards.
+for each program by `RunnerStack.runner_for`, from the innermost outwards.
 """
 
 from __future__ import annotations
@@ -42,24 +42,20 @@ if TYPE_CHECKING:
 _SEVERAL = 3
 """Programs of one script that are worth preparing for: their headers are precompiled."""
 
-Shared: TypeAlias = Callable[[Runner, Job, Toolchain], Runner]
-"""Returns a runner of a job that also runs elsewhere, where the same tools are."""
+WrapRunner: TypeAlias = Callable[[Runner, Job, Toolchain], Runner]
+"""Returns a runner that runs a job's commands on the given one or on another machine."""
 
 
-def alone(runner: Runner, job: Job, toolchain: Toolchain) -> Runner:
-    """The `Shared` of a build that only this machine compiles for."""
-    return runner
-
-
-class Ways(Struct, frozen=True):
-    """How a build runs commands."""
+class RunnerStack(Struct, frozen=True):
+    """The runners of a build, from which each program gets one of its own."""
 
     local: LocalRunner
     prefix: tuple[str, ...] = ()
     environment: Mapping[str, str] | None = None
     """The prefix's."""
     nice: int = 0
-    shared: Shared = alone
+    elsewhere: WrapRunner | None = None
+    """None where only this machine compiles."""
 
     def runner_for(self, job: Job, toolchain: Toolchain, residents: Residents) -> Runner:
         """Return a runner for one program, whose commands can be cancelled alone: a process that
@@ -73,7 +69,7 @@ class Ways(Struct, frozen=True):
             runner = residents.pool(toolchain.nvrtc).make_runner(scope, more)
         if self.prefix or self.nice:
             runner = PrefixRunner(self.prefix, runner, self.nice, self.environment)
-        return self.shared(runner, job, toolchain)
+        return runner if self.elsewhere is None else self.elsewhere(runner, job, toolchain)
 
 
 class RecordingRunner:
@@ -134,9 +130,9 @@ class Residents:
 class Layout:
     """The directories of headers and launchers that a build's programs are compiled with."""
 
-    def __init__(self, cache: Tree, ways: Ways, timeout: float | None) -> None:
+    def __init__(self, cache: Tree, runners: RunnerStack, timeout: float | None) -> None:
         self._cache = cache
-        self._ways = ways
+        self._runners = runners
         self._timeout = timeout
         self._directories: dict[str, str] = {}
         self._guard = threading.Lock()
@@ -181,18 +177,18 @@ class Layout:
 class ProgramCompiler:
     """Compiles the programs of one plan, each with its own toolchain."""
 
-    def __init__(self, cache: Tree, ways: Ways, timeout: float | None) -> None:
+    def __init__(self, cache: Tree, runners: RunnerStack, timeout: float | None) -> None:
         """`timeout` is in seconds, for each process."""
         self._cache = cache
-        self._ways = ways
+        self._runners = runners
         self._timeout = timeout
         self._units = unit_store(os.path.join(cache.state_path, "units"))
-        self._residents = Residents(ways.local)
-        self._layout = Layout(cache, ways, timeout)
+        self._residents = Residents(runners.local)
+        self._layout = Layout(cache, runners, timeout)
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
-        runner = RecordingRunner(self._ways.runner_for(job, work.toolchain, self._residents))
+        runner = RecordingRunner(self._runners.runner_for(job, work.toolchain, self._residents))
         units = UnitSteps(self._units, work.options_txt.partition("\n[toolchain]\n")[2])
         self._residents.running.append(running := (job, runner))
         try:
@@ -250,7 +246,7 @@ class ProgramCompiler:
         and `CancelledError`."""
         stage = Stage(self._cache)
         try:
-            self._layout.of(work, stage.path, self._ways.local.open_scope())
+            self._layout.of(work, stage.path, self._runners.local.open_scope())
         finally:
             stage.discard()
 
@@ -261,7 +257,7 @@ class ProgramCompiler:
         self._residents.drain()
         for _, runner in list(self._residents.running):
             runner.cancel()
-        self._ways.local.cancel()
+        self._runners.local.cancel()
 
     def cancel_job(self, job: Job) -> None:
         """Kill the compile that has this very object."""

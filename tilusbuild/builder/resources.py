@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.builder.compiler import ProgramCompiler, Shared, Ways, alone
+from tilusbuild.builder.compiler import ProgramCompiler, RunnerStack, WrapRunner
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import Entry, Stage, compiler_log, lookup
 from tilusbuild.cache.tree import Tree
@@ -118,20 +118,22 @@ def _unsafe(project: Project) -> Iterator[str]:
         yield f"{where}: unsafe-flags: no hash covers what these flags run, read and write"
 
 
-def _beside(
+def _add_executor(
     project: Project, remote: LazyRemote, config: BuildConfig
-) -> tuple[BuildConfig, Shared]:
-    """Return the config, and who runs the build's commands: with an executor, there are more tokens
-    and jobs than this machine has places. Raises `InputError`."""
+) -> tuple[BuildConfig, WrapRunner | None]:
+    """Return the config and the function that wraps a job's runner, None without an executor. With
+    one, there are more tokens and jobs than this machine has places. Raises `InputError`."""
     settings = decide(project.manifest.remote, project.environment, "executor")
     if settings is None:
-        return config, alone
+        return config, None
     here = config.places
     tokens = TokensBeside(config.tokens, here - 1, settings.jobs)
-    shared = remote.share(settings, project.runner.open_scope(), lambda: min(here, 1 + tokens.here))
-    if shared is None:
-        return config, alone
-    return replace(config, tokens=tokens, jobs=here + settings.jobs), shared
+    elsewhere = remote.share(
+        settings, project.runner.open_scope(), lambda: min(here, 1 + tokens.here)
+    )
+    if elsewhere is None:
+        return config, None
+    return replace(config, tokens=tokens, jobs=here + settings.jobs), elsewhere
 
 
 def _lazy_verify(project: Project) -> Callable[[str, Archive], str | None]:
@@ -164,15 +166,15 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
             _lazy_verify(project),
         ) as remote,
     ):
-        limited, shared = _beside(project, remote, limited)
-        ways = Ways(
+        limited, elsewhere = _add_executor(project, remote, limited)
+        runners = RunnerStack(
             project.runner,
             project.launcher(),
             project.environment,
             project.settings.nice.value,
-            shared,
+            elsewhere,
         )
-        compiler = ProgramCompiler(project.cache, ways, project.manifest.build.timeout)
+        compiler = ProgramCompiler(project.cache, runners, project.manifest.build.timeout)
         whole = replace(
             limited,
             history=config.history or History(project.cache.state_path),

@@ -1,5 +1,5 @@
-"""The remote cache without a build: `cache push` and `cache pull` bring a plan's programs there and
-here. Nothing is compiled, and scripts' directories are the next build's affair."""
+"""The remote cache without a build: `cache push` sends the programs of a plan, `cache pull` fetches
+them. Nothing is compiled, and the directories of scripts are left to the next build."""
 
 from __future__ import annotations
 
@@ -27,32 +27,33 @@ def transfer(
 ) -> events.RemoteSummary:
     """Send the programs of a plan that are here, or fetch those that are not. Raises `InputError`
     without a remote cache, or when it cannot be used."""
-    settings = _needed(project)
+    settings = _require_settings(project)
     from tilusbuild.remote.backend import RemoteTroubleError
     from tilusbuild.remote.client import RemoteCache
 
-    # Nothing else waits for it, and no sample is compiled.
+    # Nothing else waits for the end, and no program is compiled.
     chosen = replace(settings, write=push, send_timeout=math.inf, verify=0.0)
-    told: SimpleQueue[Any] = SimpleQueue()
-    every = {job.hash: job for job in jobs(plan) if not job.kept_here}
+    messages: SimpleQueue[Any] = SimpleQueue()
+    programs = {job.hash: job for job in jobs(plan) if not job.kept_here}
     with BuildStore(project.cache) as store:
         try:
-            client = RemoteCache(chosen, store, project.cache, told.put)
+            client = RemoteCache(chosen, store, project.cache, messages.put)
         except RemoteTroubleError as error:
             raise input_error(str(error)) from None
         with closing(client):
             if push:
-                _push(project, client, every, told, warn)
+                _push(project, client, programs, messages, warn)
             else:
-                missing = [job for job in every.values() if store.lookup(job.hash) is None]
-                _pull(client, missing, told, warn)
-            # Its threads may have ended before anybody looked whether they had.
-            while not told.empty():
-                _hear(told, warn)
+                missing = [job for job in programs.values() if store.lookup(job.hash) is None]
+                _pull(client, missing, messages, warn)
+            # Warnings that came after the last program ended.
+            while not messages.empty():
+                _next_answer(messages, warn)
         return client.summary()
 
 
-def _needed(project: Project) -> RemoteSettings:
+def _require_settings(project: Project) -> RemoteSettings:
+    """Return the settings of the remote cache. Raises `InputError` where there are none."""
     settings = decide(project.manifest.remote, project.environment)
     if settings is None:
         hint = 'set cache = "…" in [remote] of tilus.toml, or TILUSBUILD_REMOTE_CACHE'
@@ -63,32 +64,34 @@ def _needed(project: Project) -> RemoteSettings:
 def _push(
     project: Project,
     client: Any,
-    every: dict[str, ProgramJob],
-    told: SimpleQueue[Any],
+    programs: dict[str, ProgramJob],
+    messages: SimpleQueue[Any],
     warn: Callable[[str], None],
 ) -> None:
+    """Send the programs that are in the cache."""
     history = History(project.cache.state_path)
-    for program, job in every.items():
+    for program, job in programs.items():
         if lookup(project.cache, program) is not None:
             client.built(program, history.measured(job).seconds or 0.0)
     while client.busy():
-        _hear(told, warn)
+        _next_answer(messages, warn)
 
 
 def _pull(
     client: Any,
     missing: list[ProgramJob],
-    told: SimpleQueue[Any],
+    messages: SimpleQueue[Any],
     warn: Callable[[str], None],
 ) -> None:
+    """Fetch the programs that are not in the cache."""
     waiting = set(client.ask({job.hash: job.label for job in missing})) if missing else set()
     while waiting:
-        waiting.discard(_hear(told, warn))
+        waiting.discard(_next_answer(messages, warn))
 
 
-def _hear(told: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
-    """Wait for a message; return the program that it answers, or ""."""
-    match told.get():
+def _next_answer(messages: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
+    """Wait for a message, and pass a warning on; return the program that it answers, or ""."""
+    match messages.get():
         case RemoteAnswered(program):
             return program
         case events.Warned(message):

@@ -1,4 +1,4 @@
-"""Which remote cache a build uses, and how: the environment ▸ `[remote]` ▸ the user's settings.
+"""The remote cache of a build, and its settings: the environment ▸ `[remote]` ▸ the user's.
 
 The user's settings are the table `[remote]` of `~/.config/tilusbuild/config.toml`. A secret, and a
 program to run, come from the environment or from there, never from a manifest. Headers and client
@@ -6,48 +6,54 @@ certificates are given only to the server that the user named there: a manifest 
 gets none. Imports no protocol, and what checks the settings of a user only where there are any.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
-
+from tilusbuild.manifest.sections import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX
+from tilusbuild.manifest.table import NOTHING, Entries, Text
 from tilusbuild.rooms import missing_package
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
-
-    from tilusbuild.manifest.sections import RemoteSection
 
 
 _SECRETS = ("headers", "tls_certificate", "tls_key")
 """What is given to a server. A credential helper gets the address, and decides itself."""
 
 
-class RemoteSettings(Struct, frozen=True):
-    """A remote cache, and how it is used. Times are seconds."""
+class RemoteSettings(RemoteSection, frozen=True):
+    """A remote cache, and how it is used: the keys that a manifest may have, and those that only
+    the user's settings and the environment may have."""
 
-    address: str
-    source: str
-    instance: str = ""
-    write: bool = False
-    connect_timeout: float = 5.0
-    timeout: float = 60.0
-    patience: float = 5.0
-    send_timeout: float = 30.0
-    verify: float = 0.0
-    properties: Mapping[str, str] = field(default_factory=dict)
-    jobs: int = 64
-    headers: Mapping[str, str] = field(default_factory=dict)
-    credential_helper: str | None = None
-    tls_ca: str | None = None
-    tls_certificate: str | None = None
-    tls_key: str | None = None
-    withheld: bool = False
-    """Whether there are secrets that are not for this server."""
+    headers: Entries[str] = NOTHING
+    """Sent with each request."""
+    credential_helper: Text | None = None
+    """A program that answers `get`."""
+    tls_ca: Text | None = None
+    """A file of certificates to trust."""
+    tls_certificate: Text | None = None
+    """The client's own."""
+    tls_key: Text | None = None
+    """Its key."""
+    _address: str = ""
+    _source: str = ""
+    _withheld: bool = False
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    @property
+    def source(self) -> str:
+        """Where the address is set, in words."""
+        return self._source
+
+    @property
+    def withheld(self) -> bool:
+        """Whether there are secrets that are not for this server."""
+        return self._withheld
 
     def __repr__(self) -> str:
         return f"RemoteSettings({self.address!r})"  # the headers are secrets
@@ -109,15 +115,16 @@ def decide(
         withheld = any([whole.pop(name, None) for name in _SECRETS])  # noqa: C419 - take out all
     for name in REMOTE_ADDRESSES:
         whole.pop(name, None)
-    return RemoteSettings(
-        address=address,
-        source=f"{source}{key.upper()}" if source == REMOTE_PREFIX else source,
-        withheld=withheld,
-        **whole,
-    )
+    source = f"{source}{key.upper()}" if source == REMOTE_PREFIX else source
+    return settings_for(address, source, _withheld=withheld, **whole)
 
 
-def _split(address: str) -> SplitResult:
+def settings_for(address: str, source: str, **values: Any) -> RemoteSettings:
+    """Return the settings of a server, which were checked; the others have their defaults."""
+    return RemoteSettings(_address=address, _source=source, **values)
+
+
+def _split(address: str) -> "SplitResult":
     from urllib.parse import urlsplit
 
     return urlsplit(address)

@@ -1,4 +1,4 @@
-"""What a user says of a remote cache, checked: in the environment, and in the settings at home."""
+"""The user's settings of a remote cache, checked: in the environment and in the file at home."""
 
 from __future__ import annotations
 
@@ -9,24 +9,9 @@ from pydantic import ValidationError
 
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document, shown_path
-from tilusbuild.manifest.sections import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX, SWITCH
-from tilusbuild.manifest.table import NOTHING, Entries, Fault, Text, checked
-
-
-class UserRemote(RemoteSection, frozen=True):
-    """`[remote]` of the user's settings: what a manifest may say, and what it may not."""
-
-    headers: Entries[str] = NOTHING
-    """Sent with each request."""
-    credential_helper: Text | None = None
-    """A program that answers `get`."""
-    tls_ca: Text | None = None
-    """Certificates to trust."""
-    tls_certificate: Text | None = None
-    """The client's own."""
-    tls_key: Text | None = None
-    """Its key."""
+from tilusbuild.manifest.table import Fault, checked
+from tilusbuild.remote.settings import RemoteSettings
 
 
 def of_user(path: str) -> dict[str, Any]:
@@ -54,7 +39,7 @@ def _checked(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]) ->
     """Return what a table gives. Raises `InputError` of what `wrong` returns for a mistake: of its
     path in the table, what is wrong, and a hint."""
     try:
-        return dict(checked(UserRemote, table).given)
+        return dict(checked(RemoteSettings, table).given)
     except ValidationError as error:
         details = error.errors(include_url=False)
         raise InputError(*(wrong(each["loc"], *_said(each)) for each in details)) from None
@@ -77,7 +62,7 @@ def _said(detail: Any) -> tuple[str, str | None]:
     """Return what is wrong, with the names of our own keys only, and a hint."""
     key = str(detail["loc"][0]) if detail["loc"] else "remote"
     if detail["type"] == "extra_forbidden":
-        return "an unknown key in [remote]", did_you_mean(key, UserRemote.fields_by_key())
+        return "an unknown key in [remote]", did_you_mean(key, RemoteSettings.fields_by_key())
     if detail["type"] == "value_error":
         error: Fault = detail["ctx"]["error"]
         return f'"{key}" {error.message}', error.hint
@@ -100,7 +85,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for name in UserRemote.fields_by_key().values():
+    for name in RemoteSettings.fields_by_key().values():
         variable = REMOTE_PREFIX + name.upper()
         # An empty variable is how a shell unsets one for a single command.
         if not (text := environment.get(variable)) or (
