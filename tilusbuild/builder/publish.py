@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,11 +27,11 @@ from tilusbuild.cache.disk import CacheReadOnlyError, InputChangedError
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.includes import is_whole
 from tilusbuild.cache.index import record_build
-from tilusbuild.cache.layout import SCRIPT_JSON, is_hash
+from tilusbuild.cache.layout import is_hash
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import Reporter, Result
-from tilusbuild.errors import InputError, TilusbuildError
+from tilusbuild.errors import InputError
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
@@ -153,10 +153,11 @@ def publish(
     scripts, in the place of the project. Raises `CacheError` and `InputError`.
     """
     dispatch = _Dispatch(project) if dispatchers and root is None else None
+    unknown = [instance for instance in plan.instances if instance.hash not in known]
 
     def ready() -> None:
-        # A build that compiles nothing excludes no other process: a collection may have taken a
-        # directory that no index named, after it was found to be right.
+        # Where all were known, no lock was held until now: a collection may have taken a directory
+        # that no index named.
         for instance in plan.instances:
             if not os.path.isdir(_path(project, instance)):
                 _publish_script(project, instance, None)
@@ -164,17 +165,19 @@ def publish(
     if root is None:
         outputs.write(project, plan)
     try:
-        for instance in plan.instances:
-            if instance.hash not in known:
+        # Nothing that is looked up below is removed meanwhile. A build that finds everything takes
+        # no lock, as it must not wait for a collection.
+        with project.cache.in_use() if unknown else nullcontext():
+            for instance in unknown:
                 _publish_script(project, instance, dispatch)
-        record_build(
-            project.cache,
-            project.manifest.path if root is None else root,
-            plan.project,
-            [(instance.directory, instance.hash) for instance in plan.instances],
-            replace=root is not None or selection.is_whole,
-            ready=ready,
-        )
+            record_build(
+                project.cache,
+                project.manifest.path if root is None else root,
+                plan.project,
+                [(instance.directory, instance.hash) for instance in plan.instances],
+                replace=root is not None or selection.is_whole,
+                ready=ready,
+            )
     except CacheReadOnlyError:
         # Everything that a reader needs is there: a cache that cannot be written only misses the
         # names under which this project finds its programs again.
@@ -213,36 +216,17 @@ def _publish_script(
     instance: PlannedInstance,
     dispatch: _Dispatch | None,
 ) -> None:
-    from tilusbuild.cache.scripts import is_published
-
-    def content() -> tuple[ScriptRecord, Mapping[str, str]]:
-        metas = metas_of(project, instance)
-        inherits = dispatch is not None
-        record = script_record(project, instance, metas, inherits=inherits)
-        return record, {p: meta["status"] for p, meta in metas.items() if meta is not None}
-
-    tree = project.cache
-    record, statuses = content()
-    if is_published(tree, record, statuses):
-        path = tree.script_path(record.directory, record.hash)
-    else:
-        # A build that compiles nothing holds no lock: what it has just seen may be gone by now.
-        with project.cache.in_use():
-            path = publish_script(project.cache, *content())
+    """Publish a script's directory and its tables; with `dispatch` its dispatcher, too."""
+    metas = metas_of(project, instance)
+    record = script_record(project, instance, metas, inherits=dispatch is not None)
+    statuses = {p: meta["status"] for p, meta in metas.items() if meta is not None}
+    path = publish_script(project.cache, record, statuses)
     if dispatch is None:
         from tilusbuild.dispatch.refresh import refresh_tables
 
         refresh_tables(path)
-        return
-    try:
+    else:
         dispatch.after(path, instance)
-    except TilusbuildError:
-        if os.path.exists(os.path.join(path, SCRIPT_JSON)):
-            raise
-        # A build that compiles nothing holds no lock, and does not wait: a `cache clear` took
-        # away what was just found to be right. Now it is kept out.
-        with project.cache.in_use():
-            dispatch.after(publish_script(project.cache, record), instance)
 
 
 def metas_of(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:

@@ -132,13 +132,6 @@ def publish_script(
     return path
 
 
-def is_published(tree: Tree, record: ScriptRecord, statuses: Mapping[str, str]) -> bool:
-    """Return whether the script's directory says all that it should; `statuses` as for
-    `publish_script`. Writes nothing."""
-    path = tree.script_path(record.directory, record.hash)
-    return _is_up_to_date(path, *_content(tree, record, statuses))
-
-
 def _content(
     tree: Tree, record: ScriptRecord, statuses: Mapping[str, str] | None
 ) -> tuple[dict[str, bytes], dict[str, str]]:

@@ -35,7 +35,7 @@ from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
 TUNE = "correct it; or delete it, and tune again"
-_LOOKS = 3
+_CHECKS = 3
 
 
 class CacheProblem(Struct, frozen=True):
@@ -116,32 +116,32 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
 def _programs(tree: Tree) -> Iterator[CacheProblem]:
     for program in entries_in(tree, layout.PROGRAMS):
         entry, path = f"{layout.PROGRAMS}/{program}", tree.program_path(program)
-        yield from _found(entry, path, partial(program_problems, path, program))
+        yield from _stable(entry, path, partial(program_problems, path, program))
 
 
-def _found(
-    entry: str, path: str, look: Callable[[], Iterable[tuple[str, str] | CacheProblem]]
+def _stable(
+    entry: str, path: str, check: Callable[[], Iterable[Problem]], *, in_parts: bool = False
 ) -> Iterator[CacheProblem]:
-    """Yield what is wrong with an entry that was there all the while; `look` says it as problems,
-    or as names below the entry and what is wrong with them. `cache clear` or a new build takes an
-    entry away at once, and who is looking into it then misses its files."""
-    found: list[tuple[str, str] | CacheProblem] = []
-    for _ in range(_LOOKS):
+    """Run `check` until the entry at `path` stays the same under it, at most 3 times; yield the
+    problems of the last run. Another process may remove or replace the entry at any time.
+
+    `in_parts`: a repair removes the file that has a problem, and not all of the entry.
+    """
+    problems: list[Problem] = []
+    for _ in range(_CHECKS):
         before = stamp_of(path)
         try:
-            found = list(look())
+            problems = list(check())
         except FileNotFoundError:
-            found = []
+            problems = []
         except (CorruptFileError, OSError) as error:
-            found = [("", str(error))]
-        if not found or stamp_of(path) == before:
+            problems = [Problem("", str(error))]
+        if stamp_of(path) == before:
             break
-    for each in found:
-        if isinstance(each, CacheProblem):
-            yield each
-        else:
-            name, what = each
-            yield CacheProblem(os.path.join(entry, name).rstrip("/"), what, REBUILD, entry)
+    for name, what in problems:
+        file = os.path.join(entry, name).rstrip("/")
+        advice = TUNE if name == layout.TABLE_JSON else REBUILD
+        yield CacheProblem(file, what, advice, file if in_parts else entry)
 
 
 def program_problems(path: str, program: str) -> list[Problem]:
@@ -176,37 +176,35 @@ def read_entry(
 def _includes(tree: Tree) -> Iterator[CacheProblem]:
     for digest in entries_in(tree, layout.INCLUDE):
         entry, path = f"{layout.INCLUDE}/{digest}", tree.include_path(digest)
-        yield from _found(entry, path, partial(include_problems, path, digest))
+        yield from _stable(entry, path, partial(include_problems, path, digest))
 
 
 def _scripts(tree: Tree) -> Iterator[CacheProblem]:
     for directory, digest in script_entries(tree):
         entry = f"{layout.SCRIPTS}/{directory}/{digest}"
         path = tree.path(entry)
-        yield from _found(entry, path, partial(_script_problems, tree, entry, path, digest))
+        check = partial(_script_problems, tree, path, digest)
+        yield from _stable(entry, path, check, in_parts=True)
 
 
-def _script_problems(tree: Tree, entry: str, path: str, digest: str) -> Iterator[CacheProblem]:
+def _script_problems(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
     programs = read_script(path, digest).numbered
-    facts = f"{entry}/{layout.SCRIPT_JSON}"
+    facts = os.path.join(path, layout.SCRIPT_JSON)
     try:
-        unseal(_read(tree.path(facts)) or b"")
+        unseal(_read(facts) or b"")
     except CorruptFileError as error:
-        if os.path.lexists(tree.path(facts)):
-            yield CacheProblem(facts, str(error), REBUILD, facts)
+        if os.path.lexists(facts):
+            yield Problem(layout.SCRIPT_JSON, str(error))
     if problem := _table_problem(path):
-        table = f"{entry}/{layout.TABLE_JSON}"
-        yield CacheProblem(table, problem, TUNE, table)
+        yield Problem(layout.TABLE_JSON, problem)
     for part in (layout.PROGRAMS, layout.FAILED):
         if os.path.islink(os.path.join(path, part)):
-            yield CacheProblem(f"{entry}/{part}", "is a link", REBUILD, f"{entry}/{part}")
+            yield Problem(part, "is a link")
             continue
         for index in sorted(os.listdir(os.path.join(path, part))):
             what = _link_problem(tree, os.path.join(path, part, index), part, index, programs)
             if what is not None:
-                yield CacheProblem(
-                    f"{entry}/{part}/{index}", what, REBUILD, f"{entry}/{part}/{index}"
-                )
+                yield Problem(f"{part}/{index}", what)
 
 
 def _table_problem(path: str) -> str | None:
