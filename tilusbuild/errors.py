@@ -10,6 +10,7 @@ and that of ENOSPC for a full disk and for one that has room and no inodes.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tilusbuild.runtime.errors import did_you_mean as did_you_mean
@@ -91,13 +92,15 @@ class InputError(TilusbuildError):
 
     `diagnostics` has every mistake. `message`, `path`, `line`, `column`, `text` (the line itself)
     and `hint` are those of the first, or None. `str` gives the text that the command line prints.
+    `looked_for` has the paths of the files that a manifest names, where it could not be loaded.
     """
 
     exit_status = 2
 
-    def __init__(self, *diagnostics: Diagnostic) -> None:
+    def __init__(self, *diagnostics: Diagnostic, looked_for: Iterable[str] = ()) -> None:
         super().__init__(*diagnostics)
         self.diagnostics = diagnostics
+        self.looked_for = frozenset(looked_for)
         first = diagnostics[0] if diagnostics else Diagnostic("")
         place = first.place or Place("")
         self.message, self.hint = first.message, first.hint

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -73,11 +73,11 @@ class Compiler(FakeCompiler):
 
 
 class Running:
-    """A build on a thread."""
+    """A build on a thread, which begins with these programs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *texts: str) -> None:
         self.store, self.compiler, self.listener = FakeStore(), Compiler(), Listener()
-        self.control: Queue = Queue()
+        self.control = Queue(jobs(*texts))
         self.results: list[Result] = []
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -95,27 +95,35 @@ class Running:
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
-    made = Running()
-    yield made
-    made.control.stop(2)
-    made.thread.join(60)
+def start() -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def begin(*texts: str) -> Running:
+        started.append(Running(*texts))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.control.stop(2)
+        each.thread.join(60)
 
 
 def jobs(*texts: str) -> list[FakeJob]:
     return [FakeJob(text, index=index) for index, text in enumerate(texts)]
 
 
-def test_it_ends_with_the_last_plan(running: Running) -> None:
-    running.compiler.let("a", "b")
+def test_it_ends_with_the_last_plan(start: Callable[..., Running]) -> None:
+    running = start("a")
+    running.compiler.wait_for("a")
     assert running.control.replace(jobs("a", "b"))
+    running.compiler.let("a", "b")
     summary = running.result().summary
     assert (summary.compiled, summary.exit_status) == (2, 0)
     assert not running.control.replace(jobs("c")), "too late"
 
 
-def test_what_is_still_wanted_goes_on_and_the_rest_is_killed(running: Running) -> None:
-    running.control.replace(jobs("keep", "drop", "waits"), last=False)
+def test_what_is_still_wanted_goes_on_and_the_rest_is_killed(start: Callable[..., Running]) -> None:
+    running = start("keep", "drop", "waits")
     running.compiler.wait_for("keep")
     running.compiler.wait_for("drop")
     running.control.replace(jobs("new", "keep"))
@@ -130,51 +138,36 @@ def test_what_is_still_wanted_goes_on_and_the_rest_is_killed(running: Running) -
     assert not any(stage.open for stage in running.store.stages)
 
 
-def test_a_compile_that_misses_that_it_is_killed_is_killed_again(running: Running) -> None:
+def test_a_compile_that_misses_that_it_is_killed_is_killed_again(
+    start: Callable[..., Running],
+) -> None:
+    running = start("a")
     running.compiler.misses = 5
-    running.control.replace(jobs("a"), last=False)
     running.compiler.wait_for("a")
     running.control.replace(())
     assert running.result().summary.programs == 0
     assert running.compiler.asked["a"] > 5
 
 
-def test_a_program_can_be_wanted_before_its_plan_is_made(running: Running) -> None:
-    running.control.want(FakeJob("first"))
-    running.compiler.wait_for("first")
-    running.compiler.let("first", "second")
-    running.control.replace(jobs("first", "second"))
-    assert running.result().summary.compiled == 2
-    assert running.compiler.runs == {"first": 1, "second": 1}
-
-
-def test_a_wanted_program_takes_the_place_of_another(running: Running) -> None:
-    running.control.replace(jobs("old", "other"), last=False)
-    running.compiler.wait_for("old")
-    running.compiler.wait_for("other")
-    running.control.want(FakeJob("new"), FakeJob("old").hash)
-    running.compiler.wait_for("new")
-    running.compiler.let("new", "other")
-    running.control.replace(jobs("new", "other"))
-    assert running.result().summary.compiled == 2
-
-
-def test_killed_and_wanted_again_is_compiled_again(running: Running) -> None:
-    running.control.replace(jobs("a"), last=False)
+def test_killed_and_wanted_again_is_compiled_again(start: Callable[..., Running]) -> None:
+    running = start("a", "other")
     running.compiler.wait_for("a")
-    running.control.replace((), last=False)
+    running.compiler.wait_for("other")
+    running.control.replace(jobs("other"))
     while not running.listener.named("dropped"):
         running.thread.join(0.001)
     running.compiler.let("a")
     running.control.replace(jobs("a"))
     summary = running.result().summary
-    assert (summary.compiled, summary.attempts, summary.exit_status) == (1, 2, 0)
+    assert (summary.compiled, summary.attempts, summary.exit_status) == (1, 3, 0)
 
 
-def test_failures_of_this_build_are_not_tried_again_in_its_next_plan(running: Running) -> None:
+def test_failures_of_this_build_are_not_tried_again_in_its_next_plan(
+    start: Callable[..., Running],
+) -> None:
+    running = start("bad", "other")
     running.compiler.fails.add("bad")
     running.compiler.let("bad")
-    running.control.replace(jobs("bad"), last=False)
     while not running.listener.named("finished"):
         running.thread.join(0.001)
     running.compiler.let("good")
@@ -184,8 +177,8 @@ def test_failures_of_this_build_are_not_tried_again_in_its_next_plan(running: Ru
     assert running.compiler.runs["bad"] == 1
 
 
-def test_a_signal_kills_what_runs(running: Running) -> None:
-    running.control.replace(jobs("a", "b", "c"), last=False)
+def test_a_signal_kills_what_runs(start: Callable[..., Running]) -> None:
+    running = start("a", "b", "c")
     running.compiler.wait_for("a")
     running.control.stop(2)
     summary = running.result().summary

@@ -5,9 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from tilusbuild.watch.change_detector import MAX_DELAY, QUIET, ChangeDetector
-from tilusbuild.watch.dependencies import Change, Dependencies, affected, is_editor_temp_file
-from tilusbuild.watch.observer import watch_roots
+from tilusbuild.watch.change_detector import MAX_DELAY, QUIET, Change, ChangeDetector
+from tilusbuild.watch.observer import is_editor_temp_file, watch_roots
 
 DIRECTORIES = {
     "/",
@@ -57,7 +56,7 @@ def test_a_check_is_due_when_it_was_quiet_or_has_waited_long(
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     detector = ChangeDetector(str, print, str, now=Mock(), make_watcher=Silent)  # type: ignore[arg-type]
-    detector.check({})
+    detector.check(())
     detector.add_hint("a")
     now += QUIET / 2
     detector.add_hint("b")
@@ -74,36 +73,18 @@ def test_a_check_is_due_when_it_was_quiet_or_has_waited_long(
     assert detector.due() == began
 
 
-# Which parts of a plan a change is about.
-SCALE, ADD = ("scale", "cpu"), ("add", "cpu")
-NEEDS: dict[tuple[str, ...], Dependencies] = {
-    SCALE: Dependencies(frozenset({"/p/scale.j2", "/p/a.h", "/p"}), frozenset({"a.h", "cuda.h"})),
-    ADD: Dependencies(frozenset({"/p/add.j2", "/p/a.h", "/p"}), frozenset({"b.h"})),
-}
-
-
-def parts(*changes: Change) -> set[tuple[str, ...]]:
-    return set(affected(NEEDS, {change.path: change for change in changes}))
-
-
-def test_a_file_is_about_those_that_use_it() -> None:
-    assert parts(Change("/p/scale.j2")) == {SCALE}
-    assert parts(Change("/p/a.h")) == {SCALE, ADD}
-    assert parts(Change("/p/other")) == set()
+ASKED = frozenset({"a.h", "cuda.h"})
 
 
 def test_in_a_directory_only_names_that_are_asked_for_count() -> None:
-    assert parts(Change("/p", frozenset({"notes.txt"}))) == set()
-    assert parts(Change("/p", frozenset({"notes.txt", "cuda.h"}))) == {SCALE}
-    assert parts(Change("/p")) == {SCALE, ADD}, "a directory that is gone is about all"
+    assert not Change("/p", frozenset({"notes.txt"})).is_of(ASKED)
+    assert Change("/p", frozenset({"notes.txt", "cuda.h"})).is_of(ASKED)
+    assert Change("/p").is_of(ASKED), "a directory that is gone is about all"
+    assert Change("/p/a.h").is_of(ASKED), "and so is a file"
 
 
 def test_a_script_that_may_include_anything_depends_on_every_name() -> None:
-    dependencies: dict[tuple[str, ...], Dependencies] = {
-        SCALE: Dependencies(frozenset({"/p"}), None)
-    }
-    change = Change("/p", frozenset({"any.h"}))
-    assert affected(dependencies, {"/p": change}) == {SCALE: ["/p"]}
+    assert Change("/p", frozenset({"any.h"})).is_of(None)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def watched(project: Any, eye: Eye, hints: Hints) -> None:
             session.run()
 
 
-def test_a_save_while_a_plan_is_made_is_planned_at_once(
+def test_a_save_while_a_build_begins_is_planned_at_once(
     project: Any, eye: Eye, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_detector, "QUIET", 0.0)
@@ -112,14 +112,12 @@ def test_a_save_while_a_plan_is_made_is_planned_at_once(
 
     def begin() -> None:
         eye.said.clear()
-        # The next build starts with the first new program of a plan that is not made yet.
         eye.at_build = [lambda: save("second")]
         save("first")
 
     eye.at_rest = [begin]
     watched(project, eye, hints)
     assert len(eye.of(events.Changed)) == 2
-    assert len(eye.of(events.Replanned)) == 1, "the first of the two plans was given up"
     assert [event.ok for event in eye.of(events.Watching)] == [True]
     summary = project.build(status=None)
     assert (summary["compiled"], summary["exit_status"]) == (0, 0)

@@ -151,10 +151,23 @@ def test_a_broken_template_is_shown_and_the_next_save_tries_again(project, watch
 
     project.kernel("scale", "saved meanwhile")
     said = watching.rest()
-    assert (compiled(said), said[-1]["ok"]) == ({"scale": 3}, False), "others are built"
+    assert (compiled(said), said[-1]["ok"]) == ({}, False), "nothing is built of half a plan"
+    assert [event for event in said if event["event"] == "problem"] == [], "once"
     project.save("kernels/add.cu.j2", text)
     said = watching.rest()
-    assert (compiled(said), said[-1]["ok"]) == ({}, True)
+    assert (compiled(said), said[-1]["ok"]) == ({"scale": 3}, True)
+
+
+def test_while_a_template_is_wrong_files_that_no_plan_reads_count_for_nothing(project, watching):
+    """As its own output: `tilusbuild watch > watch.log`."""
+    project.save("kernels/add.cu.j2", "{% if %}\n")
+    assert not watching.rest()[-1]["ok"]
+    for name in ("watch.log", "kernels/watch.log", "kernels/unused.cu.j2", "notes.json"):
+        for lines in (1, 2):
+            project.write(name, "problem\n" * lines)
+    assert watching.quiet(1.5) == []
+    project.kernel("add", "mended")
+    assert compiled(watching.until("watching", ok=True)) == {"add": 3}
 
 
 def test_a_broken_manifest_is_shown_until_it_is_fixed(project, watching):

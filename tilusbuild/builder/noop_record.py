@@ -188,13 +188,24 @@ def _below(top: str, *, files: bool = True) -> Iterator[str]:
                 yield entry.path
 
 
+def input_paths(project: Project, plan: Plan | None) -> set[str]:
+    """Return the files and directories that a plan follows from: the manifest and the files that it
+    names, templates, headers, the directories in which one of these was looked for, and those of
+    tools. Without a plan: those that an attempt to make one has read.
+
+    Files that are missing are among them. The tools and their headers are not: digests have them.
+    """
+    manifest = project.manifest
+    paths = {manifest.path, *manifest.searched, *manifest.reading.sightings}
+    paths.update(path for script in manifest.scripts for path in manifest.data_of(script))
+    paths.update(project.renderer.sightings, directories_of_tools(project.environment))
+    return paths if plan is None else paths | plan.inputs
+
+
 def _inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
     """Return everything that the plan's answer rests on, as it was when it was read."""
-    manifest = project.manifest
     found = _inputs_so_far(project, planned)
-    others = {manifest.path, *_own_code(), *_places_of_tools(project.environment)}
-    others |= manifest.searched
-    others.update(path for script in manifest.scripts for path in manifest.data_of(script))
+    others = input_paths(project, planned) | _own_code()
     return {**{path: sighting(path) for path in others - found.keys()}, **found}
 
 
@@ -205,7 +216,7 @@ def _inputs_so_far(project: Project, planned: Plan) -> dict[str, Sighting]:
     return {**{path: sighting(path) for path in planned.inputs - found.keys()}, **found}
 
 
-def _places_of_tools(environment: Mapping[str, str]) -> set[str]:
+def directories_of_tools(environment: Mapping[str, str]) -> set[str]:
     """Return the directories where a tool that appears would be found before those in use."""
     found = {"/usr/local", *environment.get("PATH", "").split(os.pathsep)}
     for name in ("CUDA_HOME", "CUDA_PATH"):

@@ -19,7 +19,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import Pipeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Settings, find, settings
-from tilusbuild.manifest.memo import recalled, remember
+from tilusbuild.manifest.memo import recalled, remember, reread
 from tilusbuild.manifest.script_sections import has_values
 from tilusbuild.manifest.settings import BY_DEFAULT
 from tilusbuild.plan.instance import pipeline_of
@@ -94,13 +94,15 @@ class Project:
         return project
 
     def reread(self, *, tools: bool) -> Self:
-        """Return the project with its manifest read again, and with this one's runner and digests;
-        with `tools`, the compilers are discovered again. Only one of the two is to be closed.
+        """Return the project with its manifest read again, and with this one's runner, digests and
+        memo; with `tools`, the compilers are discovered again. Only one of the two is to be closed.
         Raises `InputError`."""
-        fresh = self._opened(_load(self.manifest.path), self._options, self.environment)
+        manifest = reread(self.manifest) or _load(self.manifest.path)
+        fresh = self._opened(manifest, self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
         if fresh.settings.cache_dir == self.settings.cache_dir:
-            fresh.__dict__["cache"] = self.cache
+            # The code that makes programs was loaded once: hashes that it made stay right.
+            fresh.__dict__.update(cache=self.cache, memo=self.memo)
         if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
             fresh._toolchains = self._toolchains
         return fresh
@@ -177,6 +179,11 @@ class Project:
             )
             self._toolchains[key] = discover(request, self.environment, self.runner, self.digests)
         return self._toolchains[key]
+
+    @property
+    def toolchains(self) -> Mapping[tuple[str, bool, bool], Toolchain]:
+        """Those that were asked for so far, by the arguments of `toolchain`."""
+        return self._toolchains
 
     def plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
@@ -266,12 +273,14 @@ def refusals(
 def _tools(
     manifest: Manifest, target: Target, pipeline: Pipeline, toolchain: Toolchain
 ) -> Iterator[Diagnostic]:
-    place = manifest.place_of_value("target", target.name, "arch")
     try:
-        pipeline.check_archs(toolchain, target.archs, target.ptx, place)
+        pipeline.check_archs(toolchain, target.archs, target.ptx, None)
     except InputError as error:
+        # Not before: to find a place the text of the manifest is scanned, which takes milliseconds.
+        place = manifest.place_of_value("target", target.name, "arch")
         of = f"toolchain {toolchain.name}: " if toolchain.name else ""
-        yield from (each._replace(message=of + each.message) for each in error.diagnostics)
+        for each in error.diagnostics:
+            yield each._replace(message=of + each.message, place=place)
 
 
 def _runtime(

@@ -38,7 +38,6 @@ from tilusbuild.engine.inbox import (
     Queue,
     Remote,
     RemoteAnswered,
-    WantProgram,
 )
 from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.running import BuildConfig, RunningTickets
@@ -77,7 +76,7 @@ def build_changing(
     reporter: Reporter,
     config: BuildConfig,
 ) -> Result:
-    """Build the programs that another thread names through `queue`; not for the main thread, as it
+    """Build the plan of `queue`, which another thread may exchange; not for the main thread, as it
     catches no signals."""
     try:
         return BuildLoop(queue, store, compiler, reporter, config).run()
@@ -216,23 +215,14 @@ class BuildLoop:
                 self.warned.add(message)
                 self.reporter.emit(events.Warned(message))
 
-    def _want(self, job: Job, instead: str | None) -> None:
-        """Want one program more, ahead of the plan that it is in, and another one no more."""
-        if not (
-            job.hash in self.tickets or self.end.stopped.is_set() or self._known(job) is not None
-        ):
-            ticket = self.tickets[job.hash] = Ticket(job, self.results.to_compile)
-            ticket.estimate = self.history.estimate(job)
-            self.results.to_compile += 1
-            self.held.append(ticket)
-            self._release()
-        dropped = self.tickets.pop(instead, None) if instead is not None else None
-        if dropped is not None and dropped in self.running:
-            dropped.move(BuildState.UNWANTED)
-        elif dropped is not None:
-            self.ready.remove(dropped)
-            self.held = [each for each in self.held if each is not dropped]
-            dropped.move(BuildState.DROPPED)
+    def _start_ahead(self, jobs: Iterable[Job]) -> None:
+        """Start programs before their plan is looked up, which takes 30 ms for 1,000 programs."""
+        for job in jobs:
+            if not (job.needs or job.hash in self.tickets or self._known(job) is not None):
+                ticket = self.tickets[job.hash] = Ticket(job, len(self.tickets))
+                ticket.estimate = self.history.estimate(job)
+                self.ready.add(ticket)
+        self._dispatch()
 
     def _known(self, job: Job) -> ProgramAnswer | None:
         """Return a program's answer, of this build or of the store."""
@@ -319,10 +309,9 @@ class BuildLoop:
                 self.end.signal = message
                 self._stop("interrupted", signal.Signals(message).name)
                 self.compiler.cancel()
-            case NewPlan(jobs):
+            case NewPlan(jobs, ahead):
+                self._start_ahead(ahead)
                 self._plan(jobs)
-            case WantProgram(job, instead):
-                self._want(job, instead)
             case WorkerSaid(ticket, NoAnswer.STARTED):
                 self.results.attempts += 1
                 job, seconds = ticket.job, ticket.estimate.seconds

@@ -1,9 +1,8 @@
-"""What comes into a build from outside: plans, wishes of `watch`, signals, programs from elsewhere.
+"""What comes into a build from outside: plans, signals, programs from elsewhere.
 
 The build loop takes its messages from a queue's inbox, a new plan being one of them, and asks the
 queue two things: what it knows of a program from before, and whether the build may end. So there is
-one loop for `build`, whose programs are fixed from the start, and for `watch`, whose programs
-another thread changes as it runs.
+one loop for `build`, which has one plan, and for `watch`, which exchanges the plan as it runs.
 
 A remote is asked for what the store has not, and answers in the same inbox, each program once: it
 is in the store now, or it is to be compiled here. Nothing here waits for a network. While cores
@@ -31,13 +30,8 @@ class NewPlan(Struct, frozen=True):
     """These programs, and no others."""
 
     jobs: Iterable[Job]
-
-
-class WantProgram(Struct, frozen=True):
-    """This program too, ahead of its plan; the one with the hash `instead` no more."""
-
-    job: Job
-    instead: str | None
+    ahead: Sequence[Job] = ()
+    """Those of them that are new: started before the others are looked up."""
 
 
 class RemoteAnswered(Struct, frozen=True):
@@ -48,39 +42,31 @@ class RemoteAnswered(Struct, frozen=True):
 
 
 class Queue:
-    """Plans that another thread exchanges while the build runs, as `watch` does; or one plan.
+    """One plan, or several that another thread exchanges while the build runs, as `watch` does.
 
     A compiler that works for a program that is still wanted is never disturbed; one whose program
-    is not is killed, alone; what waits is sorted again. With nothing left to do the build waits for
-    as long as the queue is open. `want`, `replace`, `close` and `stop` may be called from any
-    thread; the first two return False when the build has ended: then it is for a new one. The
-    others are called on the build's thread.
+    is not is killed, alone; what waits is sorted again. The build ends with the programs of its
+    latest plan. `replace` and `stop` may be called from any thread, the others on the build's.
     """
 
-    def __init__(self, jobs: Iterable[Job] | None = None) -> None:
-        """With `jobs`, which are asked for when the build has begun, it is closed."""
+    def __init__(self, jobs: Iterable[Job], ahead: Sequence[Job] = ()) -> None:
+        """Begin with the plan of these `jobs`, which are asked for when the build has begun.
+        `ahead` is as in `NewPlan`."""
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         """Brings the messages above; workers and signals put their own. None is nothing new, but
         look again: the loop may end now, or there is a token for a compile."""
         self._guard = threading.Lock()
-        self._open = jobs is None
         self._ended = False
         self._answers: dict[str, ProgramAnswer] = {}
-        if jobs is not None:
-            self.inbox.put(NewPlan(jobs))
+        self.inbox.put(NewPlan(jobs, ahead))
 
-    def want(self, job: Job, instead: str | None = None) -> bool:
-        """Want this program too, ahead of a whole plan, and the one with the hash `instead` no
-        more."""
-        return self._send(WantProgram(job, instead))
-
-    def replace(self, jobs: Iterable[Job], *, last: bool = True) -> bool:
-        """Want these programs and no others. The build ends with them when they are the `last`."""
-        return self._send(NewPlan(tuple(jobs)), keep_open=not last)
-
-    def close(self) -> None:
-        """End when all is done."""
-        self._send(None, keep_open=False)
+    def replace(self, jobs: Iterable[Job], ahead: Sequence[Job] = ()) -> bool:
+        """Want these programs and no others; `ahead` as in `NewPlan`. Return False when the build
+        has ended: then they are for a new one."""
+        with self._guard:
+            if not self._ended:
+                self.inbox.put(NewPlan(tuple(jobs), ahead))
+            return not self._ended
 
     def stop(self, signal: int) -> None:
         """Kill what runs and end, as for this signal."""
@@ -98,19 +84,11 @@ class Queue:
 
     def end(self, *, now: bool) -> bool:
         """Return whether the build ends, asked when it has nothing to do. With `now` it does."""
-        # The guard and the check of the inbox make `_send` and this exclude each other: a plan is
+        # The guard and the check of the inbox make `replace` and this exclude each other: a plan is
         # either taken by this build, or its sender learns that it is too late.
         with self._guard:
-            self._ended = now or (not self._open and self.inbox.empty())
+            self._ended = now or self.inbox.empty()
             return self._ended
-
-    def _send(self, message: object, *, keep_open: bool = True) -> bool:
-        with self._guard:
-            if self._ended:
-                return False
-            self._open = keep_open
-            self.inbox.put(message)
-            return True
 
 
 class Remote:

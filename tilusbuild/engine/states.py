@@ -159,13 +159,6 @@ class ReadyQueue:
         """Add one that is tried once more when nothing else runs."""
         self._isolated.append(ticket)
 
-    def remove(self, ticket: Ticket) -> None:
-        """Take out one that waits here."""
-        for waiting in (self._ready, self._locked, self._isolated):
-            if ticket in waiting:
-                waiting.remove(ticket)
-                return
-
     def next(self, now: float, fits: Callable[[Ticket], bool], idle: bool) -> Ticket | None:
         """Take out the one to start, or return None when none may start; `idle`: nothing runs."""
         for position in range(min(_WINDOW, len(self._ready))):

@@ -58,6 +58,7 @@ def _file(checks: Checks, path: Path, name: str, what: str, *, needed: bool = Tr
     place = partial(checks.document.value, *path)
     root = checks.manifest.root
     full = os.path.normpath(os.path.join(root, name))
+    checks.looked_for.add(full)
     if os.path.isabs(name):
         relative = f'write "{os.path.relpath(full, root)}"' if is_within(full, root) else None
         hint = relative or f"the project is {root}"
@@ -119,6 +120,7 @@ def check_include_dirs(
                 checks.error("a package's directory is relative to the package", place)
             continue
         full = os.path.join(checks.manifest.root, os.path.expanduser(directory.path))
+        checks.looked_for.add(os.path.normpath(full))
         if not os.path.exists(full):
             checks.error(
                 f'there is no {what} "{directory.path}"',

@@ -39,6 +39,8 @@ class Checks(Struct):
     diagnostics: list[Diagnostic] = field(default_factory=list)
     unsound: set[Path] = field(default_factory=set)
     """Parameters whose values cannot be counted out; `check_space` has said why."""
+    looked_for: set[str] = field(default_factory=set)
+    """The paths of files and directories that were looked for, there or not."""
 
     def error(
         self, message: str, place: Place | Callable[[], Place], hint: str | None = None

@@ -67,6 +67,7 @@ def _load(path: str) -> Manifest:
     read, unread = fill(document)
     manifest, diagnostics = structured(document)
     diagnostics += unread
+    looked_for = set(read.sightings)
     if manifest is not None:
         checks = Checks(document, manifest)
         with suppress(InputError):  # too many: `diagnostics` has them
@@ -74,8 +75,9 @@ def _load(path: str) -> Manifest:
             for check in (check_files,) if unread else _CHECKS:
                 check(checks)
         diagnostics += checks.diagnostics
+        looked_for |= checks.looked_for | manifest.searched
     if diagnostics or manifest is None:
-        raise InputError(*sorted(diagnostics, key=_position))
+        raise InputError(*sorted(diagnostics, key=_position), looked_for=looked_for)
     return manifest.replaced(_reading=read).with_libraries()
 
 

@@ -56,6 +56,23 @@ def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
         return None
 
 
+def reread(manifest: Manifest) -> Manifest | None:
+    """Return a manifest as `load` would now, where its text and what it was completed from are what
+    they were, and its files pass the checks; else None."""
+    try:
+        text = read_text(manifest.path)
+        same = text == manifest._document.text
+        return _checked(manifest._document, _bare(manifest)) if same else None
+    except InputError:
+        return None
+
+
+def _bare(manifest: Manifest) -> Manifest:
+    """Return a manifest without what follows from its text and the command line."""
+    scripts = {name: own for name, own in manifest.scripts.items() if type(own) is ScriptSection}
+    return manifest.replaced(scripts=scripts, _last_flags=())
+
+
 def _checked(document: Document, manifest: Manifest) -> Manifest | None:
     reading = manifest.reading.again()
     if reading is None:
@@ -77,8 +94,7 @@ def remember(manifest: Manifest, environment: Mapping[str, str]) -> None:
     if file is None or code is None:
         return
     of = _key(manifest.path, manifest._document.text)
-    scripts = {name: own for name, own in manifest.scripts.items() if type(own) is ScriptSection}
-    bare = manifest.replaced(scripts=scripts, _document=NO_DOCUMENT, _last_flags=())
+    bare = _bare(manifest).replaced(_document=NO_DOCUMENT)
     known: _Memo = (of, code, Raw(json.encode(bare, enc_hook=dict)))
     _ENVELOPE.write(file, json.encode(known), parents=True)
 

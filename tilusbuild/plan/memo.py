@@ -71,6 +71,8 @@ class PlanMemo:
         self._owner = owner
         self.code = own_code(memory)
         """The digest of the code that makes programs of inputs."""
+        self.renders = 0
+        """How many programs were rendered because they were not known."""
         self._scripts: dict[str, dict[str, KnownPrograms]] = {}
         self._changed: set[str] = set()
         self.spaces = SpaceCache(directory, owner, self.code)
@@ -92,6 +94,7 @@ class PlanMemo:
             known = KnownPrograms(facts)
         lookup = _Lookup(spec, sources, known)
         found = lookup.programs(schedules)
+        self.renders += lookup.rendered
         if lookup.rendered:
             self._changed.add(script)
             self._scripts[script][label] = lookup.worth_keeping()

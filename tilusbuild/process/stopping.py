@@ -154,6 +154,14 @@ def catch_signals(notify: Callable[[int], None]) -> Iterator[None]:
 
 
 @contextmanager
+def raise_signals() -> Iterator[None]:
+    """Within the block, itself within `catch_signals`, the signals raise `StoppedError` again, so
+    that work that looks at no messages ends at once."""
+    with _install_handlers(_raise_stopped, STOPPING):
+        yield
+
+
+@contextmanager
 def _install_handlers(
     handler: Callable[[int, FrameType | None], None], numbers: tuple[signal.Signals, ...]
 ) -> Iterator[None]:

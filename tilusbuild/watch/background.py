@@ -1,6 +1,6 @@
 """What a watch session runs beside itself, each on a thread: a build, and the command of `--exec`.
 
-The programs of a build are exchanged as plans change; it ends when what the latest plan wants is
+The plan of a build is exchanged as files change; it ends when the programs of its latest plan are
 there, and publishes that plan's scripts and index then. The command has a process group of its own
 and is ended for the next change; no line of it is reported after `cancel` has returned. The end of
 either is reported once, whatever happens.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from msgspec import Struct
@@ -25,13 +25,12 @@ from tilusbuild.engine.events import CompositeReporter, Reporter, Result
 from tilusbuild.engine.inbox import Queue
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.planner import ProgramJob
+from tilusbuild.plan.planner import jobs
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError, start_thread
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.status import Status
-from tilusbuild.toolchain import Toolchain
 from tilusbuild.watch.events import CommandEnded
-from tilusbuild.watch.replan import PlanState
+from tilusbuild.watch.inputs import PlanState
 
 _PUBLISH = Everything()
 
@@ -40,7 +39,7 @@ class BuildEnded(Struct, frozen=True):
     """How a build ended."""
 
     state: PlanState | None
-    """The plan that it was of; None when it ended before there was one."""
+    """The plan that it was of; None when it was given up."""
     result: Result | None
     error: BaseException | None
     programs: tuple[tuple[str, str], ...]
@@ -57,46 +56,30 @@ class BuildThread:
 
     def __init__(
         self,
-        project: Project,
-        toolchains: Iterable[Toolchain],
+        state: PlanState,
         selection: PlanSelection,
         config: BuildConfig,
         reporter: Reporter,
         ended: Callable[[BuildEnded], None],
     ) -> None:
-        self._project = project
-        self._toolchains = {each.name: each for each in toolchains}
-        """Those that it builds with: no other of the same name."""
+        self._project = state.project
         self._selection = selection
         self._config = config
         self._reporter = _RecordingReporter(reporter)
         self._ended = ended
-        self._queue = Queue()
+        self._queue = Queue(jobs(state.plan), state.new_jobs())
         self._guard = threading.Lock()
-        self._state: PlanState | None = None
+        self._state: PlanState | None = state
         self._over = False
         self._thread = start_thread(self._run)
 
-    def can_build(self, project: Project, toolchains: Iterable[Toolchain]) -> bool:
-        """Return whether this build can build this project's programs that need these tools."""
-        own = self._project
-        return (
-            all(each == self._toolchains.setdefault(each.name, each) for each in toolchains)
-            and project.cache is own.cache
-            and project.settings.jobs == own.settings.jobs
-            and project.settings.nice == own.settings.nice
-            and project.settings.load_average == own.settings.load_average
-            and project.manifest.build.timeout == own.manifest.build.timeout
-        )
-
-    def want(self, job: ProgramJob, instead: str | None) -> bool:
-        """Have this program, and not the other. False when the build has ended."""
-        return self._queue.want(job, instead)
-
     def replace(self, state: PlanState) -> bool:
-        """Have the programs of this plan and no others, then end. False when it has ended."""
+        """Have the programs of this plan and no others, then end. Return False when this build
+        cannot: it has ended, or it runs with other tools or settings."""
         with self._guard:
-            if self._over or not self._queue.replace(state.jobs()):
+            if self._over or _settings(state.project) != _settings(self._project):
+                return False
+            if not self._queue.replace(jobs(state.plan), state.new_jobs()):
                 return False
             self._project, self._state = state.project, state
             return True
@@ -111,10 +94,6 @@ class BuildThread:
     def stop(self, signal: int) -> None:
         """Stop as at a signal; return when no compiler runs any more."""
         self._queue.stop(signal)
-        self._thread.join()
-
-    def join(self) -> None:
-        """Wait for its end."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -151,15 +130,23 @@ class BuildThread:
         return result
 
     def _publish(self, state: PlanState, result: Result) -> None:
-        """Publish as a build does, what is right now."""
-        selection = self._selection
-        if state.wrong:
-            # What is wrong may have been right in the last build: that stays in the index.
-            selection = PlanSelection(tuple(instance.script for instance in state.plan.instances))
-        if state.parts:
-            for message in _PUBLISH.notices(state.project, state.plan):
-                self._reporter.emit(events.Warned(message))
-            _PUBLISH.publish(state.project, state.plan, selection, result)
+        """Publish as a build does."""
+        for message in _PUBLISH.notices(state.project, state.plan):
+            self._reporter.emit(events.Warned(message))
+        _PUBLISH.publish(state.project, state.plan, self._selection, result)
+
+
+def _settings(project: Project) -> tuple[object, ...]:
+    """Return what a running build cannot exchange."""
+    settings = project.settings
+    return (
+        project.cache.root,
+        settings.jobs,
+        settings.nice,
+        settings.load_average,
+        project.manifest.build.timeout,
+        project.toolchains,
+    )
 
 
 class _RecordingReporter(CompositeReporter):

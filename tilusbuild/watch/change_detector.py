@@ -10,22 +10,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
 
-from tilusbuild.runtime.where import is_within
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import Observation, observe
-from tilusbuild.watch import events
-from tilusbuild.watch.dependencies import (
-    Change,
-    Dependencies,
-    Part,
-    affected,
-    is_editor_temp_file,
-)
-from tilusbuild.watch.observer import Observer, watch_roots
+from tilusbuild.watch.observer import Observer, is_editor_temp_file, watch_roots
 
 QUIET = 0.03
 """Seconds. An editor that writes beside and renames is done in a few milliseconds."""
@@ -33,12 +24,31 @@ MAX_DELAY = 1.0
 """Seconds after which files are checked although it never was quiet."""
 INTERVAL = 1.0
 """Seconds between two checks without a hint: 3 % of a core for 10,000 files."""
-ANYTHING: Part = ("anything",)
-"""What a project is while it is unknown which file would mend it."""
 _SMALL = 1 << 20
-_SHOWN = 5
+"""Bytes."""
 
 MakeWatcher = Callable[[Callable[[str], None], Callable[[], str]], Observer]
+
+
+class Change(Struct, frozen=True):
+    """A path that is not what it was. `names` came to a directory or went from it; None for a file,
+    and for what became a file or a directory."""
+
+    path: str
+    names: frozenset[str] | None = None
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """The path itself, or those of the names."""
+        if self.names is None:
+            yield self.path
+        else:
+            yield from sorted(os.path.join(self.path, name) for name in self.names)
+
+    def is_of(self, names: frozenset[str] | None) -> bool:
+        """Return whether the change is of one of these names in a directory (None: of any name), or
+        of the path itself."""
+        return self.names is None or names is None or not names.isdisjoint(self.names)
 
 
 class PathStates:
@@ -85,25 +95,6 @@ def _change(
     if isinstance(old, frozenset) and isinstance(new, frozenset):
         return Change(path, old ^ new)
     return Change(path)
-
-
-class Detected(Struct, frozen=True):
-    """What a check found: the parts that changes are about, with their paths, and the changes."""
-
-    parts: Mapping[Part, list[str]]
-    changes: Mapping[str, Change]
-
-    def event(self, root: str) -> events.Changed:
-        """Return the same in words; paths relative to `root` where they lie in it."""
-        shown: dict[str, None] = {}
-        for path in dict.fromkeys(path for each in self.parts.values() for path in each):
-            names = self.changes[path].names
-            for each in sorted(os.path.join(path, n) for n in names) if names else (path,):
-                shown[os.path.relpath(each, root) if is_within(each, root) else each] = None
-        paths = tuple(shown)
-        about = tuple(" ".join(part) for part in self.parts if part != ANYTHING)
-        more = max(0, len(paths) - _SHOWN)
-        return events.Changed(paths[:_SHOWN], more, about or ("the project",))
 
 
 class ChangeDetector:
@@ -160,33 +151,20 @@ class ChangeDetector:
         return first
 
     def check(
-        self,
-        dependencies: Mapping[Part, Dependencies],
-        wider: Dependencies | None = None,
-        *,
-        started: Moment | None = None,
-    ) -> Detected:
-        """Check all that is needed, and `wider`; `started` is when a plan began to read it,
-        and None when this check does not follow a plan."""
-        every = dict(dependencies)
-        if wider is not None:
-            every[ANYTHING] = wider
-        read = {path for each in dependencies.values() for path in each.paths}
-        if wider is not None and started is not None:
-            read |= wider.paths  # one that was saved since may mend what was wrong
-        # What something happened to may be read by the next plan, and is checked before that.
+        self, watched: Collection[str], *, started: Moment | None = None
+    ) -> dict[str, Change]:
+        """Return what changed among the watched paths since the last check. `started` is when a
+        plan began to read them, and None when this check does not follow a plan."""
+        # The next plan may read for the first time what something happened to. It is looked at
+        # before that plan: otherwise it would count as changed after it.
         hinted = {path for path in self._hinted if _is_small(path)}
-        paths = read | hinted | (wider.paths if wider is not None else frozenset())
-        changes = self._paths.check(sorted(paths), since=started, read=read)
-        if wider is not None and started is None:
-            around = {path for path in hinted if os.path.dirname(path) in wider.paths}
-            changes.update({path: Change(path) for path in around})
-            every[ANYTHING] = Dependencies(wider.paths | around)
+        paths = sorted(hinted.union(watched))
+        changes = self._paths.check(paths, since=started, read=watched)
         self._hinted.clear()
         self._checked_at = time.monotonic()
-        return Detected(affected(every, changes), changes)
+        return {path: change for path, change in changes.items() if path in watched}
 
-    def follow(self, paths: set[str], root: str, cache: str) -> None:
+    def follow(self, paths: Collection[str], root: str, cache: str) -> None:
         """Wait for events of these paths."""
         self._roots = watch_roots(paths, root, cache)
         self._watcher.follow(self._roots)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
@@ -22,13 +23,31 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from tilusbuild.process.base import convert_thread_errors
 from tilusbuild.runtime.where import is_within
-from tilusbuild.watch.dependencies import is_editor_temp_file
 
 # watchdog only logs it when events were lost: no line of a person's terminal is for that.
 logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
 MAX_PLACES = 64
 """More places would cost more than they bring: what lies elsewhere waits for the next check."""
+
+
+_EDITOR_TEMP_FILE = re.compile(
+    r"""\..*\.sw[a-z]      # vim's swap files
+    | .*~                  # backups
+    | \d{4,5}              # vim tries whether it can write: 4913, 5036, ...
+    | \.\#.* | \#.*\#      # Emacs' locks and autosaves
+    | .*___jb_(?:tmp|old)___
+    | \.goutputstream-.*
+    | .*\.kate-swp
+    | sed[A-Za-z0-9]{6}    # sed -i
+    """,
+    re.VERBOSE,
+)
+
+
+def is_editor_temp_file(name: str) -> bool:
+    """Return whether a file's name is one that editors give to files of their own."""
+    return _EDITOR_TEMP_FILE.fullmatch(name) is not None
 
 
 def watch_roots(

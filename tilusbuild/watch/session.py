@@ -13,60 +13,39 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from tilusbuild.builder import outputs
+from tilusbuild.builder.noop_record import input_paths
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.planner import ProgramJob
-from tilusbuild.process.stopping import catch_signals
+from tilusbuild.process.stopping import catch_signals, raise_signals
 from tilusbuild.state.clock import Moment
-from tilusbuild.toolchain import Toolchain
+from tilusbuild.status import Status
 from tilusbuild.watch import events
 from tilusbuild.watch.background import BuildEnded, BuildThread, CommandRun
 from tilusbuild.watch.change_detector import ChangeDetector, MakeWatcher
-from tilusbuild.watch.dependencies import Dependencies, Part, project_files
+from tilusbuild.watch.inputs import TOOLS, PlanState, WatchList
 from tilusbuild.watch.observer import Observer
-from tilusbuild.watch.replan import PlanState, Replanner
 from tilusbuild.watch.screen import Screen
 
-_PATIENCE = 5.0
-"""Seconds of changes without an end after which a plan is finished all the same."""
 _SWITCH = 0.0005
 """Seconds after which a thread gives the interpreter to another one."""
 _M_ARENA_MAX = -8
 """Of glibc's malloc.h."""
 
 
-class _SupersededError(Exception):
-    """Something changed while a plan was made."""
-
-
-class _StoppedError(Exception):
-    """A signal came while a plan was made."""
-
-
-class _Broken(Struct):
-    """What is wrong, as long as it is."""
-
-    text: str
-    wider: Dependencies
-    """What counts as a change meanwhile: every file of the project."""
-    news: bool = False
-    """Whether something changed since it was reported."""
-
-
 def _prepare_for_threads() -> None:
     """Change two settings of the whole process, for many threads that come and go."""
-    # A compiler's thread asks for the interpreter at every system call while another one renders;
-    # with the usual 5 ms each, the first compile would start when the last rendering is done.
+    # A compiler's thread asks for the interpreter at every system call while another one plans;
+    # with the usual 5 ms each, both would wait for each other.
     sys.setswitchinterval(_SWITCH)
     # glibc gives threads memory of their own and keeps it: each build's would add to the last.
     with suppress(AttributeError, OSError):
@@ -93,7 +72,6 @@ class Session:
         self._screen = screen
         self._project = project
         self._inbox: SimpleQueue[str | BuildEnded | events.CommandEnded | int] = SimpleQueue()
-        self._replanner = Replanner(selection, self._found, self._raise_if_superseded)
         self._detector = ChangeDetector(
             lambda path: self._project.digests.digest(path),
             self._inbox.put,
@@ -101,12 +79,17 @@ class Session:
             now=lambda: self._project.clock.recent(),
             make_watcher=make_watcher,
         )
-        self._pending: set[Part] = set()
-        """What changed and no plan has seen yet."""
+        self._is_stale = False
+        """Whether something changed that no plan has seen yet."""
         self._since = 0.0
-        """When the first of that happened, or the first after something was wrong; 0 is not yet."""
+        """When the first of that happened; 0 is not yet."""
+        self._tools_changed = False
+        """Whether a tool changed that was not discovered again yet."""
         self._state: PlanState | None = None
-        self._broken: _Broken | None = None
+        """The latest plan that was right."""
+        self._watched = WatchList(project, None)
+        self._problem = ""
+        """What is wrong, as long as it is."""
         self._build_thread: BuildThread | None = None
         self._executing: CommandRun | None = None
         self._saves = 0
@@ -124,8 +107,6 @@ class Session:
                 self._plan()
                 while self._signal is None:
                     self._step()
-            except _StoppedError:
-                pass
             finally:
                 self._end()
         return 128 + (self._signal or 0)
@@ -139,21 +120,18 @@ class Session:
         if not self._screen.is_read:
             self._signal = signal.SIGPIPE
             return
-        # A change that came while a plan was made is in `_pending`, and its hint is used up:
-        # waiting for the next message here would leave it unbuilt until something else happens.
-        now = self._wants_plan() or self._signal is not None
+        # The hint of a change that came while a plan was made is used up: waiting for the next
+        # message here would leave it unbuilt until something else happens.
+        now = self._is_stale or self._signal is not None
         self._take_within(0.0 if now else max(0.0, self._detector.next_check - time.monotonic()))
-        self._check_if_due()
-        if self._signal is None and self._wants_plan():
+        if (since := self._detector.due()) is not None:
+            self._check_files(since)
+        if self._signal is None and self._is_stale:
             self._plan()
 
     def _is_idle(self) -> bool:
-        waits = self._wants_plan() or self._detector.is_hinted
+        waits = self._is_stale or self._detector.is_hinted
         return self._build_thread is None and self._executing is None and not waits
-
-    def _wants_plan(self) -> bool:
-        """Return whether there is something to plan, and it may be planned now."""
-        return bool(self._pending) and (self._broken is None or self._broken.news)
 
     def _take_within(self, seconds: float) -> None:
         try:
@@ -177,153 +155,104 @@ class Session:
 
     # Checking.
 
-    def _check_if_due(self) -> bool:
-        """Check the files when it is time to; return whether there was a change."""
-        since = self._detector.due()
-        return since is not None and self._check_files(since)
-
-    def _check_files(self, since: float, *, started: Moment | None = None) -> bool:
-        """Check everything; `started` is when the plan began to read it."""
-        wider = self._broken.wider if self._broken is not None else None
-        seen = self._detector.check(self._needs(), wider, started=started)
-        if not seen.parts:
-            return False
+    def _check_files(self, since: float, *, started: Moment | None = None) -> None:
+        """Check everything that is watched, and report what changed; `since` is when that may have
+        been, `started` when the latest plan began to read."""
+        changes = self._detector.check(self._watched.paths, started=started)
+        changed = self._watched.event_of(changes)
+        if changed is None:
+            return
+        self._is_stale = True
         self._since = self._since or since
-        self._pending.update(seen.parts)
+        self._tools_changed |= TOOLS in changed.parts
         self._saves += 1
-        if self._broken is not None:
-            self._broken.news = True
         self._resting = False
-        self._screen.emit(seen.event(self._project.manifest.root))
-        return True
-
-    def _needs(self) -> dict[Part, Dependencies]:
-        return self._state.dependencies if self._state is not None else {}
-
-    def _watched(self) -> set[str]:
-        paths = {path for each in self._needs().values() for path in each.paths}
-        return paths | (self._broken.wider.paths if self._broken is not None else set())
-
-    def _follow(self) -> None:
-        root = self._project.manifest.root
-        self._detector.follow(self._watched(), root, self._project.cache.root)
+        self._screen.emit(changed)
 
     # Planning.
 
     def _plan(self) -> None:
-        """Plan what is pending, and have it built."""
+        """Plan the project as it is, and have the plan built. What is wrong is reported; the last
+        plan stays then."""
         self._cancel_command()
-        if self._broken is not None:
-            self._broken.news = False
         began, started = time.monotonic(), self._project.clock.moment()
         self._saved = self._since or began
-        dirty = set(self._pending)
-        before = self._state
+        self._is_stale, self._since = False, 0.0
         try:
-            if before is None:
-                if dirty:
-                    self._project = self._project.reread(tools=True)
-                state = self._replanner.first(self._project)
-            else:
-                state = self._replanner.again(before, dirty)
-        except _SupersededError:
-            return
+            with raise_signals():
+                state = self._planned()
         except TilusbuildError as error:
-            self._no_plan(error, started)
-            return
-        self._state, self._project = state, state.project
-        self._pending, self._since = set(state.wrong), 0.0
-        self._screen.emit(
-            events.Replanned(
-                programs=state.plan.size,
-                changed=len(state.programs - (before.programs if before else set())),
-                renders=state.renders,
-                seconds=time.monotonic() - began,
-            )
-        )
-        if state.problems:
-            self._wrong(InputError(*state.problems))
+            self._report(error)
         else:
-            self._broken = None
-        self._build(state)
-        self._follow()
+            self._take_up(state, time.monotonic() - began)
+        self._detector.follow(
+            self._watched.paths, self._project.manifest.root, self._project.cache.root
+        )
         # What is watched for the first time may have changed after it was read.
         self._check_files(time.monotonic(), started=started)
 
-    def _no_plan(self, error: TilusbuildError, started: Moment) -> None:
-        """Report why there is no new plan; the last one stays. A save since it was `started` may
-        have mended it."""
-        self._since = 0.0
-        self._wrong(error)
+    def _planned(self) -> PlanState:
+        """Return the plan of the project, which is read again unless it was just opened. Raises
+        `TilusbuildError`."""
+        if self._state is not None or self._problem:
+            found = self._project.toolchains.values()
+            # A toolkit has more parts than are watched.
+            tools = self._tools_changed or any(each.changed() is not None for each in found)
+            project = self._project.reread(tools=tools)
+            project.cache.ensure()
+            self._project, self._tools_changed = project, False
+        project = self._project
+        renders = project.memo.renders
+        # The manifest may declare another level now.
+        plan = project.plan(replace(self._selection, level=project.settings.level.value))
+        outputs.check(project, plan)
+        before = None if self._state is None else self._state.programs
+        return PlanState(project, plan, project.memo.renders - renders, before)
+
+    def _take_up(self, state: PlanState, seconds: float) -> None:
+        """Have a new plan built, and watch what it read."""
+        self._state, self._problem = state, ""
+        changed = len(state.programs - (state.before or frozenset()))
+        self._screen.emit(events.Replanned(state.plan.size, changed, state.renders, seconds))
+        self._build(state)
+        self._watched = WatchList(state.project, state)
+
+    def _report(self, error: TilusbuildError) -> None:
+        """Report what is wrong, and watch what was read until that was found, too."""
+        self._resting = False
+        before, self._problem = self._problem, error.render()
+        if self._problem != before:
+            self._screen.emit(events.Problem(self._problem))
+        looked_for = input_paths(self._project, None)
+        if isinstance(error, InputError):
+            root = self._project.manifest.root
+            places = (each.place for each in error.diagnostics if each.place is not None)
+            looked_for |= error.looked_for
+            looked_for.update(os.path.join(root, place.path) for place in places)
+        self._watched = WatchList(self._project, self._state, looked_for)
         if self._build_thread is not None and self._state is not None:
             self._build_thread.replace(self._state)
-        elif self._build_thread is not None:
-            self._build_thread.abandon()
-        self._follow()
-        self._check_files(time.monotonic(), started=started)
-
-    def _wrong(self, error: TilusbuildError) -> None:
-        """Report what is wrong; until it is fixed every change in the project counts."""
-        before = self._broken
-        self._resting = False
-        project = self._project
-        paths = {project.manifest.path, *project_files(project.manifest.root, project.cache.root)}
-        if isinstance(error, InputError):
-            named = (d.place.path for d in error.diagnostics if d.place is not None)
-            paths.update(os.path.join(project.manifest.root, path) for path in named)
-        self._broken = _Broken(error.render(), Dependencies(frozenset(paths)))
-        if before is None or self._broken.text != before.text:
-            self._screen.emit(events.Problem(self._broken.text))
-
-    def _found(self, job: ProgramJob, instead: str | None) -> None:
-        """Have a new program built while the others are still planned."""
-        if self._state is None and self._build_thread is None:
-            # The first plan is built as a whole: it knows the defaults and the longest programs,
-            # and a program that is started as soon as it is found would start before them.
-            return
-        toolchain = job.planned.spec.toolchain
-        if self._build_thread is None:
-            self._start(self._project, [toolchain])
-        building = self._build_thread
-        if building is not None and building.can_build(self._project, [toolchain]):
-            building.want(job, instead)
-
-    def _raise_if_superseded(self) -> None:
-        """Called between two renderings: give the plan up when something has changed meanwhile."""
-        self._take_within(0.0)
-        if self._signal is not None:
-            raise _StoppedError
-        lasts = time.monotonic() - (self._since or time.monotonic())
-        if self._detector.is_hinted and lasts < _PATIENCE and self._check_if_due():
-            raise _SupersededError
 
     # Building.
 
-    def _start(self, project: Project, toolchains: Iterable[Toolchain]) -> BuildThread:
+    def _build(self, state: PlanState) -> None:
+        """Build a plan: by the build that runs, if it can."""
         self._resting = False
+        if self._build_thread is not None and self._build_thread.replace(state):
+            return
+        if self._build_thread is not None:
+            self._build_thread.abandon()
+        # The end of the build before is in the inbox. Taken later, it would be held for the end of
+        # the one that is started here.
+        self._take_within(0.0)
+        jobs = state.project.settings.jobs.value
         self._build_thread = BuildThread(
-            project,
-            toolchains,
+            state,
             self._selection,
-            replace(self._config, jobs=project.settings.jobs.value, started_at=self._saved),
+            replace(self._config, jobs=jobs, started_at=self._saved),
             self._screen.building(),
             self._inbox.put,
         )
-        return self._build_thread
-
-    def _build(self, state: PlanState) -> None:
-        building = self._build_thread
-        tools = state.toolchains.values()
-        if building is not None and not building.can_build(state.project, tools):
-            building.abandon()
-            building = None
-        if building is None or not building.replace(state):
-            if building is not None:
-                building.join()
-            # The end of the build before is in the inbox. Taken later, it would be held for the end
-            # of the one that is started here.
-            self._take_within(0.0)
-            self._start(state.project, tools).replace(state)
 
     def _built(self, built: BuildEnded) -> None:
         self._build_thread = None
@@ -333,15 +262,17 @@ class Session:
             raise built.error
         if built.error is not None:
             self._screen.emit(events.Problem(built.error.render()))
+        if built.result is not None and Status.CHANGED in built.result.statuses.values():
+            self._project.memo.forget()
         if built.state is None or built.state is not self._state:
             return
         self._ok = built.ok
         scripts = tuple(dict.fromkeys(script for script, _ in built.programs))
         seconds = time.monotonic() - self._saved
-        ok = built.ok and self._broken is None
+        ok = built.ok and not self._problem
         count = len(built.programs)
         self._screen.emit(events.Rebuilt(ok, count, scripts, seconds, not self._saves))
-        superseded = self._signal is not None or bool(self._pending)
+        superseded = self._signal is not None or self._is_stale
         if ok and self._command is not None and not superseded:
             self._execute(self._command, scripts)
 
@@ -367,8 +298,8 @@ class Session:
 
     def _rest(self) -> None:
         self._resting = True
-        ok = self._ok and self._broken is None
-        self._screen.emit(events.Watching(len(self._watched()), ok))
+        ok = self._ok and not self._problem
+        self._screen.emit(events.Watching(len(self._watched.paths), ok))
         # Plans that are over are cycles, which the interpreter would let grow to a quarter of all.
         gc.collect()
 

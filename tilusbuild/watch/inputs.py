@@ -1,0 +1,130 @@
+"""The paths that a watched plan follows from, and what a change of one of them is about.
+
+Which paths these are, the no-op record says (`builder.noop_record.input_paths`); watched besides
+are the tools, and the Python references, which `--exec` may run. Of a directory only the names in
+it count, and of those only the ones that a script's includes, or a toolchain, ask for: saving an
+unrelated file beside a template plans nothing again. A change of any other file counts for nothing,
+also while something is wrong: `watch` may write its own output into the project.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from tilusbuild.builder.noop_record import directories_of_tools, input_paths
+from tilusbuild.builder.project import Project
+from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.runtime.where import is_within
+from tilusbuild.watch import events
+from tilusbuild.watch.change_detector import Change
+
+if TYPE_CHECKING:
+    from tilusbuild.manifest.model import Manifest
+
+TOOLS = "tools"
+"""What a change is about: the compilers, or a directory in which one would be found first."""
+_TOOL_NAMES = frozenset((
+    "nvcc", "g++", "gcc", "c++", "cc", "clang++", "clang", "ld", "as", "ptxas", "cicc",
+    "fatbinary", "nvlink", "cudafe++", "cuda", "cuda_nvcc", "cu", "nvidia",
+))  # fmt: skip
+"""Names of tools, and of directories that hold some, without the version at their end."""
+_MAX_SHOWN = 5
+"""Changed paths that are named."""
+
+
+class PlanState(Struct, frozen=True):
+    """A plan, and the project that it is of."""
+
+    project: Project
+    plan: Plan
+    renders: int
+    """How many programs were rendered for it."""
+    before: frozenset[str] | None
+    """The hashes of the plan before; None where there was none."""
+
+    @property
+    def programs(self) -> frozenset[str]:
+        """The hashes of its programs."""
+        return frozenset(program for each in self.plan.instances for program in each.programs)
+
+    def new_jobs(self) -> list[ProgramJob]:
+        """Return the programs that the plan before did not have, if there was one."""
+        before = self.before
+        return [] if before is None else [j for j in jobs(self.plan) if j.hash not in before]
+
+
+class WatchList:
+    """What is watched: `paths`, files and directories, also such that are not there yet."""
+
+    def __init__(
+        self, project: Project, state: PlanState | None, looked_for: Iterable[str] = ()
+    ) -> None:
+        """`state` has the latest plan that was right. `looked_for` are the paths that an attempt to
+        make another one read or missed, where that failed; `project` is then of that attempt."""
+        self._manifest = project.manifest
+        self._instances = () if state is None else state.plan.instances
+        self._references = frozenset(_references(project.manifest))
+        projects = [project] if state is None else [project, state.project]
+        toolchains = [each for owner in projects for each in owner.toolchains.values()]
+        self._tools = {path for each in toolchains for path in each.witnesses()}
+        self._tool_directories = directories_of_tools(project.environment)
+        self._looked_for = frozenset(looked_for)
+        self.paths: frozenset[str] = self._looked_for.union(
+            self._references,
+            self._tools,
+            input_paths(project, None if state is None else state.plan),
+        )
+
+    def event_of(self, changes: Mapping[str, Change]) -> events.Changed | None:
+        """Return the event that reports changes of watched paths; None when none of them counts.
+        Paths in the project are relative to its directory."""
+        root = self._manifest.root
+        shown: dict[str, None] = {}
+        parts: dict[str, None] = {}
+        for change in changes.values():
+            about = list(self._parts_of(change))
+            if not about and change.names is None and change.path in self._looked_for:
+                about = ["the project"]
+            parts.update(dict.fromkeys(about))
+            for path in change.paths if about else ():
+                shown[os.path.relpath(path, root) if is_within(path, root) else path] = None
+        if not parts:
+            return None
+        paths = tuple(shown)
+        more = max(0, len(paths) - _MAX_SHOWN)
+        return events.Changed(paths[:_MAX_SHOWN], more, tuple(parts))
+
+    def _parts_of(self, change: Change) -> Iterator[str]:
+        """Yield what a change is about: the manifest, tools, references, or instances of scripts;
+        nothing for names in a directory that nothing asks for."""
+        manifest, path = self._manifest, change.path
+        if path == manifest.path or path in manifest.searched:
+            yield "manifest"
+        if path in self._tools or (path in self._tool_directories and self._has_tool(change)):
+            yield TOOLS
+        if path in self._references:
+            yield "references"
+        for instance in self._instances:
+            script, inputs = instance.script, instance.inputs
+            is_data = script in manifest.scripts and path in manifest.data_of(script)
+            if is_data or (path in inputs.paths and change.is_of(inputs.names)):
+                yield f"{script} {instance.target.name}"
+
+    def _has_tool(self, change: Change) -> bool:
+        """Return whether a tool may have come to a directory, or gone from it."""
+        if change.names is None:
+            return True
+        known = _TOOL_NAMES.union(map(os.path.basename, self._tools))
+        return any(name in known or name.rstrip("-.0123456789") in known for name in change.names)
+
+
+def _references(manifest: Manifest) -> Iterator[str]:
+    """Yield the files of Python references. No program follows from them, but what `--exec` runs
+    may."""
+    for script in manifest.scripts.values():
+        if script.tune is not None and script.tune.ref is not None:
+            yield os.path.join(manifest.root, script.tune.ref.rpartition(":")[0])
