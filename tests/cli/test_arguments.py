@@ -6,14 +6,14 @@ from typing import Any, get_type_hints
 import pytest
 from msgspec.structs import fields
 
-from tilusbuild.cli.arguments import Common, Verb, declare
-from tilusbuild.cli.parser import actions_of, parse, verbs
+from tilusbuild.cli.arguments import Common, Verb, add_arguments
+from tilusbuild.cli.parser import list_verbs, load_actions, parse_command
 from tilusbuild.errors import InputError
 
 ACTIONS = [
     pytest.param(action, id=f"{verb} {name}".strip())
-    for verb in verbs()
-    for name, action in actions_of(verb).items()
+    for verb in list_verbs()
+    for name, action in load_actions(verb).items()
 ]
 GIVEN = {"record": b"", "started": 0}
 """What `main` gives a verb that is no option."""
@@ -22,7 +22,7 @@ GIVEN = {"record": b"", "started": 0}
 @pytest.mark.parametrize("action", ACTIONS)
 def test_the_fields_of_a_verb_and_their_types_are_those_of_its_options(action: Verb[Any]) -> None:
     parser = argparse.ArgumentParser()
-    declare(parser, action.arguments, top=True)
+    add_arguments(parser, action.arguments, top=True)
     dests = {each.dest for each in parser._actions} - {"help"}
     assert dests == {each.name for each in fields(action.arguments)} - set(GIVEN)
     hints = get_type_hints(action.arguments)
@@ -45,20 +45,20 @@ def test_the_fields_of_a_verb_and_their_types_are_those_of_its_options(action: V
 
 def test_options_of_every_verb_may_stand_before_and_after_its_name() -> None:
     for words in (["--json", "-C", "x", "plan"], ["plan", "--json", "-C", "x"]):
-        arguments = parse(words).arguments
+        arguments = parse_command(words).arguments
         assert (arguments.json, arguments.directory, arguments.quiet) == (True, "x", False)
 
 
 def test_an_action_has_its_own_arguments() -> None:
-    command = parse(["cache", "-q", "gc", "--forget", "a", "--forget", "b"])
+    command = parse_command(["cache", "-q", "gc", "--forget", "a", "--forget", "b"])
     assert command.arguments.quiet
     assert command.arguments.forget == ("a", "b")  # type: ignore[attr-defined]
-    assert type(parse(["cache", "dir"]).arguments) is Common
+    assert type(parse_command(["cache", "dir"]).arguments) is Common
 
 
 def test_a_mistyped_option_gets_a_suggestion() -> None:
     with pytest.raises(InputError) as raised:
-        parse(["plan", "--spcae"])
+        parse_command(["plan", "--spcae"])
     message = str(raised.value)
     assert 'did you mean "--space"?' in message
     assert "see `tilusbuild plan --help`" in message
@@ -66,6 +66,6 @@ def test_a_mistyped_option_gets_a_suggestion() -> None:
 
 def test_an_option_of_another_verb_is_not_suggested() -> None:
     with pytest.raises(InputError, match=r"unrecognized arguments: --target") as raised:
-        parse(["cache", "export", "axpby/0", "--target", "cpu", "--layout", "tilus", "out"])
+        parse_command(["cache", "export", "axpby/0", "--target", "cpu", "--layout", "tilus", "out"])
     assert "did you mean" not in str(raised.value)
     assert "see `tilusbuild cache export --help`" in str(raised.value)

@@ -75,8 +75,8 @@ def test_a_dependency_that_is_not_installed_is_no_bug(ends: Any, capsys: Any, mo
 def test_help_of_a_verb_imports_nothing_of_packages() -> None:
     code = (
         "import sys\n"
-        "from tilusbuild.cli.parser import whole_parser\n"
-        "whole_parser().format_help()\n"
+        "from tilusbuild.cli.parser import make_full_parser\n"
+        "make_full_parser().format_help()\n"
         "found = [m for m in sys.modules if m.startswith(('tilusbuild.package', 'rfc8785'))]\n"
         "assert not found, found\n"
     )

@@ -10,7 +10,7 @@ import pytest
 from support.command_line import run
 from support.processes import run_to_end
 from tilusbuild.cli.completions import SHELLS
-from tilusbuild.cli.parser import verbs, whole_parser
+from tilusbuild.cli.parser import list_verbs, make_full_parser
 
 _ASK_BASH = """
 set -f
@@ -62,8 +62,10 @@ def parsers(parser: argparse.ArgumentParser, words: str) -> Iterator[tuple[str, 
 
 @pytest.mark.parametrize("shell", _ASK)
 def test_every_verb_and_option_is_offered(tmp_path: Path, shell: str) -> None:
-    expected = {f"{words} --": options for words, options in parsers(whole_parser(), "tilusbuild")}
-    expected["tilusbuild "] = set(verbs())
+    expected = {
+        f"{words} --": options for words, options in parsers(make_full_parser(), "tilusbuild")
+    }
+    expected["tilusbuild "] = set(list_verbs())
     answers = offered(tmp_path, shell, list(expected))
     assert {
         line: missing

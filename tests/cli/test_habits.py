@@ -13,14 +13,14 @@ import pytest
 from support.command_line import run
 from support.paths import ROOT
 from support.scale import TEMPLATE, manifest
-from tilusbuild.cli.parser import VERBS, actions_of, parse, verbs
+from tilusbuild.cli.parser import VERBS, list_verbs, load_actions, parse_command
 from tilusbuild.report import terminal
 from tilusbuild.report.terminal import can_redraw
 
 
 def test_the_example_of_every_verb_parses() -> None:
-    for verb, (_, _, example, *_) in verbs().items():
-        assert parse(shlex.split(example)).verb == verb
+    for verb, (_, _, example, *_) in list_verbs().items():
+        assert parse_command(shlex.split(example)).verb == verb
 
 
 def test_a_verb_is_a_file_and_an_entry(monkeypatch, capsys) -> None:
@@ -30,20 +30,20 @@ def test_a_verb_is_a_file_and_an_entry(monkeypatch, capsys) -> None:
     exec(example, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(VERBS, "hello", ("greet", "begin", "hello world"))
-    assert parse(["hello", "world"]).run() == 0
-    assert parse(["hello", "world", "--json"]).run() == 0
+    assert parse_command(["hello", "world"]).run() == 0
+    assert parse_command(["hello", "world", "--json"]).run() == 0
     said, line = capsys.readouterr().out.splitlines()
     assert said == "hello, world"
     assert json.loads(line) == {"event": "hello", "who": "world"}
 
 
-@pytest.mark.parametrize("verb", verbs())
+@pytest.mark.parametrize("verb", list_verbs())
 def test_help_of_a_verb_has_its_example_and_the_options_of_all(verb: str, tmp_path: Path) -> None:
     text = run(tmp_path, "help", verb).out
     assert text == run(tmp_path, verb, "--help").out
     assert f"example:\n  tilusbuild {verb}" in text
     helps = [text]
-    helps += [run(tmp_path, verb, name, "--help").out for name in actions_of(verb) if name]
+    helps += [run(tmp_path, verb, name, "--help").out for name in load_actions(verb) if name]
     for each in helps:
         assert "positional" not in each
         for option in ("-C DIR", "--cache-dir", "--color", "--progress", "--json", "-q", "-v"):
@@ -54,7 +54,7 @@ def test_the_version_has_a_short_flag_and_help_lists_groups(tmp_path: Path) -> N
     assert run(tmp_path, "-V").out == run(tmp_path, "--version").out
     listed = run(tmp_path, "help").out
     assert "exit status:" in listed
-    for verb, (summary, title, *_) in verbs().items():
+    for verb, (summary, title, *_) in list_verbs().items():
         assert f"{title}:" in listed
         assert f"  {verb} " in listed
         assert summary in listed

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.cli.compdb import clang_command, compile_command
+from tilusbuild.cli.compdb import make_clang_command, make_compile_command
 from tilusbuild.compile.pipelines.library import LinkCpu, LinkNvcc, ObjectCpu, ObjectNvcc
 from tilusbuild.errors import Diagnostic
 
@@ -57,8 +57,8 @@ def test_what_nvrtc_compiles_has_clangs_words_alone():
     tools.nvrtc = SimpleNamespace(include_dir="/wheels/cu13/include", command=("python",))
     made = make_recipe("kernel-nvrtc", flags=("--use_fast_math", "-U", "X", "-include", "a.h"))
     with pytest.raises(ValueError, match="has no command"):
-        compile_command(made, tools, "/cache/source.cu", {})
-    words = clang_command(made, tools, "/cache/source.cu", {})
+        make_compile_command(made, tools, "/cache/source.cu", {})
+    words = make_clang_command(made, tools, "/cache/source.cu", {})
     assert "--cuda-path=/wheels/cu13" in words
     assert words[-6:] == ("-U", "X", "-include", "a.h", "-fsyntax-only", "/cache/source.cu")
     assert "--use_fast_math" not in words

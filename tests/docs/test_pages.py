@@ -14,7 +14,7 @@ from msgspec.structs import fields
 
 from support import command_line
 from support.processes import run_python
-from tilusbuild.cli.parser import parse, verbs
+from tilusbuild.cli.parser import list_verbs, parse_command
 from tilusbuild.manifest.loading import load
 from tilusbuild.manifest.names import RESERVED
 from tilusbuild.manifest.settings import Settings, variable
@@ -106,12 +106,12 @@ def test_tables_are_toml(name: str, text: str) -> None:
 def test_commands_are_ones_that_the_command_line_takes(name: str) -> None:
     for command in commands(BY_NAME[name]):
         words = shlex.split(command)[1:]
-        parse([word for word in words if word != "[OUTPUT]"], record=b"", started=0)
+        parse_command([word for word in words if word != "[OUTPUT]"], record=b"", started=0)
 
 
 def test_every_verb_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
-    assert [verb for verb in verbs() if f"| `{verb}` |" not in text] == []
+    assert [verb for verb in list_verbs() if f"| `{verb}` |" not in text] == []
 
 
 def test_every_page_can_be_reached_from_the_readme_through_the_index() -> None:

@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
-from tilusbuild.cli.parser import actions_of, verbs
+from tilusbuild.cli.parser import list_verbs, load_actions
 from tilusbuild.engine import events
 from tilusbuild.rooms import brought, load
 from tilusbuild.watch import events as watching
@@ -35,8 +35,8 @@ def lines() -> dict[str, tuple[Any, ...]]:
     """Return the classes of the lines of every verb and of every action, as "cache gc", that has
     any."""
     found: dict[str, tuple[Any, ...]] = {}
-    for verb in verbs():
-        for action, declared in actions_of(verb).items():
+    for verb in list_verbs():
+        for action, declared in load_actions(verb).items():
             name = f"{verb} {action}".strip()
             optional = brought("lines").get(name)
             found[name] = (*declared.emits, *(load(optional) if optional else ()))

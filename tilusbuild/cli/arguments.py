@@ -3,7 +3,7 @@
 A field states an option once: its type, flags, default and help; what makes the default is of no
 type, so that the field alone has one. The parser is made from the fields and a verb receives its
 value, so no name of an argument is written where mypy cannot check it.
-A field may also name the setting that it overrides (`options.project`).
+A field may also name the setting that it overrides (`options.open_project`).
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ def option(
 ) -> Any:
     """Return an option with a value, or a word if it has no `names`; argparse knows `keywords`."""
 
-    def add(parser: Any, name: str, **override: Any) -> None:
-        words, named = (names, {"dest": name}) if names else ((name,), {})
-        parser.add_argument(*words, **{"default": default, **named, **keywords, **override})
+    def add_to_parser(parser: Any, name: str, **override: Any) -> None:
+        option_strings, destination = (names, {"dest": name}) if names else ((name,), {})
+        parser.add_argument(
+            *option_strings, **{"default": default, **destination, **keywords, **override}
+        )
 
-    # argparse takes a list for an option that is repeated; fill() makes a tuple of it.
-    known = () if default == [] else default
-    return field(default_factory=_Spec(known, add, setting, variable))
+    # argparse takes a list for an option that is repeated; fill_arguments() makes a tuple of it.
+    tuple_default = () if default == [] else default
+    return field(default_factory=_Spec(tuple_default, add_to_parser, setting, variable))
 
 
 flag = partial(option, default=False, action="store_true")
@@ -78,12 +80,14 @@ def positionals(metavar: str, *, help: str, at_least_one: bool = False) -> Any:
 def one_of(flags: Mapping[str, str]) -> Any:
     """Return which of several flags was given, without its dashes; `flags` has their help."""
 
-    def add(parser: Any, name: str) -> None:
-        either = parser.add_mutually_exclusive_group()
-        for word, text in flags.items():
-            either.add_argument(f"--{word}", dest=name, action="store_const", const=word, help=text)
+    def add_to_parser(parser: Any, name: str) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for flag_name, text in flags.items():
+            group.add_argument(
+                f"--{flag_name}", dest=name, action="store_const", const=flag_name, help=text
+            )
 
-    return field(default_factory=_Spec(None, add))
+    return field(default_factory=_Spec(None, add_to_parser))
 
 
 # Options of several verbs.
@@ -133,12 +137,12 @@ SIGN: Any = option(
 )
 
 
-def specs_of(kind: type[Common]) -> dict[str, _Spec | None]:
+def list_specs(kind: type[Common]) -> dict[str, _Spec | None]:
     """Return the names of the arguments, and how each becomes one of a parser; None: not."""
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
     specs = [each.factory if hasattr(each, "factory") else None for each in defaults]
-    none = [None] * (len(names) - len(specs))
-    return dict(zip(names, [*none, *specs], strict=True))
+    unset = [None] * (len(names) - len(specs))
+    return dict(zip(names, [*unset, *specs], strict=True))
 
 
 class Common(Struct, frozen=True, kw_only=True):
@@ -248,14 +252,16 @@ class SignedArgs(LimitArgs, frozen=True, kw_only=True):
     )
 
 
-def declare(parser: argparse.ArgumentParser, kind: type[Common], *, top: bool = False) -> None:
+def add_arguments(
+    parser: argparse.ArgumentParser, kind: type[Common], *, top: bool = False
+) -> None:
     """Add the fields of `kind` to the parser of a verb, those of every verb in a group.
 
     Only the `top` parser has defaults for these: others would undo what was given before the
     verb's name.
     """
     group = parser.add_argument_group("options of every verb")
-    for name, spec in specs_of(kind).items():
+    for name, spec in list_specs(kind).items():
         if spec is None:
             continue
         if name in Common.__struct_fields__:
@@ -264,40 +270,40 @@ def declare(parser: argparse.ArgumentParser, kind: type[Common], *, top: bool = 
             spec.add(parser, name)
 
 
-def fill(
+def fill_arguments(
     kind: type[A], namespace: argparse.Namespace, environment: Mapping[str, str] = os.environ
 ) -> A:
     """Return the arguments as their value; what is not given comes from a field's variable."""
     values: dict[str, Any] = {}
-    for name, spec in specs_of(kind).items():
+    for name, spec in list_specs(kind).items():
         if spec is None and not hasattr(namespace, name):
             continue  # it is not an option, and who parses does not give it
         value = getattr(namespace, name)
         if spec is not None and spec.variable is not None and not value:
-            value = _from_environment(value, environment.get(spec.variable, ""))
+            value = _parse_variable(value, environment.get(spec.variable, ""))
         values[name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
 
 
-def _from_environment(missing: object, word: str) -> object:
+def _parse_variable(absent_value: object, word: str) -> object:
     """Return the value of a variable, by the kind of the value that it stands in for."""
-    if isinstance(missing, bool):
+    if isinstance(absent_value, bool):
         return word.lower() not in _FALSE
-    if isinstance(missing, int):
+    if isinstance(absent_value, int):
         return int(word) if word.isdecimal() else int(word.lower() not in _FALSE)
     if word in ("", "auto"):  # a KernelCache's "auto" is what no --target means
-        return missing
-    return [word] if isinstance(missing, list) else word
+        return absent_value
+    return [word] if isinstance(absent_value, list) else word
 
 
-def settings_of(arguments: Common) -> dict[str, Any]:
+def collect_settings(arguments: Common) -> dict[str, Any]:
     """Return the settings that the command line overrides; None is one that it leaves alone."""
-    found = {}
-    for name, spec in specs_of(type(arguments)).items():
+    settings = {}
+    for name, spec in list_specs(type(arguments)).items():
         if spec is not None and spec.setting is not None:
             value = getattr(arguments, name)
-            found[spec.setting] = None if value is False else value
-    return found
+            settings[spec.setting] = None if value is False else value
+    return settings
 
 
 class Verb(Struct, Generic[A], frozen=True):

@@ -54,9 +54,9 @@ ErrorLine = declare_line("error", message=str, problems=tuple[ErrorPart, ...], e
 """A command ended with an error: what stderr says, and its parts."""
 
 
-def error_line(error: TilusbuildError) -> JsonLine:
+def make_error_line(error: TilusbuildError) -> JsonLine:
     """Return the line of `--json` for an error."""
-    found = error.diagnostics if isinstance(error, InputError) else ()
+    diagnostics = error.diagnostics if isinstance(error, InputError) else ()
     problems = (
         ErrorPart(
             each.message,
@@ -66,7 +66,7 @@ def error_line(error: TilusbuildError) -> JsonLine:
             each.place.text if each.place else None,
             each.hint,
         )
-        for each in found
+        for each in diagnostics
     )
     return ErrorLine(error.render(), tuple(problems), error.exit_status)
 
@@ -77,47 +77,47 @@ InternalErrorLine = declare_line(
 """A bug of tilusbuild ended the command."""
 
 
-def answer(error: Exception, words: list[str]) -> int:
+def report_exception(error: Exception, words: list[str]) -> int:
     """Say what happened, in the words of a person; return the exit status."""
     if os.environ.get("TILUSBUILD_DEBUG") == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, OSError) and error.errno is not None:
-        return _machine(_sentence(error), shortage_of(error))
-    for each in _chain(error):
+        return _report_machine_error(_format_os_error(error), shortage_of(error))
+    for each in _walk_causes(error):
         if isinstance(each, MemoryError):
-            return _machine("there is not enough memory for this")
+            return _report_machine_error("there is not enough memory for this")
         if isinstance(each, OSError) and (shortage_of(each) or each.errno in _BROKEN):
-            return _machine(_sentence(each), shortage_of(each))
+            return _report_machine_error(_format_os_error(each), shortage_of(each))
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
-        return _machine("no further thread can be started", PROCESSES)
+        return _report_machine_error("no further thread can be started", PROCESSES)
     module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if isinstance(error, ModuleNotFoundError) and module in sys.stdlib_module_names:
         # Without descriptors, importlib takes a directory that it cannot list for an empty one.
-        return _machine(f"{error}, which comes with Python: its files cannot be read")
+        return _report_machine_error(f"{error}, which comes with Python: its files cannot be read")
     if isinstance(error, ModuleNotFoundError) and module != "tilusbuild":
         package, command = missing_package(error.name)
-        return _machine(f"{package} is not installed, and this needs it", command)
+        return _report_machine_error(f"{package} is not installed, and this needs it", command)
     if isinstance(error, (CorruptFileError, LoadError)):
-        return _machine(str(error))
-    return _internal(error, words)
+        return _report_machine_error(str(error))
+    return _report_bug(error, words)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _walk_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and those that led to it: one of ours may stand for the machine's."""
     seen: list[BaseException] = []
-    at: BaseException | None = error
-    while at is not None and at not in seen:
-        yield at
-        seen.append(at)
-        at = at.__cause__ or at.__context__
+    current: BaseException | None = error
+    while current is not None and current not in seen:
+        yield current
+        seen.append(current)
+        current = current.__cause__ or current.__context__
 
 
-def _machine(message: str, hint: Shortage | str | None = None) -> int:
+def _report_machine_error(message: str, hint: Shortage | str | None = None) -> int:
     sys.stderr.write(f"error: {message}\n" + (f"  {hint}\n" if hint else ""))
     return 1
 
 
-def _sentence(error: OSError) -> str:
+def _format_os_error(error: OSError) -> str:
     reason = error.strerror or os.strerror(error.errno or 0)
     if error.filename is None:
         return reason[0].lower() + reason[1:]
@@ -126,10 +126,10 @@ def _sentence(error: OSError) -> str:
     return f"{shown}: {reason}"
 
 
-def _internal(error: Exception, words: list[str]) -> int:
-    what = f"{type(error).__name__}: {error}".strip().rstrip(":")
-    message = f"{what:.500}"
-    path = _written(error, words)
+def _report_bug(error: Exception, words: list[str]) -> int:
+    summary = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    message = f"{summary:.500}"
+    path = _write_bug_report(error, words)
     if "--json" in words:
         sys.stdout.write(
             json_line(InternalErrorLine(message, __version__, path, INTERNAL_ERROR)) + "\n"
@@ -143,7 +143,7 @@ def _internal(error: Exception, words: list[str]) -> int:
     return INTERNAL_ERROR
 
 
-def _written(error: Exception, words: list[str]) -> str | None:
+def _write_bug_report(error: Exception, words: list[str]) -> str | None:
     """Write the report into a file of this user; return its path, None where there can be none."""
     head = f"tilusbuild {__version__}, Python {platform.python_version()}, {platform.platform()}"
     text = f"{head}\n{words!r}\n\n" + "".join(traceback.format_exception(error))

@@ -43,12 +43,12 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.report.choose import ResultReporter, with_files
 
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
-    display, junit = options.reporter(arguments), _junit(arguments.junit)
-    opened = options.project(arguments, remembered=True)
+    display, junit = options.choose_reporter(arguments), _open_junit(arguments.junit)
+    opened = options.open_project(arguments, remembered=True)
     with opened as project:
         result = build(
             project,
-            options.selected(arguments, project),
+            options.make_selection(arguments, project),
             BuildConfig(
                 jobs=project.settings.jobs.value,
                 keep_going=arguments.keep_going,
@@ -70,7 +70,7 @@ def run(arguments: BuildArgs) -> int:
     return result.summary.exit_status
 
 
-def _junit(path: str | None) -> JUnitReporter | None:
+def _open_junit(path: str | None) -> JUnitReporter | None:
     """Return the reporter of a JUnit file, if one is wanted. Raises `InputError`."""
     if path is None:
         return None

@@ -21,7 +21,7 @@ from tilusbuild.cli.arguments import (
     positionals,
     repeated,
 )
-from tilusbuild.cli.options import CountsLine, emit, say, show
+from tilusbuild.cli.options import CountsLine, emit_line, print_message, show_result
 from tilusbuild.report.jsonl import GarbageLine, ProblemLine, declare_line
 from tilusbuild.report.text import amount, counted
 from tilusbuild.rooms import brought, load
@@ -39,16 +39,16 @@ CacheLine = declare_line("cache", path=str)
 """The cache."""
 
 
-def _dir(arguments: Common) -> int:
-    cache = options.cache(arguments.cache_dir)
-    show(arguments, CacheLine(cache.root), cache.root)
+def _print_directory(arguments: Common) -> int:
+    cache = options.find_cache(arguments.cache_dir)
+    show_result(arguments, CacheLine(cache.root), cache.root)
     return 0
 
 
 class CacheStatsArgs(Common, frozen=True, kw_only=True):
     """Another cache."""
 
-    other: str | None = optional("DIR", help=options.other_cache_help())
+    other: str | None = optional("DIR", help=options.describe_other_cache())
 
 
 CacheStatsLine = declare_line(
@@ -57,15 +57,15 @@ CacheStatsLine = declare_line(
 """How many programs have which status, and the bytes below each directory."""
 
 
-def _stats(arguments: CacheStatsArgs) -> int:
+def _print_stats(arguments: CacheStatsArgs) -> int:
     from tilusbuild.cache.index import cache_stats
     from tilusbuild.table import table
 
-    if arguments.other and (foreign := options.foreign_caches(arguments.other)):
+    if arguments.other and (foreign := options.find_foreign_caches(arguments.other)):
         return foreign.stats(arguments.other, arguments)
-    stats = cache_stats(options.chosen_cache(arguments.other, arguments))
+    stats = cache_stats(options.find_named_cache(arguments.other, arguments))
     if arguments.json:
-        emit(CacheStatsLine(stats.root, stats.statuses, stats.sizes, stats.size))
+        emit_line(CacheStatsLine(stats.root, stats.statuses, stats.sizes, stats.size))
         return 0
     print(stats.root)
     print(table(("programs", "count"), list(stats.statuses.items())))
@@ -77,50 +77,56 @@ def _stats(arguments: CacheStatsArgs) -> int:
 class CacheVerifyArgs(Common, frozen=True, kw_only=True):
     """What to check."""
 
-    other: str | None = optional("DIR", help=options.other_cache_help())
+    other: str | None = optional("DIR", help=options.describe_other_cache())
     repair: bool = flag("--repair", help="remove what is damaged; the next build makes it again")
 
 
-def _verify(arguments: CacheVerifyArgs) -> int:
+def _verify_cache(arguments: CacheVerifyArgs) -> int:
     from tilusbuild.cache.verify import repair_cache, verify_cache
 
-    if arguments.other and (foreign := options.foreign_caches(arguments.other)):
+    if arguments.other and (foreign := options.find_foreign_caches(arguments.other)):
         return foreign.verify(arguments.other, arguments)
-    cache = options.chosen_cache(arguments.other, arguments)
+    cache = options.find_named_cache(arguments.other, arguments)
     problems = verify_cache(cache)
     for problem in problems:
-        show(arguments, ProblemLine(problem.what, of=problem.name, advice=problem.advice), problem)
+        show_result(
+            arguments, ProblemLine(problem.what, of=problem.name, advice=problem.advice), problem
+        )
     removed = repair_cache(cache, problems) if arguments.repair else []
-    left = [problem for problem in problems if problem.entry not in removed]
-    say_strangers(cache)
-    _say_litter(cache, remove=arguments.repair)
+    remaining = [problem for problem in problems if problem.entry not in removed]
+    report_foreign_files(cache)
+    _report_leftovers(cache, remove=arguments.repair)
     if arguments.json:
-        emit(CountsLine({"problems": len(problems), "removed": len(removed)}))
+        emit_line(CountsLine({"problems": len(problems), "removed": len(removed)}))
     elif not problems:
         print("no problems found")
     else:
         entries = counted(len(removed), "entry", "entries")
-        say(f"{counted(len(problems), 'problem')}, {entries} removed\n")
-    return 1 if left else 0
+        print_message(f"{counted(len(problems), 'problem')}, {entries} removed\n")
+    return 1 if remaining else 0
 
 
-def say_strangers(cache: Tree) -> None:
+def report_foreign_files(cache: Tree) -> None:
     """Say once what is in a cache, and is not tilusbuild's."""
     from tilusbuild.cache.verify import strangers
 
-    if found := strangers(cache):
-        named = ", ".join(found[:_NAMED]) + (", …" if found[_NAMED:] else "")
-        say(f"note: left alone, as tilusbuild did not write it: {named}\n")
+    if names := strangers(cache):
+        listed_names = ", ".join(names[:_NAMED]) + (", …" if names[_NAMED:] else "")
+        print_message(f"note: left alone, as tilusbuild did not write it: {listed_names}\n")
 
 
-def _say_litter(cache: Tree, *, remove: bool) -> None:
+def _report_leftovers(cache: Tree, *, remove: bool) -> None:
     from tilusbuild.cache.garbage import litter
 
-    found = litter(cache)
-    gone = set(cache.sweep(again=True)) if remove and found else set()
-    for name in found:
-        what = "removed" if os.path.basename(name) in gone else "the next build or gc removes it"
-        say(f"{name}: a killed process left it: {what}\n")
+    paths = litter(cache)
+    removed_names = set(cache.sweep(again=True)) if remove and paths else set()
+    for name in paths:
+        fate = (
+            "removed"
+            if os.path.basename(name) in removed_names
+            else "the next build or gc removes it"
+        )
+        print_message(f"{name}: a killed process left it: {fate}\n")
 
 
 class CacheMergeArgs(Common, frozen=True, kw_only=True):
@@ -131,12 +137,12 @@ class CacheMergeArgs(Common, frozen=True, kw_only=True):
     )
 
 
-def _merge(arguments: CacheMergeArgs) -> int:
+def _merge_caches(arguments: CacheMergeArgs) -> int:
     from tilusbuild.cache.merging import merge_caches, open_sources
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find
 
-    cache = options.cache(arguments.cache_dir)
+    cache = options.find_cache(arguments.cache_dir)
     sources = open_sources(cache, arguments.sources)
     own = None
     try:
@@ -144,31 +150,31 @@ def _merge(arguments: CacheMergeArgs) -> int:
     except InputError:
         pass
     else:
-        with options.project(arguments) as project:
+        with options.open_project(arguments) as project:
             own = (project.manifest.path, project.manifest.project.name)
     result = merge_caches(cache, sources, own)
     if arguments.json:
-        _emit_merge(result)
+        _emit_merge_result(result)
     else:
-        _print_merge(cache, result, quiet=arguments.quiet)
+        _print_merge_result(cache, result, quiet=arguments.quiet)
     return 1 if result.refused else 0
 
 
-def _emit_merge(result: MergeResult) -> None:
+def _emit_merge_result(result: MergeResult) -> None:
     for each in result.refused:
-        emit(ProblemLine(each.what, f"{each.source}/{each.name}", "refused"))
+        emit_line(ProblemLine(each.what, f"{each.source}/{each.name}", "refused"))
     for each in result.measurements:
-        emit(ProblemLine(each.what, f"{each.source}/{each.name}", "not merged"))
+        emit_line(ProblemLine(each.what, f"{each.source}/{each.name}", "not merged"))
     names = ("sources", "programs", "known", "includes", "scripts")
     counts = {name: getattr(result, name) for name in names}
-    emit(CountsLine({**counts, "refused": len(result.refused)}))
+    emit_line(CountsLine({**counts, "refused": len(result.refused)}))
 
 
-def _print_merge(cache: Tree, result: MergeResult, *, quiet: bool) -> None:
+def _print_merge_result(cache: Tree, result: MergeResult, *, quiet: bool) -> None:
     for each in result.refused:
-        say(f"refused: {each}\n")
+        print_message(f"refused: {each}\n")
     for each in result.measurements:
-        say(f"not merged: {each}\n")
+        print_message(f"not merged: {each}\n")
     if not quiet:
         known = f" ({result.known} known before)" if result.known else ""
         headers = counted(result.includes, "header directory", "header directories")
@@ -181,7 +187,7 @@ def _print_merge(cache: Tree, result: MergeResult, *, quiet: bool) -> None:
 class CacheGcArgs(Common, frozen=True, kw_only=True):
     """What may go."""
 
-    other: str | None = optional("DIR", help=options.other_cache_help())
+    other: str | None = optional("DIR", help=options.describe_other_cache())
     broken: bool = flag("--broken", help="in a foreign cache: remove broken entries, too")
     older_than: str | None = option(
         "--older-than", metavar="AGE", help="remove only what is older, as in 30d or 12h"
@@ -197,33 +203,33 @@ class CacheGcArgs(Common, frozen=True, kw_only=True):
     dry_run: bool = flag("-n", "--dry-run", help="print what would be removed")
 
 
-def _gc(arguments: CacheGcArgs) -> int:
+def _collect_garbage(arguments: CacheGcArgs) -> int:
     """Remove what no project's last build made."""
     from tilusbuild.cache.garbage import collect_garbage
     from tilusbuild.cache.index import forget_projects
     from tilusbuild.errors import input_error
     from tilusbuild.manifest.table import parse_duration, parse_size
 
-    if arguments.other and (foreign := options.foreign_caches(arguments.other)):
+    if arguments.other and (foreign := options.find_foreign_caches(arguments.other)):
         return foreign.gc(arguments.other, arguments)
     if arguments.broken:
         raise input_error(
             "--broken is for foreign caches", hint="`tilusbuild cache verify --repair` is for ours"
         )
-    cache = options.chosen_cache(arguments.other, arguments)
+    cache = options.find_named_cache(arguments.other, arguments)
     older = parse_duration(arguments.older_than) if arguments.older_than else None
     size = parse_size(arguments.max_size) if arguments.max_size else None
     if arguments.forget:
-        forgotten = _known(cache, arguments.forget)
+        forgotten = _find_projects(cache, arguments.forget)
         if not arguments.dry_run:
             forget_projects(cache, forgotten)
     result = collect_garbage(cache, older_than=older, max_size=size, dry_run=arguments.dry_run)
     freed = sum(item.size for item in result.removed)
     if arguments.json:
         for item in result.removed:
-            emit(GarbageLine(item.name, "removed", item.size, item.age))
+            emit_line(GarbageLine(item.name, "removed", item.size, item.age))
         counts = {"removed": len(result.removed), "freed": freed, "kept": result.kept_size}
-        emit(CountsLine(counts))
+        emit_line(CountsLine(counts))
         return 0
     if arguments.verbose or arguments.dry_run:
         for item in result.removed:
@@ -234,108 +240,107 @@ def _gc(arguments: CacheGcArgs) -> int:
     return 0
 
 
-def _known(cache: Tree, manifests: Sequence[str]) -> list[str]:
+def _find_projects(cache: Tree, manifests: Sequence[str]) -> list[str]:
     """Return what the index calls these projects. Raises `InputError` for one that it has not."""
     from tilusbuild.cache.index import read_index
     from tilusbuild.errors import did_you_mean, input_error
 
-    known = read_index(cache)
-    found = []
+    index = read_index(cache)
+    keys = []
     for word in manifests:
         names = (word, os.path.abspath(word), os.path.join(os.path.abspath(word), "tilus.toml"))
-        name = next((name for name in names if name in known), None)
+        name = next((name for name in names if name in index), None)
         if name is None:
             raise input_error(
                 f"--forget {word}: no project of {cache.root}",
-                hint=did_you_mean(os.path.abspath(word), known) or "the cache knows no project",
+                hint=did_you_mean(os.path.abspath(word), index) or "the cache knows no project",
             )
-        found.append(name)
-    return found
+        keys.append(name)
+    return keys
 
 
-def _clear(arguments: Common) -> int:
+def _clear_cache(arguments: Common) -> int:
     """Remove everything that is ours."""
     from tilusbuild.cache.garbage import clear_cache
 
-    cache = options.cache(arguments.cache_dir)
+    cache = options.find_cache(arguments.cache_dir)
     clear_cache(cache)
     if arguments.json:
-        emit(CacheLine(cache.root))
+        emit_line(CacheLine(cache.root))
     elif not arguments.quiet:
         print(f"{cache.root} is empty")
     return 0
 
 
-def _transfer(arguments: SelectionArgs, *, push: bool) -> int:
+def _transfer_programs(arguments: SelectionArgs, *, push: bool) -> int:
     """Send what is here, or fetch what is not; 1 when not all of it went, or the remote is in
     trouble. What that has not is to be built."""
     from tilusbuild.builder.transfer import transfer
 
     warnings: list[str] = []
-    with options.project(arguments) as project:
-        plan = project.plan(options.selected(arguments, project))
-        found = transfer(project, plan, warnings.append, push=push)
-    went = (found.sent, found.sent_bytes) if push else (found.hits, found.fetched_bytes)
-    left = found.unsent if push else found.misses + found.refused
+    with options.open_project(arguments) as project:
+        plan = project.plan(options.make_selection(arguments, project))
+        result = transfer(project, plan, warnings.append, push=push)
+    moved = (result.sent, result.sent_bytes) if push else (result.hits, result.fetched_bytes)
+    remaining = result.unsent if push else result.misses + result.refused
     if arguments.json:
         for warning in warnings:
-            emit(ProblemLine(warning, found.address))
-        emit(CountsLine({"programs": went[0], "bytes": went[1], "left": left}))
+            emit_line(ProblemLine(warning, result.address))
+        emit_line(CountsLine({"programs": moved[0], "bytes": moved[1], "left": remaining}))
     else:
         for warning in warnings:
-            say(f"warning: {warning}\n")
+            print_message(f"warning: {warning}\n")
         if not arguments.quiet:
             verb = "sent" if push else "fetched"
-            rest = f", {left} not {verb}" if left else ""
-            print(
-                f"{found.address}: {verb} {counted(went[0], 'program')} ({amount(went[1])}){rest}"
-            )
-    return 1 if warnings or (push and left) else 0
+            rest = f", {remaining} not {verb}" if remaining else ""
+            programs = f"{counted(moved[0], 'program')} ({amount(moved[1])})"
+            print(f"{result.address}: {verb} {programs}{rest}")
+    return 1 if warnings or (push and remaining) else 0
 
 
 ACTIONS: Mapping[str, Verb[Any]] = {
-    "dir": Verb(Common, _dir, (CacheLine,), "print the directory of the cache"),
+    "dir": Verb(Common, _print_directory, (CacheLine,), "print the directory of the cache"),
     "ls": Verb(
         cache_look.CacheLsArgs,
-        cache_look.ls,
+        cache_look.list_cache,
         (cache_look.CachedScriptLine, cache_look.CachedProgramLine),
         "list the scripts, or the programs of one",
     ),
     "show": Verb(
         cache_look.CacheShowArgs,
-        cache_look.show,
+        cache_look.show_program,
         (cache_look.ShownProgramLine, cache_look.ShownPartLine),
         "show one program",
     ),
-    "stats": Verb(CacheStatsArgs, _stats, (CacheStatsLine,), "show counts and sizes"),
+    "stats": Verb(CacheStatsArgs, _print_stats, (CacheStatsLine,), "show counts and sizes"),
     "verify": Verb(
         CacheVerifyArgs,
-        _verify,
+        _verify_cache,
         (ProblemLine, CountsLine),
         "verify every file against its digest",
     ),
     "gc": Verb(
         CacheGcArgs,
-        _gc,
+        _collect_garbage,
         (GarbageLine, CountsLine),
         "remove what no project's last build made",
     ),
-    "clear": Verb(Common, _clear, (CacheLine,), "remove everything"),
+    "clear": Verb(Common, _clear_cache, (CacheLine,), "remove everything"),
     "merge": Verb(
         CacheMergeArgs,
-        _merge,
+        _merge_caches,
         (ProblemLine, CountsLine),
         "copy the programs of other caches into this one",
     ),
     "push": Verb(
         SelectionArgs,
-        partial(_transfer, push=True),
+        partial(_transfer_programs, push=True),
         (ProblemLine, CountsLine),
         "send the project's programs to the remote cache",
     ),
     "pull": Verb(
         SelectionArgs,
-        partial(_transfer, push=False),
+        partial(_transfer_programs, push=False),
         (ProblemLine, CountsLine),
         "fetch the project's programs from the remote cache",
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, one_of, positionals, target_option
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit_line
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import declare_line
 from tilusbuild.report.text import amount
@@ -37,7 +37,7 @@ class CacheLsArgs(Common, frozen=True, kw_only=True):
     words: tuple[str, ...] = positionals(
         "SCRIPT|DIR",
         help="list the programs of this script, instance or program, or"
-        f" {options.other_cache_help()}",
+        f" {options.describe_other_cache()}",
     )
 
 
@@ -60,16 +60,16 @@ CachedProgramLine = declare_line(
 """A program of the named script."""
 
 
-def ls(arguments: CacheLsArgs) -> int:
+def list_cache(arguments: CacheLsArgs) -> int:
     """List the scripts of a cache, or the programs of one script."""
     word = " ".join(arguments.words)
     # The name of a script is not a path: a directory with the name of a script comes first.
     if os.path.isdir(word) or _is_path(word):
-        if foreign := options.foreign_caches(word):
+        if foreign := options.find_foreign_caches(word):
             return foreign.ls(word, arguments)
-        return _ls_scripts(options.chosen_cache(word, arguments), arguments)
-    cache = options.cache(arguments.cache_dir)
-    return _ls_programs(cache, arguments, word) if word else _ls_scripts(cache, arguments)
+        return _list_scripts(options.find_named_cache(word, arguments), arguments)
+    cache = options.find_cache(arguments.cache_dir)
+    return _list_programs(cache, arguments, word) if word else _list_scripts(cache, arguments)
 
 
 def _is_path(word: str) -> bool:
@@ -82,17 +82,17 @@ def _is_path(word: str) -> bool:
     return False
 
 
-def _ls_scripts(cache: Tree, arguments: Common) -> int:
+def _list_scripts(cache: Tree, arguments: Common) -> int:
     from tilusbuild.cache.index import script_listings
     from tilusbuild.runtime.naming import instance_name
     from tilusbuild.table import table
 
-    listed, roots = script_listings(cache), _roots(cache)
+    listings, roots = script_listings(cache), _collect_roots(cache)
     if arguments.json:
-        for script in listed:
+        for script in listings:
             key = (script.directory, script.hash)
             target, of = script.head.get("target"), tuple(roots.get(key, ()))
-            emit(
+            emit_line(
                 CachedScriptLine(*key, target, dict(script.statuses), script.size, of, script.label)
             )
         return 0
@@ -109,14 +109,14 @@ def _ls_scripts(cache: Tree, arguments: Common) -> int:
             # Two projects can have the same name; each counts once here.
             ", ".join(dict.fromkeys(roots.get((s.directory, s.hash), []))),
         )
-        for s in listed
+        for s in listings
     ]
     titles = ("script", "target", "arch", "programs", "built", "refused", "size", "hash", "root")
     print(table(titles, rows), end="")
     return 0
 
 
-def _roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
+def _collect_roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
     """Return the projects and packages that keep each script from being collected."""
     from tilusbuild.cache.index import read_index
     from tilusbuild.runtime.sealed import CorruptFileError
@@ -125,15 +125,15 @@ def _roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
         projects = read_index(cache)
     except CorruptFileError:
         return {}
-    found: dict[tuple[str, str], list[str]] = {}
+    roots: dict[tuple[str, str], list[str]] = {}
     for key, project in projects.items():
         name = f"package {project.name}" if key.startswith("package:") else project.name
         for pair in project.scripts:
-            found.setdefault(pair, []).append(name)
-    return found
+            roots.setdefault(pair, []).append(name)
+    return roots
 
 
-def _ls_programs(cache: Tree, arguments: Common, word: str) -> int:
+def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
     from tilusbuild.cache import index as cache_index
     from tilusbuild.cache.entries import lookup
 
@@ -146,7 +146,7 @@ def _ls_programs(cache: Tree, arguments: Common, word: str) -> int:
             program = script.numbered[index]
             entry = lookup(cache, program)
             status = entry.status if entry else Status.MISSING
-            emit(
+            emit_line(
                 CachedProgramLine(
                     script.directory,
                     script.target or None,
@@ -192,36 +192,36 @@ ShownPartLine = declare_line("part", program=str, part=str, text=str)
 """One text of a program, exactly."""
 
 
-def show(arguments: CacheShowArgs) -> int:
+def show_program(arguments: CacheShowArgs) -> int:
     """Print what is known of a program, or one part of it; 1 when it is damaged."""
     from tilusbuild.cache import index as cache_index
     from tilusbuild.cache.entries import lookup
 
-    cache = options.cache(arguments.cache_dir)
+    cache = options.find_cache(arguments.cache_dir)
     program = cache_index.program_named(cache, " ".join(arguments.program), arguments.target)
     directory = cache.program_path(program)
     if arguments.part is not None:
-        _show(program, directory, arguments)
+        _show_part(program, directory, arguments)
         return 0
     entry = lookup(cache, program)
     if arguments.json:
-        emit(ShownProgramLine(directory, entry.meta if entry else {"status": "broken"}))
+        emit_line(ShownProgramLine(directory, entry.meta if entry else {"status": "broken"}))
         return 0
     print(f"{program}\n{os.path.relpath(directory)}")
     if entry is None:
         print("incomplete: see `tilusbuild cache verify`")
         return 1
-    print("\n" + _read(os.path.join(directory, "program.txt")))
+    print("\n" + _read_file(os.path.join(directory, "program.txt")))
     _print_entry(entry)
     return 0
 
 
-def _show(program: str, directory: str, arguments: CacheShowArgs) -> None:
+def _show_part(program: str, directory: str, arguments: CacheShowArgs) -> None:
     """Print one part of a program."""
     part = arguments.part or ""
-    text = f"{directory}\n" if part == "path" else _text(program, directory, part)
+    text = f"{directory}\n" if part == "path" else _read_part(program, directory, part)
     if arguments.json:
-        emit(ShownPartLine(program, part, text))
+        emit_line(ShownPartLine(program, part, text))
     elif part == "path":
         print(directory)
     else:
@@ -235,18 +235,18 @@ def _print_entry(entry: Entry) -> None:
     images = ", ".join(f"{i['arch']} {i['kind']} {i['size']} B" for i in entry.meta["images"])
     if images:
         print(f"code: {images}")
-    if rows := _resources(entry.meta):
+    if rows := _format_resources(entry.meta):
         print(f"dynamic shared memory: {entry.meta.get('dynamic_smem', 0)}")
         print(rows, end="")
     files = [(name, facts["size"]) for name, facts in entry.meta["files"].items()]
     print(table(("file", "bytes"), files), end="")
 
 
-def _text(program: str, directory: str, part: str) -> str:
+def _read_part(program: str, directory: str, part: str) -> str:
     if part == "source":
-        return _read(os.path.join(directory, "module", "source.cu"))
+        return _read_file(os.path.join(directory, "module", "source.cu"))
     if part == "log":
-        return _read(os.path.join(directory, "module", "nvcc_output.txt"))
+        return _read_file(os.path.join(directory, "module", "nvcc_output.txt"))
     from tilusbuild.cache.entries import dumped
 
     if text := dumped(directory, part):
@@ -257,14 +257,14 @@ def _text(program: str, directory: str, part: str) -> str:
     raise input_error(f"{program[:12]}: its {part.upper()} was not dumped", hint=hint)
 
 
-def _read(path: str) -> str:
+def _read_file(path: str) -> str:
     try:
         return read_text(path, "replace")
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None
 
 
-def _resources(meta: Mapping[str, Any]) -> str:
+def _format_resources(meta: Mapping[str, Any]) -> str:
     """Return what each kernel takes on each architecture, as a table; "" for no kernel."""
     from tilusbuild.table import table
 

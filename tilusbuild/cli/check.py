@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from tilusbuild import check
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, flag, option, positional, positionals
-from tilusbuild.cli.options import CountsLine, emit
+from tilusbuild.cli.options import CountsLine, emit_line
 
 
 class CheckArgs(LimitArgs, frozen=True, kw_only=True):
@@ -51,10 +51,10 @@ def run(arguments: CheckArgs) -> int:
     with ExitStack() as stack:
         root = arguments.path
         if not os.path.isfile(os.path.join(root, names.LIST)):
-            limits = options.limits(arguments)
-            everything = unpacked(root, lambda listing: set(listing.files), limits)
-            root = stack.enter_context(everything)[1]
-        wanted = check.CheckRequest(
+            limits = options.parse_limits(arguments)
+            package = unpacked(root, lambda listing: set(listing.files), limits)
+            root = stack.enter_context(package)[1]
+        request = check.CheckRequest(
             root,
             arguments.path,
             arguments.names,
@@ -63,14 +63,14 @@ def run(arguments: CheckArgs) -> int:
             arguments.device,
             arguments.time_limit,
             arguments.measure,
-            options.budget(arguments.budget),
+            options.parse_budget(arguments.budget),
         )
-        rows = check.write(wanted, sys.stdout, as_json=arguments.json)
+        rows = check.write(request, sys.stdout, as_json=arguments.json)
     if arguments.junit is not None:
-        options.write_to(arguments.junit, check.junit(rows))
+        options.write_file(arguments.junit, check.junit(rows))
     good, bad = check.counts(rows)
     if arguments.json:
-        emit(CountsLine({"right": good, "wrong": bad}))
+        emit_line(CountsLine({"right": good, "wrong": bad}))
     return 1 if bad else 0
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from tilusbuild.builder.project import Project
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
-from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.cli.options import CountsLine, emit_line, print_message
 from tilusbuild.compile.model import HERE, SOURCE, Includes, Recipe
 from tilusbuild.compile.steps import defines, tools_of
 from tilusbuild.errors import input_error
@@ -59,26 +59,26 @@ class CommandLine(JsonLine, frozen=True):
 
 def run(arguments: CompdbArgs) -> int:
     """Print or write the database. Writes nothing to the tree."""
-    with options.project(arguments) as project:
-        selection = options.selected(arguments, project)
-        commands, missing = database(
+    with options.open_project(arguments) as project:
+        selection = options.make_selection(arguments, project)
+        commands, missing = collect_commands(
             project, project.plan(selection), every=arguments.all, clang=arguments.clang
         )
     if arguments.output is not None:
-        options.write_to(arguments.output, _text(commands).encode())
+        options.write_file(arguments.output, _format_database(commands).encode())
     if arguments.json:
         for each in commands:
-            emit(each)
-        emit(CountsLine({"commands": len(commands), "missing": missing}))
+            emit_line(each)
+        emit_line(CountsLine({"commands": len(commands), "missing": missing}))
     elif arguments.output is None:
-        sys.stdout.write(_text(commands))
+        sys.stdout.write(_format_database(commands))
     if missing and not arguments.quiet:
         programs = counted(missing, "program")
-        say(f"{programs} without a source yet: run `tilusbuild build` first\n")
+        print_message(f"{programs} without a source yet: run `tilusbuild build` first\n")
     return 0
 
 
-def _text(commands: Sequence[CommandLine]) -> str:
+def _format_database(commands: Sequence[CommandLine]) -> str:
     entries = (
         {"directory": each.directory, "file": each.file, "arguments": list(each.arguments)}
         for each in commands
@@ -86,40 +86,40 @@ def _text(commands: Sequence[CommandLine]) -> str:
     return dumps(list(entries), indent=2) + "\n"
 
 
-def database(
+def collect_commands(
     project: Project, plan: Plan, *, every: bool, clang: bool
 ) -> tuple[list[CommandLine], int]:
     """Return the commands of each instance's default schedule, or of `every` one, and how many
     programs have no source yet. Raises `InputError`."""
-    compiled = (job for job in jobs(plan) if not job.needs)
-    wanted = {job.hash: job for job in compiled if every or _stands_for_all(job)}
-    sources = {name: _source(project, job) for name, job in wanted.items()}
-    existing = [job for name, job in wanted.items() if os.path.isfile(sources[name])]
-    commands = list(_commands(project, existing, sources, clang=clang))
-    return commands, len(wanted) - len(commands)
+    compiled_jobs = (job for job in jobs(plan) if not job.needs)
+    selected_jobs = {job.hash: job for job in compiled_jobs if every or _represents_instance(job)}
+    sources = {name: _find_source(project, job) for name, job in selected_jobs.items()}
+    jobs_with_source = [job for name, job in selected_jobs.items() if os.path.isfile(sources[name])]
+    commands = list(_make_commands(project, jobs_with_source, sources, clang=clang))
+    return commands, len(selected_jobs) - len(commands)
 
 
-def _stands_for_all(job: ProgramJob) -> bool:
+def _represents_instance(job: ProgramJob) -> bool:
     """Return whether it has the default schedule, or the first where none is the default; each of a
     library's sources has its own command."""
     return is_source(job.planned.spec.owner) or job.index == job.planned.first
 
 
-def _source(project: Project, job: ProgramJob) -> str:
+def _find_source(project: Project, job: ProgramJob) -> str:
     if is_source(job.planned.spec.owner):
         return os.path.join(project.manifest.root, source_file(job.schedule))
     return os.path.join(project.cache.program_path(job.hash), "module", "source.cu")
 
 
-def _commands(
-    project: Project, wanted: list[ProgramJob], sources: dict[str, str], *, clang: bool
+def _make_commands(
+    project: Project, jobs_with_source: list[ProgramJob], sources: dict[str, str], *, clang: bool
 ) -> Iterator[CommandLine]:
-    command = clang_command if clang else compile_command
-    for job in wanted:
+    command = make_clang_command if clang else make_compile_command
+    for job in jobs_with_source:
         rendered = job.render()
         roots = roots_of(project.manifest, job.script, rendered.templates[0])
-        named = tuple((root.name, root.quoted_only) for root in roots)
-        recipe = replace(rendered.recipe, includes=Includes(roots=named))
+        root_names = tuple((root.name, root.quoted_only) for root in roots)
+        recipe = replace(rendered.recipe, includes=Includes(roots=root_names))
         directories = {root.name: root.path for root in roots}
         try:
             words = command(recipe, job.planned.spec.toolchain, sources[job.hash], directories)
@@ -135,7 +135,7 @@ _ONE_WORD_OR_TWO = ("-D", "-U", "-I")
 _TWO_WORDS = ("-isystem", "-include")
 
 
-def compile_command(
+def make_compile_command(
     recipe: Recipe, toolchain: Toolchain, source: str, directories: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the command that reads the source, with paths of this machine, without its output.
@@ -144,25 +144,28 @@ def compile_command(
     Raises `ValueError` for a recipe that no command compiles.
     """
     argv = recipe.pipeline.source_command(recipe)
-    places = {
+    paths = {
         SOURCE: source,
         **{f"{HERE}/include/{name}": directories[name] for name in directories},
     }
     for link, directory in recipe.pipeline.include_links(recipe).items():
-        places[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
+        paths[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
     output = argv.index("-o")
     words = (*argv[:output], *argv[output + 2 :])
-    return tuple(places.get(word, word) for word in tools_of(toolchain).fill(words))
+    return tuple(paths.get(word, word) for word in tools_of(toolchain).fill(words))
 
 
-def clang_command(
+def make_clang_command(
     recipe: Recipe, toolchain: Toolchain, source: str, directories: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the equivalent of `compile_command` for clang. Of the user's flags it has those that
-    every compiler knows: definitions, and directories and files to include."""
+    """Return the equivalent of `make_compile_command` for clang.
+
+    Of the user's flags it has those that every compiler knows: definitions, and directories and
+    files to include.
+    """
     if not recipe.pipeline.launcher.cuda:
-        return compile_command(recipe, toolchain, source, directories)
-    root = _toolkit(toolchain)
+        return make_compile_command(recipe, toolchain, source, directories)
+    root = _find_toolkit(toolchain)
     roots = (
         word
         for name, quoted_only in recipe.includes.roots
@@ -181,13 +184,13 @@ def clang_command(
         f"-std={recipe.options.std}",
         *defines(recipe),
         *roots,
-        *_common(recipe.options.flags),
+        *_select_common_flags(recipe.options.flags),
         "-fsyntax-only",
         source,
     )
 
 
-def _toolkit(toolchain: Toolchain) -> str | None:
+def _find_toolkit(toolchain: Toolchain) -> str | None:
     """Return the directory of the toolkit, or of NVRTC's headers."""
     if toolchain.cuda is not None:
         return toolchain.cuda.root
@@ -195,16 +198,16 @@ def _toolkit(toolchain: Toolchain) -> str | None:
     return os.path.dirname(headers) if headers else None
 
 
-def _common(flags: tuple[str, ...]) -> list[str]:
+def _select_common_flags(flags: tuple[str, ...]) -> list[str]:
     """Return the flags that mean the same to nvcc and to clang."""
-    kept: list[str] = []
+    common_flags: list[str] = []
     words = iter(flags)
     for word in words:
         if word in (*_ONE_WORD_OR_TWO, *_TWO_WORDS):
-            kept += [word, next(words, "")]
+            common_flags += [word, next(words, "")]
         elif word.startswith(_ONE_WORD_OR_TWO):
-            kept.append(word)
-    return kept
+            common_flags.append(word)
+    return common_flags
 
 
 VERB = Verb(CompdbArgs, run, (CommandLine, CountsLine))

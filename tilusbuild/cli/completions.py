@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from tilusbuild.cli.arguments import Common, Verb, positional
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
 
 SHELLS = ("bash", "zsh", "fish")
@@ -30,21 +30,21 @@ CompletionsLine = declare_line("completions", shell=str, text=str)
 
 def run(arguments: CompletionsArgs) -> int:
     """Print the script to stdout."""
-    text = _script(arguments.shell)
+    text = _generate_script(arguments.shell)
     if arguments.json:
-        emit(CompletionsLine(arguments.shell, text))
+        emit_line(CompletionsLine(arguments.shell, text))
     else:
         sys.stdout.write(text)
     return 0
 
 
-def _script(shell: str) -> str:
+def _generate_script(shell: str) -> str:
     import shtab
 
-    from tilusbuild.cli.parser import every_action, whole_parser
+    from tilusbuild.cli.parser import make_full_parser, walk_actions
 
-    parser = whole_parser()
-    for action in every_action(parser):
+    parser = make_full_parser()
+    for action in walk_actions(parser):
         if action.metavar in _FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar in _DIRECTORIES:

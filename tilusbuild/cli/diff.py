@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, flag, positional
-from tilusbuild.cli.options import CountsLine, emit
+from tilusbuild.cli.options import CountsLine, emit_line
 from tilusbuild.report.jsonl import ChangeLine
 
 _SHOWN = 3
@@ -22,13 +22,13 @@ def run(arguments: DiffArgs) -> int:
     """Print what changed from A to B."""
     from tilusbuild.package.diff import changes, grouped, side
 
-    limits = options.limits(arguments)
+    limits = options.parse_limits(arguments)
     with side(arguments.a, limits) as a, side(arguments.b, limits) as b:
         found = list(changes(a, b))
     if arguments.json:
         for each in found:
-            emit(each)
-        emit(CountsLine({"changes": len(found)}))
+            emit_line(each)
+        emit_line(CountsLine({"changes": len(found)}))
     else:
         for change, labels in grouped(found):
             shown = labels if arguments.verbose else labels[:_SHOWN]

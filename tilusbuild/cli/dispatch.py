@@ -19,7 +19,7 @@ from tilusbuild.cli.arguments import (
     positionals,
     target_option,
 )
-from tilusbuild.cli.options import CountsLine, emit, show
+from tilusbuild.cli.options import CountsLine, emit_line, show_result
 from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar, declare_line
 from tilusbuild.report.text import counted
 
@@ -78,17 +78,17 @@ CoverageLine = declare_line(
 
 def run(arguments: DispatchArgs) -> int:
     """Print to stdout; 1 when `check` finds a problem."""
-    with options.project(arguments) as project:
-        looks = list(_looks(arguments, project))
+    with options.open_project(arguments) as project:
+        overviews_of_instances = list(_read_overviews(arguments, project))
         if arguments.action == "build":
-            return _build(arguments, project, looks)
+            return _build_dispatchers(arguments, project, overviews_of_instances)
         if arguments.action == "export":
-            return _export(arguments, project, looks)
-        act = {"show": _show, "check": _check, "coverage": _coverage}
-        return act[arguments.action](arguments, looks)
+            return _export_measurements(arguments, project, overviews_of_instances)
+        actions = {"show": _show_tables, "check": _check_tables, "coverage": _show_coverage}
+        return actions[arguments.action](arguments, overviews_of_instances)
 
 
-def _looks(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
+def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
     from tilusbuild.dispatch.overview import overviews
     from tilusbuild.plan.model import named
 
@@ -98,14 +98,14 @@ def _looks(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOvervi
     yield from overviews(project.manifest, cache, name._replace(program=None), target)
 
 
-def _show(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
+def _show_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
     from tilusbuild.dispatch.tables import table_text
 
-    for number, look in enumerate(looks):
+    for number, overview in enumerate(overviews):
         if arguments.json:
-            emit(_line(look))
+            emit_line(_make_line(overview))
             continue
-        script = look.script
+        script = overview.script
         print(("\n" if number else "") + f"{script.label} ({script.arch})")
         keys = ", ".join(script.keys) or "none"
         print(f"keys: {keys}; {counted(len(script.programs), 'program')}")
@@ -115,13 +115,13 @@ def _show(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
             print(f"model: {script.model.source}")
         default = "none declared" if script.default is None else f"program {script.default}"
         print(f"default: {default}")
-        if look.tables or look.refused:
-            print("\n" + table_text(script, look.tables, look.refused), end="")
-    return _summary(arguments, looks)
+        if overview.tables or overview.refused:
+            print("\n" + table_text(script, overview.tables, overview.refused), end="")
+    return _emit_summary(arguments, overviews)
 
 
-def _line(look: DispatchOverview) -> JsonLine:
-    script = look.script
+def _make_line(overview: DispatchOverview) -> JsonLine:
+    script = overview.script
     return DispatchLine(
         instance=script.label,
         path=script.path,
@@ -131,60 +131,69 @@ def _line(look: DispatchOverview) -> JsonLine:
         default=script.default,
         tables=tuple(
             DispatchTable(dict(table.fingerprint), tuple(entry.key for entry in table.entries))
-            for table in look.tables
+            for table in overview.tables
         ),
     )
 
 
-def _check(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
-    found = [(look.script.label, problem) for look in looks for problem in look.problems()]
-    for label, problem in found:
-        show(arguments, ProblemLine(problem, of=label), f"{label}: {problem}")
+def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
+    problems = [(look.script.label, problem) for look in overviews for problem in look.problems()]
+    for label, problem in problems:
+        show_result(arguments, ProblemLine(problem, of=label), f"{label}: {problem}")
     if arguments.json:
-        emit(CountsLine({"instances": len(looks), "problems": len(found)}))
-    elif not found:
-        print(f"{counted(len(looks), 'instance')}: no problems found")
-    return 1 if found else 0
+        emit_line(CountsLine({"instances": len(overviews), "problems": len(problems)}))
+    elif not problems:
+        print(f"{counted(len(overviews), 'instance')}: no problems found")
+    return 1 if problems else 0
 
 
-def _coverage(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
+def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
     from tilusbuild.table import table
 
-    for number, look in enumerate(looks):
-        rows = look.coverage()
+    for number, overview in enumerate(overviews):
+        rows = overview.coverage()
         if arguments.json:
             for sizes, choice in rows:
-                emit(CoverageLine(look.script.label, sizes, *choice[:3]))
+                emit_line(CoverageLine(overview.script.label, sizes, *choice[:3]))
             continue
-        print(("\n" if number else "") + f"{look.script.label} on {look.device or 'any device'}")
+        print(
+            ("\n" if number else "")
+            + f"{overview.script.label} on {overview.device or 'any device'}"
+        )
         shown = [(*sizes.values(), *choice[:3]) for sizes, choice in rows]
-        names = tuple(rows[0][0]) if rows else look.script.keys
+        names = tuple(rows[0][0]) if rows else overview.script.keys
         print(table((*names, "choice", "source", "why"), shown), end="")
         counts = Counter(choice.source for _, choice in rows)
         print(", ".join(f"{count} by {source}" for source, count in sorted(counts.items())))
-    return _summary(arguments, looks)
+    return _emit_summary(arguments, overviews)
 
 
-def _build(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchOverview]) -> int:
+def _build_dispatchers(
+    arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
+) -> int:
     from tilusbuild.dispatch.refresh import can_make_dispatchers, refresh_dispatcher
     from tilusbuild.errors import input_error
 
     if not can_make_dispatchers():
         raise input_error("this tilusbuild was installed without the part that makes C dispatchers")
     find_toolchain = partial(project.toolchain, cuda=False)
-    for look in looks:
-        made = refresh_dispatcher(project.cache, look.script, find_toolchain, project.runner)
+    for overview in overviews:
+        dispatcher = refresh_dispatcher(
+            project.cache, overview.script, find_toolchain, project.runner
+        )
         if not arguments.json:
-            print(made or f"{look.script.label}: cannot have a C dispatcher")
-    return _summary(arguments, looks)
+            print(dispatcher or f"{overview.script.label}: cannot have a C dispatcher")
+    return _emit_summary(arguments, overviews)
 
 
-def _export(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchOverview]) -> int:
+def _export_measurements(
+    arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
+) -> int:
     from tilusbuild.dispatch.committed import taken_over
     from tilusbuild.errors import input_error
     from tilusbuild.plan.tuned import TunedRow, read_rows, rows_text
 
-    manifest, script = project.manifest, looks[0].script.name
+    manifest, script = project.manifest, overviews[0].script.name
     dispatch = manifest.scripts[script].dispatch
     file = None if dispatch is None else dispatch.measured
     if file is None:
@@ -193,18 +202,18 @@ def _export(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchO
         raise input_error(what, place=manifest.place("script", script), hint=hint)
     rows: Sequence[TunedRow] = read_rows(manifest, script)
     changed: list[tuple[TunedRow, TunedRow | None]] = []
-    for look in looks:
-        rows, new = taken_over(look.script, rows)
+    for overview in overviews:
+        rows, new = taken_over(overview.script, rows)
         changed += new
     if changed:
         path = os.path.join(manifest.root, file)
         with suppress(OSError):  # the write says why
             os.makedirs(os.path.dirname(path), exist_ok=True)
-        options.write_to(path, rows_text(script, rows).encode())
+        options.write_file(path, rows_text(script, rows).encode())
     replaced = sum(before is not None for _, before in changed)
     counts = {"rows": len(rows), "new": len(changed) - replaced, "changed": replaced}
     if arguments.json:
-        emit(CountsLine(counts))
+        emit_line(CountsLine(counts))
         return 0
     for row, before in changed:
         print(f"{'new' if before is None else 'changed'}: {row.line}")
@@ -212,9 +221,9 @@ def _export(arguments: DispatchArgs, project: Project, looks: Sequence[DispatchO
     return 0
 
 
-def _summary(arguments: DispatchArgs, looks: Sequence[DispatchOverview]) -> int:
+def _emit_summary(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
     if arguments.json:
-        emit(CountsLine({"instances": len(looks)}))
+        emit_line(CountsLine({"instances": len(overviews)}))
     return 0
 
 

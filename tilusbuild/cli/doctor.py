@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from tilusbuild.cli.arguments import Common, Verb
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import ProblemLine, Scalar, declare_line
 from tilusbuild.runtime.option import unknown_variables
 from tilusbuild.toolchain.diagnose import Finding
@@ -52,18 +52,18 @@ def run(arguments: Common) -> int:
     root = manifest.root if manifest else os.getcwd()
     given = {"cache-dir": arguments.cache_dir}
     chosen = settings(root, given, os.environ, manifest, option.chosen())
-    findings = (*_findings(manifest, root), *_remote(manifest))
-    needed = _needed(manifest, chosen.device_compiler)
+    findings = (*_diagnose_tools(manifest, root), *_diagnose_remotes(manifest))
+    needed = _list_needed_components(manifest, chosen.device_compiler)
     missing = [f.component for f in findings if f.status == "missing" and f.component in needed]
     if arguments.json:
         _print_json(findings, chosen, missing)
     else:
-        _print(findings, chosen, verbose=bool(arguments.verbose))
+        _print_findings(findings, chosen, verbose=bool(arguments.verbose))
         _print_project(manifest, broken, missing)
     return 1 if missing else 0
 
 
-def _findings(manifest: Manifest | None, root: str) -> Iterator[Finding]:
+def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
     from tilusbuild.builder.project import requested
     from tilusbuild.process.local import LocalRunner
     from tilusbuild.toolchain import DigestMemory, ToolchainRequest
@@ -79,7 +79,7 @@ def _findings(manifest: Manifest | None, root: str) -> Iterator[Finding]:
             yield from diagnose(request, os.environ, runner, memory)
 
 
-def _remote(manifest: Manifest | None) -> Iterator[Finding]:
+def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
     """Yield what the remote cache and the executor answer, where there are such."""
     from tilusbuild.remote.settings import decide
 
@@ -90,31 +90,31 @@ def _remote(manifest: Manifest | None) -> Iterator[Finding]:
     ):
         if (chosen := decide(section, os.environ, key)) is None:
             continue
-        detail, fine = _asked(chosen, executes=key == "executor")
+        detail, is_ok = _query_server(chosen, executes=key == "executor")
         remedy = f"set by {chosen.source}; builds go on without it"
-        yield Finding(component, "ok" if fine else "warning", detail, gives, remedy)
+        yield Finding(component, "ok" if is_ok else "warning", detail, gives, remedy)
 
 
-def _asked(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
+def _query_server(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
     """Return what a server answers, in words, and whether all is well."""
     from tilusbuild.remote.backend import RemoteTroubleError, open_backend
 
     try:
         with closing(open_backend(chosen)) as backend:
-            said = backend.check(write=chosen.write and not executes)
+            reply = backend.check(write=chosen.write and not executes)
             # The connection is there by now: this is what each question of a build takes.
             began = time.monotonic()
             backend.has("tilusbuild doctor")
-            said += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
+            reply += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
     except RemoteTroubleError as error:
         return str(error), False
     access = "read and written" if chosen.write else "read"
     access = "asked to execute" if executes else access
-    fine = not executes or "executes nothing" not in said
-    return f"{chosen.address}, {access}: {said}", fine
+    is_ok = not executes or "executes nothing" not in reply
+    return f"{chosen.address}, {access}: {reply}", is_ok
 
 
-def _needed(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:
+def _list_needed_components(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:
     """Return the components that a build of the project cannot do without."""
     if manifest is None:
         return {"g++"}
@@ -129,13 +129,13 @@ def _needed(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:
             toolchain = manifest.toolchain_of(name, target)
             needed.add(component("g++", toolchain))
             if not manifest.targets[target].is_cpu:
-                own = manifest.device_compiler_for(name, target)
-                by_nvrtc = script.kernel and compiler.of(own) == "nvrtc"
+                declared_compiler = manifest.device_compiler_for(name, target)
+                by_nvrtc = script.kernel and compiler.of(declared_compiler) == "nvrtc"
                 needed.add(component("NVRTC" if by_nvrtc else "nvcc", toolchain))
     return needed
 
 
-def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:
+def _print_findings(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:
     for finding in findings:
         print(f"{finding.status:<7}  {finding.component}: {finding.detail}")
         if finding.status != "ok":
@@ -146,7 +146,7 @@ def _print(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> N
             for place in finding.searched:
                 print(f"           searched {place.where}: {place.note}")
     print()
-    for name, value, source in _settings(chosen):
+    for name, value, source in _list_settings(chosen):
         print(f"{name} = {'set by each verb' if value is None else value}  ({source})")
     for message in unknown_variables(os.environ):
         print(f"warning  {message}")
@@ -163,7 +163,7 @@ def _print_project(
         print(f"missing, and needed by this project: {', '.join(missing)}")
 
 
-def _settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
+def _list_settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
     """Yield each setting with its value and where that is from."""
     from tilusbuild.manifest.settings import OF_KERNEL_CACHE
 
@@ -181,12 +181,12 @@ def _print_json(
     missing: Sequence[str],
 ) -> None:
     for each in findings:
-        emit(FindingLine(each))
-    for setting in _settings(chosen):
-        emit(SettingLine(*setting))
+        emit_line(FindingLine(each))
+    for setting in _list_settings(chosen):
+        emit_line(SettingLine(*setting))
     for message in unknown_variables(os.environ):
-        emit(ProblemLine(message, kind="warning"))
-    emit(DoctorSummary(tuple(missing)))
+        emit_line(ProblemLine(message, kind="warning"))
+    emit_line(DoctorSummary(tuple(missing)))
 
 
 VERB = Verb(Common, run, (FindingLine, SettingLine, ProblemLine, DoctorSummary))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilusbuild.builder.explain import ExplanationLine, explain_plan
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit_line
 from tilusbuild.report.text import counted
 from tilusbuild.status import Status
 
@@ -18,11 +18,11 @@ def run(arguments: SelectionArgs) -> int:
     """Print an explanation for each group of programs that share it. Reads only."""
     from tilusbuild.remote.settings import decide
 
-    with options.project(arguments) as project:
-        selection = options.selected(arguments, project)
+    with options.open_project(arguments) as project:
+        selection = options.make_selection(arguments, project)
         section, environment = project.manifest.remote, project.environment
         cache, executor = (decide(section, environment, key) for key in ("cache", "executor"))
-        found = explain_plan(
+        explanations = explain_plan(
             project.plan(selection),
             project.manifest.path,
             project.cache,
@@ -30,17 +30,17 @@ def run(arguments: SelectionArgs) -> int:
             elsewhere=executor is not None,
         )
     if not arguments.json:
-        _print(found, every=bool(arguments.verbose))
+        _print_groups(explanations, every=bool(arguments.verbose))
         return 0
-    for each in found:
-        emit(each)
+    for each in explanations:
+        emit_line(each)
     return 0
 
 
-def _print(found: Sequence[ExplanationLine], *, every: bool) -> None:
+def _print_groups(explanations: Sequence[ExplanationLine], *, every: bool) -> None:
     groups: dict[tuple[str, ...], list[ExplanationLine]] = {}
-    for one in found:
-        groups.setdefault((one.state, *one.reasons), []).append(one)
+    for explanation in explanations:
+        groups.setdefault((explanation.state, *explanation.reasons), []).append(explanation)
     for (state, *reasons), members in groups.items():
         if state == Status.BUILT and not every and len(members) > 1:
             why = f": {reasons[0]}" if reasons else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tilusbuild.cli.arguments import Common, Verb, optional
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
 from tilusbuild.runtime.naming import command
 from tilusbuild.runtime.regular import read_bytes
@@ -35,10 +35,11 @@ def run(arguments: InitArgs) -> int:
         for name in names
         if not where.endswith("__pycache__")  # whoever imported a file of it left one
     )
-    targets = {name: os.path.join(directory, _target(name)) for name in files}
-    if taken := [t for t in targets.values() if os.path.lexists(t) and not t.endswith("ignore")]:
+    targets = {name: os.path.join(directory, _restore_dot(name)) for name in files}
+    if existing := [t for t in targets.values() if os.path.lexists(t) and not t.endswith("ignore")]:
         raise input_error(
-            f"{os.path.relpath(taken[0])} already exists", hint="name an empty or a new directory"
+            f"{os.path.relpath(existing[0])} already exists",
+            hint="name an empty or a new directory",
         )
     try:
         for source, target in targets.items():
@@ -49,19 +50,19 @@ def run(arguments: InitArgs) -> int:
     except OSError as error:
         raise input_error(f"{error.filename or directory}: {error.strerror}") from None
     if arguments.json:
-        emit(CreatedLine(directory, tuple(sorted(map(_target, files)))))
+        emit_line(CreatedLine(directory, tuple(sorted(map(_restore_dot, files)))))
     if arguments.json or arguments.quiet:
         return 0
-    where = os.path.relpath(directory)
-    where = f"./{where}" if where.startswith("-") else where
-    inside = () if where == "." else ("-C", where)
+    shown_path = os.path.relpath(directory)
+    shown_path = f"./{shown_path}" if shown_path.startswith("-") else shown_path
+    directory_option = () if shown_path == "." else ("-C", shown_path)
     print(f"created {os.path.relpath(os.path.join(directory, 'tilus.toml'))}; next:")
     for words in (("build",), ("run", "axpby")):
-        print(f"  {command(*words, '--target', 'cpu', *inside)}")
+        print(f"  {command(*words, '--target', 'cpu', *directory_option)}")
     return 0
 
 
-def _target(name: str) -> str:
+def _restore_dot(name: str) -> str:
     """Return the name in the project: packagers leave out dot files, so the dot is added here."""
     return ".gitignore" if name == "gitignore" else name
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
 from tilusbuild.report.text import counted
 
@@ -44,15 +44,15 @@ def run(arguments: InstallArgs) -> int:
     """Install or uninstall."""
     from tilusbuild.errors import input_error
 
-    cache = options.cache(arguments.cache_dir)
+    cache = options.find_cache(arguments.cache_dir)
     if arguments.path is not None and arguments.remove is None:
-        return _install(arguments, cache, arguments.path)
+        return _install_package(arguments, cache, arguments.path)
     if arguments.remove is not None and arguments.path is None:
-        return _remove(arguments, cache, arguments.remove)
+        return _uninstall_package(arguments, cache, arguments.remove)
     raise input_error("name one: PATH, to install it, or --remove NAME")
 
 
-def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:
+def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.package.install import install
     from tilusbuild.package.names import command_of
@@ -67,25 +67,25 @@ def _install(arguments: InstallArgs, cache: Tree, path: str) -> int:
             raise input_error(
                 "--into is for packages of foreign caches", hint="--cache-dir names our cache"
             )
-        done = install(reader, cache, options.limits(arguments))
-    listing, programs = done.listing, len(done.listing.programs)
+        result = install(reader, cache, options.parse_limits(arguments))
+    listing, programs = result.listing, len(result.listing.programs)
     if arguments.json:
         named = (cache.root, listing.title, listing.version, listing.digest)
-        emit(InstalledLine(*named, programs, done.new, done.size))
+        emit_line(InstalledLine(*named, programs, result.new, result.size))
     elif not arguments.quiet:
         print(
             f"installed {listing.title} {listing.version} into {cache.root}:"
-            f" {counted(programs, 'program')}, {done.new} of them new ({done.size} bytes)"
+            f" {counted(programs, 'program')}, {result.new} of them new ({result.size} bytes)"
         )
     return 0
 
 
-def _remove(arguments: InstallArgs, cache: Tree, name: str) -> int:
+def _uninstall_package(arguments: InstallArgs, cache: Tree, name: str) -> int:
     from tilusbuild.package.install import uninstall
 
     uninstall(cache, name)
     if arguments.json:
-        emit(UninstalledLine(cache.root, name))
+        emit_line(UninstalledLine(cache.root, name))
     elif not arguments.quiet:
         print(f"uninstalled {name}; `tilusbuild cache gc` frees its space")
     return 0

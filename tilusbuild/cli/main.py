@@ -32,32 +32,32 @@ def main(words: Sequence[str] | None = None) -> int:
     started = time.monotonic_ns()
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         _open_streams()
-    given = list(sys.argv[1:] if words is None else words)
+    arguments = list(sys.argv[1:] if words is None else words)
     try:
-        verb, status = "build", noop.answer(given)
+        verb, status = "build", noop.answer(arguments)
         if status is None:
-            verb, status = _run(given, started)
+            verb, status = _run_verb(arguments, started)
         if sys.stdout is not None:
             sys.stdout.flush()
-        _say("")
+        _write_stderr("")
         if verb == "build" and words is None:
             # Skip the teardown of the interpreter, a tenth of the time of a small build: a build
             # has closed what it opened, and runs no code of others that could rely on atexit.
             os._exit(status)
         return status
     except KeyboardInterrupt as stopped:
-        _say("interrupted\n")
+        _write_stderr("interrupted\n")
         return 128 + getattr(stopped, "number", 2)
     except BrokenPipeError:
-        _drop(sys.stdout)
+        _silence_stream(sys.stdout)
         return 1
     except Exception as error:
         # Only what was printed has no file name to go with it.
         if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE:
-            _drop(sys.stdout)
-            _say(f"error: the output cannot be written: {error.strerror}\n")
+            _silence_stream(sys.stdout)
+            _write_stderr(f"error: the output cannot be written: {error.strerror}\n")
             return 1
-        return _unforeseen(error, given)
+        return _report_unforeseen(error, arguments)
 
 
 def _open_streams() -> None:
@@ -83,20 +83,20 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _unforeseen(error: Exception, words: list[str]) -> int:
+def _report_unforeseen(error: Exception, words: list[str]) -> int:
     try:
         from tilusbuild.cli import boundary
         from tilusbuild.report.terminal import shown
 
         with shown(os.environ):
-            return boundary.answer(error, words)
+            return boundary.report_exception(error, words)
     except (OSError, ImportError, MemoryError) as another:
         # Whatever ended the command also keeps us from saying it well.
-        _say(f"error: {str(error)!a}; then {type(another).__name__}\n")
+        _write_stderr(f"error: {str(error)!a}; then {type(another).__name__}\n")
         return 1
 
 
-def _say(text: str) -> None:
+def _write_stderr(text: str) -> None:
     """Write to stderr and flush it. Never raises, as that would change the exit status."""
     if sys.stderr is None:
         return
@@ -104,16 +104,16 @@ def _say(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
-        _drop(sys.stderr)
+        _silence_stream(sys.stderr)
 
 
-def _drop(stream: TextIO) -> None:
+def _silence_stream(stream: TextIO) -> None:
     from tilusbuild.report.text import silence
 
     silence(stream)
 
 
-def _run(words: Sequence[str], started: int) -> tuple[str, int]:
+def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
     """Run the verb; return its name and its exit status.
 
     The imports in this and other functions of the command line are there for start-up time: a
@@ -125,7 +125,7 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
     # nothing to free. All that a small build makes is less than this.
     gc.set_threshold(100_000, 20, 20)
 
-    from tilusbuild.cli.parser import parse
+    from tilusbuild.cli.parser import parse_command
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.process.stopping import raise_on_signals
     from tilusbuild.report.terminal import shown
@@ -136,17 +136,17 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
         try:
             # The key of a no-op record covers the directory that the command was started in, not
             # -C's.
-            unknown = _unknown_variables()
+            unknown = _find_unknown_variables()
             key = noop.key([*words, *unknown], os.environ)
-            command = parse(words, record=key, started=started)
+            command = parse_command(words, record=key, started=started)
             verb, json, color = command.verb, command.arguments.json, command.arguments.color
-            _enter(command.arguments.directory)
+            _enter_directory(command.arguments.directory)
             if unknown:
-                _warn(unknown, command)
-            with _working(command, started):
+                _print_warnings(unknown, command)
+            with _show_progress_notice(command, started):
                 return verb, command.run()
         except TilusbuildError as error:
-            _report(error, json, color)
+            _print_error(error, json, color)
             if os.environ.get("GITHUB_ACTIONS") == "true":
                 from tilusbuild.report.ci import annotate
 
@@ -154,7 +154,7 @@ def _run(words: Sequence[str], started: int) -> tuple[str, int]:
             return verb, error.exit_status
 
 
-def _unknown_variables() -> list[str]:
+def _find_unknown_variables() -> list[str]:
     """Return a message for each variable that has our prefix and that nothing reads. A build that
     has one is not answered from its record: the message would be missing."""
     if not any(name.startswith("TILUSBUILD_") for name in os.environ):
@@ -164,45 +164,45 @@ def _unknown_variables() -> list[str]:
     return list(unknown_variables(os.environ))
 
 
-def _warn(messages: Sequence[str], command: ParsedCommand) -> None:
+def _print_warnings(messages: Sequence[str], command: ParsedCommand) -> None:
     if command.verb != "doctor" and not command.arguments.quiet:  # it has them in its report
         for message in messages:
-            _say(f"warning: {message}\n")
+            _write_stderr(f"warning: {message}\n")
 
 
-def _working(command: ParsedCommand, started: int) -> AbstractContextManager[None]:
+def _show_progress_notice(command: ParsedCommand, started: int) -> AbstractContextManager[None]:
     """Return the block in which a command that has printed nothing yet says on a terminal that it
     works: what is printed elsewhere may not depend on time."""
     from contextlib import nullcontext
 
     from tilusbuild.report.terminal import PATIENCE, can_redraw, working
 
-    given = command.arguments
-    is_quiet = given.quiet or given.json or given.progress != "auto"
+    arguments = command.arguments
+    is_quiet = arguments.quiet or arguments.json or arguments.progress != "auto"
     if is_quiet or not can_redraw(sys.stderr, os.environ):
         return nullcontext()
-    since = (time.monotonic_ns() - started) / 1e9
-    return working(f"tilusbuild {command.verb}: working …", PATIENCE - since)
+    elapsed = (time.monotonic_ns() - started) / 1e9
+    return working(f"tilusbuild {command.verb}: working …", PATIENCE - elapsed)
 
 
-def _report(error: TilusbuildError, json: bool, color: str) -> None:
+def _print_error(error: TilusbuildError, json: bool, color: str) -> None:
     """Print an error, and with `json` its line, too."""
-    from tilusbuild.cli.boundary import error_line
-    from tilusbuild.cli.options import emit
+    from tilusbuild.cli.boundary import make_error_line
+    from tilusbuild.cli.options import emit_line
     from tilusbuild.report import terminal
     from tilusbuild.report.text import visible
 
     if json:
-        emit(error_line(error), flush=True)
+        emit_line(make_error_line(error), flush=True)
     if not terminal.wanted(sys.stderr, os.environ, color):
-        _say(error.render() + "\n")
+        _write_stderr(error.render() + "\n")
         return
     text = terminal.coloured(visible(error.render())) + "\n"
     getattr(sys.stderr, "write_styled", sys.stderr.write)(text)
-    _say("")
+    _write_stderr("")
 
 
-def _enter(directory: str | None) -> None:
+def _enter_directory(directory: str | None) -> None:
     """Go to the directory of -C; without one, see that there is a working directory."""
     from tilusbuild.errors import input_error
 

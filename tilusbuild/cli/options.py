@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
-from tilusbuild.cli.arguments import Common, settings_of
+from tilusbuild.cli.arguments import Common, collect_settings
 from tilusbuild.report.jsonl import JsonLine, json_line
 from tilusbuild.report.text import Stream
 from tilusbuild.rooms import brought, load
@@ -25,45 +25,45 @@ if TYPE_CHECKING:
     from tilusbuild.tune.bench.session import Budget
 
 
-def project(arguments: Common, *, remembered: bool = False) -> Project:
+def open_project(arguments: Common, *, remembered: bool = False) -> Project:
     """Open the project around the current directory, with the settings of the command line; with
     `remembered` its manifest may be one that is remembered, which starts sooner."""
     from tilusbuild.builder.project import Project
 
-    given = settings_of(arguments)
-    return Project.open(os.getcwd(), given, os.environ, remembered=remembered)
+    overrides = collect_settings(arguments)
+    return Project.open(os.getcwd(), overrides, os.environ, remembered=remembered)
 
 
-def cache(cache_dir: str | None) -> Tree:
+def find_cache(cache_dir: str | None) -> Tree:
     """Return the cache of the project around the current directory, or of the settings alone."""
     from tilusbuild.cache.tree import Tree
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find, settings
     from tilusbuild.manifest.loading import load
 
-    given = {"cache-dir": cache_dir}
+    overrides = {"cache-dir": cache_dir}
     try:
         path = find(os.getcwd())
     except InputError:
-        chosen = settings(os.getcwd(), given, os.environ, None)
+        effective_settings = settings(os.getcwd(), overrides, os.environ, None)
     else:
         # With --cache-dir the manifest is not read, so that a broken one is in no one's way.
         manifest = None if cache_dir else load(path)
-        chosen = settings(os.path.dirname(path), given, os.environ, manifest)
-    return Tree(chosen.cache_dir.value)
+        effective_settings = settings(os.path.dirname(path), overrides, os.environ, manifest)
+    return Tree(effective_settings.cache_dir.value)
 
 
-def chosen_cache(named: str | None, arguments: Common) -> Tree:
+def find_named_cache(path: str | None, arguments: Common) -> Tree:
     """Return the cache in the directory that a command names, which must be one; without a name
     the project's, which need not be there yet. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
-    found = cache(named or arguments.cache_dir)
-    if named is not None and not found.exists():
-        what = "is empty" if os.path.isdir(named) else "does not exist"
+    tree = find_cache(path or arguments.cache_dir)
+    if path is not None and not tree.exists():
+        reason = "is empty" if os.path.isdir(path) else "does not exist"
         hint = "`tilusbuild cache dir` prints where the project's cache is"
-        raise input_error(f"{named} is not a cache: it {what}", hint=hint)
-    return found
+        raise input_error(f"{path} is not a cache: it {reason}", hint=hint)
+    return tree
 
 
 class ForeignCaches(Protocol):
@@ -77,17 +77,17 @@ class ForeignCaches(Protocol):
     def gc(self, path: str, arguments: Any) -> int: ...
 
 
-def foreign_caches(path: str | None) -> ForeignCaches | None:
+def find_foreign_caches(path: str | None) -> ForeignCaches | None:
     """Return who knows the cache in a directory; None for one of ours, or that nothing knows."""
     if path is not None and os.path.isdir(path):
         for name in dict.fromkeys(brought("foreign cache").values()):
-            found = cast(ForeignCaches, load(name))
-            if found.is_one(path):
-                return found
+            module = cast(ForeignCaches, load(name))
+            if module.is_one(path):
+                return module
     return None
 
 
-def other_cache_help() -> str:
+def describe_other_cache() -> str:
     """Return the help of a word that names another cache, with the systems that are known."""
     systems = ["tilusbuild", *brought("foreign cache")]
     return "another cache" + (
@@ -95,22 +95,22 @@ def other_cache_help() -> str:
     )
 
 
-def selected(arguments: SelectionArgs, project: Project) -> PlanSelection:
+def make_selection(arguments: SelectionArgs, project: Project) -> PlanSelection:
     """Return which part of the project the command line names."""
     from tilusbuild.plan.model import PlanSelection
     from tilusbuild.runtime.naming import joined
 
     names = joined(arguments.scripts, project.manifest.targets)
-    targets = tuple(split(arguments.targets))
+    targets = tuple(split_values(arguments.targets))
     return PlanSelection(tuple(names), targets, project.settings.level.value)
 
 
-def split(words: Iterable[str]) -> list[str]:
+def split_values(words: Iterable[str]) -> list[str]:
     """Return the values of an option that is repeated or takes several values with commas."""
     return [name for word in words for name in word.split(",") if name]
 
 
-def pair(word: str) -> tuple[str, str]:
+def parse_pair(word: str) -> tuple[str, str]:
     """Return the parts of NAME=VALUE. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
@@ -120,14 +120,15 @@ def pair(word: str) -> tuple[str, str]:
     return name, value
 
 
-def sizes(words: Iterable[str]) -> list[dict[str, Value]]:
+def parse_sizes(words: Iterable[str]) -> list[dict[str, Value]]:
     """Return the values of several --size. Raises `InputError`."""
     return [
-        {name: _number(word, text) for name, text in map(pair, word.split(","))} for word in words
+        {name: _parse_number(word, text) for name, text in map(parse_pair, word.split(","))}
+        for word in words
     ]
 
 
-def budget(text: str | None) -> Budget:
+def parse_budget(text: str | None) -> Budget:
     """Return the budget of --budget. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.tune.bench.session import Budget
@@ -138,7 +139,7 @@ def budget(text: str | None) -> Budget:
         raise input_error(f"--budget {error}") from None
 
 
-def seed(number: int) -> int:
+def check_seed(number: int) -> int:
     """Return the number of --seed. Raises `InputError` for a negative one."""
     from tilusbuild.errors import input_error
 
@@ -147,7 +148,7 @@ def seed(number: int) -> int:
     return number
 
 
-def _number(word: str, text: str) -> Value:
+def _parse_number(word: str, text: str) -> Value:
     from tilusbuild.errors import input_error
 
     for kind in (int, float):
@@ -158,7 +159,7 @@ def _number(word: str, text: str) -> Value:
     raise input_error(f"--size {word}: {text} is not a number")
 
 
-def reporter(arguments: Common) -> Reporter:
+def choose_reporter(arguments: Common) -> Reporter:
     """Return the display that suits the terminal and the options."""
     from tilusbuild.report.choose import choose
 
@@ -174,7 +175,7 @@ def reporter(arguments: Common) -> Reporter:
     )
 
 
-def limits(arguments: LimitArgs) -> Limits:
+def parse_limits(arguments: LimitArgs) -> Limits:
     """Return how much a package may ask for. Raises `InputError`."""
     from tilusbuild.manifest.table import parse_size
     from tilusbuild.package.extract import Limits
@@ -198,7 +199,7 @@ def check_signature(arguments: SignedArgs, reader: Reader) -> str | None:
     return arguments.key or arguments.identity
 
 
-def attester(key: str | None) -> Attest:
+def find_attester(key: str | None) -> Attest:
     """Return the function that attests packages: with a key, or "keyless"; without one there are no
     attestations. Raises `InputError`."""
     if key is None:
@@ -218,7 +219,7 @@ def _load_signing(name: str) -> Callable[..., Any]:
     return function
 
 
-def write_to(path: str, data: bytes) -> None:
+def write_file(path: str, data: bytes) -> None:
     """Write the file that an option names. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.state.outputs import write_output
@@ -229,7 +230,7 @@ def write_to(path: str, data: bytes) -> None:
         raise input_error(f"{path}: {error.strerror}") from None
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Write to stderr what a command says beside its result. Never raises: a message without a
     reader changes no exit status."""
     Stream(sys.stderr).write(text)
@@ -243,14 +244,14 @@ class CountsLine(JsonLine, frozen=True):
     counts: Mapping[str, int]
 
 
-def emit(line: JsonLine, *, flush: bool = False) -> None:
+def emit_line(line: JsonLine, *, flush: bool = False) -> None:
     """Print one line of `--json` on stdout."""
     print(json_line(line), flush=flush)
 
 
-def show(arguments: Common, line: JsonLine, text: object) -> None:
+def show_result(arguments: Common, line: JsonLine, text: object) -> None:
     """Print a result on stdout: a line of `--json`, or a text."""
     if arguments.json:
-        emit(line)
+        emit_line(line)
     else:
         print(text)

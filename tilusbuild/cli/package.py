@@ -18,7 +18,7 @@ from tilusbuild.cli.arguments import (
     optional,
     repeated,
 )
-from tilusbuild.cli.options import emit, say
+from tilusbuild.cli.options import emit_line, print_message
 from tilusbuild.report.jsonl import declare_line
 from tilusbuild.rooms import brought
 
@@ -79,70 +79,72 @@ def run(arguments: PackageArgs) -> int:
             "--with-tests makes inputs from the manifest, and --as-built does not read it",
             hint="leave one out",
         )
-    chosen = formats(arguments.formats, _FORMATS)
-    attest = options.attester(arguments.sign)
-    with options.project(arguments) as project:
+    formats_of_options = parse_formats(arguments.formats, _FORMATS)
+    attest = options.find_attester(arguments.sign)
+    with options.open_project(arguments) as project:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
         for order in orders:
             with project.cache.kept(), TemporaryDirectory("tests") as directory:
-                make_tests = partial(_tests, project, directory.path, arguments.large_tests)
+                make_tests = partial(_make_tests, project, directory.path, arguments.large_tests)
                 tests = make_tests if with_tests else None
                 contents = pack.gather(
                     project, order, level=level, unchecked=arguments.as_built, tests=tests
                 )
-                wanted = chosen or order.package.formats
-                made = pack.write(order, contents, wanted, arguments.output, attest=attest)
-            _show_made(arguments, order, contents, made)
+                requested_formats = formats_of_options or order.package.formats
+                files = pack.write(
+                    order, contents, requested_formats, arguments.output, attest=attest
+                )
+            _show_package(arguments, order, contents, files)
     return 0
 
 
-def _tests(
+def _make_tests(
     project: Project, directory: str, large: bool, planned: Sequence[PlannedInstance]
 ) -> Mapping[str, str]:
     """Make the files of the tests in a directory. Raises `InputError`."""
     from tilusbuild.tune.prepare import make_tests
 
-    made = make_tests(project, planned, directory, large=large)
-    for what in made.left_out:
-        say(f"no test of {what}\n")
-    return made.files
+    tests = make_tests(project, planned, directory, large=large)
+    for case in tests.left_out:
+        print_message(f"no test of {case}\n")
+    return tests.files
 
 
-def formats(words: Sequence[str], known: Sequence[str]) -> list[str]:
+def parse_formats(words: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return the formats that are asked for, of those that are known. Raises `InputError`."""
     from tilusbuild.errors import did_you_mean, input_error
 
-    named = options.split(words)
-    for name in named:
+    names = options.split_values(words)
+    for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
             raise input_error(f'--format: unknown format "{name}"', hint=hint)
-    return list(dict.fromkeys(named))
+    return list(dict.fromkeys(names))
 
 
-def show_files(arguments: Common, made: Sequence[tuple[str, str, int]], digest: str) -> None:
+def show_files(arguments: Common, files: Sequence[tuple[str, str, int]], digest: str) -> None:
     """Print the format, path and size of what was written; `digest` is the list's."""
-    for form, path, size in made:
+    for format_name, path, size in files:
         if arguments.json:
-            emit(PackageFileLine(form, path, size, digest))
+            emit_line(PackageFileLine(format_name, path, size, digest))
             continue
         print(path)
         if not arguments.quiet:
-            say(f"  {form}, {size} bytes, sha256 {digest}\n")
+            print_message(f"  {format_name}, {size} bytes, sha256 {digest}\n")
 
 
-def _show_made(
+def _show_package(
     arguments: PackageArgs,
     order: PackageOrder,
     contents: Contents,
-    made: list[tuple[str, str, int]],
+    files: list[tuple[str, str, int]],
 ) -> None:
-    show_files(arguments, made, contents.digest)
+    show_files(arguments, files, contents.digest)
     if arguments.json:
         listed = contents.listed
         counts = (len(listed.programs), len(listed.files), listed.size)
-        emit(PackageLine(order.name, order.version, contents.digest, *counts))
+        emit_line(PackageLine(order.name, order.version, contents.digest, *counts))
 
 
 VERB = Verb(PackageArgs, run, (PackageFileLine, PackageLine))

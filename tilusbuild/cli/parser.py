@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from tilusbuild.cli.arguments import Common, Verb, declare, fill
+from tilusbuild.cli.arguments import Common, Verb, add_arguments, fill_arguments
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.rooms import brought
 
@@ -130,7 +130,7 @@ class _Parser(argparse.ArgumentParser):
         hint = None
         if message.startswith("unrecognized arguments: "):
             word = (message.removeprefix("unrecognized arguments: ").split() or [""])[0]
-            known = [name for each in every_action(self) for name in each.option_strings]
+            known = [name for each in walk_actions(self) for name in each.option_strings]
             hint = _ELSEWHERE.get(word) or (
                 did_you_mean(word.split("=")[0], known) if word.startswith("-") else None
             )
@@ -142,43 +142,44 @@ class _TopParser(_Parser):
     """The parser above the verbs: its help lists them, and only that looks for optional rooms."""
 
     def format_help(self) -> str:
-        self.epilog = _listing()
+        self.epilog = _format_listing()
         return super().format_help()
 
 
-def every_action(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def walk_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """Yield the arguments of a parser and of the verbs below it."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
-            for child in action.choices.values():
-                yield from every_action(child)
+            for subparser in action.choices.values():
+                yield from walk_actions(subparser)
 
 
-def actions_of(verb: str) -> Mapping[str, Verb[Any]]:
+def load_actions(verb: str) -> Mapping[str, Verb[Any]]:
     """Return the actions that a verb's module declares, by name; "" for a verb without actions."""
-    named = f"tilusbuild.cli.{verb}" if verb in VERBS else brought("verb")[verb][3]
-    module = importlib.import_module(named)
-    found: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
-    return found
+    module_name = f"tilusbuild.cli.{verb}" if verb in VERBS else brought("verb")[verb][3]
+    module = importlib.import_module(module_name)
+    actions: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
+    return actions
 
 
-def whole_parser() -> argparse.ArgumentParser:
+def make_full_parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs, each with its help. Imports the modules of all."""
-    return _parser({verb: actions_of(verb) for verb in verbs()}, listed=True)
+    return _make_parser({verb: load_actions(verb) for verb in list_verbs()}, listed=True)
 
 
-def verbs() -> dict[str, Sequence[str]]:
+def list_verbs() -> dict[str, Sequence[str]]:
     """Return what is said of every verb by name, those of the optional rooms last."""
     return VERBS | brought("verb")
 
 
-def _parser(
-    known: Mapping[str, Mapping[str, Verb[Any]]], *, listed: bool = False
+def _make_parser(
+    actions_by_verb: Mapping[str, Mapping[str, Verb[Any]]], *, listed: bool = False
 ) -> argparse.ArgumentParser:
-    """Return a parser of the verbs of `known` with their options, as one of all takes a tenth of
-    the time of a small build; without any, of all by name. With `listed` each verb has its summary,
-    which the groups of `--help` have otherwise."""
+    """Return a parser of these verbs and their options; without a verb, of all verbs by name.
+
+    With `listed` each verb has its summary, which is otherwise in the groups of `--help`.
+    """
     from tilusbuild._version import __version__
 
     parser = _TopParser(
@@ -187,87 +188,91 @@ def _parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    declare(parser, Common, top=True)
+    add_arguments(parser, Common, top=True)
     parser.add_argument("-V", "--version", action="version", version=f"tilusbuild {__version__}")
-    below = parser.add_subparsers(
+    subparsers = parser.add_subparsers(
         dest="verb", metavar="VERB", parser_class=_Parser, help="one of those below"
     )
-    said = VERBS if known and known.keys() <= VERBS.keys() else verbs()
-    for name in known or said:
-        summary, actions = said[name][0], known.get(name)
-        shown: dict[str, Any] = {"help": summary} if listed else {}
-        child = below.add_parser(
+    descriptions = (
+        VERBS if actions_by_verb and actions_by_verb.keys() <= VERBS.keys() else list_verbs()
+    )
+    for name in actions_by_verb or descriptions:
+        summary, actions = descriptions[name][0], actions_by_verb.get(name)
+        summary_option: dict[str, Any] = {"help": summary} if listed else {}
+        subparser = subparsers.add_parser(
             name,
-            description=_sentence(summary) if actions else None,
-            epilog=f"example:\n  tilusbuild {said[name][2]}",
+            description=_format_sentence(summary) if actions else None,
+            epilog=f"example:\n  tilusbuild {descriptions[name][2]}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
-            **shown,
+            **summary_option,
         )
         if actions:
-            _configure(child, actions)
+            _add_actions(subparser, actions)
     return parser
 
 
-def _listing() -> str:
+def _format_listing() -> str:
     """Return the verbs in groups."""
-    every = verbs()
-    width = max(map(len, every)) + 2
+    descriptions = list_verbs()
+    width = max(map(len, descriptions)) + 2
     lines = []
-    for title in dict.fromkeys(group for _, group, *_ in every.values()):
-        rows = (f"  {name:<{width}}{verb[0]}" for name, verb in every.items() if verb[1] == title)
+    for title in dict.fromkeys(group for _, group, *_ in descriptions.values()):
+        rows = (
+            f"  {name:<{width}}{verb[0]}" for name, verb in descriptions.items() if verb[1] == title
+        )
         lines += [f"{title}:", *rows, ""]
     return "\n".join([*lines, "exit status:", *_STATUSES])
 
 
-def _configure(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]) -> None:
+def _add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]) -> None:
     if "" in actions:
-        declare(parser, actions[""].arguments)
+        add_arguments(parser, actions[""].arguments)
         return
-    declare(parser, Common)
-    below = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add_arguments(parser, Common)
+    subparsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, action in actions.items():
-        child = below.add_parser(
-            name, help=action.help, description=_sentence(action.help), allow_abbrev=False
+        subparser = subparsers.add_parser(
+            name, help=action.help, description=_format_sentence(action.help), allow_abbrev=False
         )
-        declare(child, action.arguments)
+        add_arguments(subparser, action.arguments)
 
 
-def _sentence(summary: str) -> str:
+def _format_sentence(summary: str) -> str:
     return summary[0].upper() + summary[1:] + "."
 
 
-def _verb(words: Sequence[str]) -> str | None:
+def _find_verb(words: Sequence[str]) -> str | None:
     """Return the first word that is neither an option nor the value of one."""
-    skip = False
+    is_value = False
     for word in words:
-        if skip:
-            skip = False
+        if is_value:
+            is_value = False
         elif word in ("-C", "--cache-dir", "--color", "--progress"):
-            skip = True
+            is_value = True
         elif not word.startswith("-"):
             return word
     return None
 
 
-def parse(words: Sequence[str], **given: object) -> ParsedCommand:
+def parse_command(words: Sequence[str], **extra_fields: object) -> ParsedCommand:
     """Parse a command line. Raises `InputError`; exits after `--help` and `--version`.
 
-    `given` are values for fields that are not options, for verbs that have such fields.
+    `extra_fields` are values for fields that are not options, for verbs that have such fields.
     """
-    if _verb(words) == "help":
+    if _find_verb(words) == "help":
         # `help`, `help VERB` and `help VERB ACTION`.
         words = [*(word for word in words if word != "help"), "--help"]
-    verb = _verb(words)
+    verb = _find_verb(words)
     if verb is not None and verb not in VERBS and verb not in brought("verb"):
-        hint = _ELSEWHERE.get(verb) or did_you_mean(verb, verbs())
+        hint = _ELSEWHERE.get(verb) or did_you_mean(verb, list_verbs())
         raise input_error(f'unknown verb "{verb}"', hint=hint)
-    actions = actions_of(verb) if verb is not None else {}
-    parser = _parser({verb: actions} if verb is not None else {})
-    parser.set_defaults(**given)
+    actions = load_actions(verb) if verb is not None else {}
+    parser = _make_parser({verb: actions} if verb is not None else {})
+    parser.set_defaults(**extra_fields)
     namespace = parser.parse_args(words)
     if namespace.verb is None:
         parser.print_help(sys.stderr)
         sys.exit(2)
     action = actions["" if "" in actions else namespace.action]
-    return ParsedCommand(namespace.verb, fill(action.arguments, namespace), action)
+    return ParsedCommand(namespace.verb, fill_arguments(action.arguments, namespace), action)

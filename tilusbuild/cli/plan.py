@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import JsonLine, Scalar, declare_line
 from tilusbuild.space.report import DeclaredParameter, RuleEffect, SpaceReport
 from tilusbuild.status import Status
@@ -73,26 +73,26 @@ class SpaceLine(JsonLine, frozen=True):
 
 def run(arguments: PlanArgs) -> int:
     """Print the plan to stdout. Runs no compiler and writes nothing to the tree."""
-    with options.project(arguments) as project:
+    with options.open_project(arguments) as project:
         if arguments.verbose and not arguments.json:
             notes = project.manifest.reading.notes
             print(
                 "\n".join(["read, as the manifest does not say it:", *notes, ""] if notes else [])
             )
         if arguments.space:
-            return _spaces(arguments, project)
-        plan = project.plan(options.selected(arguments, project))
-        rows = [_row(project, plan, number) for number in range(len(plan.instances))]
+            return _print_spaces(arguments, project)
+        plan = project.plan(options.make_selection(arguments, project))
+        rows = [_make_row(project, plan, number) for number in range(len(plan.instances))]
     if arguments.json:
         for row in rows:
-            emit(row)
-        emit(PlanSummary(plan.size, len(rows)))
+            emit_line(row)
+        emit_line(PlanSummary(plan.size, len(rows)))
         return 0
     _print_table(rows, plan.size)
     return 0
 
 
-def _row(project: Project, plan: Plan, number: int) -> InstanceLine:
+def _make_row(project: Project, plan: Plan, number: int) -> InstanceLine:
     from tilusbuild.cache.entries import lookup
 
     instance = plan.instances[number]
@@ -121,7 +121,7 @@ def _print_table(rows: list[InstanceLine], programs: int) -> None:
     from tilusbuild.report.text import counted
     from tilusbuild.table import table
 
-    shown = [
+    cells = [
         (
             row.script,
             ", ".join(f"{name}={value}" for name, value in row.params.items()),
@@ -137,21 +137,21 @@ def _print_table(rows: list[InstanceLine], programs: int) -> None:
         for row in rows
     ]
     heads = ("script", "params", "target", "arch", "cartesian", "valid", "planned", "built")
-    print(table((*heads, "refused", "to compile"), shown), end="")
-    todo = sum(row.to_compile for row in rows)
-    print(f"\n{counted(programs, 'program')}, {todo} to compile")
+    print(table((*heads, "refused", "to compile"), cells), end="")
+    to_compile = sum(row.to_compile for row in rows)
+    print(f"\n{counted(programs, 'program')}, {to_compile} to compile")
 
 
-def _spaces(arguments: PlanArgs, project: Project) -> int:
+def _print_spaces(arguments: PlanArgs, project: Project) -> int:
     from tilusbuild.plan.spaces import reports
     from tilusbuild.table import table
 
-    empty = False
-    found = reports(project.manifest, options.selected(arguments, project))
-    for number, (label, report) in enumerate(found):
-        empty = empty or report.count == 0
+    has_empty_space = False
+    space_reports = reports(project.manifest, options.make_selection(arguments, project))
+    for number, (label, report) in enumerate(space_reports):
+        has_empty_space = has_empty_space or report.count == 0
         if arguments.json:
-            emit(SpaceLine.of(label, report))
+            emit_line(SpaceLine.of(label, report))
             continue
         print(("\n" if number else "") + f"{label}: {report.cartesian:,} combinations")
         if report.conditional:
@@ -164,7 +164,7 @@ def _spaces(arguments: PlanArgs, project: Project) -> int:
             print(table(("rule", "removes", "alone", ""), rows), end="")
         valid = "too many to count" if report.count is None else f"{report.count:,}"
         print(f"{valid} valid")
-    return 2 if empty else 0
+    return 2 if has_empty_space else 0
 
 
 VERB = Verb(PlanArgs, run, (InstanceLine, PlanSummary, SpaceLine))

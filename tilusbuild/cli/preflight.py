@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, option, positional, repeated
-from tilusbuild.cli.options import CountsLine, emit
+from tilusbuild.cli.options import CountsLine, emit_line
 from tilusbuild.report.jsonl import PreflightLine, ProblemLine
 
 if TYPE_CHECKING:
@@ -61,20 +61,23 @@ def run(arguments: PreflightArgs) -> int:
     from tilusbuild.package.read import of_scripts, unpacked
     from tilusbuild.runtime.errors import LoadError
 
-    hosts = [_host(arguments, device) for device in arguments.devices]
-    with unpacked(arguments.path, of_scripts, options.limits(arguments)) as (listing, directory):
+    hosts = [_describe_host(arguments, device) for device in arguments.devices]
+    with unpacked(arguments.path, of_scripts, options.parse_limits(arguments)) as (
+        listing,
+        directory,
+    ):
         try:
             results = [preflight(listing, directory, host) for host in hosts]
         except LoadError as error:
             raise TilusbuildError(str(error).replace(f"{directory}/", "")) from None
         if arguments.json:
-            _emit(results)
+            _emit_lines(results)
         else:
-            _print(results, verbose=bool(arguments.verbose))
+            _print_answers(results, verbose=bool(arguments.verbose))
     return 0 if all(result.ok for result in results) else 1
 
 
-def _host(arguments: PreflightArgs, device: str) -> DescribedHost:
+def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
     from tilusbuild.errors import input_error
     from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, DescribedHost
     from tilusbuild.runtime.device import Device
@@ -103,7 +106,7 @@ def _host(arguments: PreflightArgs, device: str) -> DescribedHost:
     )
 
 
-def _print(results: Sequence[PreflightReport], *, verbose: bool) -> None:
+def _print_answers(results: Sequence[PreflightReport], *, verbose: bool) -> None:
     from tilusbuild.table import table
 
     rows = [
@@ -125,23 +128,23 @@ def _print(results: Sequence[PreflightReport], *, verbose: bool) -> None:
             for each in answer.candidates if verbose or answer.target is None else ():
                 verdict = "suits" if each.suits else "refused"
                 print(f"{arch}: {answer.script} {each.target}: {verdict}: {each.why}")
-        for problem in _problems(result):
+        for problem in _list_problems(result):
             print(f"{arch}: missing: {problem}")
 
 
-def _problems(result: PreflightReport) -> list[str]:
+def _list_problems(result: PreflightReport) -> list[str]:
     of_scripts = [f"{a.script}: {what}" for a in result.instances for what in a.problems]
     return [*result.problems, *of_scripts]
 
 
-def _emit(results: Sequence[PreflightReport]) -> None:
+def _emit_lines(results: Sequence[PreflightReport]) -> None:
     for result in results:
         for answer in result.instances:
-            emit(answer)
+            emit_line(answer)
         for problem in result.problems:
-            emit(ProblemLine(problem, of=result.host.device.arch))
-    missing = sum(len(_problems(result)) for result in results)
-    emit(CountsLine({"devices": len(results), "missing": missing}))
+            emit_line(ProblemLine(problem, of=result.host.device.arch))
+    missing = sum(len(_list_problems(result)) for result in results)
+    emit_line(CountsLine({"devices": len(results), "missing": missing}))
 
 
 VERB = Verb(PreflightArgs, run, (PreflightLine, ProblemLine, CountsLine))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
-from tilusbuild.cli.options import CountsLine, emit
+from tilusbuild.cli.options import CountsLine, emit_line
 from tilusbuild.report.jsonl import declare_line
 from tilusbuild.report.text import counted
 
@@ -35,36 +35,36 @@ def run(arguments: RenderArgs) -> int:
     from tilusbuild.plan.planner import jobs
 
     programs = 0
-    with options.project(arguments) as project:
-        plan = project.plan(options.selected(arguments, project))
+    with options.open_project(arguments) as project:
+        plan = project.plan(options.make_selection(arguments, project))
         for job in jobs(plan):
             if job.needs:
                 continue  # a library, which is linked
             programs += 1
-            _write(arguments, job)
+            _write_source(arguments, job)
     if arguments.json:
-        emit(CountsLine({"programs": programs}))
+        emit_line(CountsLine({"programs": programs}))
     elif arguments.output is not None and not arguments.quiet:
         print(f"{counted(programs, 'source')} in {arguments.output}")
     return 0
 
 
-def _write(arguments: RenderArgs, job: ProgramJob) -> None:
+def _write_source(arguments: RenderArgs, job: ProgramJob) -> None:
     from tilusbuild.errors import input_error
 
     recipe = job.render().recipe
     source = recipe.source.encode("utf-8", "surrogateescape")
     file = None
     if arguments.output is not None:
-        file = os.path.join(arguments.output, _file_name(job, _SUFFIXES[recipe.part.language]))
+        file = os.path.join(arguments.output, _make_file_name(job, _SUFFIXES[recipe.part.language]))
         try:
             os.makedirs(os.path.dirname(file), exist_ok=True)
         except OSError as error:
             raise input_error(f"{error.filename}: {error.strerror}") from None
-        options.write_to(file, source)
+        options.write_file(file, source)
     if arguments.json:
         text = None if file else source.decode("utf-8", "replace")
-        emit(RenderedLine(job.label, job.hash, file, text))
+        emit_line(RenderedLine(job.label, job.hash, file, text))
     elif file is None:
         sys.stdout.write(f"// {job.label}\n")
         sys.stdout.flush()
@@ -72,7 +72,7 @@ def _write(arguments: RenderArgs, job: ProgramJob) -> None:
         sys.stdout.buffer.flush()
 
 
-def _file_name(job: ProgramJob, suffix: str) -> str:
+def _make_file_name(job: ProgramJob, suffix: str) -> str:
     """Return a program's name as a path: `ampere/gemm[dtype=f16]/12.cu`."""
     name, _, index = job.label.removesuffix(job.planned.target.name).strip().rpartition("/")
     # A constant may be any text.

@@ -64,65 +64,67 @@ def run(arguments: ReportArgs) -> int:
         raise input_error(f"--top {arguments.top}: not a number of programs")
     if arguments.html is not None and "html" not in brought("report"):
         raise input_error("--html: this installation has no page")
-    with options.project(arguments) as project:
-        selection = options.selected(arguments, project)
+    with options.open_project(arguments) as project:
+        selection = options.make_selection(arguments, project)
         if not arguments.json and arguments.html is None:
-            found = costs(project.plan(selection), project.cache)
-            print(costs_text(found, arguments.top), end="")
+            program_costs = costs(project.plan(selection), project.cache)
+            print(costs_text(program_costs, arguments.top), end="")
             return 0
-        known = list(_lines(arguments, project, selection))
-        lines = [json_line(line) for line in known]
+        lines = list(_collect_lines(arguments, project, selection))
+        json_lines = [json_line(line) for line in lines]
         if arguments.html is not None:
-            page = [*lines, *_texts(project.cache, known)]
+            page = [*json_lines, *_read_texts(project.cache, lines)]
     if arguments.json:
-        for line in lines:
+        for line in json_lines:
             print(line)
     if arguments.html is not None:
-        options.write_to(arguments.html, load(brought("report")["html"])(page))
+        options.write_file(arguments.html, load(brought("report")["html"])(page))
     return 0
 
 
-def _lines(arguments: ReportArgs, project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
+def _collect_lines(
+    arguments: ReportArgs, project: Project, selection: PlanSelection
+) -> Iterator[JsonLine]:
     """Yield everything that is known: what `--json` prints, and what the page shows."""
     from tilusbuild._version import __version__
     from tilusbuild.plan.spaces import reports
     from tilusbuild.tune.measured import measured
 
-    named = project.manifest.project
-    yield ProjectLine(named.name, named.version, __version__)
+    project_section = project.manifest.project
+    yield ProjectLine(project_section.name, project_section.version, __version__)
     plan = project.plan(selection)
-    found = costs(plan, project.cache)
-    for (script, target), each in totals(found).items():
+    program_costs = costs(plan, project.cache)
+    for (script, target), each in totals(program_costs).items():
         yield ScriptCostLine(script, target, each)
-    yield from found
+    yield from program_costs
     for label, space in reports(project.manifest, selection):
         yield SpaceLine.of(label, space)
-    for look, lines in measured(project, plan):
+    for overview, lines in measured(project, plan):
         yield from lines
-        if look.script.keys:
-            for sizes, choice in look.coverage():
-                yield CoverageLine(look.script.label, sizes, *choice[:3])
+        if overview.script.keys:
+            for sizes, choice in overview.coverage():
+                yield CoverageLine(overview.script.label, sizes, *choice[:3])
     if (timeline := read_timeline(project.cache.state_path)) is not None:
         yield timeline
-    yield CostSummary(total(found))
+    yield CostSummary(total(program_costs))
 
 
-def _texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
+def _read_texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
     """Yield the texts of the programs that are built, each once, up to `_MAX_TEXTS`: as lines that
     only the page has."""
     from tilusbuild.cache.entries import dumped
 
-    left = _MAX_TEXTS
-    built = (each.hash for each in lines if isinstance(each, Cost) and each.library is not None)
-    for program in dict.fromkeys(built):
+    remaining = _MAX_TEXTS
+    hashes = (each.hash for each in lines if isinstance(each, Cost) and each.library is not None)
+    for program in dict.fromkeys(hashes):
         directory = cache.program_path(program)
         try:
             source = read_text(os.path.join(directory, layout.SOURCE), "replace")
             sass = dumped(directory, "sass")
         except OSError:
             continue  # the program was removed after the lines were read
-        left -= len(source) + len(sass)
-        if left < 0:
+        remaining -= len(source) + len(sass)
+        if remaining < 0:
             return
         yield json.dumps({"event": "texts", "hash": program, "source": source, "sass": sass})
 

@@ -16,7 +16,7 @@ from tilusbuild.cli.arguments import (
     positionals,
     target_option,
 )
-from tilusbuild.cli.options import CountsLine, emit
+from tilusbuild.cli.options import CountsLine, emit_line
 from tilusbuild.report.jsonl import CallLine
 
 
@@ -44,14 +44,14 @@ def run(arguments: RunArgs) -> int:
     from tilusbuild.tune.prepare import sizes_of
     from tilusbuild.tune.run import build, choose, run
 
-    given, seed = options.sizes(arguments.size), options.seed(arguments.seed)
-    with options.project(arguments) as project:
+    requested_sizes, seed = options.parse_sizes(arguments.size), options.check_seed(arguments.seed)
+    with options.open_project(arguments) as project:
         plan, selection, job = choose(project, named(" ".join(arguments.script)), arguments.target)
         # Before the build: a mistake in them need not wait for it.
-        sizes = sizes_of(project.manifest, job.script, given, job.planned.spec.signature)
+        sizes = sizes_of(project.manifest, job.script, requested_sizes, job.planned.spec.signature)
         if lookup(project.cache, job.hash) is None and not arguments.quiet:
-            options.say(f"{job.label} is not built yet: compiling it\n")
-        display = options.reporter(replace(arguments, json=False, quiet=True))
+            options.print_message(f"{job.label} is not built yet: compiling it\n")
+        display = options.choose_reporter(replace(arguments, json=False, quiet=True))
         program = build(project, plan, selection, job, display)
         try:
             cold = arguments.cache == "cold"
@@ -64,37 +64,37 @@ def run(arguments: RunArgs) -> int:
     wrong = [each for each in results if each.mismatch]
     if arguments.json:
         for each in results:
-            emit(each)
-        emit(CountsLine({"calls": len(results), "wrong": len(wrong)}))
+            emit_line(each)
+        emit_line(CountsLine({"calls": len(results), "wrong": len(wrong)}))
         return 1 if wrong else 0
     schedule = ", ".join(f"{name}={value}" for name, value in program.schedule.items())
     print(f"{job.label}: {schedule or 'no parameters'}; {arguments.cache} caches")
-    _print(results)
+    _print_calls(results)
     for each in wrong:
-        at = ", ".join(f"{name}={value}" for name, value in each.sizes.items())
-        print(f"wrong at {at}: {each.mismatch}")
+        sizes_text = ", ".join(f"{name}={value}" for name, value in each.sizes.items())
+        print(f"wrong at {sizes_text}: {each.mismatch}")
     if tune is None or tune.ref is None:
         print(f"not checked: [script.{job.script}.tune] has no `ref`")
     elif not wrong:
-        many = f"all {len(results)} sizes agree" if len(results) > 1 else "1 size agrees"
-        print(f"{many} with {tune.ref}")
+        agreement = f"all {len(results)} sizes agree" if len(results) > 1 else "1 size agrees"
+        print(f"{agreement} with {tune.ref}")
     return 1 if wrong else 0
 
 
-def _print(results: Sequence[CallLine]) -> None:
+def _print_calls(results: Sequence[CallLine]) -> None:
     from tilusbuild.table import table, times
 
     names = list(results[0].sizes)
-    unit, shown = times([each.seconds for each in results])
+    unit, times_in_unit = times([each.seconds for each in results])
     rows = [
         (
             *(each.sizes.get(name) for name in names),
-            took,
+            time_in_unit,
             f"{each.bytes / each.seconds / 1e9:.2f}",
             "" if each.max_error is None else f"{each.max_error:.2e}",
             "wrong" if each.mismatch else "" if each.max_error is None else "ok",
         )
-        for each, took in zip(results, shown, strict=True)
+        for each, time_in_unit in zip(results, times_in_unit, strict=True)
     ]
     print(table((*names, unit, "GB/s", "max error", "check"), rows), end="")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilusbuild.cli.arguments import Common, Verb
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
 
 SchemaLine = declare_line("schema", schema=Mapping[str, Any])
@@ -19,7 +19,7 @@ def run(arguments: Common) -> int:
     from tilusbuild.manifest.shape import schema
 
     if arguments.json:
-        emit(SchemaLine(schema()))
+        emit_line(SchemaLine(schema()))
         return 0
     print(json.dumps(schema(), indent=2, ensure_ascii=False))
     return 0

@@ -25,7 +25,7 @@ from tilusbuild.cli.arguments import (
     repeated,
     target_option,
 )
-from tilusbuild.cli.options import CountsLine, emit, say
+from tilusbuild.cli.options import CountsLine, emit_line, print_message
 from tilusbuild.report.jsonl import JsonLine, Scalar, declare_line
 from tilusbuild.runtime.naming import command
 
@@ -120,18 +120,18 @@ def run(arguments: TuneArgs) -> int:
 
     if not arguments.script and arguments.import_ is None:
         raise input_error("missing argument: SCRIPT", hint="`tilusbuild tune SCRIPT`")
-    with options.project(arguments) as project:
+    with options.open_project(arguments) as project:
         try:
             if arguments.import_ is not None:
-                return _import(arguments, project, arguments.import_)
-            return _tune(arguments, project, _wanted(arguments, project))
+                return _import_log(arguments, project, arguments.import_)
+            return _tune_script(arguments, project, _make_request(arguments, project))
         except OSError as error:
             if isinstance(error, TilusbuildError):
                 raise
             raise TilusbuildError(f"{error.filename}: {error.strerror}") from None
 
 
-def _wanted(arguments: TuneArgs, project: Project) -> TuneRequest:
+def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import named, script_of
     from tilusbuild.tune.tune import TuneRequest
@@ -146,23 +146,23 @@ def _wanted(arguments: TuneArgs, project: Project) -> TuneRequest:
         script=script_of(project.manifest, name),
         target=name.target or arguments.target,
         constants=name.constants,
-        sizes=[*options.sizes(arguments.size), *_grid(arguments.grid)],
-        budget=options.budget(arguments.budget),
+        sizes=[*options.parse_sizes(arguments.size), *_parse_grid(arguments.grid)],
+        budget=options.parse_budget(arguments.budget),
         cold=arguments.cache == "cold",
         limit=arguments.time_limit,
-        seed=options.seed(arguments.seed),
+        seed=options.check_seed(arguments.seed),
         device=arguments.device,
         unchecked=arguments.unchecked,
         fresh=arguments.fresh,
     )
 
 
-def _grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
+def _parse_grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
     from tilusbuild.errors import input_error
 
     axes = []
     for word in words:
-        name, text = options.pair(word)
+        name, text = options.parse_pair(word)
         try:
             axes.append([(name, int(size)) for size in text.split(",")])
         except ValueError:
@@ -172,51 +172,51 @@ def _grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
             yield dict(combination)
 
 
-def _tune(arguments: TuneArgs, project: Project, wanted: TuneRequest) -> int:
+def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) -> int:
     from tilusbuild.tune.run import target_here
     from tilusbuild.tune.tune import built, tune
 
-    target = target_here(project, wanted.name(None), wanted.target, wanted.device)
+    target = target_here(project, request.name(None), request.target, request.device)
     level, jobs = project.settings.level.value, project.settings.jobs.value
-    progress = options.reporter(replace(arguments, json=False))
-    ready = built(project, wanted, target, level, jobs, progress)
+    progress = options.choose_reporter(replace(arguments, json=False))
+    built_instances = built(project, request, target, level, jobs, progress)
     from tilusbuild.report.terminal import can_redraw
     from tilusbuild.report.tuning import TuningReporter
     from tilusbuild.table import times
 
-    live = not arguments.json and can_redraw(sys.stderr, os.environ)
-    display = TuningReporter(sys.stderr, live=live, quiet=arguments.quiet or arguments.json)
+    is_live = not arguments.json and can_redraw(sys.stderr, os.environ)
+    display = TuningReporter(sys.stderr, live=is_live, quiet=arguments.quiet or arguments.json)
 
-    def decided(work: Work, decision: Decision) -> None:
+    def report_decision(work: Work, decision: Decision) -> None:
         if arguments.json:
-            emit(_line(work.label, decision), flush=True)
-        winner, what = decision.winner, "no program is usable"
+            emit_line(_make_tuned_line(work.label, decision), flush=True)
+        winner, choice = decision.winner, "no program is usable"
         if winner is not None and winner.seconds is not None:
             unit, (shown,) = times([winner.seconds])
-            what = f"program {winner.program.index}, {shown} {unit}"
-        display.end_case(f"{decision.case.label}: {what}")
+            choice = f"program {winner.program.index}, {shown} {unit}"
+        display.end_case(f"{decision.case.label}: {choice}")
 
     try:
-        tuned = [tune(project, wanted, each, display, decided) for each in ready]
-        return _show(arguments, project, tuned, replayed=False)
+        tuned = [tune(project, request, each, display, report_decision) for each in built_instances]
+        return _show_results(arguments, project, tuned, replayed=False)
     finally:
         display.close()
 
 
-def _import(arguments: TuneArgs, project: Project, log: str) -> int:
+def _import_log(arguments: TuneArgs, project: Project, log: str) -> int:
     from tilusbuild.tune.importing import import_log
 
     tuned, problems = import_log(project, log)
-    status = _show(arguments, project, tuned, replayed=True)
+    status = _show_results(arguments, project, tuned, replayed=True)
     for text in problems:
-        say(f"{text}\n")
+        print_message(f"{text}\n")
     return 1 if problems else status
 
 
 # What was found: a table of the choices for people, lines for programs.
 
 
-def _line(label: str, decision: Decision) -> JsonLine:
+def _make_tuned_line(label: str, decision: Decision) -> JsonLine:
     """Return the line of a decision for the sizes of a case."""
     winner = decision.winner
     return TunedLine(
@@ -235,52 +235,52 @@ def _line(label: str, decision: Decision) -> JsonLine:
     )
 
 
-def _show(
+def _show_results(
     arguments: TuneArgs, project: Project, tuned: Sequence[TunedInstance], *, replayed: bool
 ) -> int:
     """Print what was found; returns the exit status. With `--json` its lines were printed as they
     came, unless they are `replayed` from a log."""
     decisions = [decision for each in tuned for decision in each.decisions]
-    without = sum(decision.winner is None for decision in decisions)
+    unserved = sum(decision.winner is None for decision in decisions)
     if arguments.json:
         for each in tuned if replayed else ():
             for decision in each.decisions:
-                emit(_line(each.script.label, decision))
-        emit(CountsLine({"tuned": len(decisions), "without": without}))
+                emit_line(_make_tuned_line(each.script.label, decision))
+        emit_line(CountsLine({"tuned": len(decisions), "without": unserved}))
     else:
         for each in tuned:
-            _print(each)
-    complaints = [text for each in tuned for text in _complaints(each.script, each.refused)]
+            _print_instance(each)
+    complaints = [text for each in tuned for text in _list_complaints(each.script, each.refused)]
     for text in complaints:
-        say(f"error: {text}\n")
+        print_message(f"error: {text}\n")
     for name in dict.fromkeys(each.script.name for each in tuned):
         owner = project.manifest.scripts.get(name)
         file = owner and owner.dispatch and owner.dispatch.measured
         if file and not arguments.json:
             print(f"for the repository: `{command('dispatch', 'export', name)}` writes {file}")
-    return 1 if without or complaints else 0
+    return 1 if unserved or complaints else 0
 
 
-def _complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str]:
+def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str]:
     """Yield each word of a person for a program that is chosen nowhere: calls that come to it are
     refused."""
     from tilusbuild.runtime.tables import read_dispatch
 
-    said = [(f"the dispatch rule {rule.source!r}", rule.program) for rule in script.rules]
+    choices = [(f"the dispatch rule {rule.source!r}", rule.program) for rule in script.rules]
     rows = (row for table in read_dispatch(script).tables for row in table.entries)
-    said += [(f"the row for {list(r.key)}", r.program) for r in rows if r.source == "table"]
+    choices += [(f"the row for {list(r.key)}", r.program) for r in rows if r.source == "table"]
     if script.default is not None:
-        said.insert(0, ("the default schedule", script.default))
-    for what, program in dict.fromkeys(said):
+        choices.insert(0, ("the default schedule", script.default))
+    for chooser, program in dict.fromkeys(choices):
         if program in refused:
             values = ", ".join(f"{n}={v}" for n, v in script.schedule(program).items())
             yield (
-                f"{script.label}: {what} chooses program {program} ({values}), which was"
+                f"{script.label}: {chooser} chooses program {program} ({values}), which was"
                 f" {refused[program]}; calls that come to it are refused: choose another"
             )
 
 
-def _print(tuned: TunedInstance) -> None:
+def _print_instance(tuned: TunedInstance) -> None:
     from statistics import geometric_mean
 
     from tilusbuild.table import table, times
@@ -290,15 +290,19 @@ def _print(tuned: TunedInstance) -> None:
     names = list(tuned.decisions[0].case.sizes) if tuned.decisions else []
     parameters = list(tuned.script.schedules)
     rows = []
-    unit, shown = times([each.winner.seconds if each.winner else None for each in tuned.decisions])
+    unit, latencies = times(
+        [each.winner.seconds if each.winner else None for each in tuned.decisions]
+    )
     declared = tuned.script.default
-    usual = f"the default schedule, program {declared}" if declared is not None else "program 0"
-    gains = [_gain(each, declared or 0) for each in tuned.decisions]
-    for decision, time, gain in zip(tuned.decisions, shown, gains, strict=True):
+    default_name = (
+        f"the default schedule, program {declared}" if declared is not None else "program 0"
+    )
+    gains = [_compute_gain(each, declared or 0) for each in tuned.decisions]
+    for decision, time, gain in zip(tuned.decisions, latencies, gains, strict=True):
         winner = decision.winner
         schedule = winner.program.schedule if winner else {}
         tried = f"{len(decision.outcomes)}" + ("" if not decision.unseen else " (budget)")
-        out = sum(outcome.seconds is None for outcome in decision.outcomes)
+        refused_programs = sum(outcome.seconds is None for outcome in decision.outcomes)
         rows.append(
             (
                 *(decision.case.sizes.get(name) for name in names),
@@ -307,12 +311,12 @@ def _print(tuned: TunedInstance) -> None:
                 time,
                 gain and f"{gain:.2f}x",
                 tried,
-                out,
+                refused_programs,
             )
         )
     heads = (*names, "choice", *parameters, f"latency ({unit})", "speed-up", "tried", "refused")
     print(table(heads, rows), end="")
-    for line in _refused(tuned):
+    for line in _list_refused(tuned):
         print(line)
     if tuned.refused:
         listed = ", ".join(map(str, sorted(tuned.refused)))
@@ -320,13 +324,17 @@ def _print(tuned: TunedInstance) -> None:
     for decides, gives_way in tuned.shared:
         print(f"{gives_way} and {decides} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")
-    if known := [gain for gain in gains if gain is not None]:
-        where = "all sizes" if len(known) == len(gains) else f"{len(known)} of {len(gains)} sizes"
-        over = f"{geometric_mean(known):.2f}x over {where} (geometric mean)"
-        print(f"speed-up over {usual}: {over}")
+    if known_gains := [gain for gain in gains if gain is not None]:
+        where = (
+            "all sizes"
+            if len(known_gains) == len(gains)
+            else f"{len(known_gains)} of {len(gains)} sizes"
+        )
+        over = f"{geometric_mean(known_gains):.2f}x over {where} (geometric mean)"
+        print(f"speed-up over {default_name}: {over}")
 
 
-def _gain(decision: Decision, default: int) -> float | None:
+def _compute_gain(decision: Decision, default: int) -> float | None:
     """Return how many times as fast as the default schedule the choice is; None where one of the
     two has no time."""
     seconds = {outcome.program.index: outcome.seconds for outcome in decision.outcomes}
@@ -335,7 +343,7 @@ def _gain(decision: Decision, default: int) -> float | None:
     return before / after if before and after else None
 
 
-def _refused(tuned: TunedInstance) -> Iterator[str]:
+def _list_refused(tuned: TunedInstance) -> Iterator[str]:
     """Yield each program that is not usable, once."""
     reported: set[int] = set()
     for decision in tuned.decisions:

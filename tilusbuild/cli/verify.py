@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
-from tilusbuild.cli.options import CountsLine, emit, say, show
+from tilusbuild.cli.options import CountsLine, emit_line, print_message, show_result
 from tilusbuild.report.jsonl import ProblemLine, declare_line
 from tilusbuild.report.text import counted
 
@@ -40,28 +40,30 @@ def run(arguments: VerifyArgs) -> int:
         path, sample = sample, "100%"
     if path is None:
         raise input_error("missing argument: PATH", hint="name a package or a cache")
-    share = _share(sample)
+    share = _parse_share(sample)
     if is_cache(path) and options.requires_signature(arguments):
         raise input_error(f"{path} is a cache: only packages are signed")
-    problems, words = _cache(path) if is_cache(path) else _package(path, arguments)
+    problems, success_text = (
+        _verify_cache(path) if is_cache(path) else _verify_package(path, arguments)
+    )
     for kind, what in problems:
-        show(arguments, ProblemLine(what, kind=kind), f"{kind}: {what}")
+        show_result(arguments, ProblemLine(what, kind=kind), f"{kind}: {what}")
     counts = {"problems": len(problems)}
     failed = 0
     if share is not None and not problems:
-        made, failed = _rebuild(path, arguments, share)
-        counts |= {"rebuilt": made, "not_reproduced": failed}
-        words += f"; {counted(made, 'program')} compiled again, {failed} not reproduced"
+        rebuilt, failed = _rebuild_programs(path, arguments, share)
+        counts |= {"rebuilt": rebuilt, "not_reproduced": failed}
+        success_text += f"; {counted(rebuilt, 'program')} compiled again, {failed} not reproduced"
     if arguments.json:
-        emit(CountsLine(counts))
+        emit_line(CountsLine(counts))
     elif not problems:
-        print(words)
+        print(success_text)
     else:
-        say(counted(len(problems), "problem") + "\n")
+        print_message(counted(len(problems), "problem") + "\n")
     return 1 if problems or failed else 0
 
 
-def _share(word: str | None) -> float | None:
+def _parse_share(word: str | None) -> float | None:
     """Return the share of the programs to compile again, 0 to 1. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
@@ -76,19 +78,19 @@ def _share(word: str | None) -> float | None:
     return share
 
 
-def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], str]:
+def _verify_package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], str]:
     from tilusbuild.package.check import verify
     from tilusbuild.package.errors import PackageError
     from tilusbuild.package.read import opened
 
     try:
         with opened(path) as reader:
-            found = verify(reader, options.limits(arguments))
+            result = verify(reader, options.parse_limits(arguments))
             kind, signer = reader.kind, options.check_signature(arguments, reader)
     except PackageError as error:
         return [(error.kind, str(error))], ""
-    problems = [(error.kind, str(error)) for error in found.problems]
-    listing = found.listing
+    problems = [(error.kind, str(error)) for error in result.problems]
+    listing = result.listing
     if listing is None:
         return problems, ""
     signed = f"\nsigned by {signer}" if signer else ""
@@ -99,32 +101,32 @@ def _package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], s
     )
 
 
-def _cache(path: str) -> tuple[list[tuple[str, str]], str]:
+def _verify_cache(path: str) -> tuple[list[tuple[str, str]], str]:
     from tilusbuild.cache.tree import Tree
     from tilusbuild.cache.verify import verify_cache
-    from tilusbuild.cli.cache import say_strangers
+    from tilusbuild.cli.cache import report_foreign_files
 
     cache = Tree(path)
     problems = [("CacheDamaged", f"{p.name}: {p.what}") for p in verify_cache(cache)]
-    say_strangers(cache)
+    report_foreign_files(cache)
     return problems, f"{cache.root}: no problems found"
 
 
-def _rebuild(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
+def _rebuild_programs(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
     from tilusbuild.package.rebuild import rebuild
 
-    made = failed = 0
-    for result in rebuild(path, share, options.limits(arguments)):
-        made += 1
+    rebuilt = failed = 0
+    for result in rebuild(path, share, options.parse_limits(arguments)):
+        rebuilt += 1
         failed += not result.same
         if arguments.json:
             digests = (result.recorded_sha256, result.rebuilt_sha256)
-            emit(RebuiltProgramLine(result.program, result.same, *digests, result.error))
+            emit_line(RebuiltProgramLine(result.program, result.same, *digests, result.error))
         elif not result.same:
             print(f"NotReproduced: {result}")
         elif arguments.verbose:
             print(result)
-    return made, failed
+    return rebuilt, failed
 
 
 VERB = Verb(VerifyArgs, run, (ProblemLine, RebuiltProgramLine, CountsLine))

@@ -29,8 +29,8 @@ def run(arguments: WatchArgs) -> int:
     from tilusbuild.watch.screen import Screen
     from tilusbuild.watch.session import Session
 
-    with options.project(arguments) as project:
-        selection = options.selected(arguments, project)
+    with options.open_project(arguments) as project:
+        selection = options.make_selection(arguments, project)
         list(chosen_pairs(project.manifest, selection))
         if single := next((name for name in selection.names if name.program is not None), None):
             raise input_error(
@@ -38,7 +38,7 @@ def run(arguments: WatchArgs) -> int:
                 hint=f"`{naming.command('watch', single.script)}`",
             )
         screen = Screen(
-            reporter=lambda: options.reporter(arguments),
+            reporter=lambda: options.choose_reporter(arguments),
             stderr=sys.stderr,
             json=sys.stdout if arguments.json else None,
             terminal=can_redraw(sys.stderr, os.environ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tilusbuild.cli.arguments import Common, Verb, option, positional, repeated, settings_of
+from tilusbuild.cli.arguments import Common, Verb, collect_settings, option, positional, repeated
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -75,7 +75,7 @@ def build(arguments: CMakeArgs) -> int:
     place = os.path.join(beside, f"{arguments.name}.tilus")
     os.makedirs(beside, exist_ok=True)
     with TemporaryDirectory("cmake", beside) as private:
-        settings = settings_of(arguments)
+        settings = collect_settings(arguments)
         made = kernels.embed(manifest, private.path, order, settings=settings, built=built)
         lists = [os.path.join(each, LIST) for each in (made.path if made else "", place)]
         # It stays as it was if it has the same files.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, flag, option, positional
-from tilusbuild.cli.options import emit
+from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def run(arguments: ImportArgs) -> int:
             raise input_error(f"{path} already exists", hint="--stdout prints the new one")
         for name, source in files.items():
             os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
-            options.write_to(os.path.join(root, name), source.encode())
+            options.write_file(os.path.join(root, name), source.encode())
         os.makedirs(root, exist_ok=True)
-        options.write_to(path, text.encode())
+        options.write_file(path, text.encode())
     _report(arguments, draft, text if arguments.stdout else path)
     return 0
 
@@ -154,7 +154,7 @@ def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:
     sources = sum(len(library.sources) for library in draft.libraries)
     kernels = len(draft.kernels)
     if arguments.json:
-        emit(ImportedLine(manifest, sources, kernels, tuple(draft.notes)))
+        emit_line(ImportedLine(manifest, sources, kernels, tuple(draft.notes)))
     elif arguments.stdout:
         print(manifest, end="")
     elif not arguments.quiet:

@@ -16,8 +16,8 @@ from tilusbuild.cli.arguments import (
     positional,
     repeated,
 )
-from tilusbuild.cli.options import emit, say
-from tilusbuild.cli.package import PackageFileLine, formats, show_files
+from tilusbuild.cli.options import emit_line, print_message
+from tilusbuild.cli.package import PackageFileLine, parse_formats, show_files
 from tilusbuild.report.jsonl import declare_line
 from tilusbuild.report.text import counted
 from tilusbuild.rooms import brought
@@ -92,7 +92,7 @@ def package(arguments: PackCacheArgs) -> int:
     from tilusbuild.package.read import is_cache
 
     known = [name for name in brought("package format") if load_format(name).holds_kinds]
-    chosen = formats(arguments.formats, known) or ["tar.zst"]
+    chosen = parse_formats(arguments.formats, known) or ["tar.zst"]
     if is_cache(arguments.source):
         raise input_error(
             f"{arguments.source} is a cache of tilusbuild", hint="use `tilusbuild package` for it"
@@ -106,12 +106,12 @@ def package(arguments: PackCacheArgs) -> int:
     made = pack.write(order, contents, chosen, arguments.output, attest=attest)
     listed = contents.listed
     if not arguments.json:
-        say(pickle_warning(listed))
+        print_message(pickle_warning(listed))
     show_files(arguments, made, contents.digest)
     if arguments.json:
         entries = len(cache_of(listed).entries)
         counts = (entries, count_pickles(listed), len(listed.files), listed.size)
-        emit(PackedCacheLine(name, version, contents.digest, cache.system, *counts))
+        emit_line(PackedCacheLine(name, version, contents.digest, cache.system, *counts))
     return 0
 
 
@@ -125,10 +125,10 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     listing = parse(reader.list_bytes())
     system, entries = cache_of(listing).system, len(cache_of(listing).entries)
     place = os.path.abspath(arguments.into) if arguments.into else home_of(system, os.environ)
-    new, size = install(reader, listing, place, options.limits(arguments))
+    new, size = install(reader, listing, place, options.parse_limits(arguments))
     if arguments.json:
         named = (place, system, listing.title, listing.version, listing.digest)
-        emit(InstalledCacheLine(*named, entries, new, size, count_pickles(listing)))
+        emit_line(InstalledCacheLine(*named, entries, new, size, count_pickles(listing)))
         return 0
     if not arguments.quiet:
         print(
@@ -136,7 +136,7 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
             f" {counted(entries, 'entry', 'entries')} of {system}, {new} of them new"
             f" ({size} bytes)"
         )
-    say(pickle_warning(listing))
+    print_message(pickle_warning(listing))
     return 0
 
 
@@ -146,7 +146,7 @@ def _attest(key: str | None) -> Callable[[Any], dict[str, bytes]]:
         return lambda contents: {}
     from tilusbuild.package import names
 
-    attest = options.attester(key)
+    attest = options.find_attester(key)
     return lambda contents: {names.SIGNATURE: attest(contents)[names.SIGNATURE]}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, option, positional
-from tilusbuild.cli.options import CountsLine, emit, say, show
+from tilusbuild.cli.options import CountsLine, emit_line, print_message, show_result
 from tilusbuild.report.jsonl import GarbageLine, ProblemLine, declare_line
 from tilusbuild.report.text import amount, counted
 
@@ -67,7 +67,7 @@ def ls(path: str, arguments: Common) -> int:
     cache, now = read(path), time.time()
     if arguments.json:
         for entry in cache.entries:
-            emit(
+            emit_line(
                 EntryLine(
                     system=cache.system,
                     path=entry.path,
@@ -127,7 +127,7 @@ def stats(path: str, arguments: Common) -> int:
     if arguments.json:
         counts = {name: count for name, count, _ in facts}
         paths = tuple(tuple(entry.path for entry in group) for group in doubles)
-        emit(StatsLine(cache.root, cache.system, cache.version, cache.size, counts, paths))
+        emit_line(StatsLine(cache.root, cache.system, cache.version, cache.size, counts, paths))
         return 0
     print(f"{cache.root}: {title(cache)}")
     print(table(("", "count", "size"), facts), end="")
@@ -144,21 +144,21 @@ def verify(path: str, arguments: Common) -> int:
 
     cache = read(path)
     for problem in cache.broken:
-        show(arguments, ProblemLine(problem.what, of=problem.path), problem)
+        show_result(arguments, ProblemLine(problem.what, of=problem.path), problem)
     for file in cache.stale:
-        show(
+        show_result(
             arguments,
             GarbageLine(file.path, "litter", file.size, why=file.what),
             f"{file.path}: {file.what}, {amount(file.size)}",
         )
     if arguments.json:
-        emit(CountsLine({"entries": len(cache.entries), "problems": len(cache.broken)}))
+        emit_line(CountsLine({"entries": len(cache.entries), "problems": len(cache.broken)}))
     elif not cache.broken:
         entries = counted(len(cache.entries), "entry", "entries")
         print(f"{entries} of {title(cache)}, no problems found")
     else:
         problems = counted(len(cache.broken), "problem")
-        say(f"{problems}; `gc --broken` removes the broken entries\n")
+        print_message(f"{problems}; `gc --broken` removes the broken entries\n")
     return 1 if cache.broken else 0
 
 
@@ -184,12 +184,12 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
     for each, went in removed:
         if arguments.json:
             fate = "removed" if went else "in use"
-            emit(GarbageLine(each.path, fate, each.size, why=each.why))
+            emit_line(GarbageLine(each.path, fate, each.size, why=each.why))
         elif arguments.verbose or arguments.dry_run or not went:
             print(f"{amount(each.size):>10}  {each.path}: {each.why if went else 'in use, kept'}")
     if arguments.json:
         gone = len(removed) - len(left)
-        emit(CountsLine({"removed": gone, "freed": freed, "left": len(left)}))
+        emit_line(CountsLine({"removed": gone, "freed": freed, "left": len(left)}))
     else:
         verb = "would remove" if arguments.dry_run else "removed"
         entries = counted(len(cache.entries), "entry", "entries")
@@ -222,13 +222,13 @@ def _export(arguments: CacheExportArgs) -> int:
     from tilusbuild.interop.export import export
     from tilusbuild.interop.export.scripts import exported_scripts
 
-    cache = options.cache(arguments.cache_dir)
+    cache = options.find_cache(arguments.cache_dir)
     found = exported_scripts(cache)
     with cache.kept():
         files, linked, copied = export(arguments.layout, found, arguments.into)
     if arguments.json:
         into = os.path.abspath(arguments.into)
-        emit(ExportedLine(into, arguments.layout, files, linked, copied))
+        emit_line(ExportedLine(into, arguments.layout, files, linked, copied))
     elif not arguments.quiet:
         print(
             f"{arguments.into}: {counted(len(found), 'script')}, {counted(files, 'file')},"

@@ -33,13 +33,13 @@ _RUNS = ("tune",)
 
 
 def _actions(verb: str) -> dict[str, list[argparse.Action]]:
-    from tilusbuild.cli.arguments import declare
-    from tilusbuild.cli.parser import actions_of
+    from tilusbuild.cli.arguments import add_arguments
+    from tilusbuild.cli.parser import load_actions
 
     found = {}
-    for name, declared in actions_of(verb).items():
+    for name, declared in load_actions(verb).items():
         parser = argparse.ArgumentParser(add_help=False)
-        declare(parser, declared.arguments, top=True)
+        add_arguments(parser, declared.arguments, top=True)
         found[name] = parser._actions
     return found
 
