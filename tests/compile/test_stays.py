@@ -25,7 +25,11 @@ WRITES = {"flags": ("-O2", "-Xcompiler", "-fstack-usage")}
         ("host", WRITES, "-Xcompiler -fstack-usage needs unsafe-flags"),
         ("cpu", {"flags": ("-O2", "-funroll-loops")}, None),
         ("cpu", {"flags": ("-fstack-usage",)}, "-fstack-usage needs unsafe-flags"),
-        ("kernel-nvrtc", {"flags": ("--made-up",)}, "--made-up needs unsafe-flags"),
+        (
+            "kernel-nvrtc",
+            {"flags": ("--fdevice-time-trace=x",)},
+            "--fdevice-time-trace=x needs unsafe-flags",
+        ),
         ("kernel-nvrtc", {}, None),
         ("kernel-nvrtc", LINES, "-lineinfo writes the times of headers"),
     ],

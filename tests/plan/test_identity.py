@@ -154,8 +154,8 @@ def test_a_flag_with_values_has_the_hash_of_what_it_becomes(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ('["-fplugin={{ kind }}.so"]', '"-fplugin=plain.so" is not a flag'),
-        ("""['-{{ "I" if level == 3 else "O1" }}/usr']""", "is set by tilusbuild|known to be pure"),
+        ('["-fplugin={{ kind }}.so"]', '"-fplugin=plain.so" runs a program'),
+        ("""['-{{ "I" if level == 3 else "O1" }}/usr']""", "is set by tilusbuild|names a file"),
         ('["-O{{ absent }}"]', "absent"),
         ('["-O{{ level + }}"]', "expression|expected|ends"),
     ],

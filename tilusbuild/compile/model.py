@@ -399,10 +399,12 @@ class Pipeline(ABC):
         if not recipe.options.flags:
             return None
         # Imported only here: a manifest that was checked before needs none of it.
-        from tilusbuild.manifest.pure_flags import impure
+        from tilusbuild.manifest.denied_flags import find_denied_flags
 
         cpu = self.compiler == "g++"
-        named = next((words for _, words in impure(recipe.options.flags, cpu=cpu)), None)
+        named = next(
+            (each.words for each in find_denied_flags(recipe.options.flags, cpu=cpu)), None
+        )
         if named is None:
             return None
         return f"{named} needs unsafe-flags: no hash covers what it reads or means on a worker"

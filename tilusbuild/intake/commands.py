@@ -145,12 +145,11 @@ def _take_word(found: Arguments, option: Option, directory: str, by_nvcc: bool) 
     elif name == "-Xcompiler":
         _take_host(found, option.value)
     elif not _OURS.fullmatch(name) and name not in _OURS_WITH_VALUE:
-        # A flag that nvcc does not know is the host compiler's; of a host compiler's, only -O says
-        # the same to nvcc, which would read gcc's -Werror=format-security as its own -Werror.
-        of_nvcc = _pure([*written]) if by_nvcc else re.fullmatch("-O[0-3]", name)
-        alone = len(written) == 1 and not of_nvcc
-        of_the_host = alone and _pure([*written], cpu=True) and _pure(["-Xcompiler", *written])
-        found.flags += ["-Xcompiler", *written] if of_the_host else written
+        # Of a host compiler's flags, only -O says the same to nvcc, which would read gcc's
+        # -Werror=format-security as its own -Werror. nvcc forwards what it does not know.
+        is_host = _HOST_FLAG.match(name) if by_nvcc else not re.fullmatch("-O[0-3]", name)
+        can_be_passed = len(written) == 1 and not _is_refused(["-Xcompiler", *written])
+        found.flags += ["-Xcompiler", *written] if is_host and can_be_passed else written
 
 
 def _take_macro(found: Arguments, name: str, value: str) -> None:
@@ -165,8 +164,15 @@ def _take_macro(found: Arguments, name: str, value: str) -> None:
         found.flags.append(f"-U{macro}")
 
 
-def _pure(words: list[str], *, cpu: bool = False) -> bool:
-    return not any(flag_problems(words, unsafe=False, cpu=cpu))
+_HOST_FLAG = re.compile(
+    r"-p(ipe|thread|edantic)|-ansi|-[fW](?!mad|tz|template-|device-|reorder|default-stream|missing-l"
+    r"|no-deprecated-(gpu|decl)|ext-lambda)|-m(?!64|axrregcount|odify-|inimal)[a-z]"
+)
+"""The families of gcc's flags, without the flags of nvcc that begin so."""
+
+
+def _is_refused(words: list[str]) -> bool:
+    return any(flag_problems(words, unsafe=False, cpu=False))
 
 
 def _take_host(found: Arguments, value: str) -> None:

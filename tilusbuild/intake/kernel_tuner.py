@@ -23,7 +23,7 @@ from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.intake import recorder
 from tilusbuild.intake.builds import recorded
 from tilusbuild.intake.draft import Draft, KernelDraft, name_of, standard
-from tilusbuild.manifest.pure_flags import impure
+from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature.reading import (
     DeclaredKernel,
@@ -215,7 +215,7 @@ class _Reader(Struct, frozen=True):
             asked = re.fullmatch(r"--?std[= ](\S+)", str(word))
             if asked and (std := standard(asked[1])):
                 self.draft.toolchain.setdefault("std", std)
-            elif isinstance(word, str) and not list(impure([word], cpu=False)):
+            elif isinstance(word, str) and not any(flag_problems([word], unsafe=False, cpu=False)):
                 kernel.flags.append(word)
             else:
                 self._note(kernel, f"an option of the compiler is left out: {_shown(word)}")

@@ -30,8 +30,8 @@ from tilusbuild.intake.draft import (
 )
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.command_words import has_value
+from tilusbuild.manifest.denied_flags import find_denied_flags, names_march
 from tilusbuild.manifest.library import LANGUAGES
-from tilusbuild.manifest.pure_flags import impure, names_march
 from tilusbuild.plan.library import files_named
 from tilusbuild.runtime.where import is_within
 from tilusbuild.toolchain.cuda import is_toolkit
@@ -192,7 +192,7 @@ class _Reader(Struct):
                     self.draft.note(f"a path of this machine is left out of rpath: {where}")
             elif name in ("-soname", "-h", "--soname"):
                 None if equals else next(rest, "")
-            elif any(impure(["-Xlinker", word], cpu=True)):
+            elif any(find_denied_flags(["-Xlinker", word], cpu=True)):
                 self.draft.note(f"option of the linker left out: {word}")
         return not {"defs", "--no-undefined"}.isdisjoint(words), rpath
 

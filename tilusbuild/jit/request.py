@@ -23,8 +23,8 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.denied_flags import names_march
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.manifest.pure_flags import names_march
 from tilusbuild.manifest.table import toml_key, toml_text
 from tilusbuild.plan.model import targets_of
 from tilusbuild.plan.spaces import imported_space

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from tilusbuild.arch import ArchError, format_gencode, parse_arch
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
-from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.denied_flags import find_denied_flags, names_flag_file
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script_sections import expression, has_values, in_place
 from tilusbuild.manifest.table import toml_text
@@ -255,10 +255,7 @@ _OWNED: dict[str, str] = {
     **dict.fromkeys(("-march", "-mtune"), _MARCH),
     **dict.fromkeys(("-optf", "--options-file"), _FLAG_FILE),
 }
-_IMPURE = (
-    "it may run, read or write files that no hash covers; unsafe-flags = true in [build] or in the "
-    "script allows it"
-)
+_ALLOW = "unsafe-flags = true in [build] or in the script allows it"
 _JOINED = ("-I", "-isystem", "-iquote", "-idirafter")
 """Options whose value may follow with nothing between."""
 
@@ -282,7 +279,8 @@ def check_flags(checks: Checks) -> None:
 def check_flag_list(
     checks: Checks, path: Path, flags: Sequence[str], unsafe: bool, cpu: bool = False
 ) -> None:
-    """Check that each flag is one argument, pure unless `unsafe`, and not set by tilusbuild."""
+    """Check that each flag is one argument, not denied unless `unsafe`, and not set by
+    tilusbuild."""
     if any(map(has_values, flags)):
         _valued(checks, path, flags)
         return
@@ -304,7 +302,7 @@ def flag_problems(
     flags: Sequence[str], *, unsafe: bool, cpu: bool
 ) -> Iterator[tuple[int, str, str]]:
     """Yield what is wrong with flags: the number, a message, and a hint."""
-    impure = {} if unsafe else dict(pure_flags.impure(flags, cpu=cpu))
+    denied = {} if unsafe else {each.position: each for each in find_denied_flags(flags, cpu=cpu)}
     passed_on = False
     for number, flag in enumerate(flags):
         words = _shell_words(flag)
@@ -315,19 +313,12 @@ def flag_problems(
             yield number, f'"{flag}" is set by tilusbuild', _MARCH
         elif not passed_on and (hint := owned(flag)):
             yield number, f'"{flag}" is set by tilusbuild', hint
-        elif unsafe and _names_flag_file(flag):
+        elif unsafe and names_flag_file(flag):
             yield number, f'"{flag}" names a file of flags', _FLAG_FILE
-        elif number in impure:
-            yield number, f'"{impure[number]}" is not a flag that is known to be pure', _IMPURE
+        elif (found := denied.get(number)) is not None:
+            hint = f"{found.remedy}; {_ALLOW}" if found.remedy else _ALLOW
+            yield number, f'"{found.words}" {found.reason}', hint
         passed_on = flag in _PASSES_ON
-
-
-def _names_flag_file(flag: str) -> bool:
-    """Return whether a driver would take flags from a file that this names: it reads that by
-    itself, and no preprocessor or linker lists it."""
-    name, _, value = flag.partition("," if flag.startswith("-W") else "=")
-    passed = value.split(",") if name in (*_PASSES_ON, "-Wa", "-Wl", "-Wp") else ()
-    return any(word.startswith("@") for word in (flag, *passed))
 
 
 def _shell_words(flag: str) -> list[str]:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
 
-from tilusbuild.manifest import pure_flags
-from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.runtime.regular import try_read_text
 
 _LONG_TEXT = """
@@ -38,6 +36,7 @@ _VALUED_TEXT = """
 """
 _VALUED = frozenset(_VALUED_TEXT.split())
 _JOINED = re.compile(r"(-(?:isystem|iquote|idirafter|[IDULx]|l(?!ineinfo)))=?(.+)")
+_IS_VALUE = re.compile(r"[\w+][\w+,-]*")
 _MAX_WORDS = 100_000
 
 
@@ -120,9 +119,8 @@ def has_value(words: Sequence[str], at: int) -> bool:
     word, following = words[at], words[at + 1]
     if _LONG.get(word, word) in _VALUED:
         return True
-    # gcc has flags of the same names without a value: -Werror.
-    is_source = os.path.splitext(following)[1] in LANGUAGES
-    return pure_flags.takes_value(word) and not following.startswith("-") and not is_source
+    # A word that is neither a flag nor a file belongs to the flag before it.
+    return word.startswith("-") and "=" not in word and _IS_VALUE.fullmatch(following) is not None
 
 
 def words_of(command: str) -> list[str]:

@@ -162,8 +162,8 @@ class BuildSection(Table, frozen=True):
     """Arguments for the device compiler, one per item. The `cpu` target has another compiler, and
     takes those of its own `[target.NAME]` only."""
     unsafe_flags: bool = False
-    """Pass on flags that are not known to be pure: they may run a program, write beside the output,
-    or read files that no hash covers, and a build warns of it."""
+    """Pass on flags that run a program, write beside the output, or name files or directories: no
+    hash covers those, and a build warns of it."""
     defines: Annotated[Entries[AnyValue], Key(examples=[{"NDEBUG": 1}])] = NOTHING
     """Preprocessor macros, for every target. `true` defines a macro as 1; `false` leaves out one
     that would be inherited."""
@@ -213,14 +213,14 @@ def _nvcc(text: str) -> str:
 
 
 def _march(text: str) -> str:
-    from tilusbuild.manifest import pure_flags
+    from tilusbuild.manifest.denied_flags import names_march
 
     if text == "native":
         raise Fault(
             'must not be "native": a package must also run on other machines',
             'name the oldest CPU that it runs on: "x86-64-v2", "x86-64-v3", "armv8-a"',
         )
-    if not pure_flags.names_march(text):
+    if not names_march(text):
         raise Fault("must be the name of an architecture", 'such as "x86-64-v3" or "armv8-a+crc"')
     return text
 

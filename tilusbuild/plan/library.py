@@ -114,12 +114,12 @@ def kept_here(spec: InstanceSpec) -> str:
     """Return why a program is not shared with other machines, in words; "" where it is."""
     if not _keys_of(spec).link_libs:
         return ""  # asked of every program of a plan
-    from tilusbuild.manifest.pure_flags import impure
+    from tilusbuild.manifest.denied_flags import find_denied_flags
 
     cpu = spec.target.kind == "cpu"
     named = (name for name, place in _places_of_libs(spec, []) if place is None)
     # The C and C++ libraries are in the fingerprint, by their headers.
-    foreign = [name for name in named if any(impure([f"-l{name}"], cpu=cpu))]
+    foreign = [name for name in named if any(find_denied_flags([f"-l{name}"], cpu=cpu))]
     if not foreign:
         return ""
     which = "link-libs" if len(foreign) > 1 else "of link-libs"

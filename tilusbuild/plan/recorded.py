@@ -23,8 +23,8 @@ from tilusbuild.compile.model import STAND_IN, Includes, Options, PartOptions, P
 from tilusbuild.compile.module import GIVEN, Given, command_lines
 from tilusbuild.compile.pipelines import pipeline_named
 from tilusbuild.compile.steps import LAUNCHER
+from tilusbuild.manifest.denied_flags import find_denied_flags, names_march
 from tilusbuild.manifest.library import LANGUAGES
-from tilusbuild.manifest.pure_flags import impure, names_march
 from tilusbuild.plan.identity import section_of
 from tilusbuild.render.closure import Header, manifest_of
 from tilusbuild.signature import Signature
@@ -125,8 +125,8 @@ def _read(program_txt: str, options_txt: str, files: Mapping[str, bytes], given:
 def _check(given: Given, pipeline: Pipeline) -> None:
     """Raise `ValueError` for what no manifest may say: the pipelines take it as it is."""
     flags = given.flags if pipeline.has_source else ()
-    for _, flag in impure(flags, cpu=pipeline.compiler == "g++"):
-        raise ValueError(f"{flag} is for unsafe-flags: its own project compiles it again")
+    for flag in find_denied_flags(flags, cpu=pipeline.compiler == "g++"):
+        raise ValueError(f"{flag.words} is for unsafe-flags: its own project compiles it again")
     march, part, link = given.host_march, given.part or PartOptions(), given.link or Link()
     if (march and not names_march(march)) or part.language not in LANGUAGES.values():
         raise ValueError(f"-march={march} -x {part.language}")

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from tilusbuild.manifest import pure_flags
 from tilusbuild.manifest.command_words import Option, options, words_of
+from tilusbuild.manifest.denied_flags import find_denied_flags
 from tilusbuild.manifest.library import LANGUAGES
 
 _LAUNCHERS = ("ccache", "sccache")
@@ -151,7 +151,7 @@ def unsure(found: Compile) -> str | None:
     plain = [word for word in found.words if isinstance(word, str)]
     owned = re.compile(r"--?(std|gencode|generate-code|arch|code|gpu-\w+)(=.*)?|arch=.*|\w+_\d+\w?")
     flags = [word for word in plain if not owned.fullmatch(word) and not _NATIVE.fullmatch(word)]
-    return next((words for _, words in pure_flags.impure(flags, cpu=not found.nvcc)), None)
+    return next((each.words for each in find_denied_flags(flags, cpu=not found.nvcc)), None)
 
 
 def root_of(source: str, around: str) -> str:

@@ -126,7 +126,7 @@ CALLS = 'extern "C" int value(void);\n#ifndef VALUE\n#define VALUE value()\n#end
 
 
 def flags(rng: random.Random, directory: Path) -> list[str]:
-    """Return flags of the host compiler that read what is outside; none of them is pure."""
+    """Return flags of the host compiler that read what is outside; all of them are denied."""
     path = _named(rng, f"{directory}/x")[: -len("/x")]
     return [word.replace("DIR", path) for word in rng.choice(_LINKED)]
 
