@@ -7,11 +7,13 @@ arguments become C of the launcher, which the schedules of an instance therefore
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from msgspec import Struct
 
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.model import Launch, Recipe
-from tilusbuild.expr import Expr, ExprError
+from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.signature import Signature, Tile
 
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
@@ -34,12 +36,42 @@ class LaunchError(ValueError):
 class Geometry(Struct, frozen=True):
     """A launch as the program's table of constants and the launcher's C expressions."""
 
+    slots: dict[str, int]
+    """The slot in the table of each number of the launch and of its tensor maps, by name."""
     constants: tuple[int, ...]
-    """The values of `tilus_constants`: a slot for each place, then named ones."""
+    """The values of `tilus_constants`: the slots, then the named constants."""
     texts: tuple[str, ...]
-    """The number of each place as C: a slot, or an expression over slots and arguments."""
+    """The number of each slot as C: the slot itself, or an expression over slots and arguments."""
     sources: tuple[str, ...]
-    """For messages: `grid.x = cdiv(n, block_n)`; empty for a slot."""
+    """For messages: `grid.x = cdiv(n, block_n)`; empty for a number that the schedule fixes."""
+
+    def fixed(self, *names: str) -> tuple[int, ...] | None:
+        """Return these numbers; None if one of them depends on an argument of the call."""
+        slots = [self.slots[name] for name in names]
+        if any(self.sources[slot] for slot in slots):
+            return None
+        return tuple(self.constants[slot] for slot in slots)
+
+    def number(self, name: str) -> int:
+        """Return a number that the schedule fixes; 0 for one that depends on an argument."""
+        return self.constants[self.slots[name]]
+
+    @property
+    def block(self) -> tuple[int, ...] | None:
+        """The threads of a block along x, y, z; None if they depend on an argument."""
+        return self.fixed("block.x", "block.y", "block.z")
+
+    @property
+    def cluster(self) -> tuple[int, ...] | None:
+        """The blocks of a cluster along x, y, z; None if they depend on an argument. Raises
+        `KeyError` for a launch without attributes."""
+        return self.fixed("cluster.x", "cluster.y", "cluster.z")
+
+    @property
+    def smem(self) -> int | None:
+        """The bytes of dynamic shared memory of a block; None if they depend on an argument."""
+        size = self.fixed("smem")
+        return None if size is None else size[0]
 
 
 def geometry(recipe: Recipe) -> Geometry:
@@ -50,20 +82,22 @@ def geometry(recipe: Recipe) -> Geometry:
     if recipe.launch is None:
         raise ValueError("the kernel pipeline needs a launch")
     places = _places(recipe.launch, recipe.signature)
-    key = _shape(recipe, places)
-    if key not in _shapes:
-        if len(_shapes) >= MAX_SHAPES:
-            _shapes.clear()
-        _shapes[key] = _texts(recipe, places)
-    texts, sources = _shapes[key]
+    named = _table_names(recipe, places)
+    texts, sources = _texts(
+        tuple((place, number and number.source, number) for place, number in places.items()),
+        recipe.signature,
+        _other_constants(recipe, places, named),
+        named,
+        frozenset(recipe.constants),
+    )
     # A slot of an expression over arguments holds 0.
     fixed = [
         0 if source else _value(recipe, place, expression)
         for (place, expression), source in zip(places.items(), sources, strict=True)
     ]
-    named = _table_names(recipe, places)
     fixed += [_int64(name, int(recipe.constants[name]), "launch") for name in named]
-    return Geometry(tuple(fixed), texts, sources)
+    slots = {place: slot for slot, place in enumerate(places)}
+    return Geometry(slots, tuple(fixed), texts, sources)
 
 
 _Places = dict[str, Expr | None]
@@ -110,40 +144,43 @@ def _three(sizes: tuple[Expr, ...]) -> list[Expr | None]:
     return [*sizes, None, None, None][:3]
 
 
-MAX_SHAPES = 256
-_shapes: dict[object, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-"""`texts` and `sources` by all that they depend on. Schedules that differ only in the values of
-integers share them: a plan may have a hundred thousand schedules."""
-
-
-def _shape(recipe: Recipe, places: _Places) -> object:
+def _other_constants(
+    recipe: Recipe, places: _Places, table: tuple[str, ...]
+) -> tuple[tuple[str, Value, type], ...]:
+    """Return the constants that expressions use and that have no slot, by name. True equals 1, so
+    the type is there, too."""
     used = {name for place in places.values() if place is not None for name in place.names}
-    kinds = (
-        (name, type(value), None if type(value) is int else value)
+    return tuple(
+        (name, value, type(value))
         for name, value in recipe.constants.items()
-        if name in used
+        if name in used and name not in table and type(value) is not int
     )
-    written = tuple(
-        None if place is None else (place.source, place.canonical) for place in places.values()
-    )
-    return written, recipe.signature, tuple(kinds)
 
 
-def _texts(recipe: Recipe, places: _Places) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the texts and the sources of a launch, as `Geometry` has them."""
-    numbers = numbers_in_c(recipe.signature)
-    table = _table_names(recipe, places)
+# Schedules that differ only in the values of integers share the texts: a plan may have a hundred
+# thousand of them. Equal expressions may be written differently, so the source is in the key.
+@lru_cache(maxsize=256)
+def _texts(
+    places: tuple[tuple[str, str | None, Expr | None], ...],
+    signature: Signature,
+    others: tuple[tuple[str, Value, type], ...],
+    table: tuple[str, ...],
+    constants: frozenset[str],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the texts and the sources of a launch, as `Geometry` has them. `table` are the
+    constants with slots behind those of the places."""
+    numbers = numbers_in_c(signature)
     names = {name: f"tilus_constants[{len(places) + i}]" for i, name in enumerate(table)} | numbers
-    others = {name: value for name, value in recipe.constants.items() if name not in table}
+    values = {name: value for name, value, _ in others}
     texts = [f"tilus_constants[{slot}]" for slot in range(len(places))]
     sources = [""] * len(places)
-    for slot, (place, expression) in enumerate(places.items()):
+    for slot, (place, _, expression) in enumerate(places):
         if expression is None:
             continue
         try:
-            expression.check_names({*numbers, *recipe.constants})
+            expression.check_names({*numbers, *constants})
             if expression.names & numbers.keys():
-                rest = expression.substitute(others)
+                rest = expression.substitute(values)
                 if rest.find_c_type() == "float":
                     raise _wrong(place, expression, " is not an integer: use //")
                 texts[slot], sources[slot] = rest.to_c(names), f"{place} = {expression.source}"
@@ -171,7 +208,7 @@ def _wrong(place: str, expression: Expr, what: str) -> LaunchError:
     return LaunchError(f"{place} = {expression.source}{what}", *_keys(place))
 
 
-def _table_names(recipe: Recipe, places: _Places) -> list[str]:
+def _table_names(recipe: Recipe, places: _Places) -> tuple[str, ...]:
     """Return the integer constants of the expressions over arguments: they get slots too."""
     arguments = {argument.name for argument in recipe.signature.arguments}
     used = {
@@ -180,9 +217,9 @@ def _table_names(recipe: Recipe, places: _Places) -> list[str]:
         if expression is not None and expression.names & arguments
         for name in expression.names - arguments
     }
-    return sorted(
+    return tuple(
         name
-        for name in used
+        for name in sorted(used)
         if isinstance(value := recipe.constants.get(name), int) and not isinstance(value, bool)
     )
 
