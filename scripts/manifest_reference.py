@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.shape import NAME, schema, table_at, tables
-from tilusbuild.manifest.table import KeyInfo, Table, docstrings_of, keys_of, toml_text
+from tilusbuild.manifest.shape import NAME, list_tables, make_schema, table_at
+from tilusbuild.manifest.table import KeyInfo, Table, format_toml, list_keys, read_docstrings
 
 _INTRODUCTION = """\
 # The manifest: `tilus.toml`
@@ -80,15 +80,15 @@ def reference() -> str:
 
 
 def _sections() -> Iterator[str]:
-    definitions = schema()["$defs"]
-    for path, table in tables().items():
+    definitions = make_schema()["$defs"]
+    for path, table in list_tables().items():
         if _is_described_elsewhere(path):
             continue
         yield f"## {_title(path)}\n"
         yield f"{inspect.cleandoc(table.__doc__ or '')}\n"
         yield "| key | value | |\n|---|---|---|"
-        words = docstrings_of(table)
-        for key, field in keys_of(table).items():
+        words = read_docstrings(table)
+        for key, field in list_keys(table).items():
             node = _properties(definitions, table).get(key, {})
             said = _words(field, words[field.name])
             yield f"| `{key}` | {_kind(node, definitions)}{_default(field)} | {said} |"
@@ -114,7 +114,7 @@ def _title(path: Path) -> str:
 
 
 def _properties(definitions: Mapping[str, Any], table: type[Table]) -> Mapping[str, Any]:
-    node = schema() if table is table_at(()) else definitions[table.__name__]
+    node = make_schema() if table is table_at(()) else definitions[table.__name__]
     for choice in (node, *node.get("anyOf", ())):
         if "properties" in choice:
             properties: Mapping[str, Any] = choice["properties"]
@@ -133,7 +133,7 @@ def _kind(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(kinds))
     if "const" in node or "enum" in node:
         choices = node.get("enum", [node.get("const")])
-        return ", ".join(f"`{toml_text(choice)}`" for choice in choices)
+        return ", ".join(f"`{format_toml(choice)}`" for choice in choices)
     kind = node.get("type")
     if isinstance(kind, list):
         return "value"
@@ -154,14 +154,14 @@ def _default(field: KeyInfo) -> str:
         return ", required"
     if field.default in (None, ()):
         return ""
-    shown = f"{field.default:g}" if isinstance(field.default, float) else toml_text(field.default)
+    shown = f"{field.default:g}" if isinstance(field.default, float) else format_toml(field.default)
     return f"; without it `{shown}`"
 
 
 def _words(field: KeyInfo, description: str) -> str:
     words = [description]
     if field.examples:
-        words.append("E.g. " + ", ".join(f"`{toml_text(example)}`" for example in field.examples))
+        words.append("E.g. " + ", ".join(f"`{format_toml(example)}`" for example in field.examples))
     return " ".join(words).replace("|", "\\|")
 
 

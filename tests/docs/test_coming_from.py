@@ -12,7 +12,7 @@ import pytest
 
 from support import command_line
 from support.processes import run_python, run_to_end
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
 CODE = """\
@@ -143,4 +143,4 @@ def test_the_manifest_of_each_row_loads(project: Path) -> None:
     for here in (here for _, here in ROWS if kind(here) == "manifest"):
         changed = re.sub(r"(\[script\.axpby\.space\].*\n)", rf"\1{here}\n", manifest, count=1)
         (project / "other.toml").write_text(changed)
-        load(str(project / "other.toml"))
+        load_manifest(str(project / "other.toml"))

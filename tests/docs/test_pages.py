@@ -15,9 +15,9 @@ from msgspec.structs import fields
 from support import command_line
 from support.processes import run_python
 from tilusbuild.cli.parser import list_verbs, parse_command
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.names import RESERVED
-from tilusbuild.manifest.settings import Settings, variable
+from tilusbuild.manifest.settings import Settings, format_variable
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -124,7 +124,7 @@ def test_every_page_can_be_reached_from_the_readme_through_the_index() -> None:
 
 def test_the_readmes_manifest_loads(tmp_path: Path) -> None:
     write_the_readmes(tmp_path)
-    script = load(str(tmp_path / "tilus.toml")).scripts["saxpy"]
+    script = load_manifest(str(tmp_path / "tilus.toml")).scripts["saxpy"]
     assert [*script.args] == ["a", "x", "y", "n"]
 
 
@@ -170,7 +170,7 @@ def test_the_page_of_settings_has_each_and_its_example_runs(tmp_path: Path) -> N
     page = ROOT / "docs" / "settings.md"
     settings = [each.name for each in fields(Settings)]
     missing = [
-        name for name in settings if variable(name.replace("_", "-")) not in page.read_text()
+        name for name in settings if format_variable(name.replace("_", "-")) not in page.read_text()
     ]
     assert not missing
     (example,) = blocks(page, "python")

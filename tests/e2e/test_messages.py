@@ -16,7 +16,7 @@ from tilusbuild.compile import checks
 from tilusbuild.engine.events import FailureGroup, Summary
 from tilusbuild.errors import InputError
 from tilusbuild.expr import ExprError, parse_expression
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.render.messages import missing_header_help
 from tilusbuild.report.summary import summary_text
 
@@ -50,7 +50,7 @@ def test_operators_of_c_are_named(text: str, said: str, column: int) -> None:
 def test_an_inline_table_of_several_lines_is_explained(tmp_path: Path, table: str) -> None:
     (tmp_path / "tilus.toml").write_text(f"edition = 1\n[script.k]\n{table}")
     with pytest.raises(InputError) as caught:
-        load(str(tmp_path / "tilus.toml"))
+        load_manifest(str(tmp_path / "tilus.toml"))
     assert "an inline table must be on one line" in str(caught.value)
 
 
@@ -58,7 +58,7 @@ def test_other_mistakes_of_toml_are_not_taken_for_one(tmp_path: Path) -> None:
     for text in ("a = {b = 1}\nc = oops\n", "a = [\n1,\n2 3]\n", "[a\n"):
         (tmp_path / "tilus.toml").write_text(text)
         with pytest.raises(InputError) as caught:
-            load(str(tmp_path / "tilus.toml"))
+            load_manifest(str(tmp_path / "tilus.toml"))
         assert "inline" not in str(caught.value), text
 
 

@@ -15,7 +15,7 @@ import pytest
 from support.cuda_on_cpu.emulator import Kernel, Launched
 from support.paths import ROOT
 from tilusbuild.expr import Value, parse_expression
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.plan.model import Target, instances_of, target_constants, targets_of
 from tilusbuild.plan.spaces import spec_of
 from tilusbuild.render.renderer import Renderer
@@ -65,7 +65,7 @@ class Example:
 
     @functools.cached_property
     def manifest(self) -> Any:
-        return load(os.path.join(ROOT, "examples", self.name, "tilus.toml"))
+        return load_manifest(os.path.join(ROOT, "examples", self.name, "tilus.toml"))
 
     @functools.cached_property
     def reference(self) -> ModuleType:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.paths import ROOT
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.plan.model import instances_of, targets_of
 from tilusbuild.plan.spaces import spec_of
 from tilusbuild.plan.tuned import read_rows
@@ -17,7 +17,7 @@ TUNED = sorted({path.parents[1] for path in (ROOT / "examples").glob("*/tuned/*.
 
 def strays(example: Path) -> Iterator[str]:
     """Yield each row that no program of the example can serve."""
-    manifest = load(example / "tilus.toml")
+    manifest = load_manifest(example / "tilus.toml")
     targets = targets_of(manifest)
     for script in manifest.scripts:
         spaces = [
@@ -45,6 +45,6 @@ def test_every_row_has_a_schedule_of_the_space(example: Path) -> None:
 def test_every_file_is_named_by_its_manifest() -> None:
     assert len(TUNED) >= 2
     for example in TUNED:
-        manifest = load(example / "tilus.toml")
+        manifest = load_manifest(example / "tilus.toml")
         named = {path for script in manifest.scripts for path in manifest.data_of(script)}
         assert {str(path) for path in example.glob("tuned/*")} <= named

@@ -49,11 +49,11 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
     device = cuda(0)
 
     def make(name: str) -> Example:
-        from tilusbuild.manifest.loading import load
+        from tilusbuild.manifest.loading import load_manifest
 
         directory = tmp_path / name
         shutil.copytree(ROOT / "examples" / name, directory)
-        targets = load(os.path.join(directory, "tilus.toml")).targets
+        targets = load_manifest(os.path.join(directory, "tilus.toml")).targets
         fitting = [
             (rank, target_name)
             for target_name, target in targets.items()

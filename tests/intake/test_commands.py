@@ -12,7 +12,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.intake import builds, commands, libraries
 from tilusbuild.intake.draft import Draft, manifest_text
 from tilusbuild.manifest.command_words import words_of
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 
 NINJA = """\
 ninja_required_version = 1.3
@@ -71,7 +71,7 @@ def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:
     (note,) = draft.notes
     assert "csrc/gone.cu" in note
     (folder / "tilus.toml").write_text(manifest_text(draft))
-    assert load(str(folder / "tilus.toml")).libraries["ext"].undefined
+    assert load_manifest(str(folder / "tilus.toml")).libraries["ext"].undefined
 
 
 def test_paths_with_blanks_and_dollars_are_words(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
     project = Project(folder)
     printed = project.run("import", "build/compile_commands.json").out
     assert "-B/evil" in printed
-    manifest = load(str(folder / "tilus.toml"))
+    manifest = load_manifest(str(folder / "tilus.toml"))
     assert manifest.project.name == folder.name.replace("_", "-")  # and not "build"
     assert dict(manifest.targets)["gpu"].arch == ("sm_90",)
     assert [library.sources for library in manifest.libraries.values()] == [
@@ -266,7 +266,7 @@ def test_code_is_for_the_architectures_that_it_was_for(words, archs, ptx) -> Non
 def test_ptx_of_one_architecture_alone_is_not_asked_for(folder: Path, words: str) -> None:
     draft = drafted(folder, f"nvcc {words} -c csrc/one.cu")
     (folder / "tilus.toml").write_text(manifest_text(draft))
-    assert load(str(folder / "tilus.toml")).targets["gpu"].arch == ("sm_90a",)
+    assert load_manifest(str(folder / "tilus.toml")).targets["gpu"].arch == ("sm_90a",)
 
 
 def test_an_architecture_that_is_assumed_is_noted(folder: Path) -> None:
@@ -285,7 +285,7 @@ def test_the_standard_is_one_that_a_manifest_knows(folder, written, std, noted) 
     assert draft.toolchain["std"] == std
     assert [note.split()[2] for note in draft.notes] == noted
     (folder / "tilus.toml").write_text(manifest_text(draft))
-    load(str(folder / "tilus.toml"))
+    load_manifest(str(folder / "tilus.toml"))
 
 
 def test_sources_that_are_not_taken_are_noted(folder: Path) -> None:

@@ -8,7 +8,7 @@ from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.intake import builds, kernel_tuner
 from tilusbuild.intake.draft import Draft
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 
 KERNEL = """
 __global__ void scale(float *x, const float *y, int n) {
@@ -216,7 +216,7 @@ tune_kernel("fill<half, block_size_x>", GENERIC, n, [1, 2, 3, n], params)
 def test_types_are_those_of_the_source(project: Project) -> None:
     project.write("tune.py", HEAD + TYPED)
     assert "the type of an argument is not understood: T *z" in project.run("import", "tune.py").out
-    (fill,) = load(str(project.directory / "tilus.toml")).scripts.values()
+    (fill,) = load_manifest(str(project.directory / "tilus.toml")).scripts.values()
     assert [arg.type for arg in fill.args.values()] == ["f16*[n]", "f32*[n]", "u8*[n]", "i32"]
     assert fill.kernel == "fill<half, block_size_x>"  # macros
     assert "12 to compile" in project.run("plan").out
@@ -260,7 +260,7 @@ tune_kernel("scale", SOURCE, n, args, params, cmem_args=given)
 def test_the_constants_that_a_script_fills_are_arguments(project: Project) -> None:
     project.write("tune.py", FILLED)
     printed = project.run("import", "tune.py").out
-    args = load(str(project.directory / "tilus.toml")).scripts["scale"].args
+    args = load_manifest(str(project.directory / "tilus.toml")).scripts["scale"].args
     assert [*args] == ["x", "y", "n", "filter", "filter_size", "scaled"]
     assert (args["filter"].type, args["filter"].constant) == ("f32*[filter_size]", True)
     assert (args["filter_size"].type, args["filter_size"].parameter) == ("i32", False)

@@ -21,7 +21,7 @@ from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.intake import builds
 from tilusbuild.intake.draft import Draft
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -105,7 +105,7 @@ def test_all_that_a_setup_py_compiles_is_in_the_manifest(seed, project: Project,
     drawn(random.Random(seed), project)
     printed = project.run("import", "setup.py").out
     manifest = tomllib.loads((project.directory / "tilus.toml").read_text())
-    load(str(project.directory / "tilus.toml"))
+    load_manifest(str(project.directory / "tilus.toml"))
     sources = sources_of(project, manifest["library"])
     every = compiled(project, tmp_path / "oracle")
     objects: dict[str, list[str]] = {}
@@ -160,7 +160,7 @@ def check(manifest: dict[str, Any], table: dict[str, Any], words: list[str], pri
 
 def libraries_of(project: Project) -> dict[str, Any]:
     manifest = tomllib.loads((project.directory / "tilus.toml").read_text())
-    load(str(project.directory / "tilus.toml"))
+    load_manifest(str(project.directory / "tilus.toml"))
     return dict(manifest["library"])
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
 
 PREAMBLE = """\
@@ -49,7 +49,7 @@ def load_text(project: Path) -> Loader:
 
     def load_it(text: str) -> Manifest:
         (project / "tilus.toml").write_text(text, encoding="utf-8")
-        return load("tilus.toml")
+        return load_manifest("tilus.toml")
 
     return load_it
 

@@ -7,14 +7,14 @@ import pytest
 
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.document import Document
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 
 
 def said(data: bytes) -> str:
     """What is said of a file with this content."""
     Path("tilus.toml").write_bytes(data)
     with pytest.raises(InputError) as raised:
-        load("tilus.toml")
+        load_manifest("tilus.toml")
     return raised.value.render()
 
 
@@ -61,7 +61,7 @@ def test_a_missing_manifest_and_a_directory(project: Path) -> None:
         ("include", "is a directory"),
     ):
         with pytest.raises(InputError, match=words):
-            load(path)
+            load_manifest(path)
 
 
 def test_line_ends_and_a_byte_order_mark_are_no_mistakes(project: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_path_is_shown_relative_only_below_the_working_directory(project: Path
     ],
 )
 def test_a_column_within_a_string_is_found_in_the_file(text: str, column: int, at: str) -> None:
-    place = Document("tilus.toml", text).inside(("x",), column)
+    place = Document("tilus.toml", text).locate_inside(("x",), column)
     assert place.text is not None
     assert place.column is not None
     assert place.text[place.column - 1 :].rstrip("\"'") == at

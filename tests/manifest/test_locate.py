@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.manifest.scanner import Locations, locate, toml
+from tilusbuild.manifest.scanner import Locations, import_toml, locate_keys
 
-tomllib = toml()
+tomllib = import_toml()
 NAMES = st.one_of(
     st.sampled_from(["a", "b", "block_m", "x-y", "1", "true"]),
     st.text("ab.\"'# =[]{},é\\\t", min_size=0, max_size=4),
@@ -123,13 +123,13 @@ def test_points_at_what_tomllib_reads(data: st.DataObject) -> None:
     text = Writer(data.draw).table(value)
     assert tomllib.loads(text) == value
 
-    assert_points_at(text, locate(text), value, ())
-    assert locate(text).repeated is None
+    assert_points_at(text, locate_keys(text), value, ())
+    assert locate_keys(text).repeated is None
 
 
 @given(st.text("a.=[]{}\"'\\,# \n1", max_size=40))
 def test_any_text_is_survived_and_valid_ones_are_found(text: str) -> None:
-    found = locate(text)
+    found = locate_keys(text)
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -151,17 +151,17 @@ def test_any_text_is_survived_and_valid_ones_are_found(text: str) -> None:
     ],
 )
 def test_examples(text: str, path: tuple[str | int, ...], key: str, value: str) -> None:
-    found = locate(text)
+    found = locate_keys(text)
     assert text[slice(*found.keys[path])] == key
     assert text[slice(*found.values[path])] == value
 
 
 def test_a_table_stands_at_its_own_header() -> None:
     text = "[script.m.args]\n[script.m]\n"
-    assert text[: locate(text).keys["script", "m"][0]].count("\n") == 1
+    assert text[: locate_keys(text).keys["script", "m"][0]].count("\n") == 1
 
 
 def test_a_repeated_key_is_found_before_the_text_ends() -> None:
-    repeated = locate("[t]\na = 1\nb = 2\na = 3\n= nonsense").repeated
+    repeated = locate_keys("[t]\na = 1\nb = 2\na = 3\n= nonsense").repeated
     assert repeated is not None
     assert repeated[0] == ("t", "a")

@@ -12,7 +12,7 @@ from support.hostile import manifests
 from support.paths import ROOT
 from tilusbuild.errors import InputError
 from tilusbuild.manifest import memo
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
 
 Loader = Callable[[str], Manifest]
@@ -33,7 +33,12 @@ def environment(home: Path) -> Mapping[str, str]:
 
 def everything(manifest: Manifest) -> list[object]:
     """All that the rest of tilusbuild asks of a manifest, as text."""
-    said: list[object] = [repr(manifest), manifest.path, manifest.root, sorted(manifest.searched)]
+    said: list[object] = [
+        repr(manifest),
+        manifest.path,
+        manifest.root,
+        sorted(manifest.searched_directories),
+    ]
     for name, script in manifest.scripts.items():
         for target in manifest.targets_of(name):
             said.append([script.form, script.params_for(target), script.space_for(target)])
@@ -42,7 +47,7 @@ def everything(manifest: Manifest) -> list[object]:
             said.append([manifest.flags_for(name, target), manifest.defines_for(name, target)])
             said.append([manifest.targets[target].is_cpu, manifest.std_for(name, target)])
             said.append([manifest.include_dirs_for(name), manifest.headers_for(name)])
-            said.append(manifest.place_of_value(*manifest.written(name, target, "flags")))
+            said.append(manifest.locate_value(*manifest.resolve_override(name, target, "flags")))
         said.append([each.given for each in (script, script.launch, script.tune) if each])
     said.append([each.given for each in (manifest.build, manifest.toolchain, manifest.remote)])
     return [repr(each) for each in said]
@@ -53,11 +58,11 @@ def test_what_is_remembered_is_what_is_loaded(seed, load_example, environment) -
     try:
         loaded = load_example(manifests.text(manifests.mutated(random.Random(seed))))
     except InputError:
-        assert memo.recalled("tilus.toml", environment) is None
+        assert memo.recall_manifest("tilus.toml", environment) is None
         return
-    assert memo.recalled("tilus.toml", environment) is None
-    memo.remember(loaded, environment)
-    recalled = memo.recalled("tilus.toml", environment)
+    assert memo.recall_manifest("tilus.toml", environment) is None
+    memo.remember_manifest(loaded, environment)
+    recalled = memo.recall_manifest("tilus.toml", environment)
     assert recalled is not None
     assert everything(recalled) == everything(loaded)
     assert list(recalled) == list(loaded)
@@ -65,8 +70,8 @@ def test_what_is_remembered_is_what_is_loaded(seed, load_example, environment) -
 
 def test_one_that_was_remembered_is_frozen(load_example, environment) -> None:
     loaded = load_example(EXAMPLE)
-    memo.remember(loaded, environment)
-    recalled = memo.recalled("tilus.toml", environment)
+    memo.remember_manifest(loaded, environment)
+    recalled = memo.recall_manifest("tilus.toml", environment)
     assert recalled is not None
     assert everything(recalled) == everything(loaded)
     with pytest.raises(AttributeError):
@@ -78,60 +83,62 @@ def test_one_that_was_remembered_is_frozen(load_example, environment) -> None:
 def test_another_text_another_place_and_other_code_are_not_it(
     load_script: Loader, project: Path, environment: Mapping[str, str], tmp_path: Path
 ) -> None:
-    memo.remember(load_script("space.a = [1, 2]\n"), environment)
+    memo.remember_manifest(load_script("space.a = [1, 2]\n"), environment)
     manifest = project / "tilus.toml"
     text = manifest.read_text()
     os.utime(manifest, (1, 1))
-    assert memo.recalled("tilus.toml", environment) is not None  # by content, not by its stamp
+    assert (
+        memo.recall_manifest("tilus.toml", environment) is not None
+    )  # by content, not by its stamp
     manifest.write_text(text + "# a comment\n")
-    assert memo.recalled("tilus.toml", environment) is None
+    assert memo.recall_manifest("tilus.toml", environment) is None
     manifest.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "version", "4.0")
-        assert memo.recalled("tilus.toml", environment) is None
+        assert memo.recall_manifest("tilus.toml", environment) is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memo, "_PACKAGE", "/elsewhere/tilusbuild")
-        assert memo.recalled("tilus.toml", environment) is None
+        assert memo.recall_manifest("tilus.toml", environment) is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memo, "stamp_of", lambda file: (0, 0, 0, 0))
-        assert memo.recalled("tilus.toml", environment) is None
-    assert memo.recalled("tilus.toml", environment) is not None
+        assert memo.recall_manifest("tilus.toml", environment) is None
+    assert memo.recall_manifest("tilus.toml", environment) is not None
 
 
 def test_what_others_may_write_is_not_read(load_script, home, environment) -> None:
-    memo.remember(load_script(""), environment)
+    memo.remember_manifest(load_script(""), environment)
     next(home.rglob("manifests/*")).chmod(0o666)
-    assert memo.recalled("tilus.toml", environment) is None
+    assert memo.recall_manifest("tilus.toml", environment) is None
 
 
 def test_code_that_changed_lately_is_not_vouched_for(
     load_script: Loader, home: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memo, "A_MINUTE", 10**19)
-    memo.remember(load_script(""), environment)
+    memo.remember_manifest(load_script(""), environment)
     assert not (home / ".cache").exists()
 
 
 def test_files_are_looked_for_each_time(load_script, project, environment) -> None:
-    memo.remember(load_script('include-dirs = ["include"]\n'), environment)
+    memo.remember_manifest(load_script('include-dirs = ["include"]\n'), environment)
     (project / "include").rmdir()
-    assert memo.recalled("tilus.toml", environment) is None
+    assert memo.recall_manifest("tilus.toml", environment) is None
     with pytest.raises(InputError, match="include"):
-        load("tilus.toml")
+        load_manifest("tilus.toml")
     (project / "include").mkdir()
-    assert memo.recalled("tilus.toml", environment) is not None
+    assert memo.recall_manifest("tilus.toml", environment) is not None
     (project / "m.cu.j2").unlink()
-    assert memo.recalled("tilus.toml", environment) is None
+    assert memo.recall_manifest("tilus.toml", environment) is None
 
 
 def test_a_library_takes_a_new_source(load_script, project, environment) -> None:
     (project / "src").mkdir()
     (project / "src/a.cu").write_text("")
-    memo.remember(load_script('[library.l]\nsources = ["src/*.cu"]\n'), environment)
+    memo.remember_manifest(load_script('[library.l]\nsources = ["src/*.cu"]\n'), environment)
     (project / "src/b.cu").write_text("")
-    recalled = memo.recalled("tilus.toml", environment)
+    recalled = memo.recall_manifest("tilus.toml", environment)
     assert recalled is not None
     assert recalled.scripts["l.sources"].files == ("src/a.cu", "src/b.cu")  # type: ignore[attr-defined]
-    assert everything(recalled) == everything(load("tilus.toml"))
+    assert everything(recalled) == everything(load_manifest("tilus.toml"))
     (project / "src/c.cu").symlink_to("/etc/hostname")
-    assert memo.recalled("tilus.toml", environment) is None
+    assert memo.recall_manifest("tilus.toml", environment) is None

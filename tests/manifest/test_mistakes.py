@@ -15,7 +15,7 @@ import pytest
 from support.hostile import manifests
 from support.paths import ROOT
 from tilusbuild.errors import InputError
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.state import patterns
 
@@ -90,7 +90,7 @@ def test_a_large_manifest_is_refused_soon(name: str, tmp_path: Path) -> None:
     path = tmp_path / "tilus.toml"
     path.write_text(HEAD + text)
     with pytest.raises(InputError) as caught:
-        load(str(path))
+        load_manifest(str(path))
     assert any(message in each.message for each in caught.value.diagnostics)
     assert all(each.place for each in caught.value.diagnostics)
     assert len(caught.value.diagnostics) <= 101
@@ -103,7 +103,7 @@ def test_a_pattern_that_looks_at_everything_is_refused(tmp_path, monkeypatch) ->
     path = tmp_path / "tilus.toml"
     path.write_text(HEAD + 'library.l = { kind = "static", sources = ["**/*.cu"] }\n')
     with pytest.raises(InputError, match="looks at more than 3 names in /") as caught:
-        load(str(path))
+        load_manifest(str(path))
     assert [str(each.place) for each in caught.value.diagnostics] == [f"{path}:4:43"]
 
 

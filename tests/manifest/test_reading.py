@@ -10,7 +10,7 @@ import pytest
 from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.manifest import reading
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
 
 KERNEL = """\
@@ -45,7 +45,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Manif
     def load_it(more: str = "", kernel: str = KERNEL) -> Manifest:
         (directory / "axpy.cu.j2").write_text(kernel)
         (directory / "tilus.toml").write_text(LEAST + more)
-        return load("tilus.toml")
+        return load_manifest("tilus.toml")
 
     return load_it
 
@@ -79,9 +79,9 @@ def test_the_gpus_of_the_machine(
     manifest = read(kernel=KERNEL.replace("target.kind", "kind"))
     assert list(manifest.targets) == ["sm_80", "sm_90a"]
     assert not manifest.targets["sm_80"].ptx
-    assert manifest.reading.again() is not None
+    assert manifest.reading.reread() is not None
     monkeypatch.setattr(reading, "find_local_archs", lambda: ("sm_80",))
-    assert manifest.reading.again() is None
+    assert manifest.reading.reread() is None
 
 
 @pytest.mark.parametrize(

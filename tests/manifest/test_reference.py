@@ -12,8 +12,8 @@ from support.json_schema import valid
 from support.processes import run_to_end
 from tilusbuild.manifest.document import read_document
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.manifest.shape import schema, tables
-from tilusbuild.manifest.table import docstrings_of, keys_of
+from tilusbuild.manifest.shape import list_tables, make_schema
+from tilusbuild.manifest.table import list_keys, read_docstrings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "tilus.toml.example").read_text(encoding="utf-8")
@@ -45,20 +45,20 @@ def test_the_example_has_every_key(example: Manifest) -> None:
     document = read_document(example.path)  # the manifest's own has scripts in place of kernels
     written = {".".join(path) for path in keys_in(document.data)}
     shorthand_only = {"kind", "edges"}
-    for path, table in tables().items():
+    for path, table in list_tables().items():
         if {"override", "kernels"} & {*path[:-2]} or path[1:3] == ("NAME", "include-dirs"):
             continue
-        for key in set(keys_of(table)) - shorthand_only:
+        for key in set(list_keys(table)) - shorthand_only:
             names = [str(part) for part in (*path, key) if not isinstance(part, int)]
             pattern = r"\.".join(r".+" if name == "NAME" else re.escape(name) for name in names)
             assert any(re.fullmatch(pattern, path) for path in written), ".".join(names)
 
 
 def test_every_key_is_described() -> None:
-    for path, table in tables().items():
+    for path, table in list_tables().items():
         assert table.__doc__, path
-        for key, field in keys_of(table).items():
-            assert docstrings_of(table)[field.name], (path, key)
+        for key, field in list_keys(table).items():
+            assert read_docstrings(table)[field.name], (path, key)
 
 
 def test_the_reference_page_is_up_to_date() -> None:
@@ -69,7 +69,7 @@ def test_the_reference_page_is_up_to_date() -> None:
 
 
 def test_the_example_fits_the_schema(example: Manifest) -> None:
-    made = schema()
+    made = make_schema()
     assert made["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert valid(example._document.data, made, made)
 
@@ -98,8 +98,8 @@ def test_the_schema_refuses_what_an_editor_should_mark(example, path, value) -> 
     for part in path[:-1]:
         at = at[part]
     at[path[-1]] = value
-    assert not valid(data, schema(), schema())
+    assert not valid(data, make_schema(), make_schema())
 
 
 def test_the_schema_has_no_null(example: Manifest) -> None:
-    assert "null" not in re.findall(r"'type': '(\w+)'", str(schema()))
+    assert "null" not in re.findall(r"'type': '(\w+)'", str(make_schema()))

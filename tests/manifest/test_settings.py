@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.errors import InputError
-from tilusbuild.manifest import Setting, find, settings
+from tilusbuild.manifest import Setting, decide_settings, find_project_manifest
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import parse_requirement
-from tilusbuild.manifest.table import Fault
+from tilusbuild.manifest.table import ValueFault
 from tilusbuild.runtime import where
 
 
@@ -29,12 +29,12 @@ def test_the_command_line_then_the_environment_then_the_manifest(
     said: Mapping[str, int],
     expected: Setting[int],
 ) -> None:
-    assert settings("/", options, environment, said).jobs == expected
+    assert decide_settings("/", options, environment, said).jobs == expected
 
 
 def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    decided = settings("/", {}, {})
+    decided = decide_settings("/", {}, {})
     assert decided.jobs.value >= 1
     assert (decided.level.value, decided.device_compiler.value) == (2, "nvcc")
     assert decided.level.source == "default"
@@ -46,7 +46,7 @@ def test_what_a_manifest_says(load_script: Callable[[str], Manifest], project: P
         '[build]\njobs = 5\nlevel = 0\ncache-dir = "a/../b"\n'
         '[toolchain]\ndevice-compiler = "nvrtc"\n'
     )
-    decided = settings(manifest.root, {}, {}, manifest)
+    decided = decide_settings(manifest.root, {}, {}, manifest)
     assert (decided.jobs.value, decided.level.value) == (5, 0)
     assert decided.device_compiler == Setting("nvrtc", "tilus.toml")
     assert decided.cache_dir == Setting(str(project / "b"), "tilus.toml")
@@ -55,7 +55,7 @@ def test_what_a_manifest_says(load_script: Callable[[str], Manifest], project: P
 def test_a_persons_cache_dir_is_relative_to_where_they_are(project, monkeypatch) -> None:
     monkeypatch.chdir(project / "include")
     for options, environment in (({"cache-dir": "c"}, {}), ({}, {"TILUSBUILD_CACHE_DIR": "c"})):
-        decided = settings(str(project), options, environment, {"cache-dir": "d"})
+        decided = decide_settings(str(project), options, environment, {"cache-dir": "d"})
         assert decided.cache_dir.value == str(project / "include" / "c")
 
 
@@ -80,7 +80,7 @@ def test_a_persons_cache_dir_is_relative_to_where_they_are(project, monkeypatch)
 )
 def test_bad_settings_name_the_culprit(environment: Mapping[str, str], message: str) -> None:
     with pytest.raises(InputError) as raised:
-        settings("/", {}, environment)
+        decide_settings("/", {}, environment)
     assert raised.value.message == message
 
 
@@ -102,17 +102,18 @@ def test_find_walks_up_to_the_root_of_the_repository(tmp_path: Path) -> None:
     (tmp_path / "repo" / ".git").mkdir()
     (tmp_path / "tilus.toml").write_text("")
     with pytest.raises(InputError) as raised:
-        find(str(inner))
+        find_project_manifest(str(inner))
     hint = raised.value.diagnostics[0].hint or ""
     assert hint.startswith(f"searched in:\n  {inner}\n  {inner.parent}\n`tilusbuild init`")
 
     (tmp_path / "repo" / "tilus.toml").write_text("")
-    assert find(str(inner)) == str(tmp_path / "repo" / "tilus.toml")
+    assert find_project_manifest(str(inner)) == str(tmp_path / "repo" / "tilus.toml")
 
 
 def test_finding_and_deciding_import_nothing_heavy() -> None:
     program = (
-        "import sys; from tilusbuild.manifest import find, settings; settings('/', {}, {});"
+        "import sys; from tilusbuild.manifest import decide_settings, find_project_manifest;"
+        "decide_settings('/', {}, {});"
         "print(sorted({'pydantic', 'jinja2', 'numpy', 'tomllib'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
@@ -141,5 +142,5 @@ def test_accepts(requirement: str, version: str, accepted: bool) -> None:
 
 @pytest.mark.parametrize("text", ["", "12.4", ">=12.4,", ">=12.*", "=>12", ">= twelve", "~=12.4"])
 def test_refuses(text: str) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(ValueFault):
         parse_requirement(text)

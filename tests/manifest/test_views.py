@@ -121,11 +121,13 @@ def test_macros_are_merged_by_name(manifest: Manifest) -> None:
 
 
 def test_places(manifest: Manifest) -> None:
-    assert str(manifest.place("script", "m", "space", "stages")) == "tilus.toml:19:1"
-    assert str(manifest.place("script", "m", "space", "i, j", "values", 1)) == "tilus.toml:21:30"
-    assert str(manifest.place("script", "m", "prune", "x")) == "tilus.toml:7:9"
-    assert manifest.written("m", "gpu", "space", "stages")[2] == "override"
-    assert manifest.written("m", "other", "space", "stages")[2] == "space"
+    assert str(manifest.locate_key("script", "m", "space", "stages")) == "tilus.toml:19:1"
+    assert (
+        str(manifest.locate_key("script", "m", "space", "i, j", "values", 1)) == "tilus.toml:21:30"
+    )
+    assert str(manifest.locate_key("script", "m", "prune", "x")) == "tilus.toml:7:9"
+    assert manifest.resolve_override("m", "gpu", "space", "stages")[2] == "override"
+    assert manifest.resolve_override("m", "other", "space", "stages")[2] == "space"
 
 
 def test_a_manifest_is_frozen_all_the_way(manifest: Manifest) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tilusbuild.builder.explain import differences
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import InputError
-from tilusbuild.manifest.table import toml_text
+from tilusbuild.manifest.table import format_toml
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.rendering import RenderedProgram, render
@@ -63,7 +63,7 @@ def test_different_schedules_have_different_texts(schedule: dict[str, object]) -
 @given(VALUES, VALUES)
 def test_a_value_tells_its_type(first: object, second: object) -> None:
     same = type(first) is type(second) and repr(first) == repr(second)
-    texts = [toml_text(value) for value in (first, second)]
+    texts = [format_toml(value) for value in (first, second)]
     assert (texts[0] == texts[1]) == same
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.manifest.loading import load
+from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan import model
 from tilusbuild.plan.model import Target, instances_of, targets_of
@@ -43,7 +43,7 @@ def loaded(directory: Path, rules: list[str]):
     (directory / "one.cu.j2").write_text("")
     rows = "".join(f'r{number} = "{rule}"\n' for number, rule in enumerate(rules))
     (directory / "tilus.toml").write_text(f"{MANIFEST}[script.one.restrict]\n{rows}")
-    return load(str(directory / "tilus.toml"))
+    return load_manifest(str(directory / "tilus.toml"))
 
 
 def test_an_instance_looks_at_its_own_target_only(tmp_path, monkeypatch) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.sections import RemoteSection
-from tilusbuild.manifest.settings import REMOTE_PREFIX, Settings, variable
-from tilusbuild.manifest.table import checked
+from tilusbuild.manifest.settings import REMOTE_PREFIX, Settings, format_variable
+from tilusbuild.manifest.table import check_table
 from tilusbuild.remote.settings import RemoteSettings, decide
 from tilusbuild.runtime.option import VARIABLES
 
 
 def decided(home: Path, manifest: dict[str, Any] | None = None, **variables: str) -> Any:
-    section = None if manifest is None else checked(RemoteSection, manifest)
+    section = None if manifest is None else check_table(RemoteSection, manifest)
     environment = {f"{REMOTE_PREFIX}{name}": value for name, value in variables.items()}
     return decide(section, {"HOME": str(home), **environment})
 
@@ -46,7 +46,7 @@ def test_without_an_address_there_is_none(tmp_path: Path) -> None:
 def test_a_manifest_holds_no_secrets() -> None:
     for key in ("headers", "credential-helper", "tls-ca", "tls-certificate", "tls-key"):
         with pytest.raises(ValueError, match="Extra inputs"):
-            checked(RemoteSection, {key: "x"})
+            check_table(RemoteSection, {key: "x"})
 
 
 def test_secrets_are_for_the_server_that_the_user_named(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_mistakes_in_the_environment_name_the_variable(tmp_path, wrong) -> None:
 def test_every_key_has_its_variable() -> None:
     ours = {name.removeprefix(REMOTE_PREFIX).lower() for name in VARIABLES if "REMOTE" in name}
     assert ours == set(RemoteSettings.fields_by_key().values())
-    assert {variable(name) for name in Settings.__struct_fields__} < VARIABLES
+    assert {format_variable(name) for name in Settings.__struct_fields__} < VARIABLES

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild import option
-from tilusbuild.manifest import Setting, settings
+from tilusbuild.manifest import Setting, decide_settings
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +21,10 @@ def test_an_option_overrides_the_environment_and_yields_to_the_command_line() ->
     option.parallel_workers(3)
     chosen = option.chosen()
     environment = {"TILUSBUILD_JOBS": "5"}
-    assert settings("/", {}, environment, None, chosen).jobs == Setting(3, "tilusbuild.option")
-    assert settings("/", {"jobs": 1}, environment, None, chosen).jobs == Setting(1, "--jobs")
+    assert decide_settings("/", {}, environment, None, chosen).jobs == Setting(
+        3, "tilusbuild.option"
+    )
+    assert decide_settings("/", {"jobs": 1}, environment, None, chosen).jobs == Setting(1, "--jobs")
 
 
 def test_every_choice_is_a_setting() -> None:
@@ -32,7 +34,7 @@ def test_every_choice_is_a_setting() -> None:
     option.bench_repeat(7)
     option.debug.dump_ir()
     option.debug.disable_ptxas_opt()
-    decided = settings("/", {}, {}, None, option.chosen())
+    decided = decide_settings("/", {}, {}, None, option.chosen())
     assert decided.cache_dir.value == "/somewhere"
     assert decided.jobs.value == 4
     assert (decided.bench_warmup.value, decided.bench_repeat.value) == (0, 7)

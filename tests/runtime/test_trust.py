@@ -7,7 +7,7 @@ import pytest
 
 from support.project import Project
 from tilusbuild.errors import InputError
-from tilusbuild.manifest import find
+from tilusbuild.manifest import find_project_manifest
 from tilusbuild.runtime import load, where
 from tilusbuild.runtime.errors import LoadError
 
@@ -42,29 +42,29 @@ def test_a_manifest_of_another_user(tmp_path, monkeypatch, what) -> None:
     directory, below = tmp_path / "shared", tmp_path / "shared/mine/deep"
     below.mkdir(parents=True)
     (directory / "tilus.toml").write_text('[build]\ncache-dir = "c"\n')
-    assert find(str(below)) == str(directory / "tilus.toml")
+    assert find_project_manifest(str(below)) == str(directory / "tilus.toml")
     give_away(what, directory)
     for start in (directory, below):
         with pytest.raises(InputError, match=f"belongs to another user, uid {STRANGER}"):
-            find(str(start))
+            find_project_manifest(str(start))
         with pytest.raises(LoadError, match="TILUSBUILD_SAFE_DIRECTORIES"):
             where.check_trust(where.find_project_cache(str(start)))
     safe = (str(directory), f"/nowhere:{directory}", f"{tmp_path}/*", "*")
     for word in safe:
         monkeypatch.setenv(where.SAFE_DIRECTORIES, word)
-        assert find(str(below)) == str(directory / "tilus.toml")
+        assert find_project_manifest(str(below)) == str(directory / "tilus.toml")
         assert where.find_project_cache(str(below)).path == str(directory / "c")
     for word in (str(tmp_path), f"{directory}x", "", "shared", f"{directory}x/*", "/*/"):
         monkeypatch.setenv(where.SAFE_DIRECTORIES, word)
         with pytest.raises(InputError):
-            find(str(below))
+            find_project_manifest(str(below))
 
 
 def test_who_called_sudo_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tilus.toml").write_text("")
     give(tmp_path / "tilus.toml")
     monkeypatch.setenv("SUDO_UID", str(STRANGER))
-    assert find(str(tmp_path))
+    assert find_project_manifest(str(tmp_path))
 
 
 @pytest.mark.parametrize("what", [".git", ".cache"])

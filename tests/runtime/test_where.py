@@ -11,7 +11,7 @@ import tilusbuild
 from support import command_line
 from support.project import Project, head, needs_cxx
 from tilusbuild import option
-from tilusbuild.manifest import find, settings
+from tilusbuild.manifest import decide_settings, find_project_manifest
 from tilusbuild.runtime import where
 
 TEMPLATE = 'extern "C" void twice(const float *x, float *y, long n) { y[0] = 2 * x[0]; }\n'
@@ -78,7 +78,11 @@ def test_every_command_uses_the_cache_of_a_build(layout, tmp_path, monkeypatch) 
     (built,) = cache_dirs(tmp_path)
     assert built == tmp_path / layout.expected
 
-    assert find(str(start)) == where.find_manifest(str(start)) == str(start.parent / "tilus.toml")
+    assert (
+        find_project_manifest(str(start))
+        == where.find_manifest(str(start))
+        == str(start.parent / "tilus.toml")
+    )
     assert command_line.run(start, "cache", "dir").out.strip() == str(built)
     assert "twice" in command_line.run(start, "cache", "ls").out
     command_line.run(start, "run", "twice", "--size", "n=1")
@@ -109,7 +113,7 @@ def test_a_person_takes_precedence_over_a_manifest(tmp_path: Path, monkeypatch) 
         ({}, {}, environment, "variable"),
         ({}, {}, {where.CACHE_VARIABLE: ""}, "project/declared"),
     ):
-        decided = settings(root, options, variables, declared, program).cache_dir
+        decided = decide_settings(root, options, variables, declared, program).cache_dir
         assert decided.value == str(tmp_path / expected)
         named = where.named_cache(options.get("cache-dir"), program, variables)
         assert (named or where.project_cache(root, "declared")).source == decided.source

@@ -196,7 +196,7 @@ def input_paths(project: Project, plan: Plan | None) -> set[str]:
     Files that are missing are among them. The tools and their headers are not: digests have them.
     """
     manifest = project.manifest
-    paths = {manifest.path, *manifest.searched, *manifest.reading.sightings}
+    paths = {manifest.path, *manifest.searched_directories, *manifest.reading.sightings}
     paths.update(path for script in manifest.scripts for path in manifest.data_of(script))
     paths.update(project.renderer.sightings, directories_of_tools(project.environment))
     return paths if plan is None else paths | plan.inputs

@@ -44,7 +44,7 @@ def check(project: Project, plan: Plan) -> None:
     taken: dict[str, _Output] = {}
     wrong = []
     for output in _outputs(project, plan):
-        place = project.manifest.place_of_value("library", output.library, "output")
+        place = project.manifest.locate_value("library", output.library, "output")
         other = taken.setdefault(os.path.realpath(output.path), output)
         if other is not output:
             wrong.append(_same(output, other, place))

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import Pipeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.manifest import Settings, find, settings
-from tilusbuild.manifest.memo import recalled, remember, reread
+from tilusbuild.manifest import Settings, decide_settings, find_project_manifest
+from tilusbuild.manifest.memo import recall_manifest, remember_manifest, reread
 from tilusbuild.manifest.script_sections import has_values
 from tilusbuild.manifest.settings import BY_DEFAULT
 from tilusbuild.plan.instance import pipeline_of
@@ -71,9 +71,9 @@ class Project:
     ) -> Self:
         """Return the project around the directory `start`; with `remembered` sooner, where its
         manifest is: one that is opened so remembers it. Raises `InputError`."""
-        path = find(start)
+        path = find_project_manifest(start)
         seen = {path: sighting(path)}
-        manifest = recalled(path, environment) if remembered else None
+        manifest = recall_manifest(path, environment) if remembered else None
         project = cls._opened(manifest or _load(path), options, environment)
         project.sightings = {**seen, **project.manifest.reading.sightings}
         project._remembers = remembered and manifest is None
@@ -86,7 +86,7 @@ class Project:
         options: Mapping[str, str | float | None],
         environment: Mapping[str, str],
     ) -> Self:
-        chosen = settings(manifest.root, options, environment, manifest, option.chosen())
+        chosen = decide_settings(manifest.root, options, environment, manifest, option.chosen())
         if chosen.disable_ptxas_opt.value:
             manifest = manifest.with_last_flags(_UNOPTIMISED)
         project = cls(manifest, chosen, environment)
@@ -121,7 +121,7 @@ class Project:
             return
         sweep(self.cache.state_path, deep=True)
         if self._remembers:
-            remember(self.manifest, self.environment)
+            remember_manifest(self.manifest, self.environment)
         if "memo" in self.__dict__:
             self.memo.save()
         if "digests" in self.__dict__:
@@ -218,16 +218,16 @@ class Project:
             return ()
         path = shutil.which(declared[0], path=self.environment.get("PATH"))
         if path is None:
-            place = self.manifest.place_of_value("toolchain", "launcher")
+            place = self.manifest.locate_value("toolchain", "launcher")
             raise input_error(f"no program {declared[0]} on PATH", place=place)
         return (os.path.abspath(path), *declared[1:])
 
 
 def _load(path: str) -> Manifest:
     # Imported only here: it takes longer than all else where the manifest is remembered.
-    from tilusbuild.manifest.loading import load
+    from tilusbuild.manifest.loading import load_manifest
 
-    return load(path)
+    return load_manifest(path)
 
 
 Keys = tuple[str | int, ...]
@@ -250,8 +250,8 @@ def requested(manifest: Manifest, name: str) -> ToolchainRequest:
 
 def _place_of_tool(manifest: Manifest, name: str, key: str) -> Place | None:
     if getattr(manifest.toolchain_named(name), key) is not None:
-        return manifest.place_of_value(*manifest.key_of_toolchain(name, key))
-    return manifest.place("toolchain", "named", name) if name else None
+        return manifest.locate_value(*manifest.key_of_toolchain(name, key))
+    return manifest.locate_key("toolchain", "named", name) if name else None
 
 
 def refusals(
@@ -277,7 +277,7 @@ def _tools(
         pipeline.check_archs(toolchain, target.archs, target.ptx, None)
     except InputError as error:
         # Not before: to find a place the text of the manifest is scanned, which takes milliseconds.
-        place = manifest.place_of_value("target", target.name, "arch")
+        place = manifest.locate_value("target", target.name, "arch")
         of = f"toolchain {toolchain.name}: " if toolchain.name else ""
         for each in error.diagnostics:
             yield each._replace(message=of + each.message, place=place)
@@ -295,7 +295,7 @@ def _runtime(
         return
     yield Diagnostic(
         f"{cuda.library_dir} has no libcudart.so.{cuda.release[0]} to link with",
-        manifest.place_of_value(*keys),
+        manifest.locate_value(*keys),
         'install it, or link a copy into each library: cudart = "static"',
     )
 
@@ -321,12 +321,15 @@ def _flags(
     places: tuple[tuple[Keys, tuple[str, ...]], ...] = (
         (("build", "flags"), manifest.build.flags),
         (("target", target, "flags"), manifest.targets[target].flags),
-        (manifest.written(script, target, "flags"), manifest.scripts[script].flags_for(target)),
+        (
+            manifest.resolve_override(script, target, "flags"),
+            manifest.scripts[script].flags_for(target),
+        ),
     )
     for keys, flags in places:
         known = () if any(map(has_values, flags)) else flags
         for index, flag, hint in pipeline.refused_flags(known):
-            place = manifest.place_of_value(*keys, index)
+            place = manifest.locate_value(*keys, index)
             message = f'{pipeline.compiler} does not know "{flag}"'
             yield Diagnostic(message, place, hint)
 
@@ -340,6 +343,6 @@ def _standard(
         toolchain = manifest.toolchain_of(script, target)
         of_tools = manifest.key_of_toolchain(toolchain, "std")
         keys = ("script", script, "std") if own else of_tools
-        place = manifest.place_of_value(*keys)
+        place = manifest.locate_value(*keys)
         known = ", ".join(pipeline.standards)
         yield Diagnostic(f"{pipeline.compiler} does not know {std}", place, f"it knows {known}")

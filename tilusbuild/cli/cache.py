@@ -140,13 +140,13 @@ class CacheMergeArgs(Common, frozen=True, kw_only=True):
 def _merge_caches(arguments: CacheMergeArgs) -> int:
     from tilusbuild.cache.merging import merge_caches, open_sources
     from tilusbuild.errors import InputError
-    from tilusbuild.manifest import find
+    from tilusbuild.manifest import find_project_manifest
 
     cache = options.find_cache(arguments.cache_dir)
     sources = open_sources(cache, arguments.sources)
     own = None
     try:
-        find(os.getcwd())
+        find_project_manifest(os.getcwd())
     except InputError:
         pass
     else:

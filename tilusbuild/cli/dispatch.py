@@ -199,7 +199,7 @@ def _export_measurements(
     if file is None:
         hint = f'`measured = "tuned/{script}.jsonl"` in [script.{script}.dispatch]'
         what = f"{script} names no file for its measurements"
-        raise input_error(what, place=manifest.place("script", script), hint=hint)
+        raise input_error(what, place=manifest.locate_key("script", script), hint=hint)
     rows: Sequence[TunedRow] = read_rows(manifest, script)
     changed: list[tuple[TunedRow, TunedRow | None]] = []
     for overview in overviews:

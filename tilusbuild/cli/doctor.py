@@ -39,19 +39,19 @@ DoctorSummary = declare_line("summary", missing=tuple[str, ...])
 def run(arguments: Common) -> int:
     """Print findings and settings; 1 when something that the project needs is missing."""
     from tilusbuild.errors import InputError
-    from tilusbuild.manifest import find, settings
-    from tilusbuild.manifest.loading import load
+    from tilusbuild.manifest import decide_settings, find_project_manifest
+    from tilusbuild.manifest.loading import load_manifest
     from tilusbuild.runtime import option
 
     manifest: Manifest | None = None
     broken: InputError | None = None
     try:
-        manifest = load(find(os.getcwd()))
+        manifest = load_manifest(find_project_manifest(os.getcwd()))
     except InputError as error:
         broken = error
     root = manifest.root if manifest else os.getcwd()
     given = {"cache-dir": arguments.cache_dir}
-    chosen = settings(root, given, os.environ, manifest, option.chosen())
+    chosen = decide_settings(root, given, os.environ, manifest, option.chosen())
     findings = (*_diagnose_tools(manifest, root), *_diagnose_remotes(manifest))
     needed = _list_needed_components(manifest, chosen.device_compiler)
     missing = [f.component for f in findings if f.status == "missing" and f.component in needed]

@@ -38,18 +38,18 @@ def find_cache(cache_dir: str | None) -> Tree:
     """Return the cache of the project around the current directory, or of the settings alone."""
     from tilusbuild.cache.tree import Tree
     from tilusbuild.errors import InputError
-    from tilusbuild.manifest import find, settings
-    from tilusbuild.manifest.loading import load
+    from tilusbuild.manifest import decide_settings, find_project_manifest
+    from tilusbuild.manifest.loading import load_manifest
 
     overrides = {"cache-dir": cache_dir}
     try:
-        path = find(os.getcwd())
+        path = find_project_manifest(os.getcwd())
     except InputError:
-        effective_settings = settings(os.getcwd(), overrides, os.environ, None)
+        effective_settings = decide_settings(os.getcwd(), overrides, os.environ, None)
     else:
         # With --cache-dir the manifest is not read, so that a broken one is in no one's way.
-        manifest = None if cache_dir else load(path)
-        effective_settings = settings(os.path.dirname(path), overrides, os.environ, manifest)
+        manifest = None if cache_dir else load_manifest(path)
+        effective_settings = decide_settings(os.path.dirname(path), overrides, os.environ, manifest)
     return Tree(effective_settings.cache_dir.value)
 
 

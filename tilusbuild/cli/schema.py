@@ -16,12 +16,12 @@ SchemaLine = declare_line("schema", schema=Mapping[str, Any])
 
 def run(arguments: Common) -> int:
     """Print the schema to stdout."""
-    from tilusbuild.manifest.shape import schema
+    from tilusbuild.manifest.shape import make_schema
 
     if arguments.json:
-        emit_line(SchemaLine(schema()))
+        emit_line(SchemaLine(make_schema()))
         return 0
-    print(json.dumps(schema(), indent=2, ensure_ascii=False))
+    print(json.dumps(make_schema(), indent=2, ensure_ascii=False))
     return 0
 
 

@@ -27,7 +27,7 @@ from tilusbuild.expr.tree import (
     Select,
     Unary,
 )
-from tilusbuild.manifest.script_sections import expression
+from tilusbuild.manifest.script_sections import parse_cached
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
 from tilusbuild.plan.model import target_constants
 from tilusbuild.runtime.dtypes import WHOLE
@@ -37,7 +37,7 @@ from tilusbuild.signature import Argument, Dim
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
-    from tilusbuild.manifest.script_sections import Bucket, DispatchSection
+    from tilusbuild.manifest.script_sections import BucketSection, DispatchSection
 
 
 Meta = Mapping[str, Any]
@@ -127,7 +127,7 @@ def keys_of(dispatch: DispatchSection | None, instance: PlannedInstance) -> tupl
     return tuple(argument.name for argument in instance.spec.signature.dimensions)
 
 
-def bucket_json(bucket: Bucket | None) -> str | list[int] | dict[str, int]:
+def bucket_json(bucket: BucketSection | None) -> str | list[int] | dict[str, int]:
     """Return a bucket as `script.json` has it."""
     if bucket is None:
         return "tilus"
@@ -171,7 +171,7 @@ def _model(
     try:
         found = declared(dispatch.model, instance, dispatch.keys, schedules, metas)
     except ExprError as error:
-        place = manifest.place("script", instance.script, "dispatch", "model")
+        place = manifest.locate_key("script", instance.script, "dispatch", "model")
         raise InputError(Diagnostic(error.message, place)) from None
     if found is None:
         return None
@@ -191,7 +191,7 @@ def _rules(
     found = []
     for row in dispatch.table if dispatch else ():
         program = _program_for(row.use, instance, schedules)
-        when = expression(row.when).substitute(around)
+        when = parse_cached(row.when).substitute(around)
         if program is not None and when.names <= integers:
             found.append({"source": row.when, "when": tree_of(when.tree), "program": program})
     return found

@@ -78,13 +78,13 @@ def wanted(root: str, name: str, table: Mapping[str, Any] | None = None) -> Want
         if key not in _KEYS or not isinstance(value, str) or not value:
             right = did_you_mean(key, _KEYS) if key not in _KEYS else "it is a string"
             known = f'unknown key "{key}"' if key not in _KEYS else f'"{key}" is not a name'
-            raise input_error(known, place=document.key(*keys, key), hint=right)
+            raise input_error(known, place=document.locate_key(*keys, key), hint=right)
         given[key] = value
     path = os.path.normpath(os.path.join(root, given.get("manifest", MANIFEST_NAME)))
     if os.path.basename(path) != MANIFEST_NAME or not os.path.isfile(path):
         raise input_error(
             f"there is no {MANIFEST_NAME} at {given.get('manifest', MANIFEST_NAME)}",
-            place=document.value(*keys, "manifest"),
+            place=document.locate_value(*keys, "manifest"),
             hint=f'`manifest = "kernels/{MANIFEST_NAME}"` names it; an sdist must contain it, too',
         )
     into = given.get("into", name.replace("-", "_").replace(".", "_").lower())
@@ -92,10 +92,10 @@ def wanted(root: str, name: str, table: Mapping[str, Any] | None = None) -> Want
     if not any(os.path.isdir(os.path.join(root, each, below)) for each in ("", "src")):
         raise input_error(
             f"there is no Python package {into}, here or in src/",
-            place=document.value(*keys, "into"),
+            place=document.locate_value(*keys, "into"),
             hint='`into = "mypackage"` names the package that gets the kernels',
         )
-    return Wanted(path, into, given.get("package"), document.value(*keys, "package"))
+    return Wanted(path, into, given.get("package"), document.locate_value(*keys, "package"))
 
 
 def embed_wanted(asked: Wanted, directory: str | None) -> Packed | None:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from tilusbuild.expr import Value
 from tilusbuild.manifest.sections import Standard
-from tilusbuild.manifest.table import toml_key, toml_text
+from tilusbuild.manifest.table import format_toml, format_toml_key
 
 DEFAULT_ARCH = "sm_80"
 STANDARDS: tuple[str, ...] = get_args(Standard)
@@ -91,7 +91,7 @@ def manifest_text(draft: Draft) -> str:
     lines += _table("build", {"level": draft.level, "timeout": timeout})
     lines += _table("toolchain", draft.toolchain)
     for name, keys in draft.toolchains.items():
-        lines += _table(f"toolchain.named.{toml_key(name)}", keys)
+        lines += _table(f"toolchain.named.{format_toml_key(name)}", keys)
     for name, (archs, ptx) in (draft.targets or {"gpu": ((DEFAULT_ARCH,), False)}).items():
         arch = archs[0] if len(archs) == 1 else [*archs]
         lines += _table(f"target.{name}", {"arch": arch, "ptx": ptx or None})
@@ -139,16 +139,16 @@ def _table(name: str, values: Mapping[str, object]) -> list[str]:
         return []
     return [
         f"[{name}]",
-        *(f"{toml_key(key)} = {_value(value)}" for key, value in written.items()),
+        *(f"{format_toml_key(key)} = {_value(value)}" for key, value in written.items()),
         "",
     ]
 
 
 def _value(value: object) -> str:
-    text = toml_text(value)
+    text = format_toml(value)
     if not isinstance(value, list) or len(text) <= _LINE:
         return text
-    return "[\n" + "".join(f"    {toml_text(item)},\n" for item in value) + "]"
+    return "[\n" + "".join(f"    {format_toml(item)},\n" for item in value) + "]"
 
 
 def standard(written: str) -> str | None:

@@ -25,7 +25,7 @@ from tilusbuild.expr import Value
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.denied_flags import names_march
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.manifest.table import toml_key, toml_text
+from tilusbuild.manifest.table import format_toml, format_toml_key
 from tilusbuild.plan.model import targets_of
 from tilusbuild.plan.spaces import imported_space
 from tilusbuild.runtime.choose import suited
@@ -204,14 +204,16 @@ class Source:
         """Return a `tilus.toml` that has this script for one target. Raises `InputError`."""
         tables = {
             "project": {"name": "kernel-cache", "version": "0"},
-            f"target.{toml_key(target)}": declared,
-            f"script.{toml_key(self.name)}": {"template": TEMPLATE, **self.table},
+            f"target.{format_toml_key(target)}": declared,
+            f"script.{format_toml_key(self.name)}": {"template": TEMPLATE, **self.table},
         }
         _check(self.table)
         lines = ["edition = 1"]
         for name, table in tables.items():
             lines += ["", f"[{name}]"]
-            lines += [f"{toml_key(str(key))} = {toml_text(of)}" for key, of in table.items()]
+            lines += [
+                f"{format_toml_key(str(key))} = {format_toml(of)}" for key, of in table.items()
+            ]
         return "\n".join(lines) + "\n"
 
     def project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
@@ -325,14 +327,14 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
     declared = manifest.toolchain
     if wanted.target_host is not None:
         march = {"host_march": wanted.target_host}
-        named = {name: each.replaced(**march) for name, each in declared.named.items()}
-        declared = declared.replaced(**march, named=named)
+        named = {name: each.replace_values(**march) for name, each in declared.named.items()}
+        declared = declared.replace_values(**march, named=named)
     schedule = _schedule(manifest, script, target, params)
     override = dict(owner.override)
     if target in override:
         kept = {name: v for name, v in override[target].default.items() if name not in schedule}
-        override[target] = override[target].replaced(default=kept, params={})
-    fixed = owner.replaced(
+        override[target] = override[target].replace_values(default=kept, params={})
+    fixed = owner.replace_values(
         params=_constants(manifest, script, target, params),
         default={**owner.default, **schedule},
         override=override,
@@ -340,15 +342,15 @@ def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> 
     changed: dict[str, Any] = {"scripts": {**manifest.scripts, script: fixed}}
     changed["toolchain"] = declared
     if wanted.config("line_directives"):
-        changed["build"] = manifest.build.replaced(line_directives=True)
+        changed["build"] = manifest.build.replace_values(line_directives=True)
     flags = wanted.flags
     host = manifest.targets[target]
     if host.is_cpu:
-        host = host.replaced(flags=(*host.flags, *flags))
-        return manifest.replaced(**changed, targets={**manifest.targets, target: host})
+        host = host.replace_values(flags=(*host.flags, *flags))
+        return manifest.replace_values(**changed, targets={**manifest.targets, target: host})
     if wanted.config("disable_ptxas_opt"):
         flags = (*flags, "--ptxas-options=-O0")
-    return manifest.replaced(**changed).with_last_flags(flags)
+    return manifest.replace_values(**changed).with_last_flags(flags)
 
 
 def _check_flags(manifest: Manifest, script: str, target: str, wanted: Request) -> None:

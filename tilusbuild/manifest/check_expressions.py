@@ -18,10 +18,10 @@ from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.names import COSTS, linked_names
+from tilusbuild.manifest.names import COSTS, split_linked_names
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script_sections import argument_of, expression, in_place
-from tilusbuild.manifest.table import written
+from tilusbuild.manifest.script_sections import list_expressions, make_argument, parse_cached
+from tilusbuild.manifest.table import to_json_value
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature import (
@@ -63,17 +63,17 @@ RESOURCE_NAMES = (
 
 def check_expressions(checks: Checks) -> None:
     """Check all expressions of all scripts, and the types of their arguments."""
-    for path, name, script in checks.scripts():
-        _arguments(checks, path, script)
-        for target in checks.known_targets(name):
-            scope = scope_of(checks, path, target, script)
-            for inner, source, sees in _places(script, target):
-                where = _written(path, target, inner, checks)
+    for path, name, script in checks.list_scripts():
+        _check_arguments(checks, path, script)
+        for target in checks.list_known_targets(name):
+            scope = collect_scope(checks, path, target, script)
+            for inner, source, sees in _list_sites(script, target):
+                where = _resolve_path(path, target, inner, checks)
                 check_expression(checks, where, source, scope, target, sees)
-            _cycles(checks, path, target, script)
+            _check_cycles(checks, path, target, script)
 
 
-_Place: TypeAlias = tuple[Path, Value, frozenset[str]]
+_ExpressionSite: TypeAlias = tuple[Path, Value, frozenset[str]]
 """Where an expression stands in a script, its source, and what it may refer to."""
 
 _STATIC = frozenset({"params", "space", "derived"})
@@ -81,7 +81,7 @@ _CALL = _STATIC | {"sizes"}
 _RULE = frozenset({"params", "sizes"})
 
 
-def _places(script: ScriptSection, target: str) -> Iterator[_Place]:
+def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]:
     """Yield every expression that the target sees, with what it may refer to."""
     override = script.override_for(target)
     for key, parameter in {**script.space, **override.space}.items():
@@ -91,18 +91,18 @@ def _places(script: ScriptSection, target: str) -> Iterator[_Place]:
         yield ("derived", name), source, _STATIC
     for name, rule in script.restrict_sources(target).items():
         yield ("restrict", name), rule, _STATIC
-    for key, limit in written(script.prune).items():
+    for key, limit in to_json_value(script.prune).items():
         yield ("prune", key), limit, _STATIC
-    for source in in_place(script.kernel or ""):
+    for source in list_expressions(script.kernel or ""):
         yield ("kernel",), source, _STATIC
     for name, arg in script.args.items():
-        yield from _map_places(name, arg)
+        yield from _list_tensor_map_sites(name, arg)
     for table in (script.launch, override.launch):
-        yield from _launch_places(table)
-    yield from _dispatch_places(script.dispatch)
+        yield from _list_launch_sites(table)
+    yield from _list_dispatch_sites(script.dispatch)
 
 
-def _map_places(name: str, arg: Arg) -> Iterator[_Place]:
+def _list_tensor_map_sites(name: str, arg: Arg) -> Iterator[_ExpressionSite]:
     if arg.tensor_map is None:
         return
     for key in ("box", "element_strides"):
@@ -112,7 +112,7 @@ def _map_places(name: str, arg: Arg) -> Iterator[_Place]:
         yield ("args", name, key.replace("_", "-")), getattr(arg, key), _STATIC
 
 
-def _launch_places(table: LaunchOverride | None) -> Iterator[_Place]:
+def _list_launch_sites(table: LaunchOverride | None) -> Iterator[_ExpressionSite]:
     if table is None:
         return
     for axis, sources in (("grid", table.grid), ("block", table.block), ("cluster", table.cluster)):
@@ -127,7 +127,7 @@ def _launch_places(table: LaunchOverride | None) -> Iterator[_Place]:
             yield ("launch", key.replace("_", "-")), source, _STATIC
 
 
-def _dispatch_places(dispatch: DispatchSection | None) -> Iterator[_Place]:
+def _list_dispatch_sites(dispatch: DispatchSection | None) -> Iterator[_ExpressionSite]:
     if dispatch is None:
         return
     for name in COSTS:
@@ -138,34 +138,35 @@ def _dispatch_places(dispatch: DispatchSection | None) -> Iterator[_Place]:
         yield ("dispatch", "table", number, "when"), row.when, _RULE
 
 
-def _written(path: Path, target: str, inner: Path, checks: Checks) -> Path:
+def _resolve_path(path: Path, target: str, inner: Path, checks: Checks) -> Path:
     own: Path = (*path, "override", target, *inner)
-    return own if checks.wrote(*own) is not None else (*path, *inner)
+    return own if checks.value_in_file(*own) is not None else (*path, *inner)
 
 
-def scope_of(checks: Checks, path: Path, target: str, script: ScriptSection) -> NameScope:
+def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection) -> NameScope:
     """Return what is declared, as written: an entry with a mistake still declares its name."""
 
-    def declared(section: str) -> frozenset[str]:
+    def names_in_section(section: str) -> frozenset[str]:
         return frozenset(
-            checks.names_in(*path, section) + checks.names_in(*path, "override", target, section)
+            checks.list_names(*path, section)
+            + checks.list_names(*path, "override", target, section)
         )
 
-    broken = set(checks.names_in(*path, "args")) - set(script.args)
+    broken = set(checks.list_names(*path, "args")) - set(script.args)
     sizes = {name for name, arg in script.args.items() if _may_be_integer(arg.type)}
     return NameScope(
-        params=declared("params"),
-        space=declared("space"),
-        derived=declared("derived"),
+        params=names_in_section("params"),
+        space=names_in_section("space"),
+        derived=names_in_section("derived"),
         sizes=frozenset(sizes | broken),
-        arguments=frozenset(checks.names_in(*path, "args")),
+        arguments=frozenset(checks.list_names(*path, "args")),
         strides=frozenset(
             stride
             for arg in script.args.values()
             for stride in arg.strides or ()
             if isinstance(stride, str)
         ),
-        facts=frozenset(checks.names_in("target", target, "facts")),
+        facts=frozenset(checks.list_names("target", target, "facts")),
         open_space=script.space_file is not None,
     )
 
@@ -187,36 +188,36 @@ def check_expression(
 ) -> None:
     """Check one expression: its syntax, and each name in it."""
     try:
-        parsed = expression(source)
+        parsed = parse_cached(source)
     except ExprError as error:
-        where = checks.document.inside(path, error.column)
-        checks.error(error.message, where, getattr(error, "hint", None))
+        where = checks.document.locate_inside(path, error.column)
+        checks.add_error(error.message, where, getattr(error, "hint", None))
         return
     for name in sorted(parsed.names):
-        problem = _name_problem(checks, path, name, scope, target, sees)
+        problem = _explain_name(checks, path, name, scope, target, sees)
         if problem:
-            checks.error(problem[0], _name_place(checks, path, str(source), name), problem[1])
+            checks.add_error(problem[0], _locate_name(checks, path, str(source), name), problem[1])
 
 
-def _name_place(checks: Checks, path: Path, source: str, name: str) -> Place:
+def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:
     pattern = r"\s*\.\s*".join(re.escape(part) for part in name.split("."))
     match = re.search(rf"(?<![\w.]){pattern}(?!\w)", source)
     if match is None:
-        return checks.document.value(*path)
-    return checks.document.inside(path, match.start() + 1, match.end() - match.start())
+        return checks.document.locate_value(*path)
+    return checks.document.locate_inside(path, match.start() + 1, match.end() - match.start())
 
 
 Problem = tuple[str, str | None]
 
 
-def _name_problem(
+def _explain_name(
     checks: Checks, path: Path, name: str, scope: NameScope, target: str, sees: frozenset[str]
 ) -> Problem | None:
     if "." in name:
         in_model = path[-2:] == ("dispatch", "model")
-        return _dotted_problem(name, scope, target, in_model=in_model)
+        return _explain_dotted_name(name, scope, target, in_model=in_model)
     if name in scope.strides and "dispatch" in path:
-        return stride_problem(name)
+        return explain_stride(name)
     if any(name in getattr(scope, section) for section in sees):
         return None
     if name in scope.space or name in scope.derived:
@@ -233,28 +234,30 @@ def _name_problem(
         return f'"{name}" is not an integer argument', "expressions see integer arguments only"
     if scope.open_space:
         return None
-    if _declared_elsewhere(checks, path, name):
+    if _is_declared_elsewhere(checks, path, name):
         return (
             f'"{name}" is not declared for target "{target}"',
             "another target's override declares it",
         )
-    return f'unknown name "{name}"', _suggestion(name, scope, sees)
+    return f'unknown name "{name}"', _suggest_name(name, scope, sees)
 
 
-def stride_problem(name: str) -> Problem:
+def explain_stride(name: str) -> Problem:
     """Return what is said of a stride where the choice of a program depends on it."""
     return f'"{name}" is a stride', "dispatch depends on shapes and integers that are passed"
 
 
-def _declared_elsewhere(checks: Checks, path: Path, name: str) -> bool:
+def _is_declared_elsewhere(checks: Checks, path: Path, name: str) -> bool:
     return any(
-        name in checks.names_in(*path[:2], "override", other, section)
-        for other in checks.names_in(*path[:2], "override")
+        name in checks.list_names(*path[:2], "override", other, section)
+        for other in checks.list_names(*path[:2], "override")
         for section in ("params", "space", "derived")
     )
 
 
-def _dotted_problem(name: str, scope: NameScope, target: str, *, in_model: bool) -> Problem | None:
+def _explain_dotted_name(
+    name: str, scope: NameScope, target: str, *, in_model: bool
+) -> Problem | None:
     prefix, _, rest = name.partition(".")
     if prefix == "resources" and not in_model:
         return f'"{name}" is not known here', "only the model of [dispatch] sees resources"
@@ -275,7 +278,7 @@ def _dotted_problem(name: str, scope: NameScope, target: str, *, in_model: bool)
     return f'unknown name "{name}"', "only arch.NAME and facts.NAME have a point"
 
 
-def _suggestion(name: str, scope: NameScope, sees: Iterable[str]) -> str | None:
+def _suggest_name(name: str, scope: NameScope, sees: Iterable[str]) -> str | None:
     plain = {known for section in sees for known in getattr(scope, section)}
     dotted = {f"arch.{known}" for known in ARCH_NAMES} | {f"facts.{known}" for known in scope.facts}
     exact = next((known for known in sorted(dotted) if known.endswith(f".{name}")), None)
@@ -284,33 +287,33 @@ def _suggestion(name: str, scope: NameScope, sees: Iterable[str]) -> str | None:
     return did_you_mean(name, plain, max_listed=len(plain))
 
 
-def _arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
+def _check_arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
     """Check the types of the arguments, one by one, then all together."""
-    declared = [*checks.names_in(*path, "params")]
+    declared = [*checks.list_names(*path, "params")]
     for target in script.override:
-        declared += checks.names_in(*path, "override", target, "params")
+        declared += checks.list_names(*path, "override", target, "params")
     # A name that is both is reported as declared twice.
     constants = [name for name in declared if name not in script.args]
-    arguments = dict.fromkeys(checks.names_in(*path, "args"), _STAND_IN)
+    arguments = dict.fromkeys(checks.list_names(*path, "args"), _STAND_IN)
     for name, arg in script.args.items():
         if arg.constant and script.entry is not None:
-            checks.error(
+            checks.add_error(
                 "with entry, the template's own function fills its constants",
-                checks.document.key(*path, "args", name, "constant"),
+                checks.document.locate_key(*path, "args", name, "constant"),
                 "it takes the argument, and copies it with cudaMemcpyToSymbolAsync on its stream",
             )
-        arguments[name] = _argument(checks, path, name, arg) or _STAND_IN
+        arguments[name] = _check_argument(checks, path, name, arg) or _STAND_IN
     for _ in script.args:
-        error = _together(arguments, constants)
+        error = _find_join_error(arguments, constants)
         if error is None:
             return
         name = error.argument or ""
         of = script.args[name].type if name in script.args else None
-        _signature_error(checks, path, name, error, of)
+        _report_signature_error(checks, path, name, error, of)
         arguments[name] = _STAND_IN
 
 
-def _together(
+def _find_join_error(
     arguments: Mapping[str, Argument], constants: Collection[str]
 ) -> SignatureError | None:
     try:
@@ -324,44 +327,44 @@ _STAND_IN = Argument("_", "i32", None)
 """For an argument whose mistake is reported: others may use it as a dimension."""
 
 
-def _argument(checks: Checks, path: Path, name: str, arg: Arg) -> Argument | None:
+def _check_argument(checks: Checks, path: Path, name: str, arg: Arg) -> Argument | None:
     try:
-        return argument_of(name, arg)
+        return make_argument(name, arg)
     except SignatureError as error:
-        _signature_error(checks, path, name, error, arg.type)
+        _report_signature_error(checks, path, name, error, arg.type)
     except ExprError:
         pass  # of a tensor map's: its own place says so
     return None
 
 
-def _signature_error(
+def _report_signature_error(
     checks: Checks, path: Path, name: str, error: SignatureError, of: str | None
 ) -> None:
     where: Path = (*path, "args", name, "type")
-    place = checks.document.inside(where, error.column, of=of)
-    checks.error(error.message, place, error.hint)
+    place = checks.document.locate_inside(where, error.column, of=of)
+    checks.add_error(error.message, place, error.hint)
 
 
-def _cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:
+def _check_cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:
     """Report derived values, and parameters through their `when`, that depend on themselves."""
     override = script.override_for(target)
     uses: dict[str, frozenset[str]] = {}
     where: dict[str, Path] = {}
     for name, source in {**script.derived, **override.derived}.items():
-        uses[name], where[name] = _names(source), ("derived", name)
+        uses[name], where[name] = _parse_names(source), ("derived", name)
     for key, parameter in {**script.space, **override.space}.items():
-        for name in linked_names(key) if parameter.when is not None else ():
-            uses[name], where[name] = _names(parameter.when or ""), ("space", key, "when")
+        for name in split_linked_names(key) if parameter.when is not None else ():
+            uses[name], where[name] = _parse_names(parameter.when or ""), ("space", key, "when")
     graph = {name: used & uses.keys() for name, used in uses.items()}
-    while cycle := _cycle(graph):
-        checks.error(
+    while cycle := _find_cycle(graph):
+        checks.add_error(
             f'"{cycle[0]}" depends on itself: {" → ".join([*cycle, cycle[0]])}',
-            checks.document.value(*_written(path, target, where[cycle[0]], checks)),
+            checks.document.locate_value(*_resolve_path(path, target, where[cycle[0]], checks)),
         )
         graph |= dict.fromkeys(cycle, frozenset())
 
 
-def _cycle(graph: Mapping[str, frozenset[str]]) -> list[str]:
+def _find_cycle(graph: Mapping[str, frozenset[str]]) -> list[str]:
     """Return names of which each depends on the next, from the one that is declared first; [] where
     there are none."""
     try:
@@ -374,9 +377,9 @@ def _cycle(graph: Mapping[str, frozenset[str]]) -> list[str]:
     return []
 
 
-def _names(source: Value) -> frozenset[str]:
+def _parse_names(source: Value) -> frozenset[str]:
     try:
-        parsed: Expr = expression(source)
+        parsed: Expr = parse_cached(source)
     except ExprError:
         return frozenset()
     return parsed.names

@@ -16,7 +16,7 @@ from tilusbuild.manifest.check_files import check_include_dirs
 from tilusbuild.manifest.check_names import check_macros
 from tilusbuild.manifest.check_targets import check_flag_list, check_references, check_toolchain
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.library import LANGUAGES, LINKED, files_matching
+from tilusbuild.manifest.library import LANGUAGES, LINKED, match_files
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.runtime.where import is_within
 from tilusbuild.state.patterns import PatternTooWideError
@@ -44,94 +44,102 @@ def check_libraries(checks: Checks) -> None:
         check_macros(checks, (*path, "defines"))
         allowed = checks.manifest.build.unsafe_flags or library.unsafe_flags
         check_flag_list(checks, (*path, "flags"), library.flags, allowed)
-        _files(checks, (*path, "sources"), library.sources, tuple(LANGUAGES))
-        _files(checks, (*path, "objects"), library.objects, LINKED[library.kind])
-        _link(checks, path, name, library)
-        _linked(checks, path, library)
-    for path, _, script in checks.scripts():
+        _check_patterns(checks, (*path, "sources"), library.sources, tuple(LANGUAGES))
+        _check_patterns(checks, (*path, "objects"), library.objects, LINKED[library.kind])
+        _check_link(checks, path, name, library)
+        _check_link_keys(checks, path, library)
+    for path, _, script in checks.list_scripts():
         if script.library is not None:
-            _object(checks, path, script)
+            _check_object(checks, path, script)
         if script.entry is None:
             why = "a kernel's launcher needs only the driver's library"
-            checks.only_for(path, _OF_A_LINK, "scripts with an entry", why)
-        _linked(checks, path, script)
+            checks.reject_keys(path, _OF_A_LINK, "scripts with an entry", why)
+        _check_link_keys(checks, path, script)
 
 
-def _files(
+def _check_patterns(
     checks: Checks, path: Path, patterns: tuple[str, ...], suffixes: tuple[str, ...]
 ) -> None:
     root = checks.manifest.root
 
-    def real(name: str) -> str:
+    def resolve_links(name: str) -> str:
         return os.path.realpath(os.path.join(root, name))
 
     for number, pattern in enumerate(patterns):
-        place = partial(checks.document.value, *path, number)
+        place = partial(checks.document.locate_value, *path, number)
         try:
-            names = files_matching(root, pattern)
+            names = match_files(root, pattern)
         except PatternTooWideError as error:
-            checks.error(str(error), place, "name the directory that they are in")
+            checks.add_error(str(error), place, "name the directory that they are in")
             continue
         if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
-            checks.error(f'"{pattern}" leads out of the project', place, f"the project is {root}")
+            checks.add_error(
+                f'"{pattern}" leads out of the project', place, f"the project is {root}"
+            )
         elif not names:
-            checks.error(f'no file matches "{pattern}"', place, "patterns start at the manifest")
+            checks.add_error(
+                f'no file matches "{pattern}"', place, "patterns start at the manifest"
+            )
         elif odd := next((n for n in names if os.path.splitext(n)[1] not in suffixes), None):
             known = ", ".join(suffixes)
-            checks.error(f'"{odd}" has the wrong suffix', place, f"files here end in {known}")
-        elif away := next((n for n in names if not is_within(real(n), real("."))), None):
-            checks.error(f'"{away}" is outside the project, through a symbolic link', place)
+            checks.add_error(f'"{odd}" has the wrong suffix', place, f"files here end in {known}")
+        elif away := next(
+            (n for n in names if not is_within(resolve_links(n), resolve_links("."))), None
+        ):
+            checks.add_error(f'"{away}" is outside the project, through a symbolic link', place)
 
 
-def _link(checks: Checks, path: Path, name: str, library: LibrarySection) -> None:
+def _check_link(checks: Checks, path: Path, name: str, library: LibrarySection) -> None:
     """Report a library of nothing, and what the archiver cannot do."""
     if library.library is not None:
-        _named(checks, path, library.library)
-        checks.only_for(path, _OF_A_WHOLE, "the library itself", "and this is a part of one")
+        _check_library_name(checks, path, library.library)
+        checks.reject_keys(path, _OF_A_WHOLE, "the library itself", "and this is a part of one")
     manifest = checks.manifest
     named = any(each.library == name for each in manifest.scripts.values())
     named = named or any(each.library == name for each in manifest.libraries.values())
     if not (library.sources or library.objects or named):
-        checks.error(
+        checks.add_error(
             f'library "{name}" has no object',
-            checks.document.key(*path),
+            checks.document.locate_key(*path),
             f'as in: sources = ["src/*.cu"], or library = "{name}" in a script',
         )
     if library.kind == "static":
         keys = ("cudart", *_OF_A_LINK)
-        checks.only_for(path, keys, 'kind = "shared"', "an archive is not linked")
+        checks.reject_keys(path, keys, 'kind = "shared"', "an archive is not linked")
     if library.output is not None:
-        _output(checks, checks.document.value(*path, "output"), library.output)
+        _check_output(checks, checks.document.locate_value(*path, "output"), library.output)
 
 
-def _linked(checks: Checks, path: Path, linked: ProductKeys) -> None:
+def _check_link_keys(checks: Checks, path: Path, linked: ProductKeys) -> None:
     check_include_dirs(checks, path, linked.link_dirs, "link-dirs")
 
 
-def _output(checks: Checks, place: Place, output: str) -> None:
+def _check_output(checks: Checks, place: Place, output: str) -> None:
     unknown = next((each for each in _IN_BRACES.findall(output) if each != "{target}"), None)
     if os.path.isabs(output) or os.pardir in output.split("/"):
-        checks.error("the output must be inside the project", place)
+        checks.add_error("the output must be inside the project", place)
     elif unknown is not None:
-        checks.error(f"there is no placeholder {unknown}", place, "{target} is the target's name")
+        checks.add_error(
+            f"there is no placeholder {unknown}", place, "{target} is the target's name"
+        )
     elif os.path.basename(output) in ("", "."):
-        checks.error("the output is a directory", place, 'as in: output = "build/libname.so"')
+        checks.add_error("the output is a directory", place, 'as in: output = "build/libname.so"')
 
 
-def _named(checks: Checks, path: Path, library: str) -> None:
+def _check_library_name(checks: Checks, path: Path, library: str) -> None:
     """Report a library that is not there, or is a part itself."""
     wholes = [name for name, each in checks.manifest.libraries.items() if each.library is None]
     if library not in wholes:
         part = library in checks.manifest.libraries
-        checks.error(
+        checks.add_error(
             f'"{library}" is a part itself' if part else f'unknown library "{library}"',
-            checks.document.value(*path, "library"),
+            checks.document.locate_value(*path, "library"),
             (not part and did_you_mean(library, wholes))
             or "a library is declared as [library.NAME]",
         )
 
 
-def _object(checks: Checks, path: Path, script: ScriptSection) -> None:
-    _named(checks, path, script.library or "")
+def _check_object(checks: Checks, path: Path, script: ScriptSection) -> None:
+    _check_library_name(checks, path, script.library or "")
     why = "with library, each program is an object of it"
-    checks.only_for(path, _OF_A_CALL, "scripts that are called", why)
+    checks.reject_keys(path, _OF_A_CALL, "scripts that are called", why)

@@ -17,8 +17,8 @@ from tilusbuild.expr import ExprError
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.denied_flags import find_denied_flags, names_flag_file
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script_sections import expression, has_values, in_place
-from tilusbuild.manifest.table import toml_text
+from tilusbuild.manifest.script_sections import has_values, list_expressions, parse_cached
+from tilusbuild.manifest.table import format_toml
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection
@@ -30,107 +30,111 @@ NAMED = ("toolchain", "named")
 
 def check_targets(checks: Checks) -> None:
     """Check that architectures are known, and that every target or script named exists."""
-    if not checks.wrote("script") and not checks.wrote("library"):
-        checks.error(
+    if not checks.value_in_file("script") and not checks.value_in_file("library"):
+        checks.add_error(
             "the manifest has no script",
-            checks.document.key(),
+            checks.document.locate_key(),
             'add one, such as:\n[script.saxpy]\ntemplate = "kernels/saxpy.cu.j2"',
         )
     for name, target in checks.manifest.targets.items():
-        _archs(checks, name, target)
+        _check_archs(checks, name, target)
         check_toolchain(checks, ("target", name), target.toolchain)
-    for path, name, script in checks.scripts():
+    for path, name, script in checks.list_scripts():
         check_references(checks, (*path, "targets"), script.targets, "target")
-        _override_names(checks, path, name, script)
+        _check_override_targets(checks, path, name, script)
         check_toolchain(checks, path, script.toolchain)
-        _pipeline(checks, path, name, script)
+        _check_pipeline(checks, path, name, script)
         if script.group is not None:
-            _group(checks, path, script, script.group)
+            _check_group(checks, path, script, script.group)
     for name, package in checks.manifest.packages.items():
         check_references(checks, ("package", name, "targets"), package.targets, "target")
         scripts = ("package", name, "scripts")
         check_references(checks, scripts, package.scripts, "script", "library")
 
 
-def _archs(checks: Checks, name: str, target: TargetSection) -> None:
+def _check_archs(checks: Checks, name: str, target: TargetSection) -> None:
     found, known = [], True
     for number, arch in enumerate(target.arch):
-        place = partial(checks.document.value, "target", name, "arch", number)
-        if isinstance(checks.wrote("target", name, "arch"), str):
-            place = partial(checks.document.value, "target", name, "arch")
+        place = partial(checks.document.locate_value, "target", name, "arch", number)
+        if isinstance(checks.value_in_file("target", name, "arch"), str):
+            place = partial(checks.document.locate_value, "target", name, "arch")
         try:
             found.append(parse_arch(arch))
         except ArchError as error:
             known = False
-            checks.error(str(error), place, error.hint)
+            checks.add_error(str(error), place, error.hint)
             continue
         if arch in target.arch[:number]:
-            checks.error(f'"{arch}" is listed twice', place)
-    archs = partial(checks.document.value, "target", name, "arch")
+            checks.add_error(f'"{arch}" is listed twice', place)
+    archs = partial(checks.document.locate_value, "target", name, "arch")
     if "cpu" in target.arch and len(target.arch) > 1:
-        checks.error("cpu cannot share a binary with a GPU", archs, "make it a target of its own")
+        checks.add_error(
+            "cpu cannot share a binary with a GPU", archs, "make it a target of its own"
+        )
     elif target.ptx and known:
-        ptx = partial(checks.document.key, "target", name, "ptx")
+        ptx = partial(checks.document.locate_key, "target", name, "ptx")
         if target.is_cpu:
-            checks.error("a cpu target has no PTX", ptx, "leave ptx out")
+            checks.add_error("a cpu target has no PTX", ptx, "leave ptx out")
             return
         try:
             format_gencode(found, ptx=True)
         except ArchError as error:
-            checks.error(str(error), ptx, error.hint)
+            checks.add_error(str(error), ptx, error.hint)
 
 
 def check_references(
     checks: Checks, path: Path, names: Sequence[str] | None, kind: str, *also: str
 ) -> None:
     """Check that what `path` lists is declared, as one of these kinds, once each."""
-    known = [name for each in (kind, *also) for name in checks.keys_in(each)]
-    _listed(checks, path, names or (), known, kind, f"a {kind} is declared as [{kind}.NAME]")
+    known = [name for each in (kind, *also) for name in checks.list_keys(each)]
+    _check_listed_names(
+        checks, path, names or (), known, kind, f"a {kind} is declared as [{kind}.NAME]"
+    )
 
 
-def _listed(
+def _check_listed_names(
     checks: Checks, path: Path, names: Sequence[str], known: Collection[str], kind: str, hint: str
 ) -> None:
     for number, name in enumerate(names):
-        place = partial(checks.document.value, *path, number)
+        place = partial(checks.document.locate_value, *path, number)
         if name not in known:
-            checks.error(f'unknown {kind} "{name}"', place, did_you_mean(name, known) or hint)
+            checks.add_error(f'unknown {kind} "{name}"', place, did_you_mean(name, known) or hint)
         elif name in names[:number]:
-            checks.error(f'"{name}" is listed twice', place)
+            checks.add_error(f'"{name}" is listed twice', place)
 
 
-def _override_names(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
-    known = checks.keys_in("target")
-    for target in checks.names_in(*path, "override"):
-        place = partial(checks.document.key, *path, "override", target)
+def _check_override_targets(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
+    known = checks.list_keys("target")
+    for target in checks.list_names(*path, "override"):
+        place = partial(checks.document.locate_key, *path, "override", target)
         if target not in known:
             hint = did_you_mean(target, known) or "a target is declared as [target.NAME]"
-            checks.error(f'override for an unknown target "{target}"', place, hint)
+            checks.add_error(f'override for an unknown target "{target}"', place, hint)
         elif script.targets is not None and target not in script.targets:
-            checks.error(
+            checks.add_error(
                 f'script "{name}" is not built for "{target}"',
                 place,
                 f'add "{target}" to its targets, or remove the override',
             )
 
 
-def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
-    place = partial(checks.document.key, *path)
-    if checks.wrote(*path, "library") is not None:
+def _check_pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
+    place = partial(checks.document.locate_key, *path)
+    if checks.value_in_file(*path, "library") is not None:
         return  # `check_libraries` has it
-    if checks.wrote(*path, "kernels") is not None:
-        _kernels(checks, path)
+    if checks.value_in_file(*path, "kernels") is not None:
+        _check_kernels(checks, path)
         return
-    has_kernel = checks.wrote(*path, "kernel") is not None
-    has_entry = checks.wrote(*path, "entry") is not None
+    has_kernel = checks.value_in_file(*path, "kernel") is not None
+    has_entry = checks.value_in_file(*path, "entry") is not None
     if has_kernel and has_entry:
-        checks.error(
+        checks.add_error(
             'both "kernel" and "entry" are set',
-            checks.document.key(*path, "entry"),
+            checks.document.locate_key(*path, "entry"),
             "kernel: tilusbuild writes the launcher; entry: the template holds it. Keep one.",
         )
     elif not has_kernel and not has_entry:
-        checks.error(
+        checks.add_error(
             f'script "{name}" sets neither "kernel" nor "entry", and its template has no '
             "__global__ function to read",
             place,
@@ -139,81 +143,87 @@ def _pipeline(checks: Checks, path: Path, name: str, script: ScriptSection) -> N
         )
     elif has_entry:
         why = "with entry, the template's own function launches"
-        checks.only_for(path, ("launch",), "scripts with a kernel", why)
+        checks.reject_keys(path, ("launch",), "scripts with a kernel", why)
     if not has_entry:
         why = "a kernel is launched through the driver: its library has no CUDA runtime"
-        checks.only_for(path, ("cudart",), "scripts with an entry", why)
+        checks.reject_keys(path, ("cudart",), "scripts with an entry", why)
     if has_kernel and not has_entry:
-        _no_cpp_name_on_cpu(checks, path, name, script)
-        _geometry(checks, path, name, script)
+        _check_cpu_names(checks, path, name, script)
+        _check_geometry(checks, path, name, script)
 
 
-def _no_cpp_name_on_cpu(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
+def _check_cpu_names(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     kernel = script.kernel or ""
-    cpu = [each for each in checks.known_targets(name) if checks.manifest.targets[each].is_cpu]
+    cpu = [each for each in checks.list_known_targets(name) if checks.manifest.targets[each].is_cpu]
     if cpu and (":" in kernel or "<" in kernel):
-        checks.error(
+        checks.add_error(
             f'target "{cpu[0]}" calls a function by its C name, and this is a C++ one',
-            checks.document.value(*path, "kernel"),
+            checks.document.locate_value(*path, "kernel"),
             'declare it extern "C", or say which targets it is for: targets = […]',
         )
 
 
-def _geometry(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
+def _check_geometry(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     """Report GPU kernels without a grid or a block."""
-    for target in checks.known_targets(name):
+    for target in checks.list_known_targets(name):
         if checks.manifest.targets[target].is_cpu:
             continue
         written = [(*path, "launch"), (*path, "override", target, "launch")]
         for key in ("grid", "block"):
-            if not any(checks.wrote(*table, key) is not None for table in written):
-                has_table = checks.wrote(*path, "launch") is not None
-                checks.error(
+            if not any(checks.value_in_file(*table, key) is not None for table in written):
+                has_table = checks.value_in_file(*path, "launch") is not None
+                checks.add_error(
                     f'script "{name}" is missing launch.{key}, which GPU targets need',
-                    checks.document.key(*path, *(["launch"] if has_table else [])),
+                    checks.document.locate_key(*path, *(["launch"] if has_table else [])),
                     f'as in:\n[script.{name}.launch]\ngrid = ["cdiv(n, 256)"]\nblock = [256]',
                 )
                 if not has_table:
                     return
 
 
-def _kernels(checks: Checks, path: Path) -> None:
+def _check_kernels(checks: Checks, path: Path) -> None:
     """Report kernels that could not be taken for scripts."""
-    place = partial(checks.document.key, *path, "kernels")
-    beside = [key for key in ("kernel", "entry", "library") if checks.wrote(*path, key) is not None]
+    place = partial(checks.document.locate_key, *path, "kernels")
+    beside = [
+        key
+        for key in ("kernel", "entry", "library")
+        if checks.value_in_file(*path, key) is not None
+    ]
     if beside:
-        checks.error(f'both "{beside[0]}" and "kernels" are set', place, "keep one of them")
-    elif not checks.keys_in(*path, "kernels"):
-        checks.error("there is no kernel in kernels", place, "as in: kernels.forward.args = { … }")
-    for kernel in checks.keys_in(*path, "kernels"):
-        if (full := f"{path[1]}.{kernel}") in checks.keys_in("script"):
-            where = partial(checks.document.key, *path, "kernels", kernel)
-            checks.error(f'there is a script "{full}" already', where, "rename one of them")
+        checks.add_error(f'both "{beside[0]}" and "kernels" are set', place, "keep one of them")
+    elif not checks.list_keys(*path, "kernels"):
+        checks.add_error(
+            "there is no kernel in kernels", place, "as in: kernels.forward.args = { … }"
+        )
+    for kernel in checks.list_keys(*path, "kernels"):
+        if (full := f"{path[1]}.{kernel}") in checks.list_keys("script"):
+            where = partial(checks.document.locate_key, *path, "kernels", kernel)
+            checks.add_error(f'there is a script "{full}" already', where, "rename one of them")
 
 
-def _group(checks: Checks, path: Path, script: ScriptSection, group: tuple[str, ...]) -> None:
-    if checks.wrote(*path, "kernel") is None:
+def _check_group(checks: Checks, path: Path, script: ScriptSection, group: tuple[str, ...]) -> None:
+    if checks.value_in_file(*path, "kernel") is None:
         why = "host functions and objects are compiled separately"
-        checks.only_for(path, ("group",), "scripts with a kernel", why)
+        checks.reject_keys(path, ("group",), "scripts with a kernel", why)
     known = {
         name
         for section in ("params", "space")
         for table in ((), *(("override", target) for target in script.override))
-        for name in checks.names_in(*path, *table, section)
+        for name in checks.list_names(*path, *table, section)
     }
     if script.space_file is not None:
         known.update(group)
     hint = "group names parameters of space or params"
-    _listed(checks, (*path, "group"), group, sorted(known), "parameter", hint)
+    _check_listed_names(checks, (*path, "group"), group, sorted(known), "parameter", hint)
 
 
 def check_toolchain(checks: Checks, path: Path, name: str | None) -> None:
     """Check that a toolchain is declared where it is asked for."""
-    known = checks.keys_in(*NAMED)
+    known = checks.list_keys(*NAMED)
     if name is not None and name not in known:
-        checks.error(
+        checks.add_error(
             f'unknown toolchain "{name}"',
-            partial(checks.document.value, *path, "toolchain"),
+            partial(checks.document.locate_value, *path, "toolchain"),
             did_you_mean(name, known) or f"a toolchain is declared as [toolchain.named.{name}]",
         )
 
@@ -267,7 +277,7 @@ def check_flags(checks: Checks) -> None:
     check_flag_list(checks, ("build", "flags"), checks.manifest.build.flags, unsafe)
     for name, target in targets.items():
         check_flag_list(checks, ("target", name, "flags"), target.flags, unsafe, target.is_cpu)
-    for path, _, script in checks.scripts():
+    for path, _, script in checks.list_scripts():
         allowed = unsafe or script.unsafe_flags
         check_flag_list(checks, (*path, "flags"), script.flags, allowed)
         for name, override in script.override.items():
@@ -285,17 +295,19 @@ def check_flag_list(
         _valued(checks, path, flags)
         return
     for number, message, hint in flag_problems(flags, unsafe=unsafe, cpu=cpu):
-        checks.error(message, partial(checks.document.value, *path, number), hint)
+        checks.add_error(message, partial(checks.document.locate_value, *path, number), hint)
 
 
 def _valued(checks: Checks, path: Path, flags: Sequence[str]) -> None:
     """Check the expressions in flags; what the flags become is checked of each program."""
     for number, flag in enumerate(flags):
         try:
-            for source in in_place(flag):
-                expression(source)
+            for source in list_expressions(flag):
+                parse_cached(source)
         except ExprError as error:
-            checks.error(error.message, checks.document.inside((*path, number), error.column))
+            checks.add_error(
+                error.message, checks.document.locate_inside((*path, number), error.column)
+            )
 
 
 def flag_problems(
@@ -308,7 +320,7 @@ def flag_problems(
         words = _shell_words(flag)
         if len(words) > 1:
             message = "one argument per item: this is a shell string"
-            yield number, message, f"write {', '.join(toml_text(word) for word in words)}"
+            yield number, message, f"write {', '.join(format_toml(word) for word in words)}"
         elif passed_on and "-march=" in flag:
             yield number, f'"{flag}" is set by tilusbuild', _MARCH
         elif not passed_on and (hint := owned(flag)):

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.manifest.scanner import Locations, Path, Span, locate, toml
+from tilusbuild.manifest.scanner import Locations, Path, TextSpan, import_toml, locate_keys
 from tilusbuild.runtime.regular import NotAFileError, open_file
 from tilusbuild.runtime.where import MAX_MANIFEST
 
@@ -31,7 +31,7 @@ class Document:
 
     def __init__(self, path: str, text: str) -> None:
         self.path = os.path.abspath(path)
-        self.shown = shown_path(path)
+        self.shown = shorten_path(path)
         self.text = text
 
     # Each is made on first use: for a manifest without mistakes few places are needed, and of one
@@ -40,7 +40,7 @@ class Document:
     @cached_property
     def data(self) -> dict[str, Any]:
         """The values. Raises `ValueError` of a text that is not TOML."""
-        values: dict[str, Any] = toml().loads(self.text)
+        values: dict[str, Any] = import_toml().loads(self.text)
         return values
 
     @cached_property
@@ -56,57 +56,57 @@ class Document:
     def locations(self) -> Locations:
         """Where everything is written: of a script that stands for a kernel, in the kernel's table,
         else in its script's."""
-        found = locate(self.text)
+        found = locate_keys(self.text)
         for spans in (found.keys, found.values):
-            _add_kernels(spans, kernels_in(found.keys))
+            _add_kernels(spans, find_kernel_tables(found.keys))
         return found
 
     @cached_property
     def kernels(self) -> dict[str, tuple[str, str]]:
         """The scripts that stand for a kernel: the name of the script that has it, and its own."""
-        return kernels_in(self.locations.keys)
+        return find_kernel_tables(self.locations.keys)
 
-    def key(self, *path: str | int) -> Place:
+    def locate_key(self, *path: str | int) -> Place:
         """Return where a key, or an array's item, is written. The nearest table when absent."""
-        return self._place(self.locations.keys, path)
+        return self._locate_path(self.locations.keys, path)
 
-    def value(self, *path: str | int) -> Place:
+    def locate_value(self, *path: str | int) -> Place:
         """Return where a value is written. The nearest table when absent."""
-        return self._place(self.locations.values, path)
+        return self._locate_path(self.locations.values, path)
 
-    def inside(
+    def locate_inside(
         self, path: Path, column: int | None, width: int = 1, of: str | None = None
     ) -> Place:
         """Return a position within a string value; `column` counts its characters from 1, or those
         of `of`, which ends with it."""
-        span = self.locations.values.get(self.written(path))
+        span = self.locations.values.get(self.find_longest_path(path))
         if column is None or span is None or self.text[span[0]] not in "\"'":
-            return self.value(*path)
+            return self.locate_value(*path)
         raw = self.text[span[0] : span[1]]
         if raw[0] == '"' and "\\" in raw:
-            return self.value(*path)  # an escape is shorter than it is written
+            return self.locate_value(*path)  # an escape is shorter than it is written
         fence = raw[:3] if raw[:3] in ('"""', "'''") and len(raw) >= 6 else raw[:1]
         start = len(fence) + (len(fence) == 3 and raw[3] == "\n")
         content = raw[start : -len(fence)]
         index = max(0, column - 1 - (0 if of is None else len(of) - len(content)))
         at = span[0] + start + min(index, len(content))
-        return self.at((at, at + max(1, min(width, len(content) - index))))
+        return self.locate_span((at, at + max(1, min(width, len(content) - index))))
 
-    def at(self, span: Span) -> Place:
+    def locate_span(self, span: TextSpan) -> Place:
         """Return a span as a place; a span of several lines ends, for showing, with its first."""
-        line, column, text = self._line(span[0])
+        line, column, text = self._find_line(span[0])
         width = min(span[1] - span[0], len(text) - column + 1)
         return Place(self.shown, line, column, text, max(1, width))
 
-    def _line(self, offset: int) -> tuple[int, int, str]:
+    def _find_line(self, offset: int) -> tuple[int, int, str]:
         line = bisect.bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1, self.lines[line - 1]
 
-    def _place(self, spans: dict[Path, Span], path: Path) -> Place:
-        span = spans.get(self.written(path))
-        return self.at(span) if span else Place(self.shown)
+    def _locate_path(self, spans: dict[Path, TextSpan], path: Path) -> Place:
+        span = spans.get(self.find_longest_path(path))
+        return self.locate_span(span) if span else Place(self.shown)
 
-    def written(self, path: Path) -> Path:
+    def find_longest_path(self, path: Path) -> Path:
         """Return the longest part of `path` that is in the text, over shorthands."""
         keys = self.locations.keys
         written: Path = ()
@@ -118,13 +118,13 @@ class Document:
         return written
 
 
-def kernels_in(keys: Iterable[Path]) -> dict[str, tuple[str, str]]:
+def find_kernel_tables(keys: Iterable[Path]) -> dict[str, tuple[str, str]]:
     """Return the kernels of scripts, by the name of what stands for each."""
     named = (path for path in keys if path[:1] == ("script",) and path[2:3] == ("kernels",))
     return {f"{path[1]}.{path[3]}": (str(path[1]), str(path[3])) for path in named if len(path) > 3}
 
 
-def _add_kernels(spans: dict[Path, Span], kernels: Mapping[str, tuple[str, str]]) -> None:
+def _add_kernels(spans: dict[Path, TextSpan], kernels: Mapping[str, tuple[str, str]]) -> None:
     for path, span in list(spans.items()) if kernels else ():
         for full, (name, kernel) in kernels.items():
             if path[:2] != ("script", name):
@@ -135,7 +135,7 @@ def _add_kernels(spans: dict[Path, Span], kernels: Mapping[str, tuple[str, str]]
                 spans.setdefault(("script", full, *path[2:]), span)
 
 
-def shown_path(path: str) -> str:
+def shorten_path(path: str) -> str:
     """Return a path as messages spell it: relative when it lies below the working directory."""
     try:
         relative = os.path.relpath(path)
@@ -146,11 +146,11 @@ def shown_path(path: str) -> str:
 
 def read_document(path: str) -> Document:
     """Read a TOML file. Raises `InputError` with one diagnostic."""
-    text = read_text(path)
+    text = read_manifest_text(path)
     if not text.strip():
         raise input_error(
             "the manifest is empty",
-            place=Place(shown_path(path)),
+            place=Place(shorten_path(path)),
             hint="the least is: edition = 1, and a [script.NAME] with its template and launch; "
             "`tilusbuild init` makes a project to start from",
         )
@@ -158,22 +158,22 @@ def read_document(path: str) -> Document:
     try:
         document.data  # noqa: B018 - what is wrong with the text is said here
         return document
-    except toml().TOMLDecodeError as error:
-        raise InputError(_syntax(document, str(error))) from None
+    except import_toml().TOMLDecodeError as error:
+        raise InputError(_explain_syntax_error(document, str(error))) from None
     except ValueError:
         # Python reads no integers of more digits than that; `tomllib` lets its error through.
         raise input_error(
-            "an integer has thousands of digits", place=Place(shown_path(path))
+            "an integer has thousands of digits", place=Place(shorten_path(path))
         ) from None
 
 
-def read_text(path: str) -> str:
+def read_manifest_text(path: str) -> str:
     """Return the text of a TOML file with line ends `\\n`. Raises `InputError`."""
-    return _text(path, _bytes(path)).replace("\r\n", "\n")
+    return _decode_text(path, _read_bytes(path)).replace("\r\n", "\n")
 
 
-def _bytes(path: str) -> bytes:
-    place = Place(shown_path(path))
+def _read_bytes(path: str) -> bytes:
+    place = Place(shorten_path(path))
     try:
         if os.path.isdir(path):
             raise input_error("is a directory, not a manifest", place=place)
@@ -195,7 +195,7 @@ def _bytes(path: str) -> bytes:
     return data
 
 
-def _text(path: str, data: bytes) -> str:
+def _decode_text(path: str, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -205,19 +205,19 @@ def _text(path: str, data: bytes) -> str:
         before = data[start : error.start].decode("utf-8", "replace")
         raise input_error(
             f"not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
-            place=Place(shown_path(path), line, len(before) + 1, text),
+            place=Place(shorten_path(path), line, len(before) + 1, text),
             hint="save it as UTF-8",
         ) from None
 
 
-def _syntax(document: Document, message: str) -> Diagnostic:
+def _explain_syntax_error(document: Document, message: str) -> Diagnostic:
     repeated = document.locations.repeated
     if repeated and ("overwrite" in message or "twice" in message):
         path, first, again = repeated
         name = ".".join(str(part) for part in path)
-        line = document.at(first).line
+        line = document.locate_span(first).line
         return Diagnostic(
-            f'"{name}" is set twice', document.at(again), f"it is first set in line {line}"
+            f'"{name}" is set twice', document.locate_span(again), f"it is first set in line {line}"
         )
     match = _TOML_PLACE.search(message)
     reason = message[: match.start()] if match else message
@@ -228,11 +228,11 @@ def _syntax(document: Document, message: str) -> Diagnostic:
         line, text = max(enumerate(document.lines, 1), key=lambda pair: pair[0] * bool(pair[1]))
         column = len(text) + 1
     place = Place(document.shown, line, column, text)
-    reason = re.sub(r"\(('[^()]*')\)", _dotted, reason)
+    reason = re.sub(r"\(('[^()]*')\)", _dot_keys, reason)
     # A line end prints as an escape in the message, and means an end that came too early.
     reason = "the line ends too early" if reason == "Illegal character '\\n'" else reason
-    hint = _syntax_hint(text, column)
-    if _in_inline_table(document.lines, line, column):
+    hint = _suggest_syntax(text, column)
+    if _is_in_inline_table(document.lines, line, column):
         reason, hint = "the line ends inside of { … }", _INLINE
     return Diagnostic(f"not TOML: {reason[:1].lower()}{reason[1:]}", place, hint)
 
@@ -244,7 +244,7 @@ _INLINE = (
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|#.*")
 
 
-def _in_inline_table(lines: Sequence[str], line: int, column: int) -> bool:
+def _is_in_inline_table(lines: Sequence[str], line: int, column: int) -> bool:
     """Return whether a place is behind the end of a line that an inline table began in."""
     depth, rest = 0, lines[line - 1][column - 1 :].strip()
     for number in range(line - 1, max(-1, line - 200), -1):
@@ -260,12 +260,12 @@ def _in_inline_table(lines: Sequence[str], line: int, column: int) -> bool:
     return False
 
 
-def _dotted(names: re.Match[str]) -> str:
+def _dot_keys(names: re.Match[str]) -> str:
     """Python's spelling of a path of keys as TOML's."""
     return '"' + ".".join(re.findall(r"'([^']*)'", names.group())) + '"'
 
 
-def _syntax_hint(text: str, column: int) -> str | None:
+def _suggest_syntax(text: str, column: int) -> str | None:
     """Return what a person probably meant where TOML has no such value."""
     rest = text[column - 1 :]
     if not rest and text.count('"') % 2:

@@ -87,11 +87,11 @@ class LinkScript(ScriptSection, frozen=True, kw_only=True):
         return self.owner.kind
 
 
-def scripts_of(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, ScriptSection]:
+def make_scripts(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, ScriptSection]:
     """Return the scripts that libraries stand for, by name, sources before what links them."""
     found: dict[str, ScriptSection] = {}
     for name, library in libraries.items():
-        files = files_of(root, library.sources)
+        files = list_files(root, library.sources)
         whole = name if library.library is None else library.library
         if files:
             found[name + SOURCES] = SourcesScript(
@@ -113,29 +113,29 @@ def scripts_of(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, 
                 template="",
                 description=library.description,
                 owner=library,
-                libs=files_of(root, library.objects),
+                libs=list_files(root, library.objects),
             )
     return found
 
 
-def files_matching(root: str, pattern: str) -> tuple[str, ...]:
+def match_files(root: str, pattern: str) -> tuple[str, ...]:
     """Return the files that a pattern matches, sorted, relative to `root`. Raises
     `PatternTooWideError`."""
     found = matching(root, pattern).names
     return tuple(name for name in found if os.path.isfile(os.path.join(root, name)))
 
 
-def files_of(root: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
+def list_files(root: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Return the files that patterns match, each once, in the patterns' order; none of one that is
     too wide, which is a mistake of its own (`check_libraries`)."""
     found: dict[str, None] = {}
     for pattern in patterns:
         with suppress(PatternTooWideError):
-            found.update(dict.fromkeys(map(os.path.normpath, files_matching(root, pattern))))
+            found.update(dict.fromkeys(map(os.path.normpath, match_files(root, pattern))))
     return tuple(found)
 
 
-def searched(root: str, library: "LibrarySection") -> Iterator[str]:
+def list_searched_directories(root: str, library: "LibrarySection") -> Iterator[str]:
     """Yield the directories in which a new file could match a pattern, by path."""
     for pattern in (*library.sources, *library.objects):
         with suppress(PatternTooWideError):

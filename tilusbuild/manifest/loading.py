@@ -24,20 +24,20 @@ from tilusbuild.manifest.check_libraries import check_libraries
 from tilusbuild.manifest.check_names import check_names
 from tilusbuild.manifest.check_space import check_space
 from tilusbuild.manifest.check_targets import NAMED, check_flags, check_targets
-from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, too_many
-from tilusbuild.manifest.document import Document, read_document, shown_path
+from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, too_many_error
+from tilusbuild.manifest.document import Document, read_document, shorten_path
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.manifest.reading import fill
+from tilusbuild.manifest.reading import fill_from_templates
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import KernelSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, REMOTE_SECRETS, WHERE_SECRETS_ARE
 from tilusbuild.manifest.shape import (
     example_at,
-    header,
+    format_header,
+    list_tables,
     table_at,
-    tables,
 )
-from tilusbuild.manifest.table import Fault, checked, keys_of, kind_of, toml_text
+from tilusbuild.manifest.table import ValueFault, check_table, describe_kind, format_toml, list_keys
 
 _ALIKE = 0.8
 """The likeness from which on a key of another table is meant: most are short, and alike."""
@@ -53,19 +53,19 @@ _CHECKS = (
 )
 
 
-def load(path: str | os.PathLike[str]) -> Manifest:
+def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Return the checked manifest. Raises `InputError` with every mistake, in order."""
     try:
-        return _load(os.fspath(path))
+        return _load_checked(os.fspath(path))
     except RecursionError:
-        raise input_error("nested too deeply", place=Place(shown_path(os.fspath(path)))) from None
+        raise input_error("nested too deeply", place=Place(shorten_path(os.fspath(path)))) from None
 
 
-def _load(path: str) -> Manifest:
+def _load_checked(path: str) -> Manifest:
     document = read_document(path)
-    spread(document)
-    read, unread = fill(document)
-    manifest, diagnostics = structured(document)
+    expand_kernels(document)
+    read, unread = fill_from_templates(document)
+    manifest, diagnostics = validate_structure(document)
     diagnostics += unread
     looked_for = set(read.sightings)
     if manifest is not None:
@@ -75,17 +75,17 @@ def _load(path: str) -> Manifest:
             for check in (check_files,) if unread else _CHECKS:
                 check(checks)
         diagnostics += checks.diagnostics
-        looked_for |= checks.looked_for | manifest.searched
+        looked_for |= checks.looked_for | manifest.searched_directories
     if diagnostics or manifest is None:
-        raise InputError(*sorted(diagnostics, key=_position), looked_for=looked_for)
-    return manifest.replaced(_reading=read).with_libraries()
+        raise InputError(*sorted(diagnostics, key=_position_of), looked_for=looked_for)
+    return manifest.replace_values(_reading=read).with_libraries()
 
 
 _ALONE = ("kernel", "entry", "library")
 """What a script with kernels cannot have beside them."""
 
 
-def spread(document: Document) -> None:
+def expand_kernels(document: Document) -> None:
     """Put the scripts that kernels stand for in place of their script, before anything is checked:
     the rest of the builder knows scripts only. What is not a table of kernels stays as it is, for
     the checks to report; what is wrong with a kernel's script is reported where it is written, in
@@ -98,7 +98,7 @@ def spread(document: Document) -> None:
         kernels = script.get("kernels") if isinstance(script, dict) else None
         if (
             kernels is None
-            or not _is_right(script, kernels)
+            or not _has_kernel_tables(script, kernels)
             or any(f"{name}.{kernel}" in scripts for kernel in kernels)
         ):
             found[name] = script
@@ -109,7 +109,7 @@ def spread(document: Document) -> None:
     document.data["script"] = found
 
 
-def _is_right(script: dict[str, Any], kernels: Any) -> bool:
+def _has_kernel_tables(script: dict[str, Any], kernels: Any) -> bool:
     known = KernelSection.fields_by_key().keys()
     return (
         isinstance(kernels, dict)
@@ -119,7 +119,7 @@ def _is_right(script: dict[str, Any], kernels: Any) -> bool:
     )
 
 
-def _position(diagnostic: Diagnostic) -> tuple[int, int]:
+def _position_of(diagnostic: Diagnostic) -> tuple[int, int]:
     place = diagnostic.place
     return (place.line or 0, place.column or 0) if place else (0, 0)
 
@@ -146,46 +146,48 @@ _PLACEHOLDERS: Mapping[Path, Any] = {
 _ROUNDS = 8
 
 
-def structured(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
+def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
     """Return the manifest, or what is left of it without its mistakes; None when nothing is."""
     diagnostics: list[Diagnostic] = []
     data: dict[str, Any] = copy.deepcopy(document.data)
     for round_number in range(_ROUNDS):
-        validated = _validated(data)
+        validated = _validate_tables(data)
         if isinstance(validated, Manifest):
-            return validated.replaced(_document=document), diagnostics
+            return validated.replace_values(_document=document), diagnostics
         if round_number == 0:
-            causes = _causes(validated)
-            diagnostics = [_diagnostic(document, each) for each in causes[:MAX_MISTAKES]]
+            causes = _drop_consequences(validated)
+            diagnostics = [_make_diagnostic(document, each) for each in causes[:MAX_MISTAKES]]
             if len(causes) > MAX_MISTAKES:
-                return None, [*diagnostics, too_many(document, len(causes) - MAX_MISTAKES)]
+                return None, [*diagnostics, too_many_error(document, len(causes) - MAX_MISTAKES)]
         for detail in validated:
-            _cut(data, _existing(data, detail), missing=detail["type"] == "missing")
+            _remove_mistake(
+                data, _find_existing_path(data, detail), missing=detail["type"] == "missing"
+            )
     return None, diagnostics
 
 
-def _validated(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
+def _validate_tables(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
     try:
-        return checked(Manifest, _frozen(data))
+        return check_table(Manifest, _freeze_arrays(data))
     except ValidationError as error:
         return error.errors(include_url=False)
 
 
-def _causes(details: list[ErrorDetails]) -> list[ErrorDetails]:
+def _drop_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
     """Less those that only follow from others: an array is too short once bad items are gone."""
     wrong_items = {detail["loc"][:-1] for detail in details}
     return [d for d in details if d["type"] != "too_short" or d["loc"] not in wrong_items]
 
 
-def _frozen(value: Any) -> Any:
+def _freeze_arrays(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_frozen(item) for item in value)
+        return tuple(_freeze_arrays(item) for item in value)
     if isinstance(value, dict):
-        return {key: _frozen(item) for key, item in value.items()}
+        return {key: _freeze_arrays(item) for key, item in value.items()}
     return value
 
 
-def _existing(data: dict[str, Any], detail: ErrorDetails) -> Path:
+def _find_existing_path(data: dict[str, Any], detail: ErrorDetails) -> Path:
     """Return the keys of an error's path that are in the data, down to the first array."""
     path: Path = ()
     at: Any = data
@@ -197,7 +199,7 @@ def _existing(data: dict[str, Any], detail: ErrorDetails) -> Path:
     return path
 
 
-def _cut(data: dict[str, Any], path: Path, *, missing: bool) -> None:
+def _remove_mistake(data: dict[str, Any], path: Path, *, missing: bool) -> None:
     """Take out what is at `path`, or put in something harmless where it is required."""
     if missing and path in ((), ("project",)):
         for needed, value in _PLACEHOLDERS.items():
@@ -218,25 +220,25 @@ def _cut(data: dict[str, Any], path: Path, *, missing: bool) -> None:
         at.pop(str(path[-1]), None)
 
 
-def _diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
+def _make_diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
     path: Path = tuple(detail["loc"])
     kind = detail["type"]
     if kind == "extra_forbidden":
-        return _unknown_key(document, path, detail["input"])
+        return _explain_unknown_key(document, path, detail["input"])
     if kind == "missing":
-        return _missing_key(document, path)
+        return _explain_missing_key(document, path)
     if path == ("edition",):
         return Diagnostic(
-            f"edition {toml_text(detail['input'])} is not supported",
-            document.value("edition"),
+            f"edition {format_toml(detail['input'])} is not supported",
+            document.locate_value("edition"),
             "this tilusbuild reads edition = 1",
         )
-    written = document.written(path)
-    message, hint = _words(detail, written)
-    return Diagnostic(f"{_called(written)} {message}", document.value(*path), hint)
+    written = document.find_longest_path(path)
+    message, hint = _explain_error(detail, written)
+    return Diagnostic(f"{_quote_key(written)} {message}", document.locate_value(*path), hint)
 
 
-def _called(path: Path) -> str:
+def _quote_key(path: Path) -> str:
     """Return the key that an error is about, in quotes; of an array's item, the array's."""
     name = next((part for part in reversed(path) if isinstance(part, str)), "the manifest")
     if path and isinstance(path[-1], int):
@@ -244,47 +246,49 @@ def _called(path: Path) -> str:
     return f'"{name}"'
 
 
-def _words(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
+def _explain_error(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
     kind, given = detail["type"], detail["input"]
     context = detail.get("ctx", {})
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
     example = example_at(path)
     hint = f"as in: {example}" if example else None
     if kind == "value_error":
-        error: Fault = context["error"]
+        error: ValueFault = context["error"]
         return error.message, error.hint or hint
     if kind in _KINDS:
-        return f"must be {_KINDS[kind]}, not {kind_of(given)}", _kind_hint(kind, given, key) or hint
+        return f"must be {_KINDS[kind]}, not {describe_kind(given)}", _suggest_kind(
+            kind, given, key
+        ) or hint
     if kind in _LIMITS:
         limit, words = _LIMITS[kind]
-        return f"{words} {context[limit]:g}, not {toml_text(given)}", None
+        return f"{words} {context[limit]:g}, not {format_toml(given)}", None
     if kind == "literal_error":
-        hint = did_you_mean(given, _choices(context)) if isinstance(given, str) else None
+        hint = did_you_mean(given, _list_choices(context)) if isinstance(given, str) else None
         return f"must be {context['expected'].replace(chr(39), chr(34))}", hint
     if kind == "string_pattern_mismatch":
-        return f"cannot be {toml_text(given)}", hint
+        return f"cannot be {format_toml(given)}", hint
     if kind == "too_short":
-        return f"needs at least {_counted(context['min_length'])}", hint
+        return f"needs at least {_count_items(context['min_length'])}", hint
     if kind == "too_long":
-        return f"takes at most {_counted(context['max_length'])}", hint
+        return f"takes at most {_count_items(context['max_length'])}", hint
     if kind == "missing_positional_only_argument":
         return "is missing an item", hint
     return f"is wrong: {detail['msg']}", hint
 
 
-def _counted(number: int) -> str:
+def _count_items(number: int) -> str:
     return "1 item" if number == 1 else f"{number} items"
 
 
-def _choices(context: Mapping[str, Any]) -> list[str]:
+def _list_choices(context: Mapping[str, Any]) -> list[str]:
     return [word.strip(" '") for word in context["expected"].replace(" or ", ",").split(",")]
 
 
-def _kind_hint(kind: str, given: Any, key: str) -> str | None:
+def _suggest_kind(kind: str, given: Any, key: str) -> str | None:
     """Return what the user probably meant, where the given value shows it."""
     if kind == "tuple_type" and isinstance(given, str):
         words = given.split() if key in ("flags", "launcher") else [given]
-        return f"write {key} = {toml_text(words)}"
+        return f"write {key} = {format_toml(words)}"
     if kind == "bool_type" and given in ("true", "false", 0, 1):
         truth = "true" if given in ("true", 1) else "false"
         return f"write {key} = {truth}"
@@ -295,53 +299,53 @@ def _kind_hint(kind: str, given: Any, key: str) -> str | None:
     return None
 
 
-def _missing_key(document: Document, path: Path) -> Diagnostic:
+def _explain_missing_key(document: Document, path: Path) -> Diagnostic:
     *table, key = path
     example = example_at(path)
     if key == "edition":
         example = "edition = 1"
-    subject = header(tuple(table)) if table else "the manifest"
+    subject = format_header(tuple(table)) if table else "the manifest"
     if table and isinstance(table[-1], int):
-        subject = _called(tuple(table))
+        subject = _quote_key(tuple(table))
     return Diagnostic(
         f'{subject} is missing "{key}"',
-        document.key(*table),
+        document.locate_key(*table),
         f"as in: {example}" if example else None,
     )
 
 
-def _unknown_key(document: Document, path: Path, value: object) -> Diagnostic:
+def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagnostic:
     *outer, last = path
     key = str(last)
     if outer == ["remote"] and key in REMOTE_SECRETS:
-        place = document.key(*path)._replace(text=None)  # it may be one
+        place = document.locate_key(*path)._replace(text=None)  # it may be one
         variable = REMOTE_PREFIX + key.upper().replace("-", "_")
         where = f"[remote] of {WHERE_SECRETS_ARE} has it, or {variable}"
         return Diagnostic(f'a manifest cannot hold "{key}"', place, where)
     table = table_at(tuple(outer))
-    here = list(keys_of(table)) if table else []
+    here = list(list_keys(table)) if table else []
     hint = did_you_mean(key, here, likeness=_ALIKE, max_listed=0)
-    hint = hint or _elsewhere(key) or did_you_mean(key, here)
+    hint = hint or _suggest_elsewhere(key) or did_you_mean(key, here)
     if (*outer,) == NAMED[:1] and isinstance(value, Mapping):
-        hint = f"another toolchain is declared as {header((*NAMED, key))}"
-    where = f"in {header(tuple(outer))}" if outer else "at the top level"
-    return Diagnostic(f'unknown key "{key}" {where}', document.key(*path), hint)
+        hint = f"another toolchain is declared as {format_header((*NAMED, key))}"
+    where = f"in {format_header(tuple(outer))}" if outer else "at the top level"
+    return Diagnostic(f'unknown key "{key}" {where}', document.locate_key(*path), hint)
 
 
-def _homes(key: str) -> list[str]:
+def _find_tables_with(key: str) -> list[str]:
     return [
-        header(path)
-        for path, table in tables().items()
-        if key in keys_of(table) and not {"override", "kernels", "named", 0} & {*path}
+        format_header(path)
+        for path, table in list_tables().items()
+        if key in list_keys(table) and not {"override", "kernels", "named", 0} & {*path}
     ]
 
 
-def _elsewhere(key: str) -> str | None:
-    homes = _homes(key)
+def _suggest_elsewhere(key: str) -> str | None:
+    homes = _find_tables_with(key)
     if homes and len(homes) <= 4:
         return f'"{key}" is a key of {" and ".join(homes)}'
-    words = {word for table in tables().values() for word in keys_of(table)}
+    words = {word for table in list_tables().values() for word in list_keys(table)}
     near = nearest_word(key, sorted(words), _ALIKE)
-    if homes or near is None or not (owners := _homes(near)):
+    if homes or near is None or not (owners := _find_tables_with(near)):
         return None
     return f'did you mean "{near}" of {" and ".join(owners)}?'

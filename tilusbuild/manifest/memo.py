@@ -22,7 +22,7 @@ from tilusbuild import noop
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.check_files import check_files
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.document import Document, read_text
+from tilusbuild.manifest.document import Document, read_manifest_text
 from tilusbuild.manifest.model import NO_DOCUMENT, Manifest
 from tilusbuild.manifest.reading import A_MINUTE
 from tilusbuild.manifest.script import ScriptSection
@@ -38,20 +38,20 @@ _Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]
 """What it is of, the stamps of our own code, and the manifest."""
 
 
-def recalled(path: str, environment: Mapping[str, str]) -> Manifest | None:
+def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | None:
     """Return the manifest at a path as `load` would, where that is remembered; else None."""
-    file = _file(path, environment)
+    file = _memo_path(path, environment)
     body = None if file is None or not _is_own(file) else _ENVELOPE.read(file)
     if body is None:
         return None
     try:
-        text = read_text(path)
+        text = read_manifest_text(path)
         of, code, raw = json.decode(body, type=_Memo)
         ours = all(list(stamp_of(file)) == stamp for file, *stamp in code)
-        if of != _key(path, text) or not ours:
+        if of != _memo_key(path, text) or not ours:
             return None
         manifest = json.decode(raw, type=Manifest)
-        return _checked(Document(path, text), manifest)
+        return _check_files_again(Document(path, text), manifest)
     except (InputError, ValueError, RecursionError):
         return None
 
@@ -60,9 +60,9 @@ def reread(manifest: Manifest) -> Manifest | None:
     """Return a manifest as `load` would now, where its text and what it was completed from are what
     they were, and its files pass the checks; else None."""
     try:
-        text = read_text(manifest.path)
+        text = read_manifest_text(manifest.path)
         same = text == manifest._document.text
-        return _checked(manifest._document, _bare(manifest)) if same else None
+        return _check_files_again(manifest._document, _bare(manifest)) if same else None
     except InputError:
         return None
 
@@ -70,14 +70,14 @@ def reread(manifest: Manifest) -> Manifest | None:
 def _bare(manifest: Manifest) -> Manifest:
     """Return a manifest without what follows from its text and the command line."""
     scripts = {name: own for name, own in manifest.scripts.items() if type(own) is ScriptSection}
-    return manifest.replaced(scripts=scripts, _last_flags=())
+    return manifest.replace_values(scripts=scripts, _last_flags=())
 
 
-def _checked(document: Document, manifest: Manifest) -> Manifest | None:
-    reading = manifest.reading.again()
+def _check_files_again(document: Document, manifest: Manifest) -> Manifest | None:
+    reading = manifest.reading.reread()
     if reading is None:
         return None
-    manifest = manifest.replaced(_document=document, _reading=reading)
+    manifest = manifest.replace_values(_document=document, _reading=reading)
     checks = Checks(document, manifest)
     check_files(checks)
     if manifest.libraries:
@@ -87,19 +87,19 @@ def _checked(document: Document, manifest: Manifest) -> Manifest | None:
     return None if checks.diagnostics else manifest.with_libraries()
 
 
-def remember(manifest: Manifest, environment: Mapping[str, str]) -> None:
+def remember_manifest(manifest: Manifest, environment: Mapping[str, str]) -> None:
     """Keep a manifest that was just loaded; do nothing where that is not possible."""
-    file = _file(manifest.path, environment)
-    code = _our_code()
+    file = _memo_path(manifest.path, environment)
+    code = _stamp_own_code()
     if file is None or code is None:
         return
-    of = _key(manifest.path, manifest._document.text)
-    bare = _bare(manifest).replaced(_document=NO_DOCUMENT)
+    of = _memo_key(manifest.path, manifest._document.text)
+    bare = _bare(manifest).replace_values(_document=NO_DOCUMENT)
     known: _Memo = (of, code, Raw(json.encode(bare, enc_hook=dict)))
     _ENVELOPE.write(file, json.encode(known), parents=True)
 
 
-def _file(path: str, environment: Mapping[str, str]) -> str | None:
+def _memo_path(path: str, environment: Mapping[str, str]) -> str | None:
     records = noop.directory(environment)
     if records is None:
         return None
@@ -111,11 +111,11 @@ def _is_own(file: str) -> bool:
     return status is not None and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def _key(path: str, text: str) -> list[str]:
+def _memo_key(path: str, text: str) -> list[str]:
     return [os.path.abspath(path), sha256_text(text), sys.version, _PACKAGE]
 
 
-def _our_code() -> list[list[Any]] | None:
+def _stamp_own_code() -> list[list[Any]] | None:
     """Return the stamps of all of tilusbuild that is loaded, which is all that had a part in what
     is loaded; None when some of it changed lately."""
     files = {

@@ -9,8 +9,13 @@ from msgspec import field
 from tilusbuild.errors import Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import Document
-from tilusbuild.manifest.library import SOURCES, LibrarySection, scripts_of, searched
-from tilusbuild.manifest.reading import Reading
+from tilusbuild.manifest.library import (
+    SOURCES,
+    LibrarySection,
+    list_searched_directories,
+    make_scripts,
+)
+from tilusbuild.manifest.reading import TemplateReading
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import (
     BuildSection,
@@ -21,7 +26,7 @@ from tilusbuild.manifest.sections import (
     TargetSection,
     ToolchainSection,
 )
-from tilusbuild.manifest.table import NOTHING, Entries, Key, Table, not_boolean
+from tilusbuild.manifest.table import NOTHING, Entries, Key, Table, reject_boolean
 
 NO_DOCUMENT = Document("", "")
 
@@ -29,7 +34,7 @@ NO_DOCUMENT = Document("", "")
 class Manifest(Table, frozen=True, kw_only=True):
     """A project of tuned CUDA kernels: its scripts, their tuning spaces, and what to build for."""
 
-    edition: Annotated[Literal[1], Key(before=not_boolean)]
+    edition: Annotated[Literal[1], Key(before=reject_boolean)]
     """The format of this file; 1 is the only one so far."""
     project: ProjectSection = ProjectSection(name="kernels", version="0.1.0")
     """The project's name and version. Without it: its directory's name, version 0.1.0."""
@@ -52,10 +57,10 @@ class Manifest(Table, frozen=True, kw_only=True):
     _document: Document = NO_DOCUMENT
     """What it was read from."""
     _last_flags: tuple[str, ...] = ()
-    _reading: Reading = Reading()
+    _reading: TemplateReading = TemplateReading()
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> TemplateReading:
         """What of it was not written, but read."""
         return self._reading
 
@@ -69,19 +74,19 @@ class Manifest(Table, frozen=True, kw_only=True):
         """The project's directory: absolute, and what relative paths of the manifest start from."""
         return os.path.dirname(self._document.path)
 
-    def place(self, *keys: str | int) -> Place:
+    def locate_key(self, *keys: str | int) -> Place:
         """Return where a key is written, as in `place("script", "matmul", "space", "stages")`.
 
         For an item of an array, the item. Of a path that is not in the file, its longest part that
         is.
         """
-        return self._document.key(*self._written(keys))
+        return self._document.locate_key(*self._redirect_library(keys))
 
-    def place_of_value(self, *keys: str | int) -> Place:
+    def locate_value(self, *keys: str | int) -> Place:
         """Return where a key's value is written."""
-        return self._document.value(*self._written(keys))
+        return self._document.locate_value(*self._redirect_library(keys))
 
-    def _written(self, keys: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    def _redirect_library(self, keys: tuple[str | int, ...]) -> tuple[str | int, ...]:
         """Return where keys are written of a script that a library stands for: in its table."""
         if len(keys) > 1 and keys[0] == "script" and isinstance(keys[1], str):
             library = keys[1].removesuffix(SOURCES)
@@ -93,12 +98,18 @@ class Manifest(Table, frozen=True, kw_only=True):
         """Return the manifest with the scripts that its libraries stand for among its own."""
         if not self.libraries:
             return self
-        return self.replaced(scripts={**self.scripts, **scripts_of(self.root, self.libraries)})
+        return self.replace_values(
+            scripts={**self.scripts, **make_scripts(self.root, self.libraries)}
+        )
 
     @property
-    def searched(self) -> set[str]:
+    def searched_directories(self) -> set[str]:
         """The directories in which a new file could match a pattern of a library."""
-        return {path for each in self.libraries.values() for path in searched(self.root, each)}
+        return {
+            path
+            for each in self.libraries.values()
+            for path in list_searched_directories(self.root, each)
+        }
 
     def objects_of(self, library: str) -> tuple[str, ...]:
         """Return the scripts whose programs are objects of a library, in the manifest's order."""
@@ -123,7 +134,7 @@ class Manifest(Table, frozen=True, kw_only=True):
             return ()
         return tuple(each for each, (of, _) in self._document.kernels.items() if of == name)
 
-    def written(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
+    def resolve_override(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
         """Return the path of a script's entry as the target sees it: its override's, or its own."""
         own = ("script", script, "override", target, *keys)
         return own if own in self._document.locations.keys else ("script", script, *keys)
@@ -147,7 +158,7 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     def with_last_flags(self, flags: tuple[str, ...]) -> "Manifest":
         """Return the same manifest, whose device compiler gets these after all other arguments."""
-        return self.replaced(_last_flags=(*self._last_flags, *flags))
+        return self.replace_values(_last_flags=(*self._last_flags, *flags))
 
     def defines_for(self, script: str, target: str) -> Mapping[str, str]:
         """Macros as `-DNAME=TEXT` spells them, sorted by name; `true` is 1, `false` leaves out."""
@@ -162,12 +173,12 @@ class Manifest(Table, frozen=True, kw_only=True):
             if value is not False
         }
 
-    def place_of_torch(self, script: str) -> Place | None:
+    def locate_torch(self, script: str) -> Place | None:
         """Where the library that a script is, or is an object of, asks for torch."""
         library = self.library_of(script)
         if library is None or not self.libraries[library].torch:
             return None
-        return self.place("library", library, "torch")
+        return self.locate_key("library", library, "torch")
 
     def include_dirs_for(self, script: str) -> tuple[Directory, ...]:
         """Include directories in search order: the script's, then the project's."""
@@ -207,7 +218,7 @@ class Manifest(Table, frozen=True, kw_only=True):
         """`[toolchain]`, with what the toolchain of this name says laid over it."""
         if not name:
             return self.toolchain
-        return self.toolchain.replaced(**self.toolchain.named[name].given)
+        return self.toolchain.replace_values(**self.toolchain.named[name].given)
 
     def toolchain_for(self, script: str, target: str) -> ToolchainSection:
         """What is declared of what a script is compiled with for a target."""

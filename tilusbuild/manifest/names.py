@@ -27,7 +27,7 @@ RESERVED = FUNCTIONS.keys() | {
 """Names that a template or an expression already means something by."""
 
 
-def identifier_problem(name: str) -> str | None:
+def explain_identifier(name: str) -> str | None:
     """Return why `name` cannot name a parameter, derived value or argument; or None."""
     if not IDENTIFIER.fullmatch(name):
         return "a name is made of letters, digits and _, and does not start with a digit"
@@ -40,11 +40,11 @@ def identifier_problem(name: str) -> str | None:
     return None
 
 
-def declared_names(section: str, key: str) -> tuple[str, ...]:
+def split_declared_names(section: str, key: str) -> tuple[str, ...]:
     """Return the names that a key of a section declares; only parameters are linked."""
-    return linked_names(key) if section in ("params", "space") else (key,)
+    return split_linked_names(key) if section in ("params", "space") else (key,)
 
 
-def linked_names(key: str) -> tuple[str, ...]:
+def split_linked_names(key: str) -> tuple[str, ...]:
     """Return the parameters that a key of `space` or `params` declares: `"m, n"` declares two."""
     return tuple(name.strip() for name in key.split(","))

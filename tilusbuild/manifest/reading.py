@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from tilusbuild.arch.names import DEVICES, find_local_archs
 from tilusbuild.errors import Diagnostic, Place
-from tilusbuild.manifest.document import Document, shown_path
+from tilusbuild.manifest.document import Document, shorten_path
 from tilusbuild.manifest.names import PACKAGE
-from tilusbuild.manifest.table import toml_text
+from tilusbuild.manifest.table import format_toml
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.signature.reading import (
     DeclaredKernel,
@@ -37,7 +37,7 @@ A_MINUTE = 60_000_000_000
 _NO_GPU = {"sm_80": {"arch": "sm_80", "ptx": True}}
 
 
-class Reading(Struct, frozen=True):
+class TemplateReading(Struct, frozen=True):
     """What was read for a manifest."""
 
     notes: tuple[str, ...] = ()
@@ -49,39 +49,42 @@ class Reading(Struct, frozen=True):
     began: int = 0
     """By `time.time_ns`."""
 
-    def again(self) -> Reading | None:
+    def reread(self) -> TemplateReading | None:
         """Return the same, as far as it may be another read again; None where it is another."""
         began, seen = time.time_ns(), {path: sighting(path) for path in self.sightings}
         young = self.began - A_MINUTE
         for path, digest in self.found.items():
             known = self.sightings.get(path)
             is_known = known is not None and known == seen[path] and known.stamp.newest < young
-            if not is_known and (_Template(path).digest if path else _machine()) != digest:
+            if (
+                not is_known
+                and (_KernelTemplate(path).digest if path else _find_machine_archs()) != digest
+            ):
                 return None
-        return Reading(self.notes, self.found, seen, began)
+        return TemplateReading(self.notes, self.found, seen, began)
 
 
-class _Template:
+class _KernelTemplate:
     def __init__(self, path: str) -> None:
-        self.shown = shown_path(path)
+        self.shown = shorten_path(path)
         self.text = try_read_text(path, "replace") or ""  # `check_files` says what is wrong
         self.kernels = find_kernels(blank_comments(self.text, jinja=True))
         self.has_cpu = has_cpu_branch(self.text)
         said = [(each.name, each.parameters, each.problem) for each in self.kernels]
         self.digest = sha256_text(repr((said, self.has_cpu)))
 
-    def place(self, kernel: DeclaredKernel) -> Place:
+    def locate_kernel(self, kernel: DeclaredKernel) -> Place:
         before, _, _ = self.text[: kernel.start].rpartition("\n")
         start = len(before) + bool(before)
         line, text = before.count("\n") + 1 + bool(before), self.text[start:].partition("\n")[0]
         return Place(self.shown, line, kernel.start - start + 1, text, len("__global__"))
 
 
-def _machine() -> str:
+def _find_machine_archs() -> str:
     return sha256_text(repr(find_local_archs()))
 
 
-def fill(document: Document) -> tuple[Reading, list[Diagnostic]]:
+def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagnostic]]:
     """Put what can be read into a document's values. Return what it was, and what is wrong: what
     neither the manifest nor the files say for sure."""
     began, data, root = time.time_ns(), document.data, os.path.dirname(document.path)
@@ -99,18 +102,18 @@ def fill(document: Document) -> tuple[Reading, list[Diagnostic]]:
             continue
         path = os.path.join(root, file)
         seen.setdefault(path, sighting(path))
-        template = _Template(path)
+        template = _KernelTemplate(path)
         found[path], branches[name] = template.digest, template.has_cpu
         if not {"entry", "library", "kernels"} & script.keys():
-            problems += _complete(f"[script.{name}]", script, template, notes)
+            problems += _complete_script(f"[script.{name}]", script, template, notes)
     if "target" not in data and ("script" in data or "library" in data):
-        found[""] = _machine()
+        found[""] = _find_machine_archs()
         seen |= {path: sighting(path) for path in DEVICES}
-        notes.append(_targets(data, branches))
-    return Reading(tuple(notes), found, seen, began), problems
+        notes.append(_add_targets(data, branches))
+    return TemplateReading(tuple(notes), found, seen, began), problems
 
 
-def _targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
+def _add_targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
     """Add the targets: GPUs for every script, the cpu for those with a branch for it."""
     here = {arch: {"arch": arch} for arch in find_local_archs()}
     gpus: dict[str, Any] = here or _NO_GPU
@@ -124,8 +127,8 @@ def _targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
     return f"targets: {said}" + (f", cpu for {', '.join(cpu)}" if cpu else "")
 
 
-def _complete(
-    table: str, script: dict[str, Any], template: _Template, notes: list[str]
+def _complete_script(
+    table: str, script: dict[str, Any], template: _KernelTemplate, notes: list[str]
 ) -> Iterator[Diagnostic]:
     """Add the kernel and the arguments of a script that its template has. Yield what is wrong."""
     asked, args = script.get("kernel"), script.get("args") or {}
@@ -135,10 +138,10 @@ def _complete(
     every = [each for each in template.kernels if asked is None or each.plain == plain]
     if not every:
         return  # `check_targets` asks for a kernel
-    kernel, place = every[0], template.place(every[0])
+    kernel, place = every[0], template.locate_kernel(every[0])
     names = {each.name for each in kernel.parameters}
-    taken = {name for name, arg in args.items() if _is_taken(arg)}
-    short = {name for name, arg in args.items() if _type(arg)[:1] in ("", "[")}
+    taken = {name for name, arg in args.items() if _is_parameter(arg)}
+    short = {name for name, arg in args.items() if _type_of(arg)[:1] in ("", "[")}
     is_whole = bool(args) and not short and (taken >= names or not taken <= names)
     unknown = [
         each
@@ -147,7 +150,7 @@ def _complete(
     ]
     problem, hint = "" if asked and kernel.template else kernel.problem, f"write args in {table}"
     if len({(each.name, each.parameters) for each in every}) > 1:
-        lines = (f'"{each.plain}" in line {template.place(each).line}' for each in every)
+        lines = (f'"{each.plain}" in line {template.locate_kernel(each).line}' for each in every)
         problem = f"{len(every)} kernels are declared: {', '.join(lines)}"
     if unknown and not problem:
         each = unknown[0]
@@ -163,31 +166,33 @@ def _complete(
     said: dict[str, object] = {} if asked else {"kernel": kernel.name}
     script["kernel"] = asked or kernel.name
     if not is_whole:
-        read = {each.name: _argument(each, args.get(each.name)) for each in kernel.parameters}
+        read = {
+            each.name: _complete_argument(each, args.get(each.name)) for each in kernel.parameters
+        }
         script["args"] = {**read, **{each: arg for each, arg in args.items() if each not in read}}
         said |= {f"args.{each}": arg for each, arg in read.items() if arg != args.get(each)}
     if said:
         notes.append(f"{table}, from {template.shown}:{place.line}:")
-        notes += [f"  {key} = {toml_text(value)}" for key, value in said.items()]
+        notes += [f"  {key} = {format_toml(value)}" for key, value in said.items()]
 
 
-def _type(arg: object) -> str:
+def _type_of(arg: object) -> str:
     """Return the type that is written of an argument; "" for none."""
     if isinstance(arg, dict):
         return str(arg.get("type", "map" if "tensor-map" in arg else ""))
     return arg if isinstance(arg, str) else "?"
 
 
-def _is_taken(arg: object) -> bool:
+def _is_parameter(arg: object) -> bool:
     return not isinstance(arg, dict) or (arg.get("parameter", True) and not arg.get("constant"))
 
 
-def _argument(parameter: KernelParameter, written: object) -> object:
+def _complete_argument(parameter: KernelParameter, written: object) -> object:
     """Return an argument as a manifest has it: what is written, and what it leaves out."""
     own = written if isinstance(written, dict) else {} if written is None else {"type": written}
-    if _type(own)[:1] not in ("", "["):
+    if _type_of(own)[:1] not in ("", "["):
         return written
-    shape = _type(own) or ("[...]" if parameter.dtype != "void" else "")
+    shape = _type_of(own) or ("[...]" if parameter.dtype != "void" else "")
     type_ = f"{parameter.dtype}*{shape}" if parameter.is_pointer else parameter.dtype
     is_out = shape and parameter.is_pointer and not parameter.is_const and not own.get("optional")
     made = {**({"out": True} if is_out else {}), **own, "type": type_}

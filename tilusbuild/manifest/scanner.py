@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 Path = tuple[str | int, ...]
-Span = tuple[int, int]
+TextSpan = tuple[int, int]
 """First character and the one after the last."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -28,7 +28,7 @@ _BLANK_LINES = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _SCALAR = re.compile(r"[^,\]}#\n]+")
 
 
-def toml() -> ModuleType:
+def import_toml() -> ModuleType:
     """Return what reads TOML."""
     if sys.version_info >= (3, 11):
         import tomllib
@@ -44,21 +44,21 @@ class Locations(Struct):
     that has a `[header]` stands at the last name of its header, else where it was first named.
     """
 
-    keys: dict[Path, Span] = field(default_factory=dict)
-    values: dict[Path, Span] = field(default_factory=dict)
-    repeated: tuple[Path, Span, Span] | None = None
+    keys: dict[Path, TextSpan] = field(default_factory=dict)
+    values: dict[Path, TextSpan] = field(default_factory=dict)
+    repeated: tuple[Path, TextSpan, TextSpan] | None = None
     """The first key (or header) that is set twice: its path, where first, where again."""
 
 
-def locate(text: str) -> Locations:
+def locate_keys(text: str) -> Locations:
     """Return the positions in a TOML text whose line ends are `\\n`. Never raises."""
-    scanner = _Scanner(text)
+    scanner = _TomlScanner(text)
     with contextlib.suppress(ValueError, RecursionError):
-        scanner.document()
+        scanner.scan_document()
     return scanner.found
 
 
-class _Scanner:
+class _TomlScanner:
     """Raises `ValueError` where the text goes on in a way that it does not understand."""
 
     def __init__(self, text: str) -> None:
@@ -67,39 +67,39 @@ class _Scanner:
         self.found = Locations()
         self.counts: dict[Path, int] = {}
         """Tables so far in each array of tables."""
-        self.headers: dict[Path, Span] = {}
+        self.headers: dict[Path, TextSpan] = {}
 
-    def document(self) -> None:
+    def scan_document(self) -> None:
         prefix: Path = ()
         while True:
-            self.skip(_BLANK_LINES)
+            self.skip_pattern(_BLANK_LINES)
             if self.at >= len(self.text):
                 return
-            prefix = self.header() if self.peek("[") else self.pair(prefix, prefix)
+            prefix = self.scan_header() if self.is_next("[") else self.scan_pair(prefix, prefix)
 
-    def peek(self, token: str) -> bool:
+    def is_next(self, token: str) -> bool:
         return self.text.startswith(token, self.at)
 
-    def take(self, token: str) -> None:
-        if not self.peek(token):
+    def take_token(self, token: str) -> None:
+        if not self.is_next(token):
             raise ValueError
         self.at += len(token)
 
-    def skip(self, pattern: re.Pattern[str]) -> None:
+    def skip_pattern(self, pattern: re.Pattern[str]) -> None:
         match = pattern.match(self.text, self.at)
         if match:
             self.at = match.end()
 
-    def header(self) -> Path:
-        many = self.peek("[[")
-        self.take("[[" if many else "[")
-        names = self.key()
+    def scan_header(self) -> Path:
+        many = self.is_next("[[")
+        self.take_token("[[" if many else "[")
+        names = self.scan_key()
         path: Path = ()
         for name, span in names[:-1]:
             path = (*path, name)
             self.found.keys.setdefault(path, span)
             self.found.values.setdefault(path, span)
-            path = self.last(path)
+            path = self.resolve_table(path)
         name, span = names[-1]
         path = (*path, name)
         if many:
@@ -108,37 +108,37 @@ class _Scanner:
             number = self.counts[path] = self.counts.get(path, -1) + 1
             path = (*path, number)
         elif path in self.headers:
-            self.repeat(path, self.headers[path], span)
+            self.note_repeat(path, self.headers[path], span)
         self.headers[path] = span
         self.found.keys[path] = self.found.values[path] = span
-        self.take("]]" if many else "]")
+        self.take_token("]]" if many else "]")
         return path
 
-    def last(self, path: Path) -> Path:
+    def resolve_table(self, path: Path) -> Path:
         """Return the table that a header means by `path`: of an array of tables, the last."""
         return (*path, self.counts[path]) if path in self.counts else path
 
-    def key(self) -> list[tuple[str, Span]]:
+    def scan_key(self) -> list[tuple[str, TextSpan]]:
         names = []
         while True:
-            self.skip(_BLANK)
+            self.skip_pattern(_BLANK)
             start = self.at
-            if self.peek('"') or self.peek("'"):
-                self.string()
-                name = str(toml().loads(f"key = {self.text[start : self.at]}")["key"])
+            if self.is_next('"') or self.is_next("'"):
+                self.scan_string()
+                name = str(import_toml().loads(f"key = {self.text[start : self.at]}")["key"])
             else:
                 match = _BARE_KEY.match(self.text, self.at)
                 if not match:
                     raise ValueError
                 name, self.at = match.group(), match.end()
             names.append((name, (start, self.at)))
-            self.skip(_BLANK)
-            if not self.peek("."):
+            self.skip_pattern(_BLANK)
+            if not self.is_next("."):
                 return names
-            self.take(".")
+            self.take_token(".")
 
-    def pair(self, table: Path, result: Path) -> Path:
-        names = self.key()
+    def scan_pair(self, table: Path, result: Path) -> Path:
+        names = self.scan_key()
         path = table
         for name, span in names[:-1]:
             path = (*path, name)
@@ -147,25 +147,25 @@ class _Scanner:
         name, span = names[-1]
         path = (*path, name)
         if path in self.found.keys:
-            self.repeat(path, self.found.keys[path], span)
+            self.note_repeat(path, self.found.keys[path], span)
         self.found.keys[path] = span
-        self.take("=")
-        self.skip(_BLANK)
-        self.value(path)
+        self.take_token("=")
+        self.skip_pattern(_BLANK)
+        self.scan_value(path)
         return result
 
-    def repeat(self, path: Path, first: Span, again: Span) -> None:
+    def note_repeat(self, path: Path, first: TextSpan, again: TextSpan) -> None:
         if self.found.repeated is None:
             self.found.repeated = (path, first, again)
 
-    def value(self, path: Path) -> None:
+    def scan_value(self, path: Path) -> None:
         start = self.at
-        if self.peek('"') or self.peek("'"):
-            self.string()
-        elif self.peek("["):
-            self.array(path)
-        elif self.peek("{"):
-            self.inline_table(path)
+        if self.is_next('"') or self.is_next("'"):
+            self.scan_string()
+        elif self.is_next("["):
+            self.scan_array(path)
+        elif self.is_next("{"):
+            self.scan_inline_table(path)
         else:
             match = _SCALAR.match(self.text, self.at)
             if not match:
@@ -173,39 +173,39 @@ class _Scanner:
             self.at += len(match.group().rstrip(" \t"))
         self.found.values[path] = (start, self.at)
 
-    def array(self, path: Path) -> None:
-        self.take("[")
+    def scan_array(self, path: Path) -> None:
+        self.take_token("[")
         number = 0
         while True:
-            self.skip(_BLANK_LINES)
-            if self.peek("]"):
+            self.skip_pattern(_BLANK_LINES)
+            if self.is_next("]"):
                 break
             item = (*path, number)
-            self.value(item)
+            self.scan_value(item)
             self.found.keys[item] = self.found.values[item]
             number += 1
-            self.skip(_BLANK_LINES)
-            if not self.peek(","):
+            self.skip_pattern(_BLANK_LINES)
+            if not self.is_next(","):
                 break
-            self.take(",")
-        self.take("]")
+            self.take_token(",")
+        self.take_token("]")
 
-    def inline_table(self, path: Path) -> None:
-        self.take("{")
+    def scan_inline_table(self, path: Path) -> None:
+        self.take_token("{")
         while True:
-            self.skip(_BLANK_LINES)
-            if self.peek("}"):
+            self.skip_pattern(_BLANK_LINES)
+            if self.is_next("}"):
                 break
-            self.pair(path, path)
-            self.skip(_BLANK_LINES)
-            if not self.peek(","):
+            self.scan_pair(path, path)
+            self.skip_pattern(_BLANK_LINES)
+            if not self.is_next(","):
                 break
-            self.take(",")
-        self.take("}")
+            self.take_token(",")
+        self.take_token("}")
 
-    def string(self) -> None:
+    def scan_string(self) -> None:
         quote = self.text[self.at]
-        fence = quote * 3 if self.peek(quote * 3) else quote
+        fence = quote * 3 if self.is_next(quote * 3) else quote
         at = self.at + len(fence)
         while not self.text.startswith(fence, at):
             if at >= len(self.text) or (len(fence) == 1 and self.text[at] == "\n"):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import field
 
 from tilusbuild.expr import Expr, Value
-from tilusbuild.manifest.names import linked_names
+from tilusbuild.manifest.names import split_linked_names
 from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
     Arg,
@@ -20,8 +20,8 @@ from tilusbuild.manifest.script_sections import (
     RuleOrFalse,
     TemplateName,
     TuneSection,
-    argument_of,
-    expression,
+    make_argument,
+    parse_cached,
 )
 from tilusbuild.manifest.sections import DeviceCompiler, ProductKeys, Standard
 from tilusbuild.manifest.table import (
@@ -30,11 +30,11 @@ from tilusbuild.manifest.table import (
     AnyValue,
     Entries,
     ExprSource,
-    Fault,
     Key,
     Table,
     Text,
-    checked_value,
+    ValueFault,
+    check_value,
 )
 from tilusbuild.signature import Signature, join_arguments
 from tilusbuild.space.model import Parameter, Row
@@ -44,33 +44,33 @@ Form: TypeAlias = Literal["kernel", "entry", "object", "shared", "static"]
 into a library of either kind."""
 
 
-def _row(value: object) -> Value | Row:
+def _check_row(value: object) -> Value | Row:
     if isinstance(value, tuple):
-        return tuple(checked_value(item) for item in value)
-    return checked_value(value)
+        return tuple(check_value(item) for item in value)
+    return check_value(value)
 
 
 _ROW_SCHEMA = {
     "anyOf": [VALUE_SCHEMA, {"type": "array", "items": VALUE_SCHEMA, "minItems": 1}],
 }
-RowOrValue = Annotated[Value | Row, Key(plain=_row, schema=_ROW_SCHEMA)]
+RowOrValue = Annotated[Value | Row, Key(plain=_check_row, schema=_ROW_SCHEMA)]
 """A value, or for linked parameters one value each."""
 
 
-def _constant(value: object) -> Value | tuple[Value | Row, ...]:
+def _check_constant(value: object) -> Value | tuple[Value | Row, ...]:
     if isinstance(value, tuple):
-        return tuple(_row(item) for item in value)
+        return tuple(_check_row(item) for item in value)
     if isinstance(value, dict):
-        raise Fault(
+        raise ValueFault(
             "must be a value or an array of values, not a table", "a tuned parameter is in `space`"
         )
-    return checked_value(value)
+    return check_value(value)
 
 
 ParamValues = Annotated[
     Value | tuple[Value | Row, ...],
     Key(
-        plain=_constant,
+        plain=_check_constant,
         schema={"anyOf": [VALUE_SCHEMA, {"type": "array", "items": _ROW_SCHEMA, "minItems": 1}]},
     ),
 ]
@@ -108,7 +108,7 @@ class ParameterSection(Table, frozen=True):
     default: Annotated[RowOrValue | None, Key(examples=[4])] = None
     """The value in the default schedule."""
 
-    def domain(self) -> tuple[Value | Row, ...]:
+    def list_values(self) -> tuple[Value | Row, ...]:
         """Return the values as written or counted out, not yet as rows."""
         if self.values is not None:
             return self.values
@@ -119,12 +119,12 @@ class ParameterSection(Table, frozen=True):
         return tuple(1 << n for n in range(first.bit_length() - 1, last.bit_length()))
 
 
-def parameter_of(key: str, parameter: ParameterSection) -> Parameter:
+def make_parameter(key: str, parameter: ParameterSection) -> Parameter:
     """Return a checked parameter as rows. `key` is the manifest's: `"warp_m, warp_n"` links two."""
     return Parameter(
-        linked_names(key),
-        tuple(as_row(value) for value in parameter.domain()),
-        expression(parameter.when) if parameter.when is not None else None,
+        split_linked_names(key),
+        tuple(as_row(value) for value in parameter.list_values()),
+        parse_cached(parameter.when) if parameter.when is not None else None,
         as_row(parameter.otherwise) if parameter.otherwise is not None else None,
         as_row(parameter.default) if parameter.default is not None else None,
     )
@@ -234,7 +234,8 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
         """Return the constants: an instance takes one row of each."""
         return tuple(
             Parameter(
-                linked_names(key), tuple(map(as_row, rows if isinstance(rows, tuple) else (rows,)))
+                split_linked_names(key),
+                tuple(map(as_row, rows if isinstance(rows, tuple) else (rows,))),
             )
             for key, rows in {**self.params, **self.override_for(target).params}.items()
         )
@@ -242,17 +243,17 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
     def space_for(self, target: str) -> Mapping[str, Parameter]:
         """Return the tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
         parameters = {**self.space, **self.override_for(target).space}
-        return {key: parameter_of(key, value) for key, value in parameters.items()}
+        return {key: make_parameter(key, value) for key, value in parameters.items()}
 
     def derived_for(self, target: str) -> Mapping[str, Expr]:
         """Return the derived values, in declared order."""
         sources = {**self.derived, **self.override_for(target).derived}
-        return {name: expression(source) for name, source in sources.items()}
+        return {name: parse_cached(source) for name, source in sources.items()}
 
     def restrict_for(self, target: str) -> Mapping[str, Expr]:
         """Return the rules, in declared order, less those that the target removes."""
         rules = self.restrict_sources(target)
-        return {name: expression(source) for name, source in rules.items()}
+        return {name: parse_cached(source) for name, source in rules.items()}
 
     def restrict_sources(self, target: str) -> Mapping[str, str]:
         """Return the rules as written."""
@@ -266,7 +267,7 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
             name: value
             for key, parameter in {**self.space, **override.space}.items()
             if parameter.default is not None
-            for name, value in zip(linked_names(key), as_row(parameter.default), strict=True)
+            for name, value in zip(split_linked_names(key), as_row(parameter.default), strict=True)
         }
         return {**own, **self.default, **override.default}
 
@@ -352,7 +353,7 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
         base, own = self.launch, self.override_for(target).launch
         if base is None and own is None:
             return None
-        return (base or LaunchSection()).replaced(**({} if own is None else own.given))
+        return (base or LaunchSection()).replace_values(**({} if own is None else own.given))
 
     def flags_for(self, target: str) -> tuple[str, ...]:
         """Return the script's own flags; `Manifest.flags_for` has all of them."""
@@ -364,9 +365,11 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
         return {**self.defines, **self.override_for(target).defines}
 
 
-def signature_of(script: ScriptSection) -> Signature:
+def make_signature(script: ScriptSection) -> Signature:
     """Return the signature that a checked script declares, its constants still names."""
-    constants = [name for key in script.params for name in linked_names(key)]
+    constants = [name for key in script.params for name in split_linked_names(key)]
     for override in script.override.values():
-        constants += [name for key in override.params for name in linked_names(key)]
-    return join_arguments([argument_of(name, arg) for name, arg in script.args.items()], constants)
+        constants += [name for key in override.params for name in split_linked_names(key)]
+    return join_arguments(
+        [make_argument(name, arg) for name, arg in script.args.items()], constants
+    )

@@ -15,40 +15,40 @@ from tilusbuild.manifest.table import (
     AnyValue,
     Entries,
     ExprSource,
-    Fault,
     Key,
     Table,
     Text,
-    kind_of,
+    ValueFault,
+    describe_kind,
 )
 from tilusbuild.runtime.dtypes import TENSOR_MAP
 from tilusbuild.signature import Argument, SignatureError, Tile, parse_argument
 
 
-def _rule(value: object) -> object:
+def _check_rule(value: object) -> object:
     if not isinstance(value, str):
-        raise Fault(
-            f"must be an expression in quotes, not {kind_of(value)}",
+        raise ValueFault(
+            f"must be an expression in quotes, not {describe_kind(value)}",
             "in an override, false removes a rule" if isinstance(value, bool) else None,
         )
     return value
 
 
-def _rule_or_false(value: object) -> object:
-    return value if value is False else _rule(value)
+def _check_rule_or_false(value: object) -> object:
+    return value if value is False else _check_rule(value)
 
 
 @lru_cache(maxsize=4096, typed=True)
-def expression(source: Value) -> Expr:
+def parse_cached(source: Value) -> Expr:
     """`parse`, remembered: views of many targets ask for the same texts. Raises `ExprError`."""
     return parse_expression(source)
 
 
-RestrictRule = Annotated[Text, Key(before=_rule)]
+RestrictRule = Annotated[Text, Key(before=_check_rule)]
 RuleOrFalse = Annotated[
     Text | bool,
     Key(
-        before=_rule_or_false,
+        before=_check_rule_or_false,
         schema={"anyOf": [{"type": "string", "minLength": 1}, {"const": False}]},
     ),
 ]
@@ -81,7 +81,7 @@ class PruneSection(Table, frozen=True):
     """The minimum number of blocks that fit one multiprocessor at a time."""
 
 
-class Bucket(Table, frozen=True):
+class BucketSection(Table, frozen=True):
     """How the sizes of one dimension are grouped.
 
     Written `"tilus"` (two buckets an octave, the default), `"pow2"` (one), `"exact"` (each size),
@@ -104,7 +104,7 @@ class Bucket(Table, frozen=True):
 
     def __post_init__(self) -> None:
         if sum(rule is not None for rule in (self.kind, self.edges, self.every)) != 1:
-            raise Fault(
+            raise ValueFault(
                 "must be exactly one rule",
                 '"tilus", "pow2", "exact", an array of edges, { every = N }',
             )
@@ -129,7 +129,9 @@ class DispatchSection(Table, frozen=True):
 
     keys: Annotated[tuple[Text, ...], Key(min_length=1, examples=[["m", "n"]])]
     """The integer arguments that the choice depends on."""
-    bucket: Annotated[Entries[Bucket], Key(examples=[{"m": "tilus", "n": "exact"}])] = NOTHING
+    bucket: Annotated[Entries[BucketSection], Key(examples=[{"m": "tilus", "n": "exact"}])] = (
+        NOTHING
+    )
     """How the sizes of each key are grouped; a key that is left out: `tilus`."""
     model: Annotated[
         Text | None, Key(examples=["cdiv(m, block_m) * cdiv(n, block_n) / facts.sms"])
@@ -153,7 +155,7 @@ class DispatchSection(Table, frozen=True):
     writes it. Measurements on this machine take precedence."""
 
 
-def _members(value: object) -> object:
+def _flatten_members(value: object) -> object:
     """Give the members of structs names of their own: `p.alpha`, `p.strides[0]`."""
     if not isinstance(value, dict):
         return value
@@ -175,7 +177,7 @@ _NUMBERS = {"anyOf": [VALUE_SCHEMA, {"type": "array", "items": VALUE_SCHEMA}]}
 CallSizes = Annotated[
     Entries[AnyValue],
     Key(
-        before=_members,
+        before=_flatten_members,
         schema={
             "type": "object",
             "additionalProperties": {
@@ -207,10 +209,10 @@ class TuneSection(Table, frozen=True):
 _VARIABLE = r"^(::)?[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*$"
 
 
-def _variable(value: object) -> object:
+def _check_variable(value: object) -> object:
     if isinstance(value, bool) or (isinstance(value, str) and re.fullmatch(_VARIABLE, value)):
         return value
-    raise Fault(
+    raise ValueFault(
         "must be true, or the name of a variable in the template",
         'as in constant = "d_filter"',
     )
@@ -219,7 +221,7 @@ def _variable(value: object) -> object:
 VariableName = Annotated[
     bool | Text,
     Key(
-        before=_variable,
+        before=_check_variable,
         schema={"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": _VARIABLE}]},
     ),
 ]
@@ -298,10 +300,10 @@ class Arg(Table, frozen=True):
         return {**made, "anyOf": [text, {**table, "required": []}]}  # the type may be read
 
 
-def argument_of(name: str, arg: Arg) -> Argument:
+def make_argument(name: str, arg: Arg) -> Argument:
     """Return an argument by itself. Raises `SignatureError`."""
     if arg.tensor_map is not None:
-        return _tensor_map(name, arg, arg.tensor_map)
+        return _make_tensor_map(name, arg, arg.tensor_map)
     for key, default in _OF_A_MAP.items():
         if getattr(arg, key) != default:
             what = f'"{key.replace("_", "-")}" is for tensor maps'
@@ -329,18 +331,18 @@ _OF_A_MAP = {"box": None, "element_strides": None, **dict.fromkeys(_WIDTHS, 0), 
 _MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'
 
 
-def _tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
+def _make_tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
     others = (arg.out or arg.inout, arg.bounds, arg.align, arg.optional, arg.strides, arg.constant)
     if any(others) or arg.type != TENSOR_MAP or arg.box is None:
         what = "has a box" if arg.box is None else "has no type and no key of a tensor"
         raise SignatureError(f"a tensor map {what}", hint=_MAP_HINT)
     tile = Tile(
         tensor,
-        tuple(expression(source) for source in arg.box),
-        tuple(expression(source) for source in arg.element_strides or ()),
-        expression(arg.interleave),
-        expression(arg.swizzle),
-        expression(arg.l2_promotion),
+        tuple(parse_cached(source) for source in arg.box),
+        tuple(parse_cached(source) for source in arg.element_strides or ()),
+        parse_cached(arg.interleave),
+        parse_cached(arg.swizzle),
+        parse_cached(arg.l2_promotion),
         nan=arg.oob_fill == "nan",
     )
     return Argument(name, TENSOR_MAP, None, tile=tile, is_parameter=arg.parameter)
@@ -355,28 +357,28 @@ class _InPackage(Table, frozen=True):
     """The file, relative to the package's own directory."""
 
 
-def _template_name(value: object) -> object:
+def _check_template_name(value: object) -> object:
     if not isinstance(value, dict):
         return value
-    from tilusbuild.manifest.table import checked
+    from tilusbuild.manifest.table import check_table
 
-    file = checked(_InPackage, value)
+    file = check_table(_InPackage, value)
     if ".." in file.path.split("/") or file.path.startswith("/"):
-        raise Fault("a package's file is inside the package")
+        raise ValueFault("a package's file is inside the package")
     return f"{PACKAGE}{file.package}/{file.path}"
 
 
-def _template_schema() -> Mapping[str, Any]:
-    from tilusbuild.manifest.table import adapter
+def _make_template_schema() -> Mapping[str, Any]:
+    from tilusbuild.manifest.table import make_adapter
 
-    return {"anyOf": [{"type": "string", "minLength": 1}, adapter(_InPackage).json_schema()]}
+    return {"anyOf": [{"type": "string", "minLength": 1}, make_adapter(_InPackage).json_schema()]}
 
 
 TemplateName = Annotated[
     Text,
     Key(
-        before=_template_name,
-        schema=_template_schema,
+        before=_check_template_name,
+        schema=_make_template_schema,
     ),
 ]
 
@@ -394,21 +396,21 @@ def has_values(text: str) -> bool:
     return _EXPRESSION.search(text) is not None
 
 
-def in_place(text: str) -> Iterator[str]:
+def list_expressions(text: str) -> Iterator[str]:
     """Yield the sources of the expressions in a text, each behind as many blanks as stand before
     it: a mistake's column is that of the text."""
     for found in _EXPRESSION.finditer(text):
         yield " " * found.start(1) + found[1]
 
 
-def filled_in(text: str, value_of: Callable[[str], Value]) -> str:
+def fill_in_values(text: str, value_of: Callable[[str], Value]) -> str:
     """Return a text with the values of its expressions."""
 
-    def said(found: re.Match[str]) -> str:
+    def replace_expression(found: re.Match[str]) -> str:
         value = value_of(found[1].strip())
         return str(value).lower() if isinstance(value, bool) else str(value)
 
-    return _EXPRESSION.sub(said, text)
+    return _EXPRESSION.sub(replace_expression, text)
 
 
 class JinjaSection(Table, frozen=True):
@@ -432,19 +434,21 @@ class JinjaSection(Table, frozen=True):
         if value == "jinja2":
             return dict.fromkeys((*_SWITCHES, "cpp-values"), False) | {"undefined": "empty"}
         if not isinstance(value, dict):
-            raise Fault('must be "jinja2" or a table', 'as in jinja = { "trim-blocks" = false }')
+            raise ValueFault(
+                'must be "jinja2" or a table', 'as in jinja = { "trim-blocks" = false }'
+            )
         return value
 
 
 _SWITCHES = ("trim-blocks", "lstrip-blocks", "keep-trailing-newline")
 
 
-def _one_or_more(value: object) -> object:
+def _wrap_single(value: object) -> object:
     return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
 _SOURCES = {"type": "array", "items": VALUE_SCHEMA, "minItems": 1, "maxItems": 3}
-_ONE_OR_MORE = Key(before=_one_or_more, schema={"anyOf": [VALUE_SCHEMA, _SOURCES]})
+_ONE_OR_MORE = Key(before=_wrap_single, schema={"anyOf": [VALUE_SCHEMA, _SOURCES]})
 
 
 class LaunchOverride(Table, frozen=True):

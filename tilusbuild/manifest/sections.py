@@ -10,13 +10,13 @@ from tilusbuild.manifest.table import (
     AnyValue,
     Duration,
     Entries,
-    Fault,
     Key,
     Size,
     Table,
     Text,
-    kind_of,
-    not_boolean,
+    ValueFault,
+    describe_kind,
+    reject_boolean,
 )
 from tilusbuild.rooms import brought, load
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DeviceCompiler: TypeAlias = Literal["nvcc", "nvrtc"]
 Standard = Literal["c++14", "c++17", "c++20", "c++23"]
-Level = Annotated[Literal[0, 1, 2], Key(before=not_boolean)]
+Level = Annotated[Literal[0, 1, 2], Key(before=reject_boolean)]
 
 
 class ProjectSection(Table, frozen=True):
@@ -43,13 +43,13 @@ class ProjectSection(Table, frozen=True):
     """One line for people."""
 
 
-def _relative(pattern: str) -> str:
+def _check_relative(pattern: str) -> str:
     if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
-        raise Fault("must be relative to the include directories", 'as in "generated/*.cuh"')
+        raise ValueFault("must be relative to the include directories", 'as in "generated/*.cuh"')
     return pattern
 
 
-HeaderPattern = Annotated[Text, Key(after=_relative)]
+HeaderPattern = Annotated[Text, Key(after=_check_relative)]
 
 
 class Directory(Table, frozen=True):
@@ -137,12 +137,12 @@ class BuildSection(Table, frozen=True):
     """How many compilers run at once. Without it: one for each core that this process may use. `-j`
     and `TILUSBUILD_JOBS` take precedence over it."""
     load_average: Annotated[
-        Annotated[float, Key(gt=0, before=not_boolean)] | None, Key(examples=[16.0])
+        Annotated[float, Key(gt=0, before=reject_boolean)] | None, Key(examples=[16.0])
     ] = None
     """While the load average is so high, no compiler is started beside one that runs. Without it:
     no limit. `-l` and `TILUSBUILD_LOAD_AVERAGE` take precedence over it."""
     nice: Annotated[
-        Annotated[int, Key(ge=0, le=19, before=not_boolean)] | None, Key(examples=[10])
+        Annotated[int, Key(ge=0, le=19, before=reject_boolean)] | None, Key(examples=[10])
     ] = None
     """The niceness of the compilers, 0 to 19, as for `nice -n`. Without it: 0. `--nice` and
     `TILUSBUILD_NICE` take precedence over it."""
@@ -181,7 +181,7 @@ def is_path(text: str) -> bool:
 
 def parse_requirement(text: str) -> "SpecifierSet":
     """Read a requirement on nvcc's version, such as `>=12.4,<14`: Python's version specifiers (PEP
-    440). `version in requirement` asks it. Raises `Fault`.
+    440). `version in requirement` asks it. Raises `ValueFault`.
 
     `~=` and `===` are refused: a reader who does not know Python's packaging cannot guess them.
     """
@@ -192,53 +192,55 @@ def parse_requirement(text: str) -> "SpecifierSet":
     version = text.strip()
     if re.fullmatch(VERSION_PATTERN, version, re.VERBOSE | re.IGNORECASE):
         hint = f'write ">={version}" for that or later, "=={version}.*" for that'
-        raise Fault("is missing a comparison", hint)
+        raise ValueFault("is missing a comparison", hint)
     for part in text.split(","):
         try:
             refused = Specifier(part.strip()).operator in ("~=", "===")
         except InvalidSpecifier:
             refused = True
         if refused:
-            raise Fault(
+            raise ValueFault(
                 f'is neither a requirement on a version nor a path: "{part.strip()}"',
                 'as in ">=12.4", ">=12.4,<14", "==13.0.*", or a path such as "/opt/cuda/bin/nvcc"',
             )
     return SpecifierSet(text)
 
 
-def _nvcc(text: str) -> str:
+def _check_nvcc(text: str) -> str:
     if not is_path(text):
         parse_requirement(text)
     return text
 
 
-def _march(text: str) -> str:
+def _check_march(text: str) -> str:
     from tilusbuild.manifest.denied_flags import names_march
 
     if text == "native":
-        raise Fault(
+        raise ValueFault(
             'must not be "native": a package must also run on other machines',
             'name the oldest CPU that it runs on: "x86-64-v2", "x86-64-v3", "armv8-a"',
         )
     if not names_march(text):
-        raise Fault("must be the name of an architecture", 'such as "x86-64-v3" or "armv8-a+crc"')
+        raise ValueFault(
+            "must be the name of an architecture", 'such as "x86-64-v3" or "armv8-a+crc"'
+        )
     return text
 
 
 _GXX = re.compile(r"(?:.*-)?g\+\+(?:-.+)?")
 
 
-def _cxx(text: str) -> str:
+def _check_cxx(text: str) -> str:
     if not _GXX.fullmatch(os.path.basename(text)):
-        raise Fault(
+        raise ValueFault(
             "must be a g++, whose gcc is beside it", 'such as "g++-11" or "/opt/gcc-11/bin/g++"'
         )
     return text
 
 
-Nvcc = Annotated[Text, Key(after=_nvcc)]
-Cxx = Annotated[Text, Key(after=_cxx)]
-March = Annotated[Text, Key(after=_march)]
+Nvcc = Annotated[Text, Key(after=_check_nvcc)]
+Cxx = Annotated[Text, Key(after=_check_cxx)]
+March = Annotated[Text, Key(after=_check_march)]
 
 
 class NamedToolchainSection(Table, frozen=True):
@@ -284,12 +286,14 @@ def _arch_list(value: object) -> object:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, tuple):
-        raise Fault(
-            f"must be an architecture or an array of them, not {kind_of(value)}",
+        raise ValueFault(
+            f"must be an architecture or an array of them, not {describe_kind(value)}",
             'as in "sm_90a", ["sm_80", "sm_90a"] or "cpu"',
         )
     if not value:
-        raise Fault("must name an architecture", 'as in "sm_90a", ["sm_80", "sm_90a"] or "cpu"')
+        raise ValueFault(
+            "must name an architecture", 'as in "sm_90a", ["sm_80", "sm_90a"] or "cpu"'
+        )
     return value
 
 
@@ -355,8 +359,8 @@ class PackageSection(Table, frozen=True):
     """The maximum size of each package file; more is an error."""
 
 
-def checked_address(value: str) -> str:
-    """Return the address of a remote cache. Raises `Fault` for one that is none.
+def check_address(value: str) -> str:
+    """Return the address of a remote cache. Raises `ValueFault` for one that is none.
 
     A scheme that an optional room brings has the room's own rule.
     """
@@ -366,26 +370,26 @@ def checked_address(value: str) -> str:
         parts = urlsplit(value)
         port = parts.port
     except ValueError:  # without its text, which is a part of the value
-        raise Fault("is not an address", _ADDRESSES) from None
+        raise ValueFault("is not an address", _ADDRESSES) from None
     optional = {} if parts.scheme in _SCHEMES else brought("remote backend")
     if parts.scheme not in (*_SCHEMES, *optional):
         every = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *optional))
-        raise Fault(f"must begin with one of {every}", _ADDRESSES)
+        raise ValueFault(f"must begin with one of {every}", _ADDRESSES)
     if parts.query or parts.fragment or not value.isascii() or not value.isprintable():
-        raise Fault("must be a plain address, without query and fragment", _ADDRESSES)
+        raise ValueFault("must be a plain address, without query and fragment", _ADDRESSES)
     if "@" in parts.netloc:
-        raise Fault(
+        raise ValueFault(
             "must hold no user and no password",
             "headers and a credential helper belong to the user's settings: docs/remote.md",
         )
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-            raise Fault("must name an absolute directory", "as in file:///shared/kernels")
+            raise ValueFault("must name an absolute directory", "as in file:///shared/kernels")
     elif parts.scheme in _SCHEMES:
         if not parts.hostname or port == 0:
-            raise Fault("must name a host", _ADDRESSES)
+            raise ValueFault("must name a host", _ADDRESSES)
     elif (rule := brought("remote address").get(parts.scheme)) and (wrong := load(rule)(parts)):
-        raise Fault(*wrong)
+        raise ValueFault(*wrong)
     return value.rstrip("/")
 
 
@@ -395,7 +399,7 @@ _ADDRESSES = "as in https://cache.example/kernels or file:///shared"
 Address = Annotated[
     Text,
     Key(
-        after=checked_address,
+        after=check_address,
         schema={"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://.+"},
     ),
 ]
@@ -407,7 +411,7 @@ def _share(value: object) -> float:
         with suppress(ValueError):
             number = float(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1:
-        raise Fault("must be a number from 0 to 1", "0.02 is one in fifty")
+        raise ValueFault("must be a number from 0 to 1", "0.02 is one in fifty")
     return float(number)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
 
 
-def find(start: str) -> str:
+def find_project_manifest(start: str) -> str:
     """Return the absolute path of the manifest of a directory (`runtime.where`).
 
     Raises `InputError` that names the directories looked in, or the other user whose file it would
@@ -100,7 +100,7 @@ class Settings(Struct, frozen=True):
     """Samples of each program that is nearly the best; None: the tuning decides."""
 
 
-def settings(
+def decide_settings(
     root: str,
     options: Mapping[str, str | float | None],
     environment: Mapping[str, str],
@@ -115,24 +115,24 @@ def settings(
     is one, or its settings under those same names; `program` is what the running program chose
     by `tilusbuild.option`. Raises `InputError` that names the culprit."""
     declared = (
-        manifest if isinstance(manifest, Mapping) or manifest is None else settings_in(manifest)
+        manifest if isinstance(manifest, Mapping) or manifest is None else read_settings(manifest)
     )
     sources = (options, program or {}, environment, declared or {})
     return Settings(
-        cache_dir=_cache_dir(root, sources),
-        jobs=_decided("jobs", count_usable_cores(), sources),
-        load_average=_decided("load-average", None, sources),
-        nice=_decided("nice", 0, sources),
-        level=_decided("level", LEVELS[-1], sources),
-        device_compiler=_decided("device-compiler", DEVICE_COMPILERS[0], sources),
-        dump_ir=_decided("dump-ir", False, sources),
-        disable_ptxas_opt=_decided("disable-ptxas-opt", False, sources),
-        bench_warmup=_decided("bench-warmup", None, sources),
-        bench_repeat=_decided("bench-repeat", None, sources),
+        cache_dir=_decide_cache_dir(root, sources),
+        jobs=_decide_setting("jobs", count_usable_cores(), sources),
+        load_average=_decide_setting("load-average", None, sources),
+        nice=_decide_setting("nice", 0, sources),
+        level=_decide_setting("level", LEVELS[-1], sources),
+        device_compiler=_decide_setting("device-compiler", DEVICE_COMPILERS[0], sources),
+        dump_ir=_decide_setting("dump-ir", False, sources),
+        disable_ptxas_opt=_decide_setting("disable-ptxas-opt", False, sources),
+        bench_warmup=_decide_setting("bench-warmup", None, sources),
+        bench_repeat=_decide_setting("bench-repeat", None, sources),
     )
 
 
-def settings_in(manifest: Manifest) -> dict[str, str | float | None]:
+def read_settings(manifest: Manifest) -> dict[str, str | float | None]:
     """Return the settings that a manifest has, in the form that `settings` takes."""
     wrote_compiler = "device_compiler" in manifest.toolchain.given
     return {
@@ -146,11 +146,11 @@ def settings_in(manifest: Manifest) -> dict[str, str | float | None]:
 
 
 SettingValues = Mapping[str, str | float | None]
-Sources = tuple[SettingValues, Mapping[str, str | float], Mapping[str, str], SettingValues]
+SettingSources = tuple[SettingValues, Mapping[str, str | float], Mapping[str, str], SettingValues]
 """The command line's, the program's, the environment's, the manifest's."""
 
 
-def variable(name: str) -> str:
+def format_variable(name: str) -> str:
     """Return the environment variable of a setting."""
     return _PREFIX + name.replace("-", "_").upper()
 
@@ -163,19 +163,19 @@ OF_KERNEL_CACHE = {
 """What a `KernelCache` reads by itself, and what holds without it."""
 
 
-def _first(name: str, sources: Sources) -> Setting[str | float] | None:
+def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | None:
     options, program, environment, declared = sources
     found = (
         (options.get(name), f"--{name}"),
         (program.get(name), "tilusbuild.option"),
         # An empty variable is how a shell unsets one for a single command.
-        (environment.get(variable(name)) or None, variable(name)),
+        (environment.get(format_variable(name)) or None, format_variable(name)),
         (declared.get(name), MANIFEST_NAME),
     )
     return next((Setting(value, source) for value, source in found if value is not None), None)
 
 
-def _cache_dir(root: str, sources: Sources) -> Setting[str]:
+def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
     options, program, environment, declared = sources
     value = declared.get("cache-dir")
     cache = named_cache(options.get("cache-dir"), program, environment) or project_cache(
@@ -186,7 +186,7 @@ def _cache_dir(root: str, sources: Sources) -> Setting[str]:
     return Setting(cache.path, cache.source)
 
 
-_WHAT: dict[str, tuple[Any, str]] = {
+_KINDS: dict[str, tuple[Any, str]] = {
     "jobs": (Annotated[int, Meta(ge=1)], "at least 1"),
     "load-average": (Annotated[float, Meta(gt=0, le=sys.float_info.max)], "a number above 0"),
     "nice": (Annotated[int, Meta(ge=0, le=19)], "a number from 0 to 19"),
@@ -199,11 +199,11 @@ _WHAT: dict[str, tuple[Any, str]] = {
 """What each setting is, in words too."""
 
 
-def _decided(name: str, default: Kind, sources: Sources) -> Setting[Kind]:
-    found = _first(name, sources)
+def _decide_setting(name: str, default: Kind, sources: SettingSources) -> Setting[Kind]:
+    found = _find_first(name, sources)
     if found is None:
         return Setting(default, DEFAULT)
-    kind, wanted = _WHAT[name]
+    kind, wanted = _KINDS[name]
     value = SWITCH.get(str(found.value).lower()) if kind is bool else found.value
     try:
         return Setting(convert(value, kind, strict=False), found.source)

@@ -15,7 +15,14 @@ from typing import Annotated, Any, Union
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import TABLE_NAME
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.table import KeyInfo, Table, adapter, keys_of, toml_key, toml_text
+from tilusbuild.manifest.table import (
+    KeyInfo,
+    Table,
+    format_toml,
+    format_toml_key,
+    list_keys,
+    make_adapter,
+)
 
 NAME = "NAME"
 """Stands for the user's own name in the path of a table."""
@@ -25,9 +32,9 @@ def table_at(path: Path) -> type[Table] | None:
     """Return the model of the table at `path`; None where none with known keys is there."""
     annotation: Any = Manifest
     for part in path:
-        kind, inner = _peel(annotation)
+        kind, inner = _peel_annotation(annotation)
         if kind == "table":
-            field = keys_of(inner).get(part) if isinstance(part, str) else None
+            field = list_keys(inner).get(part) if isinstance(part, str) else None
             if field is None:
                 return None
             annotation = field.hint
@@ -35,7 +42,7 @@ def table_at(path: Path) -> type[Table] | None:
             annotation = inner
         else:
             return None
-    kind, inner = _peel(annotation)
+    kind, inner = _peel_annotation(annotation)
     return inner if kind == "table" else None
 
 
@@ -43,30 +50,30 @@ def field_at(path: Path) -> KeyInfo | None:
     """Return the field that the last name of `path` sets, or that holds the item it leads to."""
     for length in range(len(path), 0, -1):
         table, key = table_at(path[: length - 1]), path[length - 1]
-        if table is not None and isinstance(key, str) and key in keys_of(table):
-            return keys_of(table)[key]
+        if table is not None and isinstance(key, str) and key in list_keys(table):
+            return list_keys(table)[key]
     return None
 
 
 @cache
-def tables() -> Mapping[Path, type[Table]]:
+def list_tables() -> Mapping[Path, type[Table]]:
     """Return every table of the manifest by its path, `NAME` for the user's, outer ones first."""
-    return dict(_below((), Manifest))
+    return dict(_list_inner_tables((), Manifest))
 
 
-def _below(path: Path, table: type[Table]) -> Iterator[tuple[Path, type[Table]]]:
+def _list_inner_tables(path: Path, table: type[Table]) -> Iterator[tuple[Path, type[Table]]]:
     yield path, table
-    for key, field in keys_of(table).items():
+    for key, field in list_keys(table).items():
         inner_path: Path = (*path, key)
-        kind, inner = _peel(field.hint)
+        kind, inner = _peel_annotation(field.hint)
         while kind in ("entries", "array"):
             inner_path = (*inner_path, NAME if kind == "entries" else 0)
-            kind, inner = _peel(inner)
+            kind, inner = _peel_annotation(inner)
         if kind == "table":
-            yield from _below(inner_path, inner)
+            yield from _list_inner_tables(inner_path, inner)
 
 
-def header(path: Path) -> str:
+def format_header(path: Path) -> str:
     """Return a table's path as its header: `[script.NAME.launch]`; the top is `the top level`."""
     names = [str(part) for part in path if not isinstance(part, int)]
     return f"[{'.'.join(names)}]" if names else "the top level"
@@ -83,16 +90,16 @@ def example_at(path: Path) -> str | None:
     table = table_at(path[:-1])
     if table is None and isinstance(example, Mapping):
         example = next(iter(example.values()))
-    return f"{toml_key(str(path[-1]))} = {toml_text(example)}"
+    return f"{format_toml_key(str(path[-1]))} = {format_toml(example)}"
 
 
-def _peel(annotation: Any) -> tuple[str, Any]:
+def _peel_annotation(annotation: Any) -> tuple[str, Any]:
     """("table", model), ("entries", item), ("array", item) or ("value", None)."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return _peel(arguments[0])
+        return _peel_annotation(arguments[0])
     if origin in (Union, types.UnionType):
-        structures = [_peel(argument) for argument in arguments]
+        structures = [_peel_annotation(argument) for argument in arguments]
         return next((found for found in structures if found[0] != "value"), ("value", None))
     if isinstance(annotation, type) and issubclass(annotation, Table):
         return "table", annotation
@@ -106,13 +113,13 @@ def _peel(annotation: Any) -> tuple[str, Any]:
 SCHEMA_ID = "https://github.com/tilusbuild/tilusbuild/tree/main/tilus.schema.json"
 
 
-def schema() -> dict[str, Any]:
+def make_schema() -> dict[str, Any]:
     """Return the schema, draft 2020-12."""
-    made = adapter(Manifest).json_schema()
+    made = make_adapter(Manifest).json_schema()
     for key in ("target", "script", "library", "package"):
         made["properties"][key]["propertyNames"] = {"pattern": f"^{TABLE_NAME.pattern}$"}
-    assert set(made["properties"]) == set(keys_of(Manifest))  # noqa: S101 - guards the line above
-    made = _without_null(made)
+    assert set(made["properties"]) == set(list_keys(Manifest))  # noqa: S101 - guards the line above
+    made = _drop_null(made)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
@@ -121,15 +128,15 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _without_null(node: Any) -> Any:
+def _drop_null(node: Any) -> Any:
     """Without the choice of null, which TOML does not have, and without made-up titles: an editor
     shows the description."""
     if isinstance(node, list):
-        return [_without_null(item) for item in node]
+        return [_drop_null(item) for item in node]
     if not isinstance(node, dict):
         return node
     kept = {
-        key: _without_null(value)
+        key: _drop_null(value)
         for key, value in node.items()
         if not (key == "default" and value is None)
         and not (key == "title" and isinstance(value, str))

@@ -1,10 +1,10 @@
-"""What all tables of the manifest share: frozen, nothing unknown, nothing converted silently.
+"""The base of all tables of the manifest: frozen, without unknown keys and silent conversions.
 
-A table is one `Struct`: its fields are its keys, spelt with `_`, and the docstring below a field
-says what the key means, in the JSON schema and in `docs/manifest.md`. `Key` has what the type does
-not say of a key. pydantic checks a table as its fields say (`checked`), and is imported for that
-only: a table that is remembered (`memo`) is decoded without it. Files with tables do not postpone
-the evaluation of annotations: msgspec would compile each by itself, which takes 15 ms.
+A table is a `Struct`. Its fields are its keys, spelt with `_`; the docstring below a field says
+what the key means, in the JSON schema and `docs/manifest.md`. `Key` adds bounds and functions to
+the type of a key. pydantic checks tables by their fields (`check_table`), and is imported only for
+this: a remembered table (`memo`) is decoded without it. Files with tables have no `from __future__
+import annotations`: msgspec would compile each annotation by itself, which takes 15 ms.
 """
 
 import json
@@ -46,8 +46,8 @@ MAX_SIZE = 1 << 62
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Fault(ValueError):  # noqa: N818 - said of a value of the user's
-    """What is wrong with a value, after the key's name, and what would be right."""
+class ValueFault(ValueError):  # noqa: N818 - said of a value of the user's
+    """A mistake in a key's value. `message` continues the key's name; `hint` is a remedy."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -55,10 +55,11 @@ class Fault(ValueError):  # noqa: N818 - said of a value of the user's
 
 
 class Key(Struct, frozen=True, eq=False, kw_only=True):
-    """What the type of a key does not say: bounds, functions that read a value, and examples.
+    """Bounds, functions and examples of a key, besides its type.
 
-    `before` sees the value first, `after` last, and `plain` alone; each returns the value to go on
-    with, or raises `Fault`. `schema` is the JSON schema, where that of the type is not it.
+    `before` gets the value before the type is checked, `after` gets it afterwards; `plain` takes
+    the place of the type's check. Each returns the value to use or raises `ValueFault`. `schema` is
+    the JSON schema, if it differs from the type's.
     """
 
     ge: float | None = None
@@ -74,7 +75,7 @@ class Key(Struct, frozen=True, eq=False, kw_only=True):
     examples: tuple[Any, ...] | list[Any] = ()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return _schema_of_key(self, source, handler)
+        return _make_key_schema(self, source, handler)
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> Any:
         schema = self.schema() if callable(self.schema) else self.schema
@@ -106,11 +107,11 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
 
     @classmethod
     def read(cls, value: object) -> object:
-        """Return what was written as a dictionary. Raises `Fault`."""
+        """Return what was written as a dictionary. Raises `ValueFault`."""
         if not cls.shorthands or isinstance(value, dict):
             return value
         if (key := dict(cls.shorthands).get(type(value))) is None:
-            raise Fault(f"must be {cls.wanted[0]}, not {kind_of(value)}", cls.wanted[1])
+            raise ValueFault(f"must be {cls.wanted[0]}, not {describe_kind(value)}", cls.wanted[1])
         return {key: value}
 
     @classmethod
@@ -132,18 +133,18 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
         """The values that the manifest has, without those that hold where it says nothing."""
         return {name: getattr(self, name) for name in self._given}
 
-    def replaced(self, **changes: Any) -> "Self":
+    def replace_values(self, **changes: Any) -> "Self":
         """Return the table with other values, which are not checked."""
         keys = {name for name in changes if not name.startswith("_")}
         return replace(self, **changes, _given=tuple(sorted({*self._given, *keys})))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return _schema_of_table(cls, handler)
+        return _make_table_schema(cls, handler)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> Any:
-        return _described(cls, handler.resolve_ref_schema(handler(core)))
+        return _describe_table(cls, handler.resolve_ref_schema(handler(core)))
 
 
 AnyTable = TypeVar("AnyTable", bound=Table)
@@ -163,11 +164,11 @@ class KeyInfo(Struct, frozen=True):
 
 
 @cache
-def keys_of(table: type[Table]) -> dict[str, KeyInfo]:
+def list_keys(table: type[Table]) -> dict[str, KeyInfo]:
     """Return a table's keys as the manifest spells them, in declared order, its bases' last."""
     fields = {field.name: field for field in structs.fields(table)}
     names: list[str] = []
-    for each in _lineage(table):
+    for each in _list_bases(table):
         names = [*(name for name in each.__annotations__ if name not in names), *names]
     found = {}
     for field in (fields[name] for name in names if not name.startswith("_")):
@@ -182,21 +183,21 @@ def keys_of(table: type[Table]) -> dict[str, KeyInfo]:
     return found
 
 
-def _lineage(table: type[Table]) -> list[type]:
+def _list_bases(table: type[Table]) -> list[type]:
     return [*reversed(table.__mro__[: table.__mro__.index(Table)])]
 
 
-def docstrings_of(table: type[Table]) -> dict[str, str]:
+def read_docstrings(table: type[Table]) -> dict[str, str]:
     """Return the docstring of each field of a table."""
     return {
         name: words
-        for each in _lineage(table)
-        for name, words in _docstrings(each.__module__)[each.__name__].items()
+        for each in _list_bases(table)
+        for name, words in _parse_docstrings(each.__module__)[each.__name__].items()
     }
 
 
 @cache
-def _docstrings(module: str) -> dict[str, dict[str, str]]:
+def _parse_docstrings(module: str) -> dict[str, dict[str, str]]:
     """Return the docstrings below the fields of each class of a module."""
     import ast
     import inspect
@@ -213,20 +214,20 @@ def _docstrings(module: str) -> dict[str, dict[str, str]]:
 
 
 @cache
-def adapter(table: type[AnyTable]) -> "TypeAdapter[AnyTable]":
+def make_adapter(table: type[AnyTable]) -> "TypeAdapter[AnyTable]":
     """Return what checks a table."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(table)
 
 
-def checked(table: type[AnyTable], data: object) -> AnyTable:
+def check_table(table: type[AnyTable], data: object) -> AnyTable:
     """Return a table of what was written. Raises pydantic's `ValidationError`."""
-    made: AnyTable = adapter(table).validate_python(data, strict=True)
+    made: AnyTable = make_adapter(table).validate_python(data, strict=True)
     return made
 
 
-def _schema_of_table(table: type[Table], handler: Any) -> Any:
+def _make_table_schema(table: type[Table], handler: Any) -> Any:
     """Return how pydantic checks a table: as a dictionary with its keys, of which it is made."""
     from pydantic_core import core_schema
 
@@ -234,22 +235,22 @@ def _schema_of_table(table: type[Table], handler: Any) -> Any:
         key: core_schema.typed_dict_field(
             handler.generate_schema(info.hint), required=info.is_required
         )
-        for key, info in keys_of(table).items()
+        for key, info in list_keys(table).items()
     }
     made = core_schema.no_info_before_validator_function(
         table.read, core_schema.typed_dict_schema(fields, extra_behavior="forbid")
     )
     ref = f"{table.__module__}.{table.__qualname__}:{id(table)}"
-    return core_schema.no_info_after_validator_function(partial(_made, table), made, ref=ref)
+    return core_schema.no_info_after_validator_function(partial(_make_table, table), made, ref=ref)
 
 
-def _made(table: type[Table], values: dict[str, Any]) -> Table:
+def _make_table(table: type[Table], values: dict[str, Any]) -> Table:
     names = table.fields_by_key()
     own = {names[key]: value for key, value in values.items()}
     return table(**own, _given=tuple(sorted(own)))
 
 
-def _schema_of_key(key: Key, source: Any, handler: Any) -> Any:
+def _make_key_schema(key: Key, source: Any, handler: Any) -> Any:
     """Return how pydantic checks the value of a key."""
     from pydantic_core import core_schema
 
@@ -267,12 +268,12 @@ def _schema_of_key(key: Key, source: Any, handler: Any) -> Any:
     return made
 
 
-def _described(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
+def _describe_table(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
     """Return a table's JSON schema with what its docstrings say, and its shorter spellings."""
     import inspect
 
-    words = docstrings_of(table)
-    for key, info in keys_of(table).items():
+    words = read_docstrings(table)
+    for key, info in list_keys(table).items():
         own = node["properties"][key]
         own["description"] = words[info.name]
         if info.examples:
@@ -283,19 +284,21 @@ def _described(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
     return {"description": inspect.cleandoc(table.__doc__ or ""), **whole}
 
 
-def written(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Return a value as JSON has it: of a table, what differs from what holds without it."""
     if isinstance(value, Table):
         ends = (reversed(value.__struct_fields__), reversed(value.__struct_defaults__))
         defaults = dict(zip(*ends, strict=False))
         said = ((key, name, getattr(value, name)) for key, name in value.fields_by_key().items())
-        return {key: written(each) for key, name, each in said if each != defaults.get(name, ...)}
+        return {
+            key: to_json_value(each) for key, name, each in said if each != defaults.get(name, ...)
+        }
     if isinstance(value, Mapping):
-        return {key: written(item) for key, item in value.items()}
-    return [written(item) for item in value] if isinstance(value, tuple) else value
+        return {key: to_json_value(item) for key, item in value.items()}
+    return [to_json_value(item) for item in value] if isinstance(value, tuple) else value
 
 
-def kind_of(value: object) -> str:
+def describe_kind(value: object) -> str:
     """Return a TOML value's kind in words."""
     if isinstance(value, bool):
         return "a boolean"
@@ -312,54 +315,56 @@ def kind_of(value: object) -> str:
     return "a date or time"
 
 
-def toml_text(value: object) -> str:
+def format_toml(value: object) -> str:
     """Return a value as TOML spells it on one line; floats in the shortest form that reads back."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(toml_text(item) for item in value)}]"
+        return f"[{', '.join(format_toml(item) for item in value)}]"
     if isinstance(value, Mapping):
         inner = ", ".join(
-            f"{toml_key(str(key))} = {toml_text(item)}" for key, item in value.items()
+            f"{format_toml_key(str(key))} = {format_toml(item)}" for key, item in value.items()
         )
         return f"{{ {inner} }}" if inner else "{}"
     return str(value)
 
 
-def toml_key(key: str) -> str:
+def format_toml_key(key: str) -> str:
     """Return a key as TOML spells it."""
     bare = key.replace("-", "").replace("_", "").isalnum() and key.isascii()
     return key if bare else json.dumps(key, ensure_ascii=False)
 
 
-def checked_value(value: object) -> Value:
-    """Return a boolean, an integer of 64 bits, a finite number or a string; raises a `Fault`."""
+def check_value(value: object) -> Value:
+    """Return a bool, a 64-bit integer, a finite number or a string. Raises `ValueFault`."""
     if not isinstance(value, (bool, int, float, str)):
-        raise Fault(f"must be a number, a string or a boolean, not {kind_of(value)}")
+        raise ValueFault(f"must be a number, a string or a boolean, not {describe_kind(value)}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise Fault("does not fit in 64 bits")
+        raise ValueFault("does not fit in 64 bits")
     if isinstance(value, float) and not math.isfinite(value):
-        raise Fault("must be finite")
+        raise ValueFault("must be finite")
     return value
 
 
-def _expression_source(value: object) -> Value:
+def _check_expression_source(value: object) -> Value:
     if not isinstance(value, (bool, int, float, str)):
-        raise Fault(f"must be an expression in quotes, or a number, not {kind_of(value)}")
-    return checked_value(value)
+        raise ValueFault(
+            f"must be an expression in quotes, or a number, not {describe_kind(value)}"
+        )
+    return check_value(value)
 
 
-def _text(value: str) -> str:
+def _check_text(value: str) -> str:
     if "\0" in value:
-        raise Fault("must not hold a NUL character")
+        raise ValueFault("must not hold a NUL character")
     if not value:
-        raise Fault("must not be empty")
+        raise ValueFault("must not be empty")
     return value
 
 
-def _size(value: object) -> int:
+def _read_size(value: object) -> int:
     right = 'write a number of bytes or a size such as "100MB" or "1.5GiB"'
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -367,31 +372,31 @@ def _size(value: object) -> int:
     elif match and match.group(2) in _SIZE_UNITS:
         size = float(match.group(1)) * _SIZE_UNITS[match.group(2)]
     else:
-        raise Fault("is not a size", right)
+        raise ValueFault("is not a size", right)
     if size > MAX_SIZE:
-        raise Fault("is more than any machine has", right)
+        raise ValueFault("is more than any machine has", right)
     if size < 1:
-        raise Fault("must be more than nothing", right)
+        raise ValueFault("must be more than nothing", right)
     return int(size)
 
 
-def _duration(value: object) -> float:
+def _read_duration(value: object) -> float:
     right = 'write seconds, or a duration such as "90s", "10m" or "1h30m"'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = _float(value)
+        seconds = _to_float(value)
     else:
         try:
             seconds = durations.parse_duration(value if isinstance(value, str) else "")
         except ValueError:
-            raise Fault("is not a duration", right) from None
+            raise ValueFault("is not a duration", right) from None
     if not seconds > 0:
-        raise Fault("must be more than nothing", right)
+        raise ValueFault("must be more than nothing", right)
     if seconds > MAX_DURATION:
-        raise Fault(f"must be {MAX_DURATION // 86400} days at most", right)
+        raise ValueFault(f"must be {MAX_DURATION // 86400} days at most", right)
     return seconds
 
 
-def _float(value: int | float) -> float:
+def _to_float(value: int | float) -> float:
     try:
         return float(value)
     except OverflowError:  # an integer of more than 1024 bits
@@ -400,25 +405,25 @@ def _float(value: int | float) -> float:
 
 def parse_size(text: str) -> int:
     """Return bytes of a size on the command line. Raises `InputError`."""
-    return _on_command_line(text, _size)
+    return _read_command_line(text, _read_size)
 
 
 def parse_duration(text: str) -> float:
     """Return seconds of a duration on the command line. Raises `InputError`."""
-    return _on_command_line(text, _duration)
+    return _read_command_line(text, _read_duration)
 
 
-def _on_command_line(text: str, read: Callable[[object], _Number]) -> _Number:
+def _read_command_line(text: str, read: Callable[[object], _Number]) -> _Number:
     try:
         return read(text)
-    except Fault as error:
+    except ValueFault as error:
         raise input_error(f'"{text}" {error.message}', hint=error.hint) from None
 
 
-def not_boolean(value: object) -> object:
+def reject_boolean(value: object) -> object:
     """For numbers by choice: Python takes `true` for 1."""
     if isinstance(value, bool):
-        raise Fault("must be an integer, not a boolean")
+        raise ValueFault("must be an integer, not a boolean")
     return value
 
 
@@ -426,18 +431,18 @@ Item = TypeVar("Item")
 Entries: TypeAlias = Mapping[str, Item]
 """A table whose keys are the user's own, in declared order, read-only."""
 
-Text = Annotated[str, Key(after=_text, schema={"type": "string", "minLength": 1})]
+Text = Annotated[str, Key(after=_check_text, schema={"type": "string", "minLength": 1})]
 """A string that may become a path or an argument of a process."""
 
 VALUE_SCHEMA = {"type": ["boolean", "integer", "number", "string"]}
-AnyValue = Annotated[Value, Key(plain=checked_value, schema=VALUE_SCHEMA)]
-ExprSource = Annotated[Value, Key(plain=_expression_source, schema=VALUE_SCHEMA)]
+AnyValue = Annotated[Value, Key(plain=check_value, schema=VALUE_SCHEMA)]
+ExprSource = Annotated[Value, Key(plain=_check_expression_source, schema=VALUE_SCHEMA)]
 """An expression as written: a string, or a constant."""
 
 Size = Annotated[
     int,
     Key(
-        plain=_size,
+        plain=_read_size,
         schema={
             "anyOf": [
                 {"type": "integer", "minimum": 1},
@@ -451,7 +456,7 @@ Size = Annotated[
 Duration = Annotated[
     float,
     Key(
-        plain=_duration,
+        plain=_read_duration,
         schema={
             "anyOf": [
                 {"type": "number", "exclusiveMinimum": 0},

@@ -20,7 +20,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.checks import FileFacts, Origin, check_entry
 from tilusbuild.cache.entries import parse_meta
 from tilusbuild.cache.includes import Problem, check_headers
-from tilusbuild.manifest.table import toml_text
+from tilusbuild.manifest.table import format_toml
 from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, code_mismatch, inconsistent, over_limit
 from tilusbuild.package.extract import (
@@ -288,7 +288,7 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
     listed = (entry.script, entry.target, target.kind, code)
     if described != listed or not _no_newer(toolkit, target.toolkit):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
-    if {name: toml_text(value) for name, value in script.params.items()} != dict(entry.params):
+    if {name: format_toml(value) for name, value in script.params.items()} != dict(entry.params):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants")
     packed = set(entry.programs)
     order = dict.fromkeys(program for program in script.programs.values() if program in packed)

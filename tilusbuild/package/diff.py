@@ -19,7 +19,7 @@ from tilusbuild.cache.entries import find_entry, product_of
 from tilusbuild.cache.index import programs, read_index, script_listings
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.manifest.table import toml_text
+from tilusbuild.manifest.table import format_toml
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, texts, unpacked
@@ -186,7 +186,7 @@ def _rows(script: Script) -> dict[str, str]:
 
 
 def _values(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} = {toml_text(value)}" for name, value in values.items())
+    return ", ".join(f"{name} = {format_toml(value)}" for name, value in values.items())
 
 
 def _text(path: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from tilusbuild.expr import Value
-from tilusbuild.manifest.table import toml_text
+from tilusbuild.manifest.table import format_toml
 from tilusbuild.state.files import sha256_text
 
 PROGRAM_FORMAT = "tilusbuild program 1"
@@ -29,7 +29,7 @@ def section(title: str, lines: Iterable[str]) -> str:
 
 def values_section(title: str, values: Mapping[str, Value]) -> str:
     """Return a block of `name = value` lines in the order given."""
-    return section(title, (f"{name} = {toml_text(value)}" for name, value in values.items()))
+    return section(title, (f"{name} = {format_toml(value)}" for name, value in values.items()))
 
 
 def program_text(
@@ -53,8 +53,8 @@ def program_text(
     """
     return "".join(
         [
-            f"{PROGRAM_FORMAT}\nscript = {toml_text(script)}\n",
-            f"{entry[0]} = {toml_text(entry[1])}\n",
+            f"{PROGRAM_FORMAT}\nscript = {format_toml(script)}\n",
+            f"{entry[0]} = {format_toml(entry[1])}\n",
             f"source = sha256:{sha256_text(source)}\n",
             values_section("params", params),
             values_section("schedule", schedule),
@@ -85,8 +85,8 @@ def script_text(
     """Return `script.txt`: an instance for a target, and its programs by their numbers."""
     return "".join(
         [
-            f"{SCRIPT_FORMAT}\nscript = {toml_text(script)}\n",
-            f"target = {toml_text(target)}\narch = {toml_text(arch)}\n",
+            f"{SCRIPT_FORMAT}\nscript = {format_toml(script)}\n",
+            f"target = {format_toml(target)}\narch = {format_toml(arch)}\n",
             values_section("params", params),
             section("args", signature),
             section("programs", (f"{number} {digest}" for number, digest in programs)),

@@ -23,7 +23,7 @@ from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value
 from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
-from tilusbuild.manifest.script import signature_of
+from tilusbuild.manifest.script import make_signature
 from tilusbuild.plan.model import Target, target_constants
 from tilusbuild.plan.roots import torch_defines
 from tilusbuild.plan.tuned import TunedRow
@@ -316,13 +316,13 @@ def _grouping(
         group = parameters
     if group is None or not pipeline.launcher.starts_kernel:
         return None
-    place = manifest.place_of_value("script", script, "group")
+    place = manifest.locate_value("script", script, "group")
     return Grouping(group, space.spec, valued, params, place)
 
 
 def _defines(manifest: Manifest, script: str, target: str) -> Mapping[str, str]:
     own = manifest.defines_for(script, target)
-    place = manifest.place_of_torch(script)
+    place = manifest.locate_torch(script)
     return own if place is None else {**torch_defines(place), **own}
 
 
@@ -330,10 +330,12 @@ def _signature(
     manifest: Manifest, script: str, params: Mapping[str, Value], around: Mapping[str, Value]
 ) -> Signature:
     try:
-        found = resolve_constants(signature_of(manifest.scripts[script]), params)
+        found = resolve_constants(make_signature(manifest.scripts[script]), params)
     except SignatureError as error:
         keys = ("script", script, "args", *([error.argument] if error.argument else []))
-        raise InputError(Diagnostic(error.message, manifest.place(*keys), error.hint)) from None
+        raise InputError(
+            Diagnostic(error.message, manifest.locate_key(*keys), error.hint)
+        ) from None
     # What surrounds an expression is known here, and what a schedule says is not.
     bound = (
         argument if tile is None else replace(argument, tile=tile.substitute_constants(around))

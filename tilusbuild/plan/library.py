@@ -65,7 +65,7 @@ def link_of(spec: InstanceSpec, memory: DigestMemory) -> tuple[Link, Closure, tu
     looked: list[str] = []
     libs = _libs(spec, memory, looked)
     needed = owner.needed
-    if (torch := spec.manifest.place_of_torch(spec.script)) is not None:
+    if (torch := spec.manifest.locate_torch(spec.script)) is not None:
         sonames, files = torch_needed(torch)
         looked += files
         needed = (*needed, *sonames)
@@ -148,7 +148,7 @@ def _places_of_libs(
         root_of(
             spec.manifest.root,
             declared,
-            spec.manifest.place("script", spec.script, "link-dirs", number),
+            spec.manifest.locate_key("script", spec.script, "link-dirs", number),
             taken,
         )
         for number, declared in enumerate(keys.link_dirs)
@@ -166,7 +166,7 @@ def _places_of_libs(
 
 
 def _file(spec: InstanceSpec, memory: DigestMemory, name: str, path: str, key: str) -> Header:
-    place = spec.manifest.place("script", spec.script, key)
+    place = spec.manifest.locate_key("script", spec.script, key)
     try:
         header = Header(name, memory.digest(path), path)
         start = _start_of(path)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tilusbuild.arch import Arch, combine_limits, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.manifest.names import linked_names
+from tilusbuild.manifest.names import split_linked_names
 from tilusbuild.runtime.naming import (
     Name,
     as_typed,
@@ -107,8 +107,8 @@ def apart(manifest: Manifest, name: Name) -> Name:
     own = [*owner.override.values()]
     params = (*owner.params, *(key for each in own for key in each.params))
     space = (*owner.space, *(key for each in own for key in each.space))
-    constants = {name for key in params for name in linked_names(key)}
-    parameters = {name for key in space for name in linked_names(key)}
+    constants = {name for key in params for name in split_linked_names(key)}
+    parameters = {name for key in space for name in split_linked_names(key)}
     if owner.space_file is not None:
         parameters |= {name for name, _ in name.constants if name}
     return name.apart(parameters, constants)
@@ -127,7 +127,7 @@ def called_script_of(manifest: Manifest, name: Name) -> str:
     if manifest.scripts[script].form not in ("kernel", "entry"):
         raise input_error(
             f"{script} is a library, or an object of one, and cannot be called",
-            place=manifest.place("script", script),
+            place=manifest.locate_key("script", script),
         )
     return script
 

@@ -19,7 +19,7 @@ from tilusbuild.compile.geometry import LaunchError
 from tilusbuild.compile.model import Includes
 from tilusbuild.compile.steps import DEFINE_FLAGS
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.manifest.check_files import absent
+from tilusbuild.manifest.check_files import missing_file_error
 from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources, is_source, language_of
@@ -147,8 +147,8 @@ def _rendered(
         return renderer.render(template, given)
     except InputError as error:
         if not os.path.lexists(renderer.path(template)):  # deleted since the manifest was checked
-            place = spec.manifest.place_of_value("script", spec.script, *keys)
-            raise InputError(absent(spec.manifest.root, template, place)) from None
+            place = spec.manifest.locate_value("script", spec.script, *keys)
+            raise InputError(missing_file_error(spec.manifest.root, template, place)) from None
         raise error if spec.grouping is None else spec.grouping.explained(error) from None
 
 
@@ -272,8 +272,8 @@ def _options(spec: InstanceSpec, sources: Sources, recipe: Recipe, closure: Clos
         return options_text(recipe, spec.toolchain, sources.other_headers(spec, closure))
     except ValueError as error:
         at = error.keys if isinstance(error, LaunchError) else ("launch",)
-        keys = spec.manifest.written(spec.script, spec.target.name, *at)
-        place = spec.manifest.place_of_value(*keys)
+        keys = spec.manifest.resolve_override(spec.script, spec.target.name, *at)
+        place = spec.manifest.locate_value(*keys)
         raise InputError(Diagnostic(str(error), place)) from None
 
 
@@ -283,7 +283,7 @@ def closure_of_text(spec: InstanceSpec, sources: Sources, source: str, template:
     def place(pattern: str) -> Place | None:
         own = pattern in spec.owner.headers
         keys = ("script", spec.script, "headers") if own else ("build", "headers")
-        return spec.manifest.place(*keys)
+        return spec.manifest.locate_key(*keys)
 
     try:
         found = sources.headers(template).closure(

@@ -39,12 +39,12 @@ def roots_of(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]
     taken: dict[str, str] = {PROJECT: manifest.root}
     for number, declared in enumerate(manifest.include_dirs_for(script)):
         place = (
-            manifest.place("script", script, "include-dirs", number)
+            manifest.locate_key("script", script, "include-dirs", number)
             if number < own
-            else manifest.place("build", "include-dirs", number - own)
+            else manifest.locate_key("build", "include-dirs", number - own)
         )
         roots.append(root_of(manifest.root, declared, place, taken))
-    asked = manifest.place_of_torch(script)
+    asked = manifest.locate_torch(script)
     if asked is not None:
         roots += _torch_roots(asked)
     return tuple(dict.fromkeys(roots))
@@ -59,7 +59,7 @@ def _beside(manifest: Manifest, script: str, template: str) -> Root:
     try:
         path = package_dir(package, directory)
     except LookupError as error:
-        place = manifest.place("script", script, "template")
+        place = manifest.locate_key("script", script, "template")
         raise input_error(str(error), place=place) from None
     return inside(package, _base(path, directory), directory, quoted_only=True)
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Expr, Value
 from tilusbuild.expr.tree import Compare, Const, Name
-from tilusbuild.manifest.table import toml_text
+from tilusbuild.manifest.table import format_toml
 from tilusbuild.plan.model import (
     PlanSelection,
     Target,
@@ -82,7 +82,7 @@ def imported_space(manifest: Manifest, script: str) -> T1Space | None:
     name = manifest.scripts[script].space_file
     if name is None:
         return None
-    place = manifest.place_of_value("script", script, "space-file")
+    place = manifest.locate_value("script", script, "space-file")
     try:
         return read_t1(read_text(os.path.join(manifest.root, name)))
     except SpaceError as error:
@@ -151,8 +151,8 @@ def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Pl
     }
     for table, names in tables.items():
         if rule is not None and rule in names:
-            return manifest.place(*manifest.written(script, target, table, rule))
-    return manifest.place(*manifest.written(script, target, "space"))
+            return manifest.locate_key(*manifest.resolve_override(script, target, table, rule))
+    return manifest.locate_key(*manifest.resolve_override(script, target, "space"))
 
 
 def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str, SpaceReport]]:
@@ -299,11 +299,11 @@ def unmet_rules(
                 for schedule in schedules
             ) or any(_has(spec, row.use) for spec in _specs(manifest, script)):
                 continue
-            values = ", ".join(f"{name} = {toml_text(value)}" for name, value in use)
+            values = ", ".join(f"{name} = {format_toml(value)}" for name, value in use)
             yield Diagnostic(
                 f'the rule "{row.when}" of {script} can never be followed: no schedule has'
                 f" {values}",
-                manifest.place("script", script, "dispatch", "table", number),
+                manifest.locate_key("script", script, "dispatch", "table", number),
                 "give values that one schedule has, or relax what excludes it:"
                 f" `{command('plan', script, '--space')}` shows what each rule removes",
             )

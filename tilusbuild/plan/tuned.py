@@ -78,7 +78,7 @@ def read_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        place = manifest.place_of_value("script", script, "dispatch", "measured")
+        place = manifest.locate_value("script", script, "dispatch", "measured")
         raise input_error(f"{name} cannot be read: {error.strerror}", place=place) from None
     found: dict[tuple[str, ...], TunedRow] = {}
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):

@@ -19,8 +19,8 @@ from tilusbuild.compile import Launch, Pipeline, Prune
 from tilusbuild.compile.declared import layout_asserts
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
-from tilusbuild.manifest.script import signature_of
-from tilusbuild.manifest.script_sections import expression, filled_in, has_values
+from tilusbuild.manifest.script import make_signature
+from tilusbuild.manifest.script_sections import fill_in_values, has_values, parse_cached
 from tilusbuild.runtime.structs import is_struct, struct_of
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec
 
@@ -56,7 +56,7 @@ class Valued:
     def _layouts(self) -> str:
         """Return C++ that asserts the layout of the structs that the template's kernels take. It is
         that of all of them, as they may be one unit, whose source is the same for each."""
-        signatures = (signature_of(self._manifest.scripts[script]) for script in self._scripts)
+        signatures = (make_signature(self._manifest.scripts[script]) for script in self._scripts)
         kinds = (a.dtype for each in signatures for a in each.arguments if is_struct(a.dtype))
         return layout_asserts(struct_of(dtype) for dtype in dict.fromkeys(kinds))
 
@@ -67,10 +67,10 @@ class Valued:
     def places(self) -> dict[str, Place]:
         """Return where the manifest asks for the lines of `whole` that assert something, and by ""
         for the kernel."""
-        found = {"": self._manifest.place_of_value("script", self._script, "kernel")}
+        found = {"": self._manifest.locate_value("script", self._script, "kernel")}
         for script in self._scripts:
-            for each in signature_of(self._manifest.scripts[script]).arguments:
-                place = self._manifest.place_of_value("script", script, "args", each.name)
+            for each in make_signature(self._manifest.scripts[script]).arguments:
+                place = self._manifest.locate_value("script", script, "args", each.name)
                 lines = layout_asserts([struct_of(each.dtype)]) if is_struct(each.dtype) else ""
                 for line in lines.splitlines():
                     if line.startswith("static_assert"):
@@ -79,7 +79,7 @@ class Valued:
 
     def bound(self, source: Value) -> Expr:
         """Return an expression with what surrounds it already in place."""
-        return expression(source).substitute(self.around)
+        return parse_cached(source).substitute(self.around)
 
     def symbol(self, values: Mapping[str, Value]) -> str:
         """Return the function that the template defines. Raises `InputError`."""
@@ -94,7 +94,7 @@ class Valued:
         written = owner.kernel or owner.entry or ""
         if not has_values(written):
             return written
-        place = self._manifest.place_of_value("script", script, "kernel")
+        place = self._manifest.locate_value("script", script, "kernel")
         try:
             name = self._filled(written, values)
         except ExprError as error:
@@ -104,14 +104,16 @@ class Valued:
         return name
 
     def _filled(self, text: str, values: Mapping[str, Value]) -> str:
-        return filled_in(text, lambda source: self.bound(source).evaluate(values))
+        return fill_in_values(text, lambda source: self.bound(source).evaluate(values))
 
     def flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the compiler arguments of a program, less those that are empty for it. Raises
         `InputError` for those that are not allowed once they are filled in."""
         if not self._has_valued_flags:
             return self.written_flags
-        place = self._manifest.place(*self._manifest.written(self._script, self._target, "flags"))
+        place = self._manifest.locate_key(
+            *self._manifest.resolve_override(self._script, self._target, "flags")
+        )
         try:
             filled = (self._filled(flag, values) for flag in self.written_flags)
             flags = tuple(filter(None, filled))
@@ -140,7 +142,9 @@ class Valued:
             return None
         limits: dict[str, int] = {}
         for name, limit in self.prune.items():
-            place = self._manifest.place("script", self._script, "prune", name.replace("_", "-"))
+            place = self._manifest.locate_key(
+                "script", self._script, "prune", name.replace("_", "-")
+            )
             try:
                 value = limit.evaluate(values)
             except ExprError as error:

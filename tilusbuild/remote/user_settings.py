@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
-from tilusbuild.manifest.document import read_document, shown_path
+from tilusbuild.manifest.document import read_document, shorten_path
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX, SWITCH
-from tilusbuild.manifest.table import Fault, checked
+from tilusbuild.manifest.table import ValueFault, check_table
 from tilusbuild.remote.settings import RemoteSettings
 
 
@@ -23,15 +23,17 @@ def of_user(path: str) -> dict[str, Any]:
     except InputError as error:
         raise InputError(*map(_unseen, error.diagnostics)) from None
     except RecursionError:
-        raise input_error("is nested too deeply", place=Place(shown_path(path))) from None
+        raise input_error("is nested too deeply", place=Place(shorten_path(path))) from None
     remote = given.pop("remote", {})
     if given:
         hint = "there is only the table [remote]"
-        places = [_bare(document.key(key)) for key in given]
+        places = [_bare(document.locate_key(key)) for key in given]
         raise InputError(*(Diagnostic("an unknown key", place, hint) for place in places))
     return _checked(
         remote,
-        lambda loc, said, hint: Diagnostic(said, _bare(document.value("remote", *loc)), hint),
+        lambda loc, said, hint: Diagnostic(
+            said, _bare(document.locate_value("remote", *loc)), hint
+        ),
     )
 
 
@@ -39,7 +41,7 @@ def _checked(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]) ->
     """Return what a table gives. Raises `InputError` of what `wrong` returns for a mistake: of its
     path in the table, what is wrong, and a hint."""
     try:
-        return dict(checked(RemoteSettings, table).given)
+        return dict(check_table(RemoteSettings, table).given)
     except ValidationError as error:
         details = error.errors(include_url=False)
         raise InputError(*(wrong(each["loc"], *_said(each)) for each in details)) from None
@@ -64,7 +66,7 @@ def _said(detail: Any) -> tuple[str, str | None]:
     if detail["type"] == "extra_forbidden":
         return "an unknown key in [remote]", did_you_mean(key, RemoteSettings.fields_by_key())
     if detail["type"] == "value_error":
-        error: Fault = detail["ctx"]["error"]
+        error: ValueFault = detail["ctx"]["error"]
         return f'"{key}" {error.message}', error.hint
     return f'"{key}" is wrong: {detail["msg"]}', None
 

@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 from tilusbuild.arch import Arch
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest.sections import is_path, parse_requirement
-from tilusbuild.manifest.table import Fault
+from tilusbuild.manifest.table import ValueFault
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, RejectedError, examine
@@ -358,7 +358,7 @@ def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
         return None
     try:
         return parse_requirement(request.nvcc)
-    except Fault as error:
+    except ValueFault as error:
         raise InputError(
             Diagnostic(f"{request.nvcc_key} {error}", request.place, error.hint)
         ) from error

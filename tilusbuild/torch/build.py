@@ -32,7 +32,7 @@ from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import BuildSection
-from tilusbuild.manifest.settings import settings
+from tilusbuild.manifest.settings import decide_settings
 from tilusbuild.plan import identity
 from tilusbuild.process.stopping import StoppedError
 from tilusbuild.render.messages import misses_header
@@ -145,7 +145,7 @@ def _opened(request: Request) -> Project:
     given = {"jobs": request.jobs}
     # Projects that are installed are unpacked anywhere: the cache is the user's, not a checkout's.
     ours = {"cache-dir": user_cache()}
-    chosen = settings("/", given, os.environ, ours, option.chosen())
+    chosen = decide_settings("/", given, os.environ, ours, option.chosen())
     return Project(Manifest(edition=1, build=BuildSection(timeout=_DAYS)), chosen, os.environ)
 
 

@@ -31,7 +31,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.layout import TESTS
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.expr import Value
-from tilusbuild.manifest.document import shown_path
+from tilusbuild.manifest.document import shorten_path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.runtime.dtypes import FLOATS
@@ -61,10 +61,10 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck
     if tune is None or tune.ref is None:
         raise input_error(
             f"[script.{script}.tune] has no `ref`, so results cannot be checked",
-            place=manifest.place("script", script),
+            place=manifest.locate_key("script", script),
             hint='give `ref = "ref.py:function"`, or --unchecked to choose among whatever runs',
         )
-    place = manifest.place_of_value("script", script, "tune", "ref")
+    place = manifest.locate_value("script", script, "tune", "ref")
     given = tune.given
     function = load_reference(manifest.root, tune.ref, place)
     rtol = tune.rtol if "rtol" in given else None
@@ -286,7 +286,7 @@ def _defined(function: Callable[..., Any] | None) -> Place | None:
         return None
     line = code.co_firstlineno
     text = linecache.getline(code.co_filename, line).rstrip("\n")
-    return Place(shown_path(code.co_filename), line, None, text or None)
+    return Place(shorten_path(code.co_filename), line, None, text or None)
 
 
 def _parameters(function: Callable[..., Any]) -> list[str] | None:
@@ -303,11 +303,11 @@ def _raised(error: Exception, path: str, message: str) -> Diagnostic:
     what = f"{message}: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename == path:
         text = (error.text or "").rstrip("\n")
-        return Diagnostic(what, Place(shown_path(path), error.lineno, error.offset, text))
+        return Diagnostic(what, Place(shorten_path(path), error.lineno, error.offset, text))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     if not frames:
         return Diagnostic(what)
-    return Diagnostic(what, Place(shown_path(path), frames[-1].lineno, None, frames[-1].line))
+    return Diagnostic(what, Place(shorten_path(path), frames[-1].lineno, None, frames[-1].line))
 
 
 # The cases that a package carries to test itself.

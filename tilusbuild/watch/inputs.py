@@ -102,7 +102,7 @@ class WatchList:
         """Yield what a change is about: the manifest, tools, references, or instances of scripts;
         nothing for names in a directory that nothing asks for."""
         manifest, path = self._manifest, change.path
-        if path == manifest.path or path in manifest.searched:
+        if path == manifest.path or path in manifest.searched_directories:
             yield "manifest"
         if path in self._tools or (path in self._tool_directories and self._has_tool(change)):
             yield TOOLS

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from tilusbuild.manifest.shape import schema
+from tilusbuild.manifest.shape import make_schema
 
 Schema = dict[str, Any]
 _NAMES = ("scale", "cpu", "one", "n", "x", "other")
@@ -18,7 +18,7 @@ _DEEPEST = 3
 
 @cache
 def _whole() -> Schema:
-    return schema()
+    return make_schema()
 
 
 def _alternatives(node: Schema) -> Iterator[Schema]:
