@@ -1,7 +1,7 @@
 """`tilus.toml` → `Manifest`: read, located, checked, frozen.
 
-What stands here imports nothing heavy: pydantic takes longer to import than a small command takes
-to run. `loading.load_manifest` reads a manifest, `memo.recall_manifest` returns a remembered one.
+This package imports nothing heavy: to import pydantic takes longer than a small command.
+`loading.load_manifest` reads a manifest, `memo.recall_manifest` returns a remembered one.
 """
 
 from tilusbuild.manifest.settings import Setting, Settings, decide_settings, find_project_manifest

@@ -1,7 +1,7 @@
-"""Checks of every expression: that it can be read, and that each name in it means something there.
+"""Check every expression: it can be parsed, and each of its names is known at its place.
 
-Which names an expression sees depends on where it stands and, as overrides may add some, on the
-target: each is checked for every target that the script is built for.
+The known names depend on the key of the expression and, since overrides may add names, on the
+target. So each expression is checked for every target of its script.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
 
 class NameScope(Struct, frozen=True):
-    """The names that a script's expressions see for one target."""
+    """The names that a script declares for one target, by section."""
 
     params: frozenset[str]
     space: frozenset[str]
     derived: frozenset[str]
     sizes: frozenset[str]
-    """Integer arguments: known when the kernel is called."""
+    """Integer arguments, which have a value when the kernel is called."""
     arguments: frozenset[str]
-    """All arguments, tensors too."""
+    """All arguments."""
     strides: frozenset[str]
-    """Arguments that are read off strides: dispatch knows shapes alone."""
+    """Arguments that are read off strides. Dispatch does not know them."""
     facts: frozenset[str]
     open_space: bool
-    """The space comes from a file, so names may be declared that the manifest does not show."""
+    """Whether the space comes from a file, which may declare further names."""
 
 
 ARCH_NAMES = frozenset(CPU.list_attributes())
@@ -58,7 +58,7 @@ RESOURCE_NAMES = (
     *("registers", "stack", "spill_stores", "spill_loads", "static_smem", "dynamic_smem"),
     *("threads", "blocks_per_sm", "occupancy"),
 )
-"""What a model of cost knows of a compiled program as `resources.NAME`."""
+"""The names `resources.NAME` of a compiled program, for a model of its cost."""
 
 
 def check_expressions(checks: Checks) -> None:
@@ -74,7 +74,7 @@ def check_expressions(checks: Checks) -> None:
 
 
 _ExpressionSite: TypeAlias = tuple[Path, Value, frozenset[str]]
-"""Where an expression stands in a script, its source, and what it may refer to."""
+"""The path of an expression in its script, its source, and the sections of names it may use."""
 
 _STATIC = frozenset({"params", "space", "derived"})
 _CALL = _STATIC | {"sizes"}
@@ -82,7 +82,7 @@ _RULE = frozenset({"params", "sizes"})
 
 
 def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]:
-    """Yield every expression that the target sees, with what it may refer to."""
+    """Yield every expression of a script for a target."""
     override = script.override_for(target)
     for key, parameter in {**script.space, **override.space}.items():
         if parameter.when is not None:
@@ -120,7 +120,7 @@ def _list_launch_sites(table: LaunchOverride | None) -> Iterator[_ExpressionSite
             yield ("launch", axis, number), source, _CALL
     if table.smem is not None:
         yield ("launch", "smem"), table.smem, _CALL
-    # Set once a device, or known before the first call: no argument can decide them.
+    # These are set once for a device, before any call, so that arguments have no value there.
     for key in ("cooperative", "pdl", "carve_out"):
         source = getattr(table, key)
         if source is not None:
@@ -144,7 +144,10 @@ def _resolve_path(path: Path, target: str, inner: Path, checks: Checks) -> Path:
 
 
 def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection) -> NameScope:
-    """Return what is declared, as written: an entry with a mistake still declares its name."""
+    """Return the declared names of a script for a target.
+
+    Names come from the file, so that an entry with a mistake still declares its name.
+    """
 
     def names_in_section(section: str) -> frozenset[str]:
         return frozenset(
@@ -172,7 +175,7 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
 
 
 def _may_be_integer(type_text: str) -> bool:
-    """Return whether this is an integer scalar, or one whose dtype is a constant or mistaken."""
+    """Return whether a type is an integer scalar, or may be one: a constant, or a mistake."""
     try:
         argument = parse_argument(Argument("_", type_text))
     except SignatureError:
@@ -186,7 +189,7 @@ _NO_INTEGERS = FLOATS | {"bool", POINTER, TENSOR_MAP}
 def check_expression(
     checks: Checks, path: Path, source: Value, scope: NameScope, target: str, sees: frozenset[str]
 ) -> None:
-    """Check one expression: its syntax, and each name in it."""
+    """Report the mistakes of one expression: its syntax, and each unknown name."""
     try:
         parsed = parse_cached(source)
     except ExprError as error:
@@ -243,7 +246,7 @@ def _explain_name(
 
 
 def explain_stride(name: str) -> Problem:
-    """Return what is said of a stride where the choice of a program depends on it."""
+    """Return the problem of a stride in an expression of `dispatch`."""
     return f'"{name}" is a stride', "dispatch depends on shapes and integers that are passed"
 
 

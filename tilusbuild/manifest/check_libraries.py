@@ -1,7 +1,7 @@
-"""Checks of `[library.NAME]`, of scripts whose programs are objects of one, and of what is linked.
+"""Check `[library.NAME]`, scripts whose programs are objects of a library, and link settings.
 
-Patterns stay inside the project and match something; a source has a suffix that says its language;
-what is only for a launcher is not said of an object, nor what is for a link of a kernel.
+Patterns stay inside of the project and match a file. The suffix of a source decides its language.
+Keys of launchers are not allowed for objects, and keys of links not for kernels.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.sections import ProductKeys
 
 _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
-"""What a script of objects has no use for."""
+"""Keys that a script of objects cannot have."""
 _OF_A_LINK = ("link-libs", "link-dirs", "rpath", "undefined", "needed")
 _OF_A_WHOLE = ("kind", "objects", "targets", "output", "cudart", "torch", "rdc", *_OF_A_LINK)
-"""What the library of a part says."""
+"""Keys of a library that a part of it cannot have."""
 _IN_BRACES = re.compile(r"\{[^{}]*\}")
 
 
 def check_libraries(checks: Checks) -> None:
-    """Check every library, and every script that names one."""
+    """Report the mistakes of all libraries, and of scripts in their use of libraries."""
     for name, library in checks.manifest.libraries.items():
         path: Path = ("library", name)
         check_references(checks, (*path, "targets"), library.targets, "target")
@@ -90,7 +90,7 @@ def _check_patterns(
 
 
 def _check_link(checks: Checks, path: Path, name: str, library: LibrarySection) -> None:
-    """Report a library of nothing, and what the archiver cannot do."""
+    """Report a library without objects, and keys that do not fit its kind."""
     if library.library is not None:
         _check_library_name(checks, path, library.library)
         checks.reject_keys(path, _OF_A_WHOLE, "the library itself", "and this is a part of one")
@@ -127,7 +127,7 @@ def _check_output(checks: Checks, place: Place, output: str) -> None:
 
 
 def _check_library_name(checks: Checks, path: Path, library: str) -> None:
-    """Report a library that is not there, or is a part itself."""
+    """Report a name of a library that is unknown, or that is a part of another library."""
     wholes = [name for name, each in checks.manifest.libraries.items() if each.library is None]
     if library not in wholes:
         part = library in checks.manifest.libraries

@@ -1,4 +1,4 @@
-"""Checks of declared names: they can be used where they are needed, and no two are the same."""
+"""Check declared names: each is valid for its use, and no two are equal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECTIONS = ("args", "params", "space", "derived")
 
 
 def check_names(checks: Checks) -> None:
-    """Names of tables, of what scripts declare, of facts and macros."""
+    """Report mistaken names of tables, of scripts' declarations, of facts and of macros."""
     _check_table_names(checks)
     _check_directories(checks)
     for path, _, script in checks.list_scripts():
@@ -58,7 +58,7 @@ def _check_table_names(checks: Checks) -> None:
 
 
 def _check_directories(checks: Checks) -> None:
-    """Two scripts must not share a directory of the cache tree."""
+    """Report scripts that would share a directory of the cache tree."""
     seen: dict[str, str] = {}
     libraries = [
         (kind, name + end)
@@ -94,7 +94,10 @@ def _check_declared_names(checks: Checks, path: Path) -> None:
 def _check_override_names(
     checks: Checks, path: Path, target: str, override: OverrideSection
 ) -> None:
-    """Report names that an override moves to another section or key; it may only add names."""
+    """Report names that an override declares in another section, or under another key.
+
+    An override may add names, but not move them.
+    """
     own = (*path, "override", target)
     check_macros(checks, (*own, "defines"))
     homes: dict[str, tuple[str, str]] = {}
@@ -126,7 +129,7 @@ def _check_override_names(
 
 
 def check_macros(checks: Checks, path: Path) -> None:
-    """Check a table of macros."""
+    """Report mistaken names and values in a table of macros."""
     table = checks.value_in_file(*path)
     for name in checks.list_names(*path):
         if not IDENTIFIER.fullmatch(name):

@@ -1,7 +1,7 @@
-"""Read a TOML file: its values, and where each key and value is written.
+"""Read a TOML file: its values, and the position of each key and value.
 
-What is wrong with the file itself (missing, not UTF-8, not TOML) is one error, as nothing more can
-be checked in such a file. A byte-order mark and `\\r\\n` line ends are accepted.
+A mistake of the file itself (missing, not UTF-8, not TOML) is a single error: such a file cannot be
+checked further. A byte-order mark and `\\r\\n` line ends are accepted.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from tilusbuild.runtime.regular import NotAFileError, open_file
 from tilusbuild.runtime.where import MAX_MANIFEST
 
 SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
-"""Keys that a shorter spelling leaves out: `k = [1, 2]` for `k = { values = [1, 2] }`."""
+"""Keys that a shorter spelling omits: `k = [1, 2]` means `k = { values = [1, 2] }`."""
 _INVISIBLE = dict.fromkeys((*range(9), *range(11, 32), 127), "�")
-"""Control characters must not reach a terminal with the line that a message shows."""
+"""Replacements of control characters, which must not reach a terminal in a message."""
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 class Document:
-    """A TOML file's values with places. `shown` is the path as messages spell it."""
+    """The values of a TOML file with their positions. `shown` is its path in messages."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path = os.path.abspath(path)
         self.shown = shorten_path(path)
         self.text = text
 
-    # Each is made on first use: for a manifest without mistakes few places are needed, and of one
-    # whose checks are remembered no value.
+    # Each property is computed at its first use: a manifest without mistakes needs few positions,
+    # and a remembered manifest needs no values.
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """The values. Raises `ValueError` of a text that is not TOML."""
+        """The values. Raises `ValueError` if the text is not TOML."""
         values: dict[str, Any] = import_toml().loads(self.text)
         return values
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines as they may be shown."""
+        """The lines, without control characters."""
         return self.text.translate(_INVISIBLE).split("\n")
 
     @cached_property
@@ -54,8 +54,10 @@ class Document:
 
     @cached_property
     def locations(self) -> Locations:
-        """Where everything is written: of a script that stands for a kernel, in the kernel's table,
-        else in its script's."""
+        """The positions of all keys and values.
+
+        A script `NAME.KERNEL` is written in the kernel's table, or else in the script's.
+        """
         found = locate_keys(self.text)
         for spans in (found.keys, found.values):
             _add_kernels(spans, find_kernel_tables(found.keys))
@@ -63,28 +65,31 @@ class Document:
 
     @cached_property
     def kernels(self) -> dict[str, tuple[str, str]]:
-        """The scripts that stand for a kernel: the name of the script that has it, and its own."""
+        """The scripts made of a kernel's table: (name of its script, name of the kernel)."""
         return find_kernel_tables(self.locations.keys)
 
     def locate_key(self, *path: str | int) -> Place:
-        """Return where a key, or an array's item, is written. The nearest table when absent."""
+        """Return the place of a key or an array's item. If it is absent, of the nearest table."""
         return self._locate_path(self.locations.keys, path)
 
     def locate_value(self, *path: str | int) -> Place:
-        """Return where a value is written. The nearest table when absent."""
+        """Return the place of a value. If it is absent, of the nearest table."""
         return self._locate_path(self.locations.values, path)
 
     def locate_inside(
         self, path: Path, column: int | None, width: int = 1, of: str | None = None
     ) -> Place:
-        """Return a position within a string value; `column` counts its characters from 1, or those
-        of `of`, which ends with it."""
+        """Return the place of `width` characters inside of a string value.
+
+        `column` counts the characters of the value from 1. With `of` it counts those of `of`, which
+        ends in the value.
+        """
         span = self.locations.values.get(self.find_longest_path(path))
         if column is None or span is None or self.text[span[0]] not in "\"'":
             return self.locate_value(*path)
         raw = self.text[span[0] : span[1]]
         if raw[0] == '"' and "\\" in raw:
-            return self.locate_value(*path)  # an escape is shorter than it is written
+            return self.locate_value(*path)  # with escapes, columns in the file are others
         fence = raw[:3] if raw[:3] in ('"""', "'''") and len(raw) >= 6 else raw[:1]
         start = len(fence) + (len(fence) == 3 and raw[3] == "\n")
         content = raw[start : -len(fence)]
@@ -93,7 +98,7 @@ class Document:
         return self.locate_span((at, at + max(1, min(width, len(content) - index))))
 
     def locate_span(self, span: TextSpan) -> Place:
-        """Return a span as a place; a span of several lines ends, for showing, with its first."""
+        """Return the place of a span. Of a span of several lines only the first one is marked."""
         line, column, text = self._find_line(span[0])
         width = min(span[1] - span[0], len(text) - column + 1)
         return Place(self.shown, line, column, text, max(1, width))
@@ -107,7 +112,7 @@ class Document:
         return self.locate_span(span) if span else Place(self.shown)
 
     def find_longest_path(self, path: Path) -> Path:
-        """Return the longest part of `path` that is in the text, over shorthands."""
+        """Return the longest prefix of `path` that is in the text, without omitted keys."""
         keys = self.locations.keys
         written: Path = ()
         for name in path:
@@ -119,7 +124,7 @@ class Document:
 
 
 def find_kernel_tables(keys: Iterable[Path]) -> dict[str, tuple[str, str]]:
-    """Return the kernels of scripts, by the name of what stands for each."""
+    """Return (script, kernel) of each kernel's table, by the name of the script made of it."""
     named = (path for path in keys if path[:1] == ("script",) and path[2:3] == ("kernels",))
     return {f"{path[1]}.{path[3]}": (str(path[1]), str(path[3])) for path in named if len(path) > 3}
 
@@ -136,7 +141,7 @@ def _add_kernels(spans: dict[Path, TextSpan], kernels: Mapping[str, tuple[str, s
 
 
 def shorten_path(path: str) -> str:
-    """Return a path as messages spell it: relative when it lies below the working directory."""
+    """Return a path for messages: relative if it is below the working directory."""
     try:
         relative = os.path.relpath(path)
     except (OSError, ValueError):
@@ -156,12 +161,12 @@ def read_document(path: str) -> Document:
         )
     document = Document(path, text)
     try:
-        document.data  # noqa: B018 - what is wrong with the text is said here
+        document.data  # noqa: B018 - parses the text, and raises its errors
         return document
     except import_toml().TOMLDecodeError as error:
         raise InputError(_explain_syntax_error(document, str(error))) from None
     except ValueError:
-        # Python reads no integers of more digits than that; `tomllib` lets its error through.
+        # Python refuses to convert such long integers, and `tomllib` does not catch its error.
         raise input_error(
             "an integer has thousands of digits", place=Place(shorten_path(path))
         ) from None
@@ -245,7 +250,7 @@ _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|#.*")
 
 
 def _is_in_inline_table(lines: Sequence[str], line: int, column: int) -> bool:
-    """Return whether a place is behind the end of a line that an inline table began in."""
+    """Return whether a position is at the end of a line, or after it, in an open inline table."""
     depth, rest = 0, lines[line - 1][column - 1 :].strip()
     for number in range(line - 1, max(-1, line - 200), -1):
         text = _STRING.sub(lambda match: "_" * len(match[0]), lines[number])
@@ -261,12 +266,12 @@ def _is_in_inline_table(lines: Sequence[str], line: int, column: int) -> bool:
 
 
 def _dot_keys(names: re.Match[str]) -> str:
-    """Python's spelling of a path of keys as TOML's."""
+    """Return Python's spelling of a path of keys, ('a', 'b'), in TOML's: "a.b"."""
     return '"' + ".".join(re.findall(r"'([^']*)'", names.group())) + '"'
 
 
 def _suggest_syntax(text: str, column: int) -> str | None:
-    """Return what a person probably meant where TOML has no such value."""
+    """Return the probable meaning of text that is not a TOML value, or None."""
     rest = text[column - 1 :]
     if not rest and text.count('"') % 2:
         return "a string is not closed"

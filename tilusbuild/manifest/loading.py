@@ -1,8 +1,8 @@
-"""Read a manifest: file → document → models → checks → `Manifest`, or all its mistakes.
+"""Load a manifest: file → document → tables → checks → `Manifest`, or all its mistakes.
 
-A document with mistakes is still checked further: what is wrong is cut out, and the rest becomes a
-manifest that the later checks read, so that one run reports every mistake. Such a manifest never
-leaves this package. Pydantic's errors are said in a person's words, at their places.
+A document with mistakes is checked further: wrong values are removed, and the rest becomes a
+manifest for the later checks, so that one run reports every mistake. Such a manifest never leaves
+this package. Messages of pydantic are rewritten for people, each with its place.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from tilusbuild.manifest.shape import (
 from tilusbuild.manifest.table import ValueFault, check_table, describe_kind, format_toml, list_keys
 
 _ALIKE = 0.8
-"""The likeness from which on a key of another table is meant: most are short, and alike."""
+"""Likeness, 0 to 1, above which a key of another table is suggested. Keys are short, so that a
+lower one would suggest unrelated keys."""
 _CHECKS = (
     check_names,
     check_targets,
@@ -70,8 +71,8 @@ def _load_checked(path: str) -> Manifest:
     looked_for = set(read.sightings)
     if manifest is not None:
         checks = Checks(document, manifest)
-        with suppress(InputError):  # too many: `diagnostics` has them
-            # Of what a template does not say, the others would only say that it is missing.
+        with suppress(InputError):  # raised after too many mistakes; `diagnostics` has them
+            # After a template that cannot be read, other checks would only report consequences.
             for check in (check_files,) if unread else _CHECKS:
                 check(checks)
         diagnostics += checks.diagnostics
@@ -82,14 +83,15 @@ def _load_checked(path: str) -> Manifest:
 
 
 _ALONE = ("kernel", "entry", "library")
-"""What a script with kernels cannot have beside them."""
+"""Keys that a script with kernels cannot have."""
 
 
 def expand_kernels(document: Document) -> None:
-    """Put the scripts that kernels stand for in place of their script, before anything is checked:
-    the rest of the builder knows scripts only. What is not a table of kernels stays as it is, for
-    the checks to report; what is wrong with a kernel's script is reported where it is written, in
-    the kernel's table, else the script's."""
+    """Replace each script that has kernels by one script for each kernel, in `document.data`.
+
+    This comes before all checks, so that the rest of the builder knows scripts only. A mistaken
+    table of kernels stays as it is, for the checks to report.
+    """
     scripts = document.data.get("script")
     if not isinstance(scripts, dict):
         return
@@ -147,9 +149,14 @@ _ROUNDS = 8
 
 
 def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
-    """Return the manifest, or what is left of it without its mistakes; None when nothing is."""
+    """Return the manifest without its mistaken values, and the mistakes.
+
+    The manifest is None if there are too many mistakes, or no rest without mistakes was found.
+    """
     diagnostics: list[Diagnostic] = []
     data: dict[str, Any] = copy.deepcopy(document.data)
+    # A removed value can uncover a further error, of a table that is too short for example. Only
+    # the first round's errors are the user's mistakes.
     for round_number in range(_ROUNDS):
         validated = _validate_tables(data)
         if isinstance(validated, Manifest):
@@ -174,7 +181,7 @@ def _validate_tables(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
 
 
 def _drop_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Less those that only follow from others: an array is too short once bad items are gone."""
+    """Return the errors without consequences: an array is too short without its wrong items."""
     wrong_items = {detail["loc"][:-1] for detail in details}
     return [d for d in details if d["type"] != "too_short" or d["loc"] not in wrong_items]
 
@@ -188,7 +195,7 @@ def _freeze_arrays(value: Any) -> Any:
 
 
 def _find_existing_path(data: dict[str, Any], detail: ErrorDetails) -> Path:
-    """Return the keys of an error's path that are in the data, down to the first array."""
+    """Return the longest prefix of an error's path that consists of keys in the data."""
     path: Path = ()
     at: Any = data
     for part in detail["loc"]:
@@ -200,7 +207,7 @@ def _find_existing_path(data: dict[str, Any], detail: ErrorDetails) -> Path:
 
 
 def _remove_mistake(data: dict[str, Any], path: Path, *, missing: bool) -> None:
-    """Take out what is at `path`, or put in something harmless where it is required."""
+    """Remove the value at `path` from the data, or put a placeholder for a required key."""
     if missing and path in ((), ("project",)):
         for needed, value in _PLACEHOLDERS.items():
             at: Any = data
@@ -239,7 +246,7 @@ def _make_diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
 
 
 def _quote_key(path: Path) -> str:
-    """Return the key that an error is about, in quotes; of an array's item, the array's."""
+    """Return the key of an error in quotes, with the number of an array's item."""
     name = next((part for part in reversed(path) if isinstance(part, str)), "the manifest")
     if path and isinstance(path[-1], int):
         return f'item {path[-1] + 1} of "{name}"'
@@ -285,7 +292,7 @@ def _list_choices(context: Mapping[str, Any]) -> list[str]:
 
 
 def _suggest_kind(kind: str, given: Any, key: str) -> str | None:
-    """Return what the user probably meant, where the given value shows it."""
+    """Return the probable meaning of a value of the wrong kind, as a line to write, or None."""
     if kind == "tuple_type" and isinstance(given, str):
         words = given.split() if key in ("flags", "launcher") else [given]
         return f"write {key} = {format_toml(words)}"
@@ -318,7 +325,7 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
     *outer, last = path
     key = str(last)
     if outer == ["remote"] and key in REMOTE_SECRETS:
-        place = document.locate_key(*path)._replace(text=None)  # it may be one
+        place = document.locate_key(*path)._replace(text=None)  # the line may hold a secret
         variable = REMOTE_PREFIX + key.upper().replace("-", "_")
         where = f"[remote] of {WHERE_SECRETS_ARE} has it, or {variable}"
         return Diagnostic(f'a manifest cannot hold "{key}"', place, where)

@@ -39,7 +39,7 @@ _Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]
 
 
 def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | None:
-    """Return the manifest at a path as `load` would, where that is remembered; else None."""
+    """Return the remembered manifest of a path, equal to `load_manifest`'s, or None."""
     file = _memo_path(path, environment)
     body = None if file is None or not _is_own(file) else _ENVELOPE.read(file)
     if body is None:
@@ -88,7 +88,7 @@ def _check_files_again(document: Document, manifest: Manifest) -> Manifest | Non
 
 
 def remember_manifest(manifest: Manifest, environment: Mapping[str, str]) -> None:
-    """Keep a manifest that was just loaded; do nothing where that is not possible."""
+    """Write a manifest that was just loaded to its state file, if that is possible."""
     file = _memo_path(manifest.path, environment)
     code = _stamp_own_code()
     if file is None or code is None:
@@ -116,8 +116,10 @@ def _memo_key(path: str, text: str) -> list[str]:
 
 
 def _stamp_own_code() -> list[list[Any]] | None:
-    """Return the stamps of all of tilusbuild that is loaded, which is all that had a part in what
-    is loaded; None when some of it changed lately."""
+    """Return the stamps of all imported files of tilusbuild: only they took part in loading.
+
+    None if one of them changed in the last minute, so that an equal stamp would prove nothing.
+    """
     files = {
         module.__file__
         for name, module in list(sys.modules.items())

@@ -1,4 +1,4 @@
-"""The whole manifest as one frozen value, which knows where each of its keys is written."""
+"""The manifest as one frozen value that knows the position of each of its keys."""
 
 import os
 from collections.abc import Mapping
@@ -55,13 +55,13 @@ class Manifest(Table, frozen=True, kw_only=True):
     """Packages, by name."""
 
     _document: Document = NO_DOCUMENT
-    """What it was read from."""
+    """The file that the manifest was loaded from."""
     _last_flags: tuple[str, ...] = ()
     _reading: TemplateReading = TemplateReading()
 
     @property
     def reading(self) -> TemplateReading:
-        """What of it was not written, but read."""
+        """The values that the file omits and that were read from templates."""
         return self._reading
 
     @property
@@ -71,23 +71,23 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     @property
     def root(self) -> str:
-        """The project's directory: absolute, and what relative paths of the manifest start from."""
+        """The project's absolute directory, which relative paths in the manifest refer to."""
         return os.path.dirname(self._document.path)
 
     def locate_key(self, *keys: str | int) -> Place:
-        """Return where a key is written, as in `place("script", "matmul", "space", "stages")`.
+        """Return the place of a key, as in `locate_key("script", "matmul", "space", "stages")`.
 
-        For an item of an array, the item. Of a path that is not in the file, its longest part that
-        is.
+        The last key may be the index of an array's item. Of a path that is not in the file, the
+        place of its longest prefix that is.
         """
         return self._document.locate_key(*self._redirect_library(keys))
 
     def locate_value(self, *keys: str | int) -> Place:
-        """Return where a key's value is written."""
+        """Return the place of a key's value."""
         return self._document.locate_value(*self._redirect_library(keys))
 
     def _redirect_library(self, keys: tuple[str | int, ...]) -> tuple[str | int, ...]:
-        """Return where keys are written of a script that a library stands for: in its table."""
+        """Return the path of a key in the file: a library's scripts are written in its table."""
         if len(keys) > 1 and keys[0] == "script" and isinstance(keys[1], str):
             library = keys[1].removesuffix(SOURCES)
             if library in self.libraries:
@@ -95,7 +95,7 @@ class Manifest(Table, frozen=True, kw_only=True):
         return keys
 
     def with_libraries(self) -> "Manifest":
-        """Return the manifest with the scripts that its libraries stand for among its own."""
+        """Return the manifest with the scripts of its libraries added to its own."""
         if not self.libraries:
             return self
         return self.replace_values(
@@ -104,7 +104,7 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     @property
     def searched_directories(self) -> set[str]:
-        """The directories in which a new file could match a pattern of a library."""
+        """The directories in which a new file may match a library's pattern."""
         return {
             path
             for each in self.libraries.values()
@@ -122,20 +122,19 @@ class Manifest(Table, frozen=True, kw_only=True):
         )
 
     def kernels_with(self, script: str) -> tuple[str, ...]:
-        """Return the scripts that stand for kernels of the same template, a script's own among
-        them; () for one that stands for itself."""
+        """Return all scripts made of the same table `kernels` as this script; else ()."""
         if "." not in script or script not in self._document.kernels:
             return ()
         return self.kernels_of(self._document.kernels[script][0])
 
     def kernels_of(self, name: str) -> tuple[str, ...]:
-        """Return the scripts that stand for the kernels of what is called `name`."""
+        """Return the scripts made of the table `kernels` of the script `name`."""
         if name in self.scripts:
             return ()
         return tuple(each for each, (of, _) in self._document.kernels.items() if of == name)
 
     def resolve_override(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
-        """Return the path of a script's entry as the target sees it: its override's, or its own."""
+        """Return the path of a script's entry for a target: the override's if it has the entry."""
         own = ("script", script, "override", target, *keys)
         return own if own in self._document.locations.keys else ("script", script, *keys)
 
@@ -145,10 +144,10 @@ class Manifest(Table, frozen=True, kw_only=True):
         return tuple(self.targets) if chosen is None else chosen
 
     def flags_for(self, script: str, target: str) -> tuple[str, ...]:
-        """Compiler arguments: of `[build]`, the target, and the script or its override.
+        """Return the compiler arguments of `[build]`, the target, and the script or its override.
 
-        Those of `[build]` and of the script are the device compiler's, so a cpu target takes its
-        own and those that the script's override for it has.
+        Flags of `[build]` and of the script are for the device compiler. So a cpu target has its
+        own flags, and those of the script's override for it.
         """
         owner, chosen = self.scripts[script], self.targets[target]
         if chosen.is_cpu:
@@ -157,11 +156,11 @@ class Manifest(Table, frozen=True, kw_only=True):
         return (*self.build.flags, *chosen.flags, *own, *self._last_flags)
 
     def with_last_flags(self, flags: tuple[str, ...]) -> "Manifest":
-        """Return the same manifest, whose device compiler gets these after all other arguments."""
+        """Return the manifest with arguments that the device compiler gets after all others."""
         return self.replace_values(_last_flags=(*self._last_flags, *flags))
 
     def defines_for(self, script: str, target: str) -> Mapping[str, str]:
-        """Macros as `-DNAME=TEXT` spells them, sorted by name; `true` is 1, `false` leaves out."""
+        """Return the texts of macros by name, sorted. `true` is 1; `false` removes a macro."""
         merged: dict[str, Value] = {
             **self.build.defines,
             **self.targets[target].defines,
@@ -174,14 +173,14 @@ class Manifest(Table, frozen=True, kw_only=True):
         }
 
     def locate_torch(self, script: str) -> Place | None:
-        """Where the library that a script is, or is an object of, asks for torch."""
+        """Return the place of `torch = true` of the script's library, or None."""
         library = self.library_of(script)
         if library is None or not self.libraries[library].torch:
             return None
         return self.locate_key("library", library, "torch")
 
     def include_dirs_for(self, script: str) -> tuple[Directory, ...]:
-        """Include directories in search order: the script's, then the project's."""
+        """Return the include directories in search order: the script's, then the project's."""
         return (*self.scripts[script].include_dirs, *self.build.include_dirs)
 
     def headers_for(self, script: str) -> tuple[str, ...]:
@@ -189,17 +188,17 @@ class Manifest(Table, frozen=True, kw_only=True):
         return (*self.scripts[script].headers, *self.build.headers)
 
     def data_of(self, script: str) -> list[str]:
-        """Return the paths of the files that a script's space and measurements are read from."""
+        """Return the paths of a script's files with its space and its measurements."""
         owner = self.scripts[script]
         measured = None if owner.dispatch is None else owner.dispatch.measured
         return [os.path.join(self.root, n) for n in (owner.space_file, measured) if n is not None]
 
     def library_of(self, script: str) -> str | None:
-        """The library that a script is, or is an object of."""
+        """Return the library that a script links or makes objects for; None for neither."""
         return script if script in self.libraries else self.scripts[script].library
 
     def toolchain_of(self, script: str, target: str) -> str:
-        """The name of what a script is compiled with for a target; "" is `[toolchain]`."""
+        """Return the name of a script's toolchain for a target; "" is `[toolchain]`."""
         library = self.library_of(script)
         return (
             self.scripts[script].toolchain
@@ -209,31 +208,30 @@ class Manifest(Table, frozen=True, kw_only=True):
         )
 
     def key_of_toolchain(self, name: str, key: str) -> tuple[str, ...]:
-        """The path of what is declared of the toolchain of this name: its own, else that of
-        `[toolchain]`, where it is written or not."""
+        """Return the path of a toolchain's key: its own if it has the key, else `[toolchain]`'s."""
         own = bool(name) and key.replace("-", "_") in self.toolchain.named[name].given
         return ("toolchain", "named", name, key) if own else ("toolchain", key)
 
     def toolchain_named(self, name: str) -> ToolchainSection:
-        """`[toolchain]`, with what the toolchain of this name says laid over it."""
+        """Return `[toolchain]` with the keys of the toolchain `name` in place of its own."""
         if not name:
             return self.toolchain
         return self.toolchain.replace_values(**self.toolchain.named[name].given)
 
     def toolchain_for(self, script: str, target: str) -> ToolchainSection:
-        """What is declared of what a script is compiled with for a target."""
+        """Return the toolchain of a script for a target."""
         return self.toolchain_named(self.toolchain_of(script, target))
 
     def device_compiler_for(self, script: str, target: str) -> str | None:
-        """What compiles a script's kernels for a target, if it or its toolchain by name says so."""
+        """Return the device compiler that a script, or its named toolchain, asks for; or None."""
         own = self.scripts[script].device_compiler
         name = self.toolchain_of(script, target)
         return own or (self.toolchain.named[name].device_compiler if name else None)
 
     def std_for(self, script: str, target: str) -> str:
-        """The language standard of a script."""
+        """Return the language standard of a script for a target."""
         return self.scripts[script].std or self.toolchain_for(script, target).std
 
     def cudart_for(self, script: str, target: str) -> str:
-        """How a script's host code gets the CUDA runtime: "static" or "shared"."""
+        """Return the linkage of the CUDA runtime for a script's host code: "static" or "shared"."""
         return self.scripts[script].cudart or self.toolchain_for(script, target).cudart

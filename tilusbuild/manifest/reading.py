@@ -1,9 +1,9 @@
-"""What a manifest leaves out and can be read: put where it would be written, before the checks.
+"""Complete a manifest: read what it omits from the templates and from this machine.
 
-A kernel and its arguments come from the `__global__` function of the template as it is written, so
-they are those of every schedule; targets from this machine. What is written wins. `Reading` says
-what was read, and whether it still holds: whoever keeps a manifest (`memo`, the no-op record,
-`watch`) keeps that with it.
+The kernel and its arguments come from the `__global__` function in the text of the template, so
+that they are the same for all schedules. Targets come from this machine's GPUs. The manifest takes
+precedence. Completed values are put into the document before the checks. Code that keeps a manifest
+(`memo`, the no-op record, `watch`) keeps its `TemplateReading`, which knows whether it still holds.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import Sighting, sighting
 
 A_MINUTE = 60_000_000_000
-"""Nanoseconds. What changed so lately may have changed again without another stamp."""
+"""Nanoseconds. A file that changed within this time may change again with an equal stamp."""
 _NO_GPU = {"sm_80": {"arch": "sm_80", "ptx": True}}
 
 
 class TemplateReading(Struct, frozen=True):
-    """What was read for a manifest."""
+    """The values that were read for a manifest, and the files they depend on."""
 
     notes: tuple[str, ...] = ()
-    """In words."""
+    """Lines for `plan -v`."""
     found: Mapping[str, str] = {}
-    """Digests of what each template says, by its path; of this machine's GPUs by ""."""
+    """A digest of the values from each template, by its path; of this machine's GPUs by ""."""
     sightings: Mapping[str, Sighting] = {}
-    """Each file as it was before it was read."""
+    """The stamp of each file, taken before it was read."""
     began: int = 0
-    """By `time.time_ns`."""
+    """The start of the reading, by `time.time_ns`."""
 
     def reread(self) -> TemplateReading | None:
-        """Return the same, as far as it may be another read again; None where it is another."""
+        """Read files again that may have changed. Return None if the values differ."""
         began, seen = time.time_ns(), {path: sighting(path) for path in self.sightings}
         young = self.began - A_MINUTE
         for path, digest in self.found.items():
@@ -85,8 +85,11 @@ def _find_machine_archs() -> str:
 
 
 def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagnostic]]:
-    """Put what can be read into a document's values. Return what it was, and what is wrong: what
-    neither the manifest nor the files say for sure."""
+    """Add the values that the manifest omits to `document.data`.
+
+    Return the reading, and a mistake for each value that neither the manifest nor a template
+    decides.
+    """
     began, data, root = time.time_ns(), document.data, os.path.dirname(document.path)
     notes, problems = list[str](), list[Diagnostic]()
     found, seen = dict[str, str](), dict[str, Sighting]()
@@ -114,7 +117,10 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
 
 
 def _add_targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
-    """Add the targets: GPUs for every script, the cpu for those with a branch for it."""
+    """Add targets to the data: this machine's GPUs, and `cpu` for scripts with a branch for it.
+
+    Return a note about them.
+    """
     here = {arch: {"arch": arch} for arch in find_local_archs()}
     gpus: dict[str, Any] = here or _NO_GPU
     cpu = [name for name, has_cpu in branches.items() if has_cpu]
@@ -130,7 +136,7 @@ def _add_targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
 def _complete_script(
     table: str, script: dict[str, Any], template: _KernelTemplate, notes: list[str]
 ) -> Iterator[Diagnostic]:
-    """Add the kernel and the arguments of a script that its template has. Yield what is wrong."""
+    """Add the kernel and its arguments from the template to a script. Yield the mistakes."""
     asked, args = script.get("kernel"), script.get("args") or {}
     if not isinstance(asked, str | None) or not isinstance(args, dict):
         return
@@ -177,7 +183,7 @@ def _complete_script(
 
 
 def _type_of(arg: object) -> str:
-    """Return the type that is written of an argument; "" for none."""
+    """Return the type of an argument in the manifest; "" if it has none."""
     if isinstance(arg, dict):
         return str(arg.get("type", "map" if "tensor-map" in arg else ""))
     return arg if isinstance(arg, str) else "?"
@@ -188,7 +194,7 @@ def _is_parameter(arg: object) -> bool:
 
 
 def _complete_argument(parameter: KernelParameter, written: object) -> object:
-    """Return an argument as a manifest has it: what is written, and what it leaves out."""
+    """Return an argument's value in the manifest, completed by the template's parameter."""
     own = written if isinstance(written, dict) else {} if written is None else {"type": written}
     if _type_of(own)[:1] not in ("", "["):
         return written

@@ -1,9 +1,9 @@
-"""Where each key and value of a TOML text is written.
+"""Find the position of each key and value in a TOML text.
 
-`tomllib` gives values and no positions, the scanner gives positions and no values: it is run over a
-text that `tomllib` has read, so it checks nothing. In a text that is not TOML it stops where it no
-longer understands, and what it has found until then is right. Offsets count characters of the text
-with line ends made `\\n`, as `tomllib` reads it too.
+`tomllib` returns values without positions; this scanner returns positions without values. It scans
+texts that `tomllib` has parsed, so it checks nothing. In a text that is not TOML it stops at the
+first mistake, and the positions before it are right. Offsets count characters of the text with line
+ends `\\n`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Path = tuple[str | int, ...]
 TextSpan = tuple[int, int]
-"""First character and the one after the last."""
+"""The offset of the first character, and of the one after the last."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"[ \t]*")
@@ -29,7 +29,7 @@ _SCALAR = re.compile(r"[^,\]}#\n]+")
 
 
 def import_toml() -> ModuleType:
-    """Return what reads TOML."""
+    """Return the module that parses TOML: `tomllib`, or `tomli` before Python 3.11."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -40,18 +40,18 @@ def import_toml() -> ModuleType:
 class Locations(Struct):
     """The spans of all keys and values of one text.
 
-    An item of an array has an int in its path, and so has a table of an array of tables. A table
-    that has a `[header]` stands at the last name of its header, else where it was first named.
+    The path of an array's item ends in an int, and so does that of a table in an array of tables.
+    A table with a `[header]` is located at the last name of its header; others at their first use.
     """
 
     keys: dict[Path, TextSpan] = field(default_factory=dict)
     values: dict[Path, TextSpan] = field(default_factory=dict)
     repeated: tuple[Path, TextSpan, TextSpan] | None = None
-    """The first key (or header) that is set twice: its path, where first, where again."""
+    """The first key or header that is set twice: its path, its first and its second span."""
 
 
 def locate_keys(text: str) -> Locations:
-    """Return the positions in a TOML text whose line ends are `\\n`. Never raises."""
+    """Return the positions in a TOML text with line ends `\\n`. Never raises."""
     scanner = _TomlScanner(text)
     with contextlib.suppress(ValueError, RecursionError):
         scanner.scan_document()
@@ -59,14 +59,14 @@ def locate_keys(text: str) -> Locations:
 
 
 class _TomlScanner:
-    """Raises `ValueError` where the text goes on in a way that it does not understand."""
+    """A recursive descent over one text. Each method raises `ValueError` for unexpected text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
         self.found = Locations()
         self.counts: dict[Path, int] = {}
-        """Tables so far in each array of tables."""
+        """The index of the last table in each array of tables."""
         self.headers: dict[Path, TextSpan] = {}
 
     def scan_document(self) -> None:
@@ -115,7 +115,7 @@ class _TomlScanner:
         return path
 
     def resolve_table(self, path: Path) -> Path:
-        """Return the table that a header means by `path`: of an array of tables, the last."""
+        """Return the table that `path` means in a header: in an array of tables the last one."""
         return (*path, self.counts[path]) if path in self.counts else path
 
     def scan_key(self) -> list[tuple[str, TextSpan]]:

@@ -1,8 +1,8 @@
-"""Where a project's manifest and git repository are, and the settings that a command runs with.
+"""Find a project's manifest, and decide the settings of a command.
 
-A setting may be given in several places: the command line takes precedence over the running
-program, that over the environment, and that over the manifest. Each keeps its source, for `doctor`
-and for messages. Imports nothing heavy, because what needs no model imports this.
+Settings come from the command line, the running program (`tilusbuild.option`), the environment and
+the manifest; the first of these that has a setting decides it. Each setting keeps its source, for
+`doctor` and for messages. This module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 
 def find_project_manifest(start: str) -> str:
-    """Return the absolute path of the manifest of a directory (`runtime.where`).
+    """Return the absolute path of the manifest of a directory, by the rule of `runtime.where`.
 
-    Raises `InputError` that names the directories looked in, or the other user whose file it would
-    be.
+    Raises `InputError` with the directories that were searched, and for another user's manifest.
     """
     manifest = find_manifest(start)
     if manifest is None:
@@ -54,36 +53,36 @@ def find_project_manifest(start: str) -> str:
 Kind = TypeVar("Kind")
 
 BY_DEFAULT = (MANIFEST_NAME, DEFAULT)
-"""The sources of a setting that were not chosen for this one command."""
+"""The sources of a setting that is not chosen for this command alone."""
 DEVICE_COMPILERS = get_args(DeviceCompiler)
 LEVELS = (0, 1, 2)
 _PREFIX = "TILUSBUILD_"
 REMOTE_PREFIX = "TILUSBUILD_REMOTE_"
-"""Of the variables that `remote.settings` reads."""
+"""Prefix of the variables with settings of the remote cache."""
 REMOTE_OFF = "off"
-"""As an address in the environment: no remote cache, whatever the manifest says."""
+"""This address in the environment turns the manifest's remote cache off."""
 REMOTE_ADDRESSES = ("cache", "executor")
 """The keys of `[remote]` that are addresses."""
 REMOTE_SECRETS = ("headers", "credential-helper", "tls-ca", "tls-certificate", "tls-key")
-"""The keys of `[remote]` that only the user's settings have."""
+"""The keys of `[remote]` that are allowed in the user's settings only."""
 WHERE_SECRETS_ARE = "~/.config/tilusbuild/config.toml"
 SWITCH = {"1": True, "true": True, "yes": True, "on": True}
 SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 
 
 class Setting(Struct, Generic[Kind], frozen=True):
-    """A value, and where it came from: "--jobs", "tilusbuild.option", "TILUSBUILD_JOBS",
-    "tilus.toml" or "default"."""
+    """A value and its source: "--jobs", "tilusbuild.option", "TILUSBUILD_JOBS", "tilus.toml" or
+    "default"."""
 
     value: Kind
     source: str
 
 
 class Settings(Struct, frozen=True):
-    """What a command runs with."""
+    """The settings of a command."""
 
     cache_dir: Setting[str]
-    """Absolute."""
+    """The absolute path of the cache tree."""
     jobs: Setting[int]
     load_average: Setting[float | None]
     """The load average at which no further compiler starts; None: no limit."""
@@ -92,12 +91,12 @@ class Settings(Struct, frozen=True):
     level: Setting[int]
     device_compiler: Setting[str]
     dump_ir: Setting[bool]
-    """Whether the output of each step of a compile is kept."""
+    """Whether to keep the output of each step of a compile."""
     disable_ptxas_opt: Setting[bool]
     bench_warmup: Setting[int | None]
-    """Calls before each sample of a tuning; None: the tuning decides."""
+    """Calls before each sample of a tuning; None: chosen by the tuning."""
     bench_repeat: Setting[int | None]
-    """Samples of each program that is nearly the best; None: the tuning decides."""
+    """Samples of each program that is nearly the best; None: chosen by the tuning."""
 
 
 def decide_settings(
@@ -107,13 +106,12 @@ def decide_settings(
     manifest: Manifest | Mapping[str, str | float | None] | None = None,
     program: Mapping[str, str | float] | None = None,
 ) -> Settings:
-    """Decide every setting.
+    """Return the settings of a command. Raises `InputError` for a wrong value, with its source.
 
-    `root` is the directory of the manifest. `options` are those of the command line that were
-    given, by their names without dashes: `cache-dir`, `jobs`, `load-average`, `nice`, `level`,
-    `device-compiler`, `dump-ir`, `disable-ptxas-opt`, `bench-warmup`, `bench-repeat`. `manifest`
-    is one, or its settings under those same names; `program` is what the running program chose
-    by `tilusbuild.option`. Raises `InputError` that names the culprit."""
+    `root` is the directory of the manifest. `options` are the options on the command line, by their
+    names without dashes (`load-average`). `manifest` is a manifest, or settings by these names.
+    `program` has the choices of `tilusbuild.option`.
+    """
     declared = (
         manifest if isinstance(manifest, Mapping) or manifest is None else read_settings(manifest)
     )
@@ -147,7 +145,7 @@ def read_settings(manifest: Manifest) -> dict[str, str | float | None]:
 
 SettingValues = Mapping[str, str | float | None]
 SettingSources = tuple[SettingValues, Mapping[str, str | float], Mapping[str, str], SettingValues]
-"""The command line's, the program's, the environment's, the manifest's."""
+"""Settings of the command line, the program, the environment and the manifest."""
 
 
 def format_variable(name: str) -> str:
@@ -160,7 +158,7 @@ OF_KERNEL_CACHE = {
     "TILUSBUILD_EXECUTION_BACKEND": "tvm_ffi",
     "TILUSBUILD_VERBOSE": "0",
 }
-"""What a `KernelCache` reads by itself, and what holds without it."""
+"""Variables that only a `KernelCache` reads, with their defaults."""
 
 
 def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | None:
@@ -196,7 +194,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "bench-warmup": (Annotated[int, Meta(ge=0)], "at least 0"),
     "bench-repeat": (Annotated[int, Meta(ge=1)], "at least 1"),
 }
-"""What each setting is, in words too."""
+"""The type of each setting, and its description in messages."""
 
 
 def _decide_setting(name: str, default: Kind, sources: SettingSources) -> Setting[Kind]:

@@ -40,7 +40,7 @@ _SIZE_UNITS = {
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 MAX_DURATION = 1000 * 86400
-"""Seconds. What is meant to be without end is not given."""
+"""Seconds. A duration without a limit is omitted, not written as a large number."""
 MAX_SIZE = 1 << 62
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -87,18 +87,20 @@ def _toml_spelling(name: str) -> str:
 
 
 class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_spelling):
-    """A table with known keys, spelt with `-` in the manifest and with `_` in Python; a field that
-    begins with `_` is not a key."""
+    """A table with known keys, spelt with `-` in the manifest and with `_` in Python.
+
+    Fields that begin with `_` are not keys.
+    """
 
     short: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """The JSON schemas of shorter spellings, which `read` makes a table of."""
+    """The JSON schemas of shorter spellings, which `read` turns into tables."""
     shorthands: ClassVar[tuple[tuple[type, str], ...]] = ()
-    """The types of bare values, and the key that each stands for."""
+    """Types of values that may take the place of the table, each with the key it stands for."""
     wanted: ClassVar[tuple[str, str]] = ("a table", "")
-    """What is right, in words and as an example, where nothing of that is written."""
+    """A description of right values, and an example, for the error about any other value."""
 
     _given: tuple[str, ...] = ()
-    """The fields whose values the manifest has, sorted."""
+    """The fields that the manifest sets, sorted."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -107,7 +109,7 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
 
     @classmethod
     def read(cls, value: object) -> object:
-        """Return what was written as a dictionary. Raises `ValueFault`."""
+        """Return a value of the manifest as a dictionary of keys. Raises `ValueFault`."""
         if not cls.shorthands or isinstance(value, dict):
             return value
         if (key := dict(cls.shorthands).get(type(value))) is None:
@@ -116,7 +118,7 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
 
     @classmethod
     def fields_by_key(cls) -> dict[str, str]:
-        """Return the names of the fields by how the manifest spells them."""
+        """Return the names of the fields by their keys in the manifest."""
         fields = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
         return {key: name for key, name in fields if not name.startswith("_")}
 
@@ -124,17 +126,17 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
         return ((name, getattr(self, name)) for name in self.fields_by_key().values())
 
     def __repr__(self) -> str:
-        """What follows from a table is kept by this."""
+        """Return a text of all fields. Caches of derived values use it as their key."""
         said = ", ".join(f"{name}={value!r}" for name, value in self)
         return f"{type(self).__name__}({said})"
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """The values that the manifest has, without those that hold where it says nothing."""
+        """The values that the manifest sets, without defaults."""
         return {name: getattr(self, name) for name in self._given}
 
     def replace_values(self, **changes: Any) -> "Self":
-        """Return the table with other values, which are not checked."""
+        """Return the table with some values replaced, without checks."""
         keys = {name for name in changes if not name.startswith("_")}
         return replace(self, **changes, _given=tuple(sorted({*self._given, *keys})))
 
@@ -153,19 +155,19 @@ _BOUNDS = ("ge", "gt", "le", "pattern", "min_length", "max_length")
 
 
 class KeyInfo(Struct, frozen=True):
-    """A key of a table, as its field says."""
+    """The description of a key, taken from its field."""
 
     name: str
     hint: Any
     is_required: bool
     default: Any
-    """What holds without it; None: nothing, or an empty table."""
+    """The default; None: there is none, or it is an empty table."""
     examples: tuple[Any, ...]
 
 
 @cache
 def list_keys(table: type[Table]) -> dict[str, KeyInfo]:
-    """Return a table's keys as the manifest spells them, in declared order, its bases' last."""
+    """Return the keys of a table in declared order, those of its base classes last."""
     fields = {field.name: field for field in structs.fields(table)}
     names: list[str] = []
     for each in _list_bases(table):
@@ -215,20 +217,20 @@ def _parse_docstrings(module: str) -> dict[str, dict[str, str]]:
 
 @cache
 def make_adapter(table: type[AnyTable]) -> "TypeAdapter[AnyTable]":
-    """Return what checks a table."""
+    """Return pydantic's validator of a table."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(table)
 
 
 def check_table(table: type[AnyTable], data: object) -> AnyTable:
-    """Return a table of what was written. Raises pydantic's `ValidationError`."""
+    """Check values of a manifest and return them as a table. Raises `ValidationError`."""
     made: AnyTable = make_adapter(table).validate_python(data, strict=True)
     return made
 
 
 def _make_table_schema(table: type[Table], handler: Any) -> Any:
-    """Return how pydantic checks a table: as a dictionary with its keys, of which it is made."""
+    """Return pydantic's schema of a table: it checks a dictionary, and makes the table of it."""
     from pydantic_core import core_schema
 
     fields = {
@@ -251,7 +253,7 @@ def _make_table(table: type[Table], values: dict[str, Any]) -> Table:
 
 
 def _make_key_schema(key: Key, source: Any, handler: Any) -> Any:
-    """Return how pydantic checks the value of a key."""
+    """Return pydantic's schema of a key's value, with its bounds and functions."""
     from pydantic_core import core_schema
 
     if key.plain is not None:
@@ -269,7 +271,7 @@ def _make_key_schema(key: Key, source: Any, handler: Any) -> Any:
 
 
 def _describe_table(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
-    """Return a table's JSON schema with what its docstrings say, and its shorter spellings."""
+    """Return a table's JSON schema with its docstrings as descriptions, and shorter spellings."""
     import inspect
 
     words = read_docstrings(table)
@@ -285,7 +287,7 @@ def _describe_table(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_json_value(value: Any) -> Any:
-    """Return a value as JSON has it: of a table, what differs from what holds without it."""
+    """Return a value for JSON. Of a table only the values that differ from their defaults."""
     if isinstance(value, Table):
         ends = (reversed(value.__struct_fields__), reversed(value.__struct_defaults__))
         defaults = dict(zip(*ends, strict=False))
@@ -299,7 +301,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def describe_kind(value: object) -> str:
-    """Return a TOML value's kind in words."""
+    """Return the kind of a TOML value with its article: "an array"."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int):
@@ -316,7 +318,7 @@ def describe_kind(value: object) -> str:
 
 
 def format_toml(value: object) -> str:
-    """Return a value as TOML spells it on one line; floats in the shortest form that reads back."""
+    """Return a value in TOML on one line. Floats have the shortest text that parses back."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -332,7 +334,7 @@ def format_toml(value: object) -> str:
 
 
 def format_toml_key(key: str) -> str:
-    """Return a key as TOML spells it."""
+    """Return a key in TOML, quoted if necessary."""
     bare = key.replace("-", "").replace("_", "").isalnum() and key.isascii()
     return key if bare else json.dumps(key, ensure_ascii=False)
 
@@ -404,12 +406,12 @@ def _to_float(value: int | float) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Return bytes of a size on the command line. Raises `InputError`."""
+    """Return the bytes of a size on the command line, such as "100MB". Raises `InputError`."""
     return _read_command_line(text, _read_size)
 
 
 def parse_duration(text: str) -> float:
-    """Return seconds of a duration on the command line. Raises `InputError`."""
+    """Return the seconds of a duration on the command line: "1h30m". Raises `InputError`."""
     return _read_command_line(text, _read_duration)
 
 
@@ -421,7 +423,7 @@ def _read_command_line(text: str, read: Callable[[object], _Number]) -> _Number:
 
 
 def reject_boolean(value: object) -> object:
-    """For numbers by choice: Python takes `true` for 1."""
+    """Return the value. Raises `ValueFault` for a boolean, which Python would take for 1 or 0."""
     if isinstance(value, bool):
         raise ValueFault("must be an integer, not a boolean")
     return value
