@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from tilusbuild.watch.change_detector import MAX_DELAY, QUIET, Change, ChangeDetector
-from tilusbuild.watch.observer import is_editor_temp_file, watch_roots
+from tilusbuild.watch.observer import choose_watch_roots, is_editor_temp_file
 
 DIRECTORIES = {
     "/",
@@ -21,7 +21,7 @@ DIRECTORIES = {
 
 
 def found(paths: Iterable[str], cache: str = "/c") -> dict[str, bool]:
-    return watch_roots(paths, "/p", cache, DIRECTORIES.__contains__, lambda path: path)
+    return choose_watch_roots(paths, "/p", cache, DIRECTORIES.__contains__, lambda path: path)
 
 
 def test_a_directory_at_the_top_of_the_project_is_watched_with_all_below() -> None:
@@ -55,36 +55,36 @@ def test_a_check_is_due_when_it_was_quiet_or_has_waited_long(
 ) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    detector = ChangeDetector(str, print, str, now=Mock(), make_watcher=Silent)  # type: ignore[arg-type]
-    detector.check(())
+    detector = ChangeDetector(str, print, str, now=Mock(), make_observer=Silent)  # type: ignore[arg-type]
+    detector.find_changes(())
     detector.add_hint("a")
     now += QUIET / 2
     detector.add_hint("b")
     now += QUIET / 2
-    assert detector.due() is None
+    assert detector.take_due_time() is None
     now += QUIET
-    assert detector.due() == 100.0, "and says when it began"
+    assert detector.take_due_time() == 100.0, "and says when it began"
     assert not detector.is_hinted
     began = now
     while now < began + MAX_DELAY:
         detector.add_hint("c")
-        assert detector.due() is None
+        assert detector.take_due_time() is None
         now += QUIET / 2
-    assert detector.due() == began
+    assert detector.take_due_time() == began
 
 
 ASKED = frozenset({"a.h", "cuda.h"})
 
 
 def test_in_a_directory_only_names_that_are_asked_for_count() -> None:
-    assert not Change("/p", frozenset({"notes.txt"})).is_of(ASKED)
-    assert Change("/p", frozenset({"notes.txt", "cuda.h"})).is_of(ASKED)
-    assert Change("/p").is_of(ASKED), "a directory that is gone is about all"
-    assert Change("/p/a.h").is_of(ASKED), "and so is a file"
+    assert not Change("/p", frozenset({"notes.txt"})).concerns_any(ASKED)
+    assert Change("/p", frozenset({"notes.txt", "cuda.h"})).concerns_any(ASKED)
+    assert Change("/p").concerns_any(ASKED), "a directory that is gone is about all"
+    assert Change("/p/a.h").concerns_any(ASKED), "and so is a file"
 
 
 def test_a_script_that_may_include_anything_depends_on_every_name() -> None:
-    assert Change("/p", frozenset({"any.h"})).is_of(None)
+    assert Change("/p", frozenset({"any.h"})).concerns_any(None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.watch.background import CommandRun, Lines
+from tilusbuild.watch.background import CommandRun, LineSplitter
 from tilusbuild.watch.events import CommandEnded
 
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -38,12 +38,12 @@ def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> N
 
 def test_lines_are_whole_whatever_pieces_they_come_in() -> None:
     said: list[str] = []
-    lines = Lines(said.append)
+    lines = LineSplitter(said.append)
     text = "one\r\n\n10%\r50%\rall\nh\u00e4lf"
     for byte in text.encode():
-        lines.add(bytes([byte]))
+        lines.add_output(bytes([byte]))
     assert said == ["one", "", "all"]
-    lines.end()
+    lines.flush_line()
     assert said[3:] == ["h\u00e4lf"]
 
 

@@ -50,20 +50,20 @@ def looker(reads: Counter[str], clock: Clock) -> PathStates:
 def test_a_changed_file_is_found_once(looker: PathStates, tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
-    assert looker.check([str(file)]) == {}
+    assert looker.find_changes([str(file)]) == {}
     file.write_text("22")
-    assert list(looker.check([str(file)])) == [str(file)]
-    assert looker.check([str(file)]) == {}
+    assert list(looker.find_changes([str(file)])) == [str(file)]
+    assert looker.find_changes([str(file)]) == {}
 
 
 def test_a_touch_is_no_change_and_unchanged_files_are_not_read(looker, reads, tmp_path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
-    looker.check([str(file)])
-    looker.check([str(file)])
+    looker.find_changes([str(file)])
+    looker.find_changes([str(file)])
     assert reads["a"] == 1
     os.utime(file, ns=(5, 5))
-    assert looker.check([str(file)]) == {}
+    assert looker.find_changes([str(file)]) == {}
     assert reads["a"] == 2
 
 
@@ -74,7 +74,7 @@ def test_a_file_that_changes_twice_within_a_tick_is_read_again(
     file = tmp_path / "a"
     file.write_text("1")
     first = file.stat()
-    looker.check([str(file)])
+    looker.find_changes([str(file)])
     file.write_text("2")
     stat = os.stat
     # What a second write in the same tick leaves: other bytes under the same stamps.
@@ -83,29 +83,29 @@ def test_a_file_that_changes_twice_within_a_tick_is_read_again(
             "tilusbuild.state.stamp.os.stat",
             lambda path, **how: first if path == str(file) else stat(path, **how),
         )
-        assert list(looker.check([str(file)])) == [str(file)]
+        assert list(looker.find_changes([str(file)])) == [str(file)]
 
 
 def test_what_comes_and_goes(looker: PathStates, tmp_path: Path) -> None:
     file = tmp_path / "a"
-    assert looker.check([str(file)]) == {}
+    assert looker.find_changes([str(file)]) == {}
     file.write_text("")
-    assert list(looker.check([str(file)])) == [str(file)]
+    assert list(looker.find_changes([str(file)])) == [str(file)]
     file.unlink()
-    assert list(looker.check([str(file)])) == [str(file)]
+    assert list(looker.find_changes([str(file)])) == [str(file)]
     file.mkdir()
-    assert looker.check([str(file)])[str(file)].names is None
+    assert looker.find_changes([str(file)])[str(file)].names is None
 
 
 def test_of_a_directory_the_names_count(looker: PathStates, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
-    looker.check([str(tmp_path)])
+    looker.find_changes([str(tmp_path)])
     (tmp_path / "a").write_text("other")
-    assert looker.check([str(tmp_path)]) == {}
+    assert looker.find_changes([str(tmp_path)]) == {}
     (tmp_path / "b").write_text("")
     (tmp_path / ".b.swp").write_text("")
     (tmp_path / "a").unlink()
-    assert looker.check([str(tmp_path)])[str(tmp_path)].names == frozenset({"a", "b"})
+    assert looker.find_changes([str(tmp_path)])[str(tmp_path)].names == frozenset({"a", "b"})
 
 
 def test_a_path_first_seen_counts_when_it_may_have_changed_since(looker, tmp_path) -> None:
@@ -113,12 +113,12 @@ def test_a_path_first_seen_counts_when_it_may_have_changed_since(looker, tmp_pat
     file.write_text("1")
     changed = file.stat().st_ctime_ns
     read = {str(file)}
-    assert list(looker.check([str(file)], since=Moment(changed), read=read)) == [str(file)]
-    assert looker.check([str(file)], since=Moment(changed), read=read) == {}, "it is known by now"
-    looker.check([])
-    assert looker.check([str(file)], since=Moment(changed + 10 * LATER), read=read) == {}
-    looker.check([])
-    assert looker.check([str(file)], since=Moment(changed)) == {}, "nobody read it"
+    assert list(looker.find_changes([str(file)], since=Moment(changed), read=read)) == [str(file)]
+    assert looker.find_changes([str(file)], since=Moment(changed), read=read) == {}, "it is known by now"
+    looker.find_changes([])
+    assert looker.find_changes([str(file)], since=Moment(changed + 10 * LATER), read=read) == {}
+    looker.find_changes([])
+    assert looker.find_changes([str(file)], since=Moment(changed)) == {}, "nobody read it"
 
 
 # Hints from the real operating system: they come for what matters, and not for what does not.
@@ -146,7 +146,7 @@ def hints(tmp_path: Path) -> Iterator[Hints]:
 
 def test_a_save_is_reported_and_temp_files_and_the_cache_are_not(hints, tmp_path) -> None:
     (tmp_path / "kernels/cache").mkdir(parents=True)
-    hints.observer.follow({str(tmp_path): False, str(tmp_path / "kernels"): True})
+    hints.observer.watch_roots({str(tmp_path): False, str(tmp_path / "kernels"): True})
     for name in ("cache/lib.so", ".a.j2.swp", "4913"):
         (tmp_path / "kernels" / name).write_text("x")
     (tmp_path / "kernels/a.j2").write_text("x")
@@ -156,7 +156,7 @@ def test_a_save_is_reported_and_temp_files_and_the_cache_are_not(hints, tmp_path
 
 def test_a_rename_is_reported_under_both_names(hints: Hints, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
-    hints.observer.follow({str(tmp_path): False})
+    hints.observer.watch_roots({str(tmp_path): False})
     os.rename(tmp_path / "a", tmp_path / "b")
     assert str(tmp_path / "a") in hints.until(tmp_path / "b")
 
@@ -164,16 +164,16 @@ def test_a_rename_is_reported_under_both_names(hints: Hints, tmp_path: Path) -> 
 def test_another_directory_under_the_same_name_is_followed(hints: Hints, tmp_path: Path) -> None:
     place = tmp_path / "kernels"
     place.mkdir()
-    hints.observer.follow({str(place): True})
+    hints.observer.watch_roots({str(place): True})
     os.rename(place, tmp_path / "away")
     place.mkdir()
-    hints.observer.follow({str(place): True})
+    hints.observer.watch_roots({str(place): True})
     (place / "new").write_text("x")
     hints.until(place / "new")
 
 
 def test_a_removed_directory_is_not_an_error(hints: Hints, tmp_path: Path) -> None:
-    hints.observer.follow({str(tmp_path / "gone"): True})
+    hints.observer.watch_roots({str(tmp_path / "gone"): True})
 
 
 def test_without_a_thread_there_are_no_hints(
@@ -184,7 +184,7 @@ def test_without_a_thread_there_are_no_hints(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        hints.observer.follow({str(tmp_path): False})
+        hints.observer.watch_roots({str(tmp_path): False})
     (tmp_path / "made").touch()
     assert hints.told.empty()
     hints.observer.close()

@@ -46,9 +46,9 @@ def test_plain_lines_elsewhere() -> None:
 def test_one_line_says_that_nothing_was_built(programs: int) -> None:
     err = io.StringIO()
     screen = screen_on(err)
-    screen.building().emit(summary(programs=programs, cached=programs))
+    screen.start_display().emit(summary(programs=programs, cached=programs))
     screen.emit(events.Rebuilt(False, 0, (), 0.5, False))
-    screen.building().emit(summary(programs=programs + 1, cached=programs, compiled=1))
+    screen.start_display().emit(summary(programs=programs + 1, cached=programs, compiled=1))
     first, second = err.getvalue().splitlines()
     assert first == "not built (0.50 s after the save)"
     assert "1 compiled" in second

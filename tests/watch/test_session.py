@@ -32,7 +32,7 @@ class Hints(Observer):
         self.hint = hint
         return self
 
-    def follow(self, watch_roots: Mapping[str, bool]) -> None: ...
+    def watch_roots(self, watch_roots: Mapping[str, bool]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -65,10 +65,10 @@ class Eye(Screen):
                 raise _EnoughError
             self.at_rest.pop(0)()
 
-    def building(self) -> Reporter:
+    def start_display(self) -> Reporter:
         if self.at_build:
             self.at_build.pop(0)()
-        return super().building()
+        return super().start_display()
 
     def of(self, kind: type) -> list[Any]:
         return [event for event in self.said if isinstance(event, kind)]
@@ -95,7 +95,7 @@ def watched(project: Any, eye: Eye, hints: Hints) -> None:
     """Watch until the last thing that the test has to do was done, and it is at rest again."""
     with Project.open(str(project.directory), {"jobs": 2}, os.environ) as opened:
         selection = PlanSelection((), (), opened.settings.level.value)
-        session = Session(opened, selection, BuildConfig(), eye, make_watcher=hints)
+        session = Session(opened, selection, BuildConfig(), eye, make_observer=hints)
         with pytest.raises(_EnoughError):
             session.run()
 

@@ -60,59 +60,61 @@ class BuildThread:
         selection: PlanSelection,
         config: BuildConfig,
         reporter: Reporter,
-        ended: Callable[[BuildEnded], None],
+        report_end: Callable[[BuildEnded], None],
     ) -> None:
         self._project = state.project
         self._selection = selection
         self._config = config
         self._reporter = _RecordingReporter(reporter)
-        self._ended = ended
-        self._queue = Queue(jobs(state.plan), state.new_jobs())
-        self._guard = threading.Lock()
+        self._report_end = report_end
+        self._queue = Queue(jobs(state.plan), state.list_new_jobs())
+        self._lock = threading.Lock()
         self._state: PlanState | None = state
-        self._over = False
-        self._thread = start_thread(self._run)
+        self._has_ended = False
+        self._thread = start_thread(self._run_build)
 
-    def replace(self, state: PlanState) -> bool:
+    def replace_plan(self, state: PlanState) -> bool:
         """Have the programs of this plan and no others, then end. Return False when this build
         cannot: it has ended, or it runs with other tools or settings."""
-        with self._guard:
-            if self._over or _settings(state.project) != _settings(self._project):
+        with self._lock:
+            if self._has_ended or _list_fixed_settings(state.project) != _list_fixed_settings(
+                self._project
+            ):
                 return False
-            if not self._queue.replace(jobs(state.plan), state.new_jobs()):
+            if not self._queue.replace(jobs(state.plan), state.list_new_jobs()):
                 return False
             self._project, self._state = state.project, state
             return True
 
-    def abandon(self) -> None:
+    def abandon_plan(self) -> None:
         """Have nothing, and publish nothing; returns when no compiler runs any more."""
-        with self._guard:
+        with self._lock:
             self._state = None
         self._queue.replace(())
         self._thread.join()
 
-    def stop(self, signal: int) -> None:
+    def stop_compilers(self, signal: int) -> None:
         """Stop as at a signal; return when no compiler runs any more."""
         self._queue.stop(signal)
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run_build(self) -> None:
         result: Result | None = None
         error: BaseException | None = None
         try:
-            result = self._build()
+            result = self._build_programs()
         except BaseException as raised:
             error = raised
         finally:
             self._reporter.close()
-        with self._guard:
-            self._over = True
+        with self._lock:
+            self._has_ended = True
             state = self._state
-        wanted = state.programs if state is not None else set()
-        programs = tuple((s, p) for s, p in self._reporter.compiled if p in wanted)
-        self._ended(BuildEnded(state, result, error, programs))
+        planned = state.programs if state is not None else set()
+        programs = tuple((s, p) for s, p in self._reporter.compiled if p in planned)
+        self._report_end(BuildEnded(state, result, error, programs))
 
-    def _build(self) -> Result:
+    def _build_programs(self) -> Result:
         with open_builder(self._project, self._config) as builder:
             config, cache = builder.config, self._project.cache
             with (
@@ -122,21 +124,21 @@ class BuildThread:
                 result = build_changing(
                     self._queue, builder.store, builder.compiler, reporter, config
                 )
-            with self._guard:
+            with self._lock:
                 # From here on the queue says that it is too late, so the plan stays this one.
                 state = self._state
             if state is not None and result.summary.signal is None and not result.summary.error:
-                self._publish(state, result)
+                self._publish_plan(state, result)
         return result
 
-    def _publish(self, state: PlanState, result: Result) -> None:
+    def _publish_plan(self, state: PlanState, result: Result) -> None:
         """Publish as a build does."""
         for message in _PUBLISH.notices(state.project, state.plan):
             self._reporter.emit(events.Warned(message))
         _PUBLISH.publish(state.project, state.plan, self._selection, result)
 
 
-def _settings(project: Project) -> tuple[object, ...]:
+def _list_fixed_settings(project: Project) -> tuple[object, ...]:
     """Return what a running build cannot exchange."""
     settings = project.settings
     return (
@@ -166,28 +168,28 @@ MAX_LINE = 1 << 16
 """Characters. A longer line is reported in parts."""
 
 
-class Lines:
+class LineSplitter:
     """Cuts pieces of output into lines. Of a line that was written over, the last state counts."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._begun = ""
+        self._unfinished = ""
 
-    def add(self, piece: bytes) -> None:
-        *lines, self._begun = (self._begun + self._decoder.decode(piece)).split("\n")
+    def add_output(self, output: bytes) -> None:
+        *lines, self._unfinished = (self._unfinished + self._decoder.decode(output)).split("\n")
         for line in lines:
-            self._say(line)
-        if len(self._begun) > MAX_LINE:
-            self.end()
+            self._report_line(line)
+        if len(self._unfinished) > MAX_LINE:
+            self.flush_line()
 
-    def end(self) -> None:
+    def flush_line(self) -> None:
         """Pass on the last line, if it has no newline."""
-        if self._begun:
-            self._say(self._begun)
-        self._begun = ""
+        if self._unfinished:
+            self._report_line(self._unfinished)
+        self._unfinished = ""
 
-    def _say(self, line: str) -> None:
+    def _report_line(self, line: str) -> None:
         self._report(line.rstrip("\r").rpartition("\r")[2])
 
 
@@ -201,24 +203,24 @@ class CommandRun:
         directory: str,
         environment: Mapping[str, str],
         scripts: Sequence[str],
-        printed: Callable[[str], None],
-        ended: Callable[[CommandEnded], None],
+        report_line: Callable[[str], None],
+        report_end: Callable[[CommandEnded], None],
     ) -> None:
         self._scope = runner.open_scope()
         self._command = command
         self._directory = directory
         self._environment = environment
         self._scripts = scripts
-        self._lines = Lines(printed)
-        self._ended = ended
-        self._thread = start_thread(self._run)
+        self._splitter = LineSplitter(report_line)
+        self._report_end = report_end
+        self._thread = start_thread(self._run_command)
 
     def cancel(self) -> None:
         """Kill it; return when it has ended."""
         self._scope.cancel()
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run_command(self) -> None:
         status: int | None = None
         seconds = 0.0
         try:
@@ -226,15 +228,15 @@ class CommandRun:
                 ("/bin/sh", "-c", self._command),
                 cwd=self._directory,
                 env={**self._environment, "TILUSBUILD_REBUILT": "\n".join(self._scripts)},
-                on_output=self._lines.add,
+                on_output=self._splitter.add_output,
             )
-            finished = self._scope.run(command)
-            status, seconds = finished.status, finished.seconds
+            completed = self._scope.run(command)
+            status, seconds = completed.status, completed.seconds
         except CancelledError:
             pass
         except (OSError, RunnerLostError) as error:
             status = 127
-            self._lines.add(f"{error}\n".encode(errors="replace"))
+            self._splitter.add_output(f"{error}\n".encode(errors="replace"))
         finally:
-            self._lines.end()
-        self._ended(CommandEnded(self._command, status, seconds))
+            self._splitter.flush_line()
+        self._report_end(CommandEnded(self._command, status, seconds))

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tilusbuild.state.clock import Moment
 from tilusbuild.state.stamp import Observation, observe
-from tilusbuild.watch.observer import Observer, is_editor_temp_file, watch_roots
+from tilusbuild.watch.observer import Observer, choose_watch_roots, is_editor_temp_file
 
 QUIET = 0.03
 """Seconds. An editor that writes beside and renames is done in a few milliseconds."""
@@ -27,7 +27,7 @@ INTERVAL = 1.0
 _SMALL = 1 << 20
 """Bytes."""
 
-MakeWatcher = Callable[[Callable[[str], None], Callable[[], str]], Observer]
+MakeObserver = Callable[[Callable[[str], None], Callable[[], str]], Observer]
 
 
 class Change(Struct, frozen=True):
@@ -45,7 +45,7 @@ class Change(Struct, frozen=True):
         else:
             yield from sorted(os.path.join(self.path, name) for name in self.names)
 
-    def is_of(self, names: frozenset[str] | None) -> bool:
+    def concerns_any(self, names: frozenset[str] | None) -> bool:
         """Return whether the change is of one of these names in a directory (None: of any name), or
         of the path itself."""
         return self.names is None or names is None or not names.isdisjoint(self.names)
@@ -61,9 +61,9 @@ class PathStates:
     def __init__(self, digest: Callable[[str], str], now: Callable[[], Moment]) -> None:
         self._digest = digest
         self._now = now
-        self._seen: dict[str, Observation] = {}
+        self._observations: dict[str, Observation] = {}
 
-    def check(
+    def find_changes(
         self, paths: Iterable[str], *, since: Moment | None = None, read: Collection[str] = ()
     ) -> dict[str, Change]:
         """Return what changed among `paths`, which from now on are those that are remembered.
@@ -71,25 +71,25 @@ class PathStates:
         A path that is checked for the first time counts as changed when it is among those that
         were `read` since `since`, and may have changed after that.
         """
-        before, self._seen = self._seen, {}
+        previous, self._observations = self._observations, {}
         changes: dict[str, Change] = {}
         for path in paths:
-            old = before.get(path)
-            new = observe(path, self._digest, _names, before=old, now=self._now)
-            self._seen[path] = new
+            old = previous.get(path)
+            new = observe(path, self._digest, _list_names, before=old, now=self._now)
+            self._observations[path] = new
             if old is None:
                 if since is not None and path in read and new.may_be_later(since):
                     changes[path] = Change(path)
             elif new.compared_fields != old.compared_fields:
-                changes[path] = _change(path, old.compared_fields, new.compared_fields)
+                changes[path] = _make_change(path, old.compared_fields, new.compared_fields)
         return changes
 
 
-def _names(directory: str) -> frozenset[str]:
+def _list_names(directory: str) -> frozenset[str]:
     return frozenset(name for name in os.listdir(directory) if not is_editor_temp_file(name))
 
 
-def _change(
+def _make_change(
     path: str, old: str | frozenset[str] | None, new: str | frozenset[str] | None
 ) -> Change:
     if isinstance(old, frozenset) and isinstance(new, frozenset):
@@ -104,74 +104,74 @@ class ChangeDetector:
     def __init__(
         self,
         digest: Callable[[str], str],
-        hint: Callable[[str], None],
-        ignored: Callable[[], str],
+        report_hint: Callable[[str], None],
+        ignored_directory: Callable[[], str],
         *,
         now: Callable[[], Moment],
-        make_watcher: MakeWatcher = Observer,
+        make_observer: MakeObserver = Observer,
     ) -> None:
-        self._paths = PathStates(digest, now)
-        self._watcher = make_watcher(hint, ignored)
-        self._hinted: set[str] = set()
-        self._first = self._last = 0.0
+        self._states = PathStates(digest, now)
+        self._observer = make_observer(report_hint, ignored_directory)
+        self._hinted_paths: set[str] = set()
+        self._first_hint_at = self._last_hint_at = 0.0
         """When the first and the last of what is hinted happened."""
-        self._roots: dict[str, bool] = {}
+        self._watch_roots: dict[str, bool] = {}
         self._checked_at = 0.0
 
     @property
     def is_hinted(self) -> bool:
         """Whether something happened that was not checked yet."""
-        return bool(self._first)
+        return bool(self._first_hint_at)
 
     @property
     def next_check(self) -> float:
         """By the monotonic clock."""
         regular = self._checked_at + INTERVAL
-        return min(regular, self._quiet_at) if self._first else regular
+        return min(regular, self._quiet_at) if self._first_hint_at else regular
 
     @property
     def _quiet_at(self) -> float:
-        return min(self._last + QUIET, self._first + MAX_DELAY)
+        return min(self._last_hint_at + QUIET, self._first_hint_at + MAX_DELAY)
 
     def add_hint(self, path: str) -> None:
-        self._hinted.add(path)
-        self._last = time.monotonic()
-        self._first = self._first or self._last
+        self._hinted_paths.add(path)
+        self._last_hint_at = time.monotonic()
+        self._first_hint_at = self._first_hint_at or self._last_hint_at
 
-    def due(self) -> float | None:
+    def take_due_time(self) -> float | None:
         """Return since when there is something to check, if it is time to. Else None."""
         now = time.monotonic()
-        if not self._first:
+        if not self._first_hint_at:
             return now if now >= self.next_check else None
         if now < self._quiet_at:
             return None
-        first, self._first = self._first, 0.0
+        first, self._first_hint_at = self._first_hint_at, 0.0
         # A directory may be another one under the same name by now.
-        self._watcher.follow(self._roots)
+        self._observer.watch_roots(self._watch_roots)
         return first
 
-    def check(
+    def find_changes(
         self, watched: Collection[str], *, started: Moment | None = None
     ) -> dict[str, Change]:
         """Return what changed among the watched paths since the last check. `started` is when a
         plan began to read them, and None when this check does not follow a plan."""
         # The next plan may read for the first time what something happened to. It is looked at
         # before that plan: otherwise it would count as changed after it.
-        hinted = {path for path in self._hinted if _is_small(path)}
+        hinted = {path for path in self._hinted_paths if _is_small(path)}
         paths = sorted(hinted.union(watched))
-        changes = self._paths.check(paths, since=started, read=watched)
-        self._hinted.clear()
+        changes = self._states.find_changes(paths, since=started, read=watched)
+        self._hinted_paths.clear()
         self._checked_at = time.monotonic()
         return {path: change for path, change in changes.items() if path in watched}
 
-    def follow(self, paths: Collection[str], root: str, cache: str) -> None:
+    def watch_paths(self, paths: Collection[str], root: str, cache: str) -> None:
         """Wait for events of these paths."""
-        self._roots = watch_roots(paths, root, cache)
-        self._watcher.follow(self._roots)
+        self._watch_roots = choose_watch_roots(paths, root, cache)
+        self._observer.watch_roots(self._watch_roots)
 
     def close(self) -> None:
         """Stop watching: no hint comes after this."""
-        self._watcher.close()
+        self._observer.close()
 
 
 def _is_small(path: str) -> bool:

@@ -43,7 +43,7 @@ class PlanState(Struct, frozen=True):
     plan: Plan
     renders: int
     """How many programs were rendered for it."""
-    before: frozenset[str] | None
+    previous_programs: frozenset[str] | None
     """The hashes of the plan before; None where there was none."""
 
     @property
@@ -51,9 +51,9 @@ class PlanState(Struct, frozen=True):
         """The hashes of its programs."""
         return frozenset(program for each in self.plan.instances for program in each.programs)
 
-    def new_jobs(self) -> list[ProgramJob]:
+    def list_new_jobs(self) -> list[ProgramJob]:
         """Return the programs that the plan before did not have, if there was one."""
-        before = self.before
+        before = self.previous_programs
         return [] if before is None else [j for j in jobs(self.plan) if j.hash not in before]
 
 
@@ -67,7 +67,7 @@ class WatchList:
         make another one read or missed, where that failed; `project` is then of that attempt."""
         self._manifest = project.manifest
         self._instances = () if state is None else state.plan.instances
-        self._references = frozenset(_references(project.manifest))
+        self._references = frozenset(_list_references(project.manifest))
         projects = [project] if state is None else [project, state.project]
         toolchains = [each for owner in projects for each in owner.toolchains.values()]
         self._tools = {path for each in toolchains for path in each.witnesses()}
@@ -79,42 +79,42 @@ class WatchList:
             input_paths(project, None if state is None else state.plan),
         )
 
-    def event_of(self, changes: Mapping[str, Change]) -> events.Changed | None:
+    def describe_changes(self, changes: Mapping[str, Change]) -> events.Changed | None:
         """Return the event that reports changes of watched paths; None when none of them counts.
         Paths in the project are relative to its directory."""
         root = self._manifest.root
-        shown: dict[str, None] = {}
+        changed_paths: dict[str, None] = {}
         parts: dict[str, None] = {}
         for change in changes.values():
-            about = list(self._parts_of(change))
-            if not about and change.names is None and change.path in self._looked_for:
-                about = ["the project"]
-            parts.update(dict.fromkeys(about))
-            for path in change.paths if about else ():
-                shown[os.path.relpath(path, root) if is_within(path, root) else path] = None
+            affected = list(self._list_parts(change))
+            if not affected and change.names is None and change.path in self._looked_for:
+                affected = ["the project"]
+            parts.update(dict.fromkeys(affected))
+            for path in change.paths if affected else ():
+                changed_paths[os.path.relpath(path, root) if is_within(path, root) else path] = None
         if not parts:
             return None
-        paths = tuple(shown)
-        more = max(0, len(paths) - _MAX_SHOWN)
-        return events.Changed(paths[:_MAX_SHOWN], more, tuple(parts))
+        paths = tuple(changed_paths)
+        hidden = max(0, len(paths) - _MAX_SHOWN)
+        return events.Changed(paths[:_MAX_SHOWN], hidden, tuple(parts))
 
-    def _parts_of(self, change: Change) -> Iterator[str]:
+    def _list_parts(self, change: Change) -> Iterator[str]:
         """Yield what a change is about: the manifest, tools, references, or instances of scripts;
         nothing for names in a directory that nothing asks for."""
         manifest, path = self._manifest, change.path
         if path == manifest.path or path in manifest.searched_directories:
             yield "manifest"
-        if path in self._tools or (path in self._tool_directories and self._has_tool(change)):
+        if path in self._tools or (path in self._tool_directories and self._concerns_tool(change)):
             yield TOOLS
         if path in self._references:
             yield "references"
         for instance in self._instances:
             script, inputs = instance.script, instance.inputs
             is_data = script in manifest.scripts and path in manifest.data_of(script)
-            if is_data or (path in inputs.paths and change.is_of(inputs.names)):
+            if is_data or (path in inputs.paths and change.concerns_any(inputs.names)):
                 yield f"{script} {instance.target.name}"
 
-    def _has_tool(self, change: Change) -> bool:
+    def _concerns_tool(self, change: Change) -> bool:
         """Return whether a tool may have come to a directory, or gone from it."""
         if change.names is None:
             return True
@@ -122,7 +122,7 @@ class WatchList:
         return any(name in known or name.rstrip("-.0123456789") in known for name in change.names)
 
 
-def _references(manifest: Manifest) -> Iterator[str]:
+def _list_references(manifest: Manifest) -> Iterator[str]:
     """Yield the files of Python references. No program follows from them, but what `--exec` runs
     may."""
     for script in manifest.scripts.values():

@@ -27,7 +27,7 @@ from tilusbuild.runtime.where import is_within
 # watchdog only logs it when events were lost: no line of a person's terminal is for that.
 logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
-MAX_PLACES = 64
+MAX_ROOTS = 64
 """More places would cost more than they bring: what lies elsewhere waits for the next check."""
 
 
@@ -50,49 +50,49 @@ def is_editor_temp_file(name: str) -> bool:
     return _EDITOR_TEMP_FILE.fullmatch(name) is not None
 
 
-def watch_roots(
+def choose_watch_roots(
     paths: Iterable[str],
     root: str,
     cache: str,
     is_directory: Callable[[str], bool] = os.path.isdir,
-    real: Callable[[str], str] = os.path.realpath,
+    resolve_links: Callable[[str], str] = os.path.realpath,
 ) -> dict[str, bool]:
     """Return the directories to watch for `paths`, each with whether all below counts too."""
-    found = {root: False}
+    roots = {root: False}
     outside: set[str] = set()
     directories: set[str] = set()
     for path in paths:
         directories.add(path if is_directory(path) else os.path.dirname(path))
         if os.path.islink(path):
-            directories.add(os.path.dirname(real(path)))
+            directories.add(os.path.dirname(resolve_links(path)))
     for directory in sorted(directories):
-        nearest = _nearest(directory, is_directory)
-        for each in {nearest, real(nearest)}:
+        existing = _find_existing_directory(directory, is_directory)
+        for each in {existing, resolve_links(existing)}:
             if is_within(each, cache):
                 continue
             if is_within(each, root):
-                _inside(found, each, root, cache)
+                _add_root_inside(roots, each, root, cache)
             else:
                 outside.add(each)
     for directory in sorted(outside):
-        if not any(below and is_within(directory, place) for place, below in found.items()):
-            found[directory] = False
-    return dict(list(found.items())[:MAX_PLACES])
+        if not any(below and is_within(directory, place) for place, below in roots.items()):
+            roots[directory] = False
+    return dict(list(roots.items())[:MAX_ROOTS])
 
 
-def _inside(found: dict[str, bool], directory: str, root: str, cache: str) -> None:
+def _add_root_inside(roots: dict[str, bool], directory: str, root: str, cache: str) -> None:
     parts = os.path.relpath(directory, root).split("/")
     if parts == ["."]:
         return
     top = os.path.join(root, parts[0])
     if not is_within(cache, top):
-        found[top] = True
+        roots[top] = True
         return
     for depth in range(1, len(parts) + 1):
-        found.setdefault(os.path.join(root, *parts[:depth]), False)
+        roots.setdefault(os.path.join(root, *parts[:depth]), False)
 
 
-def _nearest(path: str, is_directory: Callable[[str], bool]) -> str:
+def _find_existing_directory(path: str, is_directory: Callable[[str], bool]) -> str:
     """Return the path if it is a directory, else the nearest directory around it that exists."""
     while not is_directory(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
@@ -116,51 +116,55 @@ class Observer:
     system has no more events to give, there are no hints.
     """
 
-    def __init__(self, hint: Callable[[str], None], ignored: Callable[[], str]) -> None:
-        self._hint = hint
-        self._ignored = ignored
-        self._handler = _Handler(self._report)
+    def __init__(
+        self, report_hint: Callable[[str], None], ignored_directory: Callable[[], str]
+    ) -> None:
+        self._report_hint = report_hint
+        self._ignored_directory = ignored_directory
+        self._handler = _Handler(self._report_path)
         self._watches: dict[str, tuple[ObservedWatch, tuple[object, ...]]] = {}
-        self._observer: BaseObserver | None = None
+        self._native: BaseObserver | None = None
 
-    def follow(self, watch_roots: Mapping[str, bool]) -> None:
+    def watch_roots(self, roots: Mapping[str, bool]) -> None:
         """Watch these directories, each with everything below it or not, and no others.
 
         A directory that is another one than before under the same name is watched again.
         """
-        wanted = {path: (below, *_device_and_inode(path)) for path, below in watch_roots.items()}
-        for path in [p for p, (_, key) in self._watches.items() if wanted.get(p) != key]:
+        requests = {path: (below, *_read_device_and_inode(path)) for path, below in roots.items()}
+        for path in [p for p, (_, key) in self._watches.items() if requests.get(p) != key]:
             watch, _ = self._watches.pop(path)
             with suppress(KeyError, OSError):
-                self._started().unschedule(watch)
-        for path, key in wanted.items():
+                self._get_native().unschedule(watch)
+        for path, key in requests.items():
             if path not in self._watches and len(key) > 1:
-                self._schedule(path, key)
+                self._schedule_watch(path, key)
 
     def close(self) -> None:
         """Stop watching: no hint comes after this."""
-        if self._observer is not None:
-            self._observer.stop()
-            self._observer.join()
+        if self._native is not None:
+            self._native.stop()
+            self._native.join()
 
-    def _schedule(self, path: str, key: tuple[object, ...]) -> None:
+    def _schedule_watch(self, path: str, key: tuple[object, ...]) -> None:
         with suppress(OSError), convert_thread_errors():
-            watch = self._started().schedule(
+            watch = self._get_native().schedule(
                 self._handler, path, recursive=bool(key[0]), event_filter=_CHANGES
             )
             self._watches[path] = watch, key
 
-    def _started(self) -> BaseObserver:
-        if self._observer is None:
+    def _get_native(self) -> BaseObserver:
+        if self._native is None:
             observer = NativeObserver()
             with convert_thread_errors():
                 observer.start()
-            self._observer = observer
-        return self._observer
+            self._native = observer
+        return self._native
 
-    def _report(self, path: str) -> None:
-        if not is_editor_temp_file(os.path.basename(path)) and not is_within(path, self._ignored()):
-            self._hint(path)
+    def _report_path(self, path: str) -> None:
+        if not is_editor_temp_file(os.path.basename(path)) and not is_within(
+            path, self._ignored_directory()
+        ):
+            self._report_hint(path)
 
 
 class _Handler(events.FileSystemEventHandler):
@@ -173,7 +177,7 @@ class _Handler(events.FileSystemEventHandler):
                 self._report(os.fsdecode(path))
 
 
-def _device_and_inode(path: str) -> tuple[object, ...]:
+def _read_device_and_inode(path: str) -> tuple[object, ...]:
     try:
         status = os.stat(path)
     except OSError:

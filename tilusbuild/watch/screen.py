@@ -40,43 +40,45 @@ class Screen:
         verbose: bool,
         clear: bool,
     ) -> None:
-        self._make = reporter
+        self._make_reporter = reporter
         self._out = Stream(stderr, "styled")
         self._json = JsonReporter(json) if json is not None else None
         self._terminal = terminal
         self._quiet = quiet
         self._verbose = verbose
         self._clear = clear
-        self._guard = threading.RLock()
-        self._build: _Guarded | None = None
+        self._lock = threading.RLock()
+        self._display: _LockedReporter | None = None
         self._status = ""
         """The last line of the terminal."""
 
-    def building(self) -> Reporter:
+    def start_display(self) -> Reporter:
         """Return the display of a build that begins now."""
-        with self._guard:
-            self._show("")
-            self._build = _Guarded(self._make(), self._guard, self._json is not None)
-            return self._build
+        with self._lock:
+            self._set_status("")
+            self._display = _LockedReporter(
+                self._make_reporter(), self._lock, self._json is not None
+            )
+            return self._display
 
     def emit(self, event: Event) -> None:
         """Show an event of watching, not of a build."""
-        with self._guard:
+        with self._lock:
             if self._json is not None:
                 self._json.emit(event)
             if isinstance(event, events.Watching):
                 state = "" if event.ok else ", build has errors"
-                self._show(f"watching {counted(event.paths, 'path')}{state}; Ctrl-C ends")
+                self._set_status(f"watching {counted(event.paths, 'path')}{state}; Ctrl-C ends")
                 return
             if isinstance(event, events.CommandStarted):
-                self._show(f"running {_short(event.command)}; Ctrl-C ends")
+                self._set_status(f"running {_shorten_command(event.command)}; Ctrl-C ends")
                 return
             if not isinstance(event, events.Printed):
-                self._show("")
+                self._set_status("")
             if self._clear and self._terminal and isinstance(event, events.Changed):
-                self._write(_CLEAR)
-            for line in self._lines(event):
-                self._say(line)
+                self._write_text(_CLEAR)
+            for line in self._format_event(event):
+                self._print_line(line)
 
     @property
     def is_read(self) -> bool:
@@ -85,29 +87,30 @@ class Screen:
 
     def close(self) -> None:
         """Leave the terminal as it should be."""
-        with self._guard:
-            self._show("")
+        with self._lock:
+            self._set_status("")
 
-    def _lines(self, event: Event) -> list[str]:
+    def _format_event(self, event: Event) -> list[str]:
         if isinstance(event, events.Problem):
             return [cleaned(event.message), "the next save tries again"]
         if isinstance(event, events.CommandEnded):
-            return self._ended(event)
+            return self._format_command_end(event)
         if isinstance(event, events.Printed):
             return [cleaned(event.line)] if self._json is None else []
         if self._quiet or (self._json is not None and not self._verbose):
             return []
         if isinstance(event, events.Changed):
             parts, others = event.parts[:_PARTS], max(0, len(event.parts) - _PARTS)
-            return [f"changed: {_listed(event.paths, event.more)} → {_listed(parts, others)}"]
+            paths = _format_names(event.paths, event.more)
+            return [f"changed: {paths} → {_format_names(parts, others)}"]
         if isinstance(event, events.Replanned) and self._verbose:
             plan = f"{counted(event.programs, 'program')}, {event.changed} new"
             return [f"planned {plan}: {event.renders} rendered in {duration(event.seconds)}"]
         if isinstance(event, events.Rebuilt):
-            return [_rebuilt(event)]
+            return [_format_rebuilt(event)]
         return []
 
-    def _ended(self, event: events.CommandEnded) -> list[str]:
+    def _format_command_end(self, event: events.CommandEnded) -> list[str]:
         command = one_line(event.command)
         if event.status:
             return [f"error: {command}: exit status {event.status}"]
@@ -115,17 +118,17 @@ class Screen:
             return []
         return [f"{command}: done in {duration(event.seconds)}"]
 
-    def _say(self, line: str) -> None:
-        display = self._build
-        if display is not None and display.say(line):
+    def _print_line(self, line: str) -> None:
+        display = self._display
+        if display is not None and display.print_above(line):
             return
-        self._write(visible(line) + "\n")
+        self._write_text(visible(line) + "\n")
 
-    def _write(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         erase = _ERASE if self._status else ""
         self._out.write(f"{erase}{text}{visible(self._status)}")
 
-    def _show(self, status: str) -> None:
+    def _set_status(self, status: str) -> None:
         """Have this as the terminal's last line, or none."""
         if self._json is not None or self._quiet or not self._terminal:
             return
@@ -134,47 +137,49 @@ class Screen:
             self._status = status
 
 
-def _rebuilt(event: events.Rebuilt) -> str:
+def _format_rebuilt(event: events.Rebuilt) -> str:
     after = f"{duration(event.seconds)} after the {'start' if event.first else 'save'}"
     if not event.programs:
         return f"nothing to rebuild ({after})" if event.ok else f"not built ({after})"
-    what = f"rebuilt {counted(event.programs, 'program')} of {one_line(', '.join(event.scripts))}"
-    return f"{what}, {after}" if event.ok else f"{what}, with errors ({after})"
+    programs = (
+        f"rebuilt {counted(event.programs, 'program')} of {one_line(', '.join(event.scripts))}"
+    )
+    return f"{programs}, {after}" if event.ok else f"{programs}, with errors ({after})"
 
 
-def _listed(names: tuple[str, ...], more: int) -> str:
+def _format_names(names: tuple[str, ...], more: int) -> str:
     text = one_line(", ".join(names))
     return f"{text} and {more} more" if more else text
 
 
-def _short(command: str) -> str:
+def _shorten_command(command: str) -> str:
     text = one_line(command)
     return text if len(text) <= MAX_COMMAND else f"{text[: MAX_COMMAND - 1]}…"
 
 
-class _Guarded:
+class _LockedReporter:
     """A build's display, to which one thread emits and others add lines."""
 
-    def __init__(self, reporter: Reporter, guard: threading.RLock, whole: bool) -> None:
+    def __init__(self, reporter: Reporter, lock: threading.RLock, shows_all: bool) -> None:
         self._reporter = reporter
-        self._guard = guard
-        self._whole = whole
+        self._lock = lock
+        self._shows_all = shows_all
 
     def emit(self, event: Event, /) -> None:
-        if isinstance(event, Summary) and nothing_done(event) and not self._whole:
+        if isinstance(event, Summary) and nothing_done(event) and not self._shows_all:
             return  # what `Rebuilt` says of it is enough
-        with self._guard:
+        with self._lock:
             self._reporter.emit(event)
 
     def tick(self) -> None:
-        with self._guard:
+        with self._lock:
             self._reporter.tick()
 
     def close(self) -> None:
-        with self._guard:
+        with self._lock:
             self._reporter.close()
 
-    def say(self, line: str) -> bool:
+    def print_above(self, line: str) -> bool:
         """Put a line above the display; False when there is none to put it above."""
-        with self._guard:
+        with self._lock:
             return isinstance(self._reporter, LiveReporter) and self._reporter.say(line)
