@@ -79,8 +79,8 @@ class Terminal(io.StringIO):
     ],
 )
 def test_who_decides_on_colour(env, choice, on_terminal, in_file) -> None:
-    assert terminal.wanted(Terminal(), env, choice) == on_terminal
-    assert terminal.wanted(io.StringIO(), env, choice) == in_file
+    assert terminal.wants_colour(Terminal(), env, choice) == on_terminal
+    assert terminal.wants_colour(io.StringIO(), env, choice) == in_file
 
 
 def test_errors_are_coloured_and_what_they_quote_is_not(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from support.json_schema import valid
 from support.project import head
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.main import main
-from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.report.jsonl import JsonLine, format_json_line
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODULES = [module.name for module in pkgutil.iter_modules(tilusbuild.cli.__path__)]
@@ -175,7 +175,7 @@ class _Odd(JsonLine, frozen=True):
 
 def test_a_line_is_ascii_with_its_keys_in_order_and_a_mapping_inlined() -> None:
     odd = _Odd("gr\u00f6\udcff", MappingProxyType({"a": (1, 2), "b": {"c": True}}))
-    text = json_line(odd)
+    text = format_json_line(odd)
     assert text == (
         r'{"event": "odd", "name": "gr\u00f6\udcff", "a": [1, 2], "b": {"c": true}, "none": null}'
     )
@@ -185,5 +185,5 @@ def test_a_number_that_json_does_not_have_is_null() -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    odd = json_line(_Odd("nan", {"a": (math.nan, -math.inf, 0.5)}))
+    odd = format_json_line(_Odd("nan", {"a": (math.nan, -math.inf, 0.5)}))
     assert json.loads(odd, parse_constant=refuse)["a"] == [None, None, 0.5]

@@ -18,7 +18,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.render.messages import missing_header_help
-from tilusbuild.report.summary import summary_text
+from tilusbuild.report.summary import format_summary
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_failed_link_shows_what_is_not_defined() -> None:
     assert "[library.NAME] with rdc = true" in str(checks.link_problem(make_recipe("host"), rdc))
     group = FailureGroup("error: no", 1, ("f/0",), "failed", link, None)
     summary = Summary(1, 0, 0, 1, 0, 0, 0, 1, 1.0, 1, failures=(group,))
-    text = summary_text(summary)
+    text = format_summary(summary)
     assert "cublasCreate_v2" in text
     assert "ptxas info" not in text
 

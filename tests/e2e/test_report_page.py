@@ -19,7 +19,7 @@ from support.browser import Browser, browser
 from support.nvcc_journal import FakeCuda
 from support.project import NewProject
 from tilusbuild.page import html
-from tilusbuild.report.jsonl import json_line
+from tilusbuild.report.jsonl import format_json_line
 from tilusbuild.status import Status
 
 PAGES = ("build", "space", "tuning", "package")
@@ -140,7 +140,7 @@ def test_a_target_of_which_nothing_is_built_is_folded(window: Browser, tmp_path:
     ]
     path = tmp_path / "r.html"
     texts = {"event": "texts", "hash": found[0].hash, "source": "code;", "sass": ""}
-    lines = [*(json_line(line) for line in (*other, *found)), json.dumps(texts)]
+    lines = [*(format_json_line(line) for line in (*other, *found)), json.dumps(texts)]
     path.write_bytes(html.page(lines))
     window.size(1280, "light")
     window.open(path, "build")

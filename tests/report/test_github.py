@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from support import build_story
 from tilusbuild.engine.events import FailureGroup, Summary, Verdict
 from tilusbuild.errors import Place, input_error
-from tilusbuild.report.ci import GithubReporter, annotate, command, inside
-from tilusbuild.report.summary import Spot, first_spot
+from tilusbuild.report.ci import GithubReporter, annotate_error, format_workflow_command, path_below
+from tilusbuild.report.summary import ErrorLocation, find_first_error
 
 LOG = "kernels/matmul.cu.j2(12): error: tile too wide\n    static_assert(false);\n"
 
@@ -64,7 +64,7 @@ def test_failures_that_do_not_fail_the_build_are_warnings(workspace: Path) -> No
 
 @given(st.text())
 def test_whatever_a_compiler_prints_is_one_command(text: str) -> None:
-    line = command("error", text, text, {"file": text})
+    line = format_workflow_command("error", text, text, {"file": text})
     assert line.count("\n") == 1
     assert line.startswith("::error file=")
     assert line.endswith("\n")
@@ -76,27 +76,30 @@ def test_whatever_a_compiler_prints_is_one_command(text: str) -> None:
 @pytest.mark.parametrize(
     ("log", "spot"),
     [
-        (LOG, Spot("kernels/matmul.cu.j2", 12, None)),
-        ("a.cc:3:14: error: expected ;\n", Spot("a.cc", 3, 14)),
-        ("a.cc:3:14: fatal error: x.h: No such file\n", Spot("a.cc", 3, 14)),
-        ("a.cc:3: error: no\n", Spot("a.cc", 3, None)),
-        ("In file included from a.cc:1:\nb.h:9:1: error: x\na.cc:3:1: error: y", Spot("b.h", 9, 1)),
-        ("a file.cu(7): error: x\n", Spot("a file.cu", 7, None)),
+        (LOG, ErrorLocation("kernels/matmul.cu.j2", 12, None)),
+        ("a.cc:3:14: error: expected ;\n", ErrorLocation("a.cc", 3, 14)),
+        ("a.cc:3:14: fatal error: x.h: No such file\n", ErrorLocation("a.cc", 3, 14)),
+        ("a.cc:3: error: no\n", ErrorLocation("a.cc", 3, None)),
+        (
+            "In file included from a.cc:1:\nb.h:9:1: error: x\na.cc:3:1: error: y",
+            ErrorLocation("b.h", 9, 1),
+        ),
+        ("a file.cu(7): error: x\n", ErrorLocation("a file.cu", 7, None)),
         ("a.cc:3:14: warning: no error here\n", None),
         ("ptxas fatal: Unresolved extern\n", None),
         ("", None),
     ],
 )
-def test_the_first_place_of_an_error_is_found(log: str, spot: Spot | None) -> None:
-    found = first_spot(log)
+def test_the_first_place_of_an_error_is_found(log: str, spot: ErrorLocation | None) -> None:
+    found = find_first_error(log)
     assert spot == (found and replace(found, message=""))
 
 
 def test_a_file_is_named_from_the_top_of_the_checkout(workspace: Path) -> None:
     root, top = str(workspace / "project"), str(workspace)
-    assert inside("kernels/matmul.cu.j2", root, top) == "project/kernels/matmul.cu.j2"
-    assert inside("kernels/none.cu.j2", root, top) is None
-    assert inside("../../etc/passwd", root, top) is None
+    assert path_below("kernels/matmul.cu.j2", root, top) == "project/kernels/matmul.cu.j2"
+    assert path_below("kernels/none.cu.j2", root, top) is None
+    assert path_below("../../etc/passwd", root, top) is None
 
 
 def test_what_is_wrong_with_the_manifest_is_annotated_there(workspace: Path) -> None:
@@ -104,5 +107,5 @@ def test_what_is_wrong_with_the_manifest_is_annotated_there(workspace: Path) -> 
     manifest.write_text("x = 1\n")
     stderr = io.StringIO()
     error = input_error("unknown key", place=Place(str(manifest), 1, 1, "x = 1"), hint="leave out")
-    annotate(error, stderr, {"GITHUB_WORKSPACE": str(workspace)})
+    annotate_error(error, stderr, {"GITHUB_WORKSPACE": str(workspace)})
     assert stderr.getvalue() == "::error file=tilus.toml,line=1,col=1::unknown key%0Aleave out\n"

@@ -14,7 +14,7 @@ from support.json_schema import valid
 from tilusbuild.engine.build import build
 from tilusbuild.engine.events import Dropped, HeldBack, Placed, Sharded
 from tilusbuild.engine.running import BuildConfig
-from tilusbuild.report.choose import choose
+from tilusbuild.report.choose import make_reporter
 from tilusbuild.report.jsonl import JsonReporter
 from tilusbuild.status import Compiled
 
@@ -87,7 +87,7 @@ def test_the_first_line_has_the_schema_and_the_last_is_the_summary() -> None:
     store = FakeStore()
     for _ in range(2):
         stdout.truncate(stdout.seek(0))
-        reporter = choose(stdout=stdout, stderr=io.StringIO(), env={}, json=True)
+        reporter = make_reporter(stdout=stdout, stderr=io.StringIO(), env={}, json=True)
         build([FakeJob("a")], store, FakeCompiler(), reporter)
     first, *_, last = [json.loads(line) for line in stdout.getvalue().splitlines()]
     assert (first["event"], first["schema"]) == ("start", 1)

@@ -105,5 +105,5 @@ def test_whatever_a_compiler_prints_the_file_is_xml(text: str) -> None:
     group = FailureGroup(text, 1, ("matmul/0 h100",), "failed", text, None)
     reporter = JUnitReporter("unused")
     reporter.emit(finished(0, "failed", text))
-    document = reporter.document(summary(ok=False, failures=(group,), error=text))
+    document = reporter.format_document(summary(ok=False, failures=(group,), error=text))
     assert len(list(Xml.fromstring(document).iter("testcase"))) == 3

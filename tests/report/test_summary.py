@@ -20,9 +20,9 @@ from support.project import needs_cxx
 from tilusbuild.engine import events
 from tilusbuild.engine.events import FailureGroup, RemoteSummary, Verdict
 from tilusbuild.report.plain import PlainReporter
-from tilusbuild.report.summary import summary_text
+from tilusbuild.report.summary import format_summary
 from tilusbuild.report.terminal import TerminalStream
-from tilusbuild.report.text import Stream, visible
+from tilusbuild.report.text import OutputStream, spell_out_controls
 
 GROUP = FailureGroup(
     error='error: static assertion failed with "tile too wide"',
@@ -35,7 +35,7 @@ GROUP = FailureGroup(
 
 
 def test_equal_failures_show_one_sample_and_what_reproduces_it() -> None:
-    text = summary_text(summary(programs=10, compiled=7, failed=3, failures=(GROUP,)))
+    text = format_summary(summary(programs=10, compiled=7, failed=3, failures=(GROUP,)))
     assert text == (
         '3 schedules: error: static assertion failed with "tile too wide"\n'
         "  matmul/3 sm_90a, matmul/9 sm_90a … 1 more\n"
@@ -51,7 +51,7 @@ def test_a_script_that_failed_says_why() -> None:
     name, why = "matmul[dtype=f16] h100", "its default is broken"
     bad = Verdict("matmul", ("matmul", "dtype=f16", "h100"), 4, 3, 1, 0, False, why, name)
     good = Verdict("norm", ("norm", "h100"), 4, 4, 0, 0, True, "", "norm h100")
-    text = summary_text(summary(programs=8, compiled=8, scripts=(bad, good), exit_status=1))
+    text = format_summary(summary(programs=8, compiled=8, scripts=(bad, good), exit_status=1))
     assert (
         text.splitlines()[0]
         == "error: matmul[dtype=f16] h100: its default is broken (3 of 4 built)"
@@ -63,7 +63,7 @@ def test_the_sample_does_not_say_the_head_again() -> None:
     error = "error: nothing that is linked defines f"
     log = f"ld: source.o: undefined reference to `f'\n{error}\n"
     group = FailureGroup(error, 1, ("k/0 gpu",), "failed", log, None)
-    assert summary_text(summary(programs=1, failed=1, failures=(group,))).splitlines()[:4] == [
+    assert format_summary(summary(programs=1, failed=1, failures=(group,))).splitlines()[:4] == [
         f"1 schedule: {error}",
         "  k/0 gpu",
         "  | ld: source.o: undefined reference to `f'",
@@ -73,13 +73,13 @@ def test_the_sample_does_not_say_the_head_again() -> None:
 
 def test_a_long_log_is_cut() -> None:
     long = FailureGroup("error: x", 1, ("a",), "failed", "line\n" * 1000, None)
-    text = summary_text(summary(programs=1, failed=1, failures=(long,)))
+    text = format_summary(summary(programs=1, failed=1, failures=(long,)))
     assert "… 976 more lines" in text
     assert len(text.splitlines()) < 40
 
 
 def test_what_stopped_the_build_is_said() -> None:
-    text = summary_text(summary(programs=2, skipped=2, error="No space left on device: /c"))
+    text = format_summary(summary(programs=2, skipped=2, error="No space left on device: /c"))
     assert text.splitlines()[0] == "error: No space left on device: /c"
 
 
@@ -99,7 +99,7 @@ def test_what_stopped_the_build_is_said() -> None:
     ],
 )
 def test_the_sums_are_the_last_line(changes: dict[str, Any], last: str) -> None:
-    assert summary_text(summary(**changes)).splitlines()[-1] == last
+    assert format_summary(summary(**changes)).splitlines()[-1] == last
 
 
 def test_what_other_machines_compiled_has_a_line_of_its_own() -> None:
@@ -112,13 +112,13 @@ def test_what_other_machines_compiled_has_a_line_of_its_own() -> None:
         inputs_bytes=2_000_000,
         outputs_bytes=3_000,
     )
-    text = summary_text(summary(programs=3, compiled=3, remote=remote))
+    text = format_summary(summary(programs=3, compiled=3, remote=remote))
     assert text == (
         "remote executor: 3 compiles of 1:15, 1 known there before, 2.0 MB sent, 3.0 kB fetched\n"
         "3 programs: 3 compiled (1.50 s)\n"
     )
     both = replace(remote, hits=2, fetched_bytes=1000)
-    first, second, _ = summary_text(summary(programs=3, remote=both)).splitlines()
+    first, second, _ = format_summary(summary(programs=3, remote=both)).splitlines()
     assert first.startswith("remote cache: 2 fetched (")
     assert second.startswith("remote executor: 3 compiles")
 
@@ -233,11 +233,11 @@ texts = st.lists(
 
 @given(texts)
 def test_no_character_that_acts_on_a_terminal_is_left(text: str) -> None:
-    shown = visible(text)
+    shown = spell_out_controls(text)
     shown.encode()
     assert not [c for c in shown if unicodedata.category(c) == "Cc" and c not in "\n\t"]
     assert not [c for c in shown if unicodedata.bidirectional(c) in EMBEDDINGS]
-    assert visible(shown) == shown
+    assert spell_out_controls(shown) == shown
 
 
 EMBEDDINGS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -265,8 +265,8 @@ def test_no_line_is_a_command_however_it_is_cut(pieces: list[str]) -> None:
 def test_our_own_escapes_and_commands_pass() -> None:
     below = io.StringIO()
     stream = cast("TextIO", TerminalStream(below, github=True))
-    Stream(stream, "styled").write("\x1b[2K")
-    Stream(stream, "command").write("::error::x\n")
+    OutputStream(stream, "styled").write("\x1b[2K")
+    OutputStream(stream, "command").write("::error::x\n")
     assert below.getvalue() == "\x1b[2K::error::x\n"
 
 
@@ -321,8 +321,8 @@ def test_a_log_that_cache_show_prints_is_shown_and_not_obeyed(project: Path) -> 
 def test_lines_are_seen_when_they_would_be(unbuffered: str, seen: str) -> None:
     """Of a process that dies: PYTHONUNBUFFERED holds nothing back, and stderr never does."""
     script = (
-        "import os, sys\nfrom tilusbuild.report.terminal import shown\n"
-        "with shown({}):\n"
+        "import os, sys\nfrom tilusbuild.report.terminal import show_all_characters\n"
+        "with show_all_characters({}):\n"
         "    print('out'); sys.stderr.write('err\\n'); print('again'); os._exit(0)\n"
     )
     ran = subprocess.run(

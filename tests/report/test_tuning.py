@@ -9,13 +9,13 @@ from tilusbuild.report.tuning import TuningReporter
 def test_a_file_gets_a_line_now_and_then_and_every_decision() -> None:
     out, clock = io.StringIO(), Clock()
     reporter = TuningReporter(out, live=False, now=clock)
-    reporter.begin("scale cpu", "a cpu", 10, 2)
+    reporter.begin_tuning("scale cpu", "a cpu", 10, 2)
     for _ in range(12):
         clock.time += 1
-        reporter.run(0.5, False)
+        reporter.report_run(0.5, False)
     reporter.end_case("n=16: program 3, 0.1 ms")
     clock.time += 5
-    reporter.run(9.0, True)  # from the log: it took no time
+    reporter.report_run(9.0, True)  # from the log: it took no time
     assert out.getvalue().splitlines() == [
         "scale cpu on a cpu: 10 programs, 2 sizes",
         "size 1/2: run 5",
@@ -28,10 +28,10 @@ def test_a_file_gets_a_line_now_and_then_and_every_decision() -> None:
 def test_a_terminal_gets_one_line_that_is_redrawn() -> None:
     out, clock = io.StringIO(), Clock()
     reporter = TuningReporter(out, live=True, now=clock)
-    reporter.begin("scale cpu", "a cpu", 10, 1)
+    reporter.begin_tuning("scale cpu", "a cpu", 10, 1)
     for _ in range(2):
         clock.time += 1
-        reporter.run(0.5, False)
+        reporter.report_run(0.5, False)
     reporter.close()
     _, redrawn = out.getvalue().split("\n")
     assert redrawn.split("\r\x1b[2K") == ["", "size 1/1: run 1", "size 1/1: run 2", ""]
@@ -40,7 +40,7 @@ def test_a_terminal_gets_one_line_that_is_redrawn() -> None:
 def test_quiet_says_nothing() -> None:
     out = io.StringIO()
     reporter = TuningReporter(out, live=False, quiet=True, now=Clock())
-    reporter.begin("scale cpu", "a cpu", 10, 1)
-    reporter.run(0.5, False)
+    reporter.begin_tuning("scale cpu", "a cpu", 10, 1)
+    reporter.report_run(0.5, False)
     reporter.end_case("n=16: program 3")
     assert out.getvalue() == ""

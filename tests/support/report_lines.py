@@ -9,7 +9,7 @@ from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.cli.report import CostSummary, ProjectLine
 from tilusbuild.expr import Value
-from tilusbuild.report.jsonl import JsonLine, json_line
+from tilusbuild.report.jsonl import JsonLine, format_json_line
 from tilusbuild.space.report import DeclaredParameter, RuleEffect
 from tilusbuild.status import Status
 from tilusbuild.tune.measured import MeasuredLine
@@ -135,4 +135,4 @@ def lines(count: int) -> list[str]:
         timeline(found),
         CostSummary(total(found)),
     ]
-    return [json_line(line) for line in made]
+    return [format_json_line(line) for line in made]

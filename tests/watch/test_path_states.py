@@ -114,7 +114,9 @@ def test_a_path_first_seen_counts_when_it_may_have_changed_since(looker, tmp_pat
     changed = file.stat().st_ctime_ns
     read = {str(file)}
     assert list(looker.find_changes([str(file)], since=Moment(changed), read=read)) == [str(file)]
-    assert looker.find_changes([str(file)], since=Moment(changed), read=read) == {}, "it is known by now"
+    assert looker.find_changes([str(file)], since=Moment(changed), read=read) == {}, (
+        "it is known by now"
+    )
     looker.find_changes([])
     assert looker.find_changes([str(file)], since=Moment(changed + 10 * LATER), read=read) == {}
     looker.find_changes([])

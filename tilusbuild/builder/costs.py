@@ -23,7 +23,7 @@ from tilusbuild.engine.history import History
 from tilusbuild.expr import Value
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.report.jsonl import JsonLine
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 from tilusbuild.status import KNOWN_IN_CACHE, Status
 from tilusbuild.table import Cell, cell_text, table
 
@@ -216,7 +216,7 @@ def costs_text(costs: Sequence[Cost], top: int) -> str:
         rows.append(_total_row("all", "", everything))
     parts = [table(_TOTALS, rows)]
     if everything.timed < everything.programs:
-        programs = counted(everything.programs, "program")
+        programs = format_count(everything.programs, "program")
         parts.append(f"the compiles of {everything.timed} of {programs} are remembered\n")
     for title, key in _RANKINGS.items():
         ranked = most(costs, key, top)

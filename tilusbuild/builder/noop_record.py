@@ -35,8 +35,8 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.plan.planner import Plan
-from tilusbuild.report.jsonl import as_json
-from tilusbuild.report.summary import summary_text
+from tilusbuild.report.jsonl import event_to_json
+from tilusbuild.report.summary import format_summary
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.files import sweep, write_atomic
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
@@ -261,8 +261,8 @@ def _answer(summary: Summary, start: BuildStarted) -> bytes:
         to_compile=0,
         expected_seconds=None,
     )
-    lines = [json.dumps(as_json(event)) for event in (start, plan, again)]
-    texts = [summary_text(again), summary_text(again, quiet=True), "\n".join(lines) + "\n"]
+    lines = [json.dumps(event_to_json(event)) for event in (start, plan, again)]
+    texts = [format_summary(again), format_summary(again, quiet=True), "\n".join(lines) + "\n"]
     status = str(again.exit_status)
     return "\0".join([status, *texts]).encode("utf-8", "surrogateescape")
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from tilusbuild._version import __version__
 from tilusbuild.errors import PROCESSES, InputError, Shortage, TilusbuildError, shortage_of
-from tilusbuild.report.jsonl import JsonLine, declare_line, json_line
+from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
 from tilusbuild.rooms import missing_package
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -132,7 +132,7 @@ def _report_bug(error: Exception, words: list[str]) -> int:
     path = _write_bug_report(error, words)
     if "--json" in words:
         sys.stdout.write(
-            json_line(InternalErrorLine(message, __version__, path, INTERNAL_ERROR)) + "\n"
+            format_json_line(InternalErrorLine(message, __version__, path, INTERNAL_ERROR)) + "\n"
         )
     sys.stderr.write(
         f"internal error: {message}\n"

@@ -40,7 +40,7 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.builder.shards import parse_shard
     from tilusbuild.engine.running import BuildConfig
     from tilusbuild.errors import input_error
-    from tilusbuild.report.choose import ResultReporter, with_files
+    from tilusbuild.report.choose import ResultReporter, add_file_reporters
 
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
     display, junit = options.choose_reporter(arguments), _open_junit(arguments.junit)
@@ -56,7 +56,7 @@ def run(arguments: BuildArgs) -> int:
                 dry_run=arguments.dry_run,
                 verbose=arguments.verbose,
             ),
-            with_files(
+            add_file_reporters(
                 display, stderr=sys.stderr, env=os.environ, root=project.manifest.root, junit=junit
             ),
             dump_ir=project.settings.dump_ir.value,
@@ -64,7 +64,7 @@ def run(arguments: BuildArgs) -> int:
             shard=shard,
         )
     if isinstance(display, ResultReporter):
-        display.check()
+        display.raise_if_lost()
     if junit is not None and junit.lost is not None:
         raise input_error(f"--junit {arguments.junit}: {junit.lost.strerror}")
     return result.summary.exit_status

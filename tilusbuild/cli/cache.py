@@ -23,7 +23,7 @@ from tilusbuild.cli.arguments import (
 )
 from tilusbuild.cli.options import CountsLine, emit_line, print_message, show_result
 from tilusbuild.report.jsonl import GarbageLine, ProblemLine, declare_line
-from tilusbuild.report.text import amount, counted
+from tilusbuild.report.text import format_bytes, format_count
 from tilusbuild.rooms import brought, load
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def _print_stats(arguments: CacheStatsArgs) -> int:
         return 0
     print(stats.root)
     print(table(("programs", "count"), list(stats.statuses.items())))
-    rows = [(name, amount(size)) for name, size in stats.sizes.items()]
-    print(table(("directory", "size"), [*rows, ("all", amount(stats.size))]), end="")
+    rows = [(name, format_bytes(size)) for name, size in stats.sizes.items()]
+    print(table(("directory", "size"), [*rows, ("all", format_bytes(stats.size))]), end="")
     return 0
 
 
@@ -101,8 +101,8 @@ def _verify_cache(arguments: CacheVerifyArgs) -> int:
     elif not problems:
         print("no problems found")
     else:
-        entries = counted(len(removed), "entry", "entries")
-        print_message(f"{counted(len(problems), 'problem')}, {entries} removed\n")
+        entries = format_count(len(removed), "entry", "entries")
+        print_message(f"{format_count(len(problems), 'problem')}, {entries} removed\n")
     return 1 if remaining else 0
 
 
@@ -177,10 +177,11 @@ def _print_merge_result(cache: Tree, result: MergeResult, *, quiet: bool) -> Non
         print_message(f"not merged: {each}\n")
     if not quiet:
         known = f" ({result.known} known before)" if result.known else ""
-        headers = counted(result.includes, "header directory", "header directories")
+        headers = format_count(result.includes, "header directory", "header directories")
         print(
-            f"{os.path.relpath(cache.root)}: merged {counted(result.programs, 'program')}{known},"
-            f" {headers}, {counted(result.scripts, 'script')}; {len(result.refused)} refused"
+            f"{os.path.relpath(cache.root)}: merged"
+            f" {format_count(result.programs, 'program')}{known},"
+            f" {headers}, {format_count(result.scripts, 'script')}; {len(result.refused)} refused"
         )
 
 
@@ -233,10 +234,10 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
         return 0
     if arguments.verbose or arguments.dry_run:
         for item in result.removed:
-            print(f"{amount(item.size):>10}  {item.name}")
+            print(f"{format_bytes(item.size):>10}  {item.name}")
     verb = "would remove" if arguments.dry_run else "removed"
-    entries = counted(len(result.removed), "entry", "entries")
-    print(f"{verb} {entries}, {amount(freed)}; {amount(result.kept_size)} kept")
+    entries = format_count(len(result.removed), "entry", "entries")
+    print(f"{verb} {entries}, {format_bytes(freed)}; {format_bytes(result.kept_size)} kept")
     return 0
 
 
@@ -293,7 +294,7 @@ def _transfer_programs(arguments: SelectionArgs, *, push: bool) -> int:
         if not arguments.quiet:
             verb = "sent" if push else "fetched"
             rest = f", {remaining} not {verb}" if remaining else ""
-            programs = f"{counted(moved[0], 'program')} ({amount(moved[1])})"
+            programs = f"{format_count(moved[0], 'program')} ({format_bytes(moved[1])})"
             print(f"{result.address}: {verb} {programs}{rest}")
     return 1 if warnings or (push and remaining) else 0
 

@@ -13,7 +13,7 @@ from tilusbuild.cli.arguments import Common, one_of, positionals, target_option
 from tilusbuild.cli.options import emit_line
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import declare_line
-from tilusbuild.report.text import amount
+from tilusbuild.report.text import format_bytes
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.status import Status
 
@@ -104,7 +104,7 @@ def _list_scripts(cache: Tree, arguments: Common) -> int:
             len(s.programs),
             s.statuses[Status.BUILT],
             s.statuses[Status.FAILED] + s.statuses[Status.PRUNED],
-            amount(s.size),
+            format_bytes(s.size),
             s.hash[:12],
             # Two projects can have the same name; each counts once here.
             ", ".join(dict.fromkeys(roots.get((s.directory, s.hash), []))),

@@ -29,8 +29,8 @@ from tilusbuild.plan.instance import is_source
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.rendering import source_file
 from tilusbuild.plan.roots import roots_of
-from tilusbuild.report.jsonl import JsonLine, dumps
-from tilusbuild.report.text import counted
+from tilusbuild.report.jsonl import JsonLine, dump_json
+from tilusbuild.report.text import format_count
 
 if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
@@ -73,7 +73,7 @@ def run(arguments: CompdbArgs) -> int:
     elif arguments.output is None:
         sys.stdout.write(_format_database(commands))
     if missing and not arguments.quiet:
-        programs = counted(missing, "program")
+        programs = format_count(missing, "program")
         print_message(f"{programs} without a source yet: run `tilusbuild build` first\n")
     return 0
 
@@ -83,7 +83,7 @@ def _format_database(commands: Sequence[CommandLine]) -> str:
         {"directory": each.directory, "file": each.file, "arguments": list(each.arguments)}
         for each in commands
     )
-    return dumps(list(entries), indent=2) + "\n"
+    return dump_json(list(entries), indent=2) + "\n"
 
 
 def collect_commands(

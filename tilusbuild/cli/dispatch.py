@@ -21,7 +21,7 @@ from tilusbuild.cli.arguments import (
 )
 from tilusbuild.cli.options import CountsLine, emit_line, show_result
 from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar, declare_line
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -108,7 +108,7 @@ def _show_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview])
         script = overview.script
         print(("\n" if number else "") + f"{script.label} ({script.arch})")
         keys = ", ".join(script.keys) or "none"
-        print(f"keys: {keys}; {counted(len(script.programs), 'program')}")
+        print(f"keys: {keys}; {format_count(len(script.programs), 'program')}")
         for rule in script.rules:
             print(f"rule: {rule.source} → program {rule.program}")
         if script.model is not None:
@@ -143,7 +143,7 @@ def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]
     if arguments.json:
         emit_line(CountsLine({"instances": len(overviews), "problems": len(problems)}))
     elif not problems:
-        print(f"{counted(len(overviews), 'instance')}: no problems found")
+        print(f"{format_count(len(overviews), 'instance')}: no problems found")
     return 1 if problems else 0
 
 
@@ -217,7 +217,7 @@ def _export_measurements(
         return 0
     for row, before in changed:
         print(f"{'new' if before is None else 'changed'}: {row.line}")
-    print(f"{file}: {counted(len(rows), 'row')}, {counts['new']} new, {replaced} changed")
+    print(f"{file}: {format_count(len(rows), 'row')}, {counts['new']} new, {replaced} changed")
     return 0
 
 

@@ -8,7 +8,7 @@ from tilusbuild.builder.explain import ExplanationLine, explain_plan
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb
 from tilusbuild.cli.options import emit_line
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 from tilusbuild.status import Status
 
 _WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to date"}
@@ -44,7 +44,7 @@ def _print_groups(explanations: Sequence[ExplanationLine], *, every: bool) -> No
     for (state, *reasons), members in groups.items():
         if state == Status.BUILT and not every and len(members) > 1:
             why = f": {reasons[0]}" if reasons else ""
-            print(f"{counted(len(members), 'program')} are up to date{why}")
+            print(f"{format_count(len(members), 'program')} are up to date{why}")
             continue
         names = ", ".join(each.program for each in members[:3])
         more = f" and {len(members) - 3} more" if len(members) > 3 else ""

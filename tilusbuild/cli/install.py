@@ -8,7 +8,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 
 if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
@@ -75,7 +75,7 @@ def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
     elif not arguments.quiet:
         print(
             f"installed {listing.title} {listing.version} into {cache.root}:"
-            f" {counted(programs, 'program')}, {result.new} of them new ({result.size} bytes)"
+            f" {format_count(programs, 'program')}, {result.new} of them new ({result.size} bytes)"
         )
     return 0
 

@@ -86,9 +86,9 @@ def _is_open(number: int) -> bool:
 def _report_unforeseen(error: Exception, words: list[str]) -> int:
     try:
         from tilusbuild.cli import boundary
-        from tilusbuild.report.terminal import shown
+        from tilusbuild.report.terminal import show_all_characters
 
-        with shown(os.environ):
+        with show_all_characters(os.environ):
             return boundary.report_exception(error, words)
     except (OSError, ImportError, MemoryError) as another:
         # Whatever ended the command also keeps us from saying it well.
@@ -108,9 +108,9 @@ def _write_stderr(text: str) -> None:
 
 
 def _silence_stream(stream: TextIO) -> None:
-    from tilusbuild.report.text import silence
+    from tilusbuild.report.text import silence_stream
 
-    silence(stream)
+    silence_stream(stream)
 
 
 def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
@@ -128,9 +128,9 @@ def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
     from tilusbuild.cli.parser import parse_command
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.process.stopping import raise_on_signals
-    from tilusbuild.report.terminal import shown
+    from tilusbuild.report.terminal import show_all_characters
 
-    with raise_on_signals(), shown(os.environ):
+    with raise_on_signals(), show_all_characters(os.environ):
         # A command line that cannot be parsed may still say who reads the answer.
         verb, json, color = "", "--json" in words, "auto"
         try:
@@ -148,9 +148,9 @@ def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
         except TilusbuildError as error:
             _print_error(error, json, color)
             if os.environ.get("GITHUB_ACTIONS") == "true":
-                from tilusbuild.report.ci import annotate
+                from tilusbuild.report.ci import annotate_error
 
-                annotate(error, sys.stderr, os.environ)
+                annotate_error(error, sys.stderr, os.environ)
             return verb, error.exit_status
 
 
@@ -175,14 +175,14 @@ def _show_progress_notice(command: ParsedCommand, started: int) -> AbstractConte
     works: what is printed elsewhere may not depend on time."""
     from contextlib import nullcontext
 
-    from tilusbuild.report.terminal import PATIENCE, can_redraw, working
+    from tilusbuild.report.terminal import PATIENCE, can_redraw, show_working
 
     arguments = command.arguments
     is_quiet = arguments.quiet or arguments.json or arguments.progress != "auto"
     if is_quiet or not can_redraw(sys.stderr, os.environ):
         return nullcontext()
     elapsed = (time.monotonic_ns() - started) / 1e9
-    return working(f"tilusbuild {command.verb}: working …", PATIENCE - elapsed)
+    return show_working(f"tilusbuild {command.verb}: working …", PATIENCE - elapsed)
 
 
 def _print_error(error: TilusbuildError, json: bool, color: str) -> None:
@@ -190,14 +190,14 @@ def _print_error(error: TilusbuildError, json: bool, color: str) -> None:
     from tilusbuild.cli.boundary import make_error_line
     from tilusbuild.cli.options import emit_line
     from tilusbuild.report import terminal
-    from tilusbuild.report.text import visible
+    from tilusbuild.report.text import spell_out_controls
 
     if json:
         emit_line(make_error_line(error), flush=True)
-    if not terminal.wanted(sys.stderr, os.environ, color):
+    if not terminal.wants_colour(sys.stderr, os.environ, color):
         _write_stderr(error.render() + "\n")
         return
-    text = terminal.coloured(visible(error.render())) + "\n"
+    text = terminal.colour_marks(spell_out_controls(error.render())) + "\n"
     getattr(sys.stderr, "write_styled", sys.stderr.write)(text)
     _write_stderr("")
 

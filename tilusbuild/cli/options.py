@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from tilusbuild.cli.arguments import Common, collect_settings
-from tilusbuild.report.jsonl import JsonLine, json_line
-from tilusbuild.report.text import Stream
+from tilusbuild.report.jsonl import JsonLine, format_json_line
+from tilusbuild.report.text import OutputStream
 from tilusbuild.rooms import brought, load
 
 if TYPE_CHECKING:
@@ -161,9 +161,9 @@ def _parse_number(word: str, text: str) -> Value:
 
 def choose_reporter(arguments: Common) -> Reporter:
     """Return the display that suits the terminal and the options."""
-    from tilusbuild.report.choose import choose
+    from tilusbuild.report.choose import make_reporter
 
-    return choose(
+    return make_reporter(
         stdout=sys.stdout,
         stderr=sys.stderr,
         env=os.environ,
@@ -233,7 +233,7 @@ def write_file(path: str, data: bytes) -> None:
 def print_message(text: str) -> None:
     """Write to stderr what a command says beside its result. Never raises: a message without a
     reader changes no exit status."""
-    Stream(sys.stderr).write(text)
+    OutputStream(sys.stderr).write(text)
 
 
 class CountsLine(JsonLine, frozen=True):
@@ -246,7 +246,7 @@ class CountsLine(JsonLine, frozen=True):
 
 def emit_line(line: JsonLine, *, flush: bool = False) -> None:
     """Print one line of `--json` on stdout."""
-    print(json_line(line), flush=flush)
+    print(format_json_line(line), flush=flush)
 
 
 def show_result(arguments: Common, line: JsonLine, text: object) -> None:

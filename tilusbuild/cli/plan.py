@@ -118,7 +118,7 @@ def _make_row(project: Project, plan: Plan, number: int) -> InstanceLine:
 
 
 def _print_table(rows: list[InstanceLine], programs: int) -> None:
-    from tilusbuild.report.text import counted
+    from tilusbuild.report.text import format_count
     from tilusbuild.table import table
 
     cells = [
@@ -139,7 +139,7 @@ def _print_table(rows: list[InstanceLine], programs: int) -> None:
     heads = ("script", "params", "target", "arch", "cartesian", "valid", "planned", "built")
     print(table((*heads, "refused", "to compile"), cells), end="")
     to_compile = sum(row.to_compile for row in rows)
-    print(f"\n{counted(programs, 'program')}, {to_compile} to compile")
+    print(f"\n{format_count(programs, 'program')}, {to_compile} to compile")
 
 
 def _print_spaces(arguments: PlanArgs, project: Project) -> int:

@@ -10,7 +10,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.options import CountsLine, emit_line
 from tilusbuild.report.jsonl import declare_line
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 
 if TYPE_CHECKING:
     from tilusbuild.plan.planner import ProgramJob
@@ -45,7 +45,7 @@ def run(arguments: RenderArgs) -> int:
     if arguments.json:
         emit_line(CountsLine({"programs": programs}))
     elif arguments.output is not None and not arguments.quiet:
-        print(f"{counted(programs, 'source')} in {arguments.output}")
+        print(f"{format_count(programs, 'source')} in {arguments.output}")
     return 0
 
 

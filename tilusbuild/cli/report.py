@@ -14,7 +14,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
-from tilusbuild.report.jsonl import JsonLine, declare_line, json_line
+from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
 from tilusbuild.rooms import brought, load
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.tune.measured import MeasuredLine
@@ -71,7 +71,7 @@ def run(arguments: ReportArgs) -> int:
             print(costs_text(program_costs, arguments.top), end="")
             return 0
         lines = list(_collect_lines(arguments, project, selection))
-        json_lines = [json_line(line) for line in lines]
+        json_lines = [format_json_line(line) for line in lines]
         if arguments.html is not None:
             page = [*json_lines, *_read_texts(project.cache, lines)]
     if arguments.json:

@@ -6,7 +6,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import CountsLine, emit_line, print_message, show_result
 from tilusbuild.report.jsonl import ProblemLine, declare_line
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 
 
 class VerifyArgs(SignedArgs, frozen=True, kw_only=True):
@@ -53,13 +53,15 @@ def run(arguments: VerifyArgs) -> int:
     if share is not None and not problems:
         rebuilt, failed = _rebuild_programs(path, arguments, share)
         counts |= {"rebuilt": rebuilt, "not_reproduced": failed}
-        success_text += f"; {counted(rebuilt, 'program')} compiled again, {failed} not reproduced"
+        success_text += (
+            f"; {format_count(rebuilt, 'program')} compiled again, {failed} not reproduced"
+        )
     if arguments.json:
         emit_line(CountsLine(counts))
     elif not problems:
         print(success_text)
     else:
-        print_message(counted(len(problems), "problem") + "\n")
+        print_message(format_count(len(problems), "problem") + "\n")
     return 1 if problems or failed else 0
 
 
@@ -96,7 +98,7 @@ def _verify_package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, s
     signed = f"\nsigned by {signer}" if signer else ""
     return problems, (
         f"{listing.title} {listing.version} ({kind}): {listing.summary},"
-        f" {counted(len(listing.files), 'file')}, {listing.size} bytes: no problems"
+        f" {format_count(len(listing.files), 'file')}, {listing.size} bytes: no problems"
         f"\nsha256 {listing.digest}{signed}"
     )
 

@@ -32,7 +32,7 @@ from tilusbuild.package.formats.wheel import MIN_TIME, platform
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import raise_on_signals
-from tilusbuild.report.choose import choose, with_files
+from tilusbuild.report.choose import add_file_reporters, make_reporter
 from tilusbuild.runtime import option
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX, declared
 from tilusbuild.runtime.script import CALLED, Script, read_script
@@ -143,8 +143,8 @@ def embed(
         level, jobs = project.settings.level.value, project.settings.jobs.value
         selection = pack.selection_of(order, level)
         env, stderr = os.environ, sys.stderr
-        shown = choose(stdout=sys.stdout, stderr=stderr, env=env)
-        reporter = with_files(shown, stderr=stderr, env=env, root=project.manifest.root)
+        shown = make_reporter(stdout=sys.stdout, stderr=stderr, env=env)
+        reporter = add_file_reporters(shown, stderr=stderr, env=env, root=project.manifest.root)
         result = build(project, selection, BuildConfig(jobs=jobs), reporter)
         if result.summary.exit_status:
             raise TilusbuildError(f"the kernels of {manifest} were not built")

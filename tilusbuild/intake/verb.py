@@ -149,7 +149,7 @@ def _project_of(directory: str) -> str:
 
 
 def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:
-    from tilusbuild.report.text import counted
+    from tilusbuild.report.text import format_count
 
     sources = sum(len(library.sources) for library in draft.libraries)
     kernels = len(draft.kernels)
@@ -158,7 +158,7 @@ def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:
     elif arguments.stdout:
         print(manifest, end="")
     elif not arguments.quiet:
-        what = counted(kernels, "kernel") if kernels else counted(sources, "source")
+        what = format_count(kernels, "kernel") if kernels else format_count(sources, "source")
         print(f"{manifest}: {what}; next: tilusbuild build")
         for note in draft.notes:
             print(f"  {note}")

@@ -35,7 +35,7 @@ from tilusbuild.package.errors import (
 )
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name, code_of
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 from tilusbuild.runtime.regular import read_text
 
 ROOT = "caches"
@@ -91,7 +91,7 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
 
     @property
     def summary(self) -> str:
-        return f"{counted(len(self.part.entries), 'entry', 'entries')} of {self.part.system}"
+        return f"{format_count(len(self.part.entries), 'entry', 'entries')} of {self.part.system}"
 
     @staticmethod
     def path_problem(below: Sequence[str]) -> str | None:

@@ -19,7 +19,7 @@ from tilusbuild.cli.arguments import (
 from tilusbuild.cli.options import emit_line, print_message
 from tilusbuild.cli.package import PackageFileLine, parse_formats, show_files
 from tilusbuild.report.jsonl import declare_line
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 from tilusbuild.rooms import brought
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     if not arguments.quiet:
         print(
             f"installed {listing.title} {listing.version} into {place}:"
-            f" {counted(entries, 'entry', 'entries')} of {system}, {new} of them new"
+            f" {format_count(entries, 'entry', 'entries')} of {system}, {new} of them new"
             f" ({size} bytes)"
         )
     print_message(pickle_warning(listing))

@@ -11,7 +11,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, option, positional
 from tilusbuild.cli.options import CountsLine, emit_line, print_message, show_result
 from tilusbuild.report.jsonl import GarbageLine, ProblemLine, declare_line
-from tilusbuild.report.text import amount, counted
+from tilusbuild.report.text import format_bytes, format_count
 
 if TYPE_CHECKING:
     from tilusbuild.cli.cache import CacheGcArgs
@@ -89,7 +89,7 @@ def ls(path: str, arguments: Common) -> int:
             entry.name,
             ", ".join(entry.code_archs) or entry.declared_arch,
             entry.compiled_by,
-            amount(entry.size),
+            format_bytes(entry.size),
             _age(now - entry.modified),
             "broken" if entry.problems else "",
             entry.path,
@@ -118,10 +118,10 @@ def stats(path: str, arguments: Common) -> int:
     doubles = cache.duplicates
     spare = sum(entry.size for group in doubles for entry in group[1:])
     facts: list[tuple[str, int, str]] = [
-        ("entries", len(cache.entries), amount(cache.size)),
+        ("entries", len(cache.entries), format_bytes(cache.size)),
         ("broken", sum(bool(e.problems) for e in cache.entries), ""),
-        ("the same code as another", sum(len(group) - 1 for group in doubles), amount(spare)),
-        ("left over", len(cache.stale), amount(sum(file.size for file in cache.stale))),
+        ("the same code as another", sum(len(group) - 1 for group in doubles), format_bytes(spare)),
+        ("left over", len(cache.stale), format_bytes(sum(file.size for file in cache.stale))),
         ("pickles, never opened", sum(len(e.pickles) for e in cache.entries), ""),
     ]
     if arguments.json:
@@ -149,15 +149,15 @@ def verify(path: str, arguments: Common) -> int:
         show_result(
             arguments,
             GarbageLine(file.path, "litter", file.size, why=file.what),
-            f"{file.path}: {file.what}, {amount(file.size)}",
+            f"{file.path}: {file.what}, {format_bytes(file.size)}",
         )
     if arguments.json:
         emit_line(CountsLine({"entries": len(cache.entries), "problems": len(cache.broken)}))
     elif not cache.broken:
-        entries = counted(len(cache.entries), "entry", "entries")
+        entries = format_count(len(cache.entries), "entry", "entries")
         print(f"{entries} of {title(cache)}, no problems found")
     else:
-        problems = counted(len(cache.broken), "problem")
+        problems = format_count(len(cache.broken), "problem")
         print_message(f"{problems}; `gc --broken` removes the broken entries\n")
     return 1 if cache.broken else 0
 
@@ -186,14 +186,15 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
             fate = "removed" if went else "in use"
             emit_line(GarbageLine(each.path, fate, each.size, why=each.why))
         elif arguments.verbose or arguments.dry_run or not went:
-            print(f"{amount(each.size):>10}  {each.path}: {each.why if went else 'in use, kept'}")
+            why = each.why if went else "in use, kept"
+            print(f"{format_bytes(each.size):>10}  {each.path}: {why}")
     if arguments.json:
         gone = len(removed) - len(left)
         emit_line(CountsLine({"removed": gone, "freed": freed, "left": len(left)}))
     else:
         verb = "would remove" if arguments.dry_run else "removed"
-        entries = counted(len(cache.entries), "entry", "entries")
-        print(f"{verb} {len(removed) - len(left)} of {entries}, {amount(freed)}")
+        entries = format_count(len(cache.entries), "entry", "entries")
+        print(f"{verb} {len(removed) - len(left)} of {entries}, {format_bytes(freed)}")
     return 1 if left else 0
 
 
@@ -231,8 +232,9 @@ def _export(arguments: CacheExportArgs) -> int:
         emit_line(ExportedLine(into, arguments.layout, files, linked, copied))
     elif not arguments.quiet:
         print(
-            f"{arguments.into}: {counted(len(found), 'script')}, {counted(files, 'file')},"
-            f" {linked} of them links; {amount(copied)} more on disk"
+            f"{arguments.into}: {format_count(len(found), 'script')},"
+            f" {format_count(files, 'file')},"
+            f" {linked} of them links; {format_bytes(copied)} more on disk"
         )
     return 0
 

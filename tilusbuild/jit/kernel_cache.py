@@ -34,7 +34,7 @@ from tilusbuild.jit.request import AUTO, SOURCES, Request, Source, opened, reque
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.stopping import StoppedError
-from tilusbuild.report.summary import first_spot
+from tilusbuild.report.summary import find_first_error
 from tilusbuild.runtime import arrays, library, option
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX, get_cache_dir
@@ -331,7 +331,7 @@ class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the cas
 
     def __init__(self, text: str, root: str = "") -> None:
         super().__init__(text)
-        spot = first_spot(text)
+        spot = find_first_error(text)
         self.message = text.partition("\n")[0] if spot is None else spot.message
         self.path = None if spot is None else os.path.normpath(os.path.join(root, spot.file))
         self.line = None if spot is None else spot.line

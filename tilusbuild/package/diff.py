@@ -24,7 +24,7 @@ from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, texts, unpacked
 from tilusbuild.report.jsonl import ChangeLine
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, read_script
@@ -116,7 +116,7 @@ def changes(a: PackageSide, b: PackageSide) -> Iterator[ChangeLine]:
         if old is None or new is None:
             script = new or old
             assert script is not None  # noqa: S101 - the key is of one of them
-            size = counted(len(script.programs), "program")
+            size = format_count(len(script.programs), "program")
             yield ChangeLine("script", _kind(old, new), script.label, (size,))
             continue
         yield from _programs(a, b, old, new)

@@ -32,7 +32,7 @@ from tilusbuild.package.model import (
     Name,
     Version,
 )
-from tilusbuild.report.text import counted, one_line
+from tilusbuild.report.text import format_count, to_one_line
 from tilusbuild.runtime.naming import snake_case
 from tilusbuild.state.files import sha256_bytes
 
@@ -171,7 +171,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def summary(self) -> str:
         """A few words on what the package holds."""
         scripts, programs = len(self.scripts), len(self.programs)
-        return f"{counted(scripts, 'script')}, {counted(programs, 'program')}"
+        return f"{format_count(scripts, 'script')}, {format_count(programs, 'program')}"
 
     @property
     def size(self) -> int:
@@ -195,7 +195,7 @@ def parse(data: bytes) -> FileList:
     try:
         found = decode(data, type=FileList if key is None else names.list_with_key(key))
     except ValueError as error:
-        raise malformed(one_line(str(error)[:500])) from None
+        raise malformed(to_one_line(str(error)[:500])) from None
     check(found)
     # The package is named by the sha256 of these bytes: two texts of one list would be two names,
     # and of a key that appears twice, readers differ in which value they believe.

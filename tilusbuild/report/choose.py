@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.report.plain import PlainReporter
-from tilusbuild.report.terminal import can_redraw, wanted
+from tilusbuild.report.terminal import can_redraw, wants_colour
 
 if TYPE_CHECKING:
     from tilusbuild.report.ci import JUnitReporter
@@ -26,13 +26,13 @@ class ResultReporter(CompositeReporter):
         self._results = JsonReporter(stdout)
         super().__init__(self._results, *others)
 
-    def check(self) -> None:
+    def raise_if_lost(self) -> None:
         """Raises `OSError` when events were lost that had a reader."""
         if self._results.lost is not None:
             raise self._results.lost
 
 
-def choose(
+def make_reporter(
     *,
     stdout: TextIO,
     stderr: TextIO,
@@ -52,11 +52,11 @@ def choose(
     if not quiet and progress == "auto" and can_redraw(stderr, env):
         from tilusbuild.report.live import LiveReporter
 
-        return LiveReporter(stderr, colour=wanted(stderr, env, color), verbose=verbose)
+        return LiveReporter(stderr, colour=wants_colour(stderr, env, color), verbose=verbose)
     return PlainReporter(stderr, quiet=quiet, verbose=verbose)
 
 
-def with_files(
+def add_file_reporters(
     reporter: Reporter,
     *,
     stderr: TextIO,
@@ -66,9 +66,9 @@ def with_files(
 ) -> Reporter:
     """Return the reporter, and those that write for other programs: a JUnit file when one is
     named, annotations on GitHub Actions. `root` is the project's directory."""
-    more: list[Reporter] = [] if junit is None else [junit]
+    file_reporters: list[Reporter] = [] if junit is None else [junit]
     if env.get("GITHUB_ACTIONS") == "true":
         from tilusbuild.report.ci import GithubReporter
 
-        more.append(GithubReporter(stderr, env, root))
-    return CompositeReporter(reporter, *more) if more else reporter
+        file_reporters.append(GithubReporter(stderr, env, root))
+    return CompositeReporter(reporter, *file_reporters) if file_reporters else reporter

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeAlias, cast
 from msgspec import Struct, defstruct
 from msgspec.structs import asdict
 
-from tilusbuild.report.text import Stream
+from tilusbuild.report.text import OutputStream
 
 if TYPE_CHECKING:
     from tilusbuild.engine.events import Event
@@ -128,7 +128,7 @@ class JsonReporter:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._out = Stream(stream)
+        self._out = OutputStream(stream)
 
     @property
     def is_read(self) -> bool:
@@ -141,46 +141,46 @@ class JsonReporter:
         return self._out.lost
 
     def emit(self, event: Event, /) -> None:
-        self._out.write(dumps(as_json(event)) + "\n")
+        self._out.write(dump_json(event_to_json(event)) + "\n")
 
     def tick(self) -> None: ...
 
     def close(self) -> None: ...
 
 
-def dumps(value: object, *, indent: int | None = None) -> str:
+def dump_json(value: object, *, indent: int | None = None) -> str:
     """Return JSON in ASCII without a control character: it passes a `TerminalStream` as it is."""
     return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
 
 
-def json_line(line: JsonLine) -> str:
+def format_json_line(line: JsonLine) -> str:
     """Return an event as one line, without its newline."""
-    found: dict[str, Any] = {"event": line.event}
-    for name, value in _fields(line).items():
-        found |= value if name == line.inlined else {name: value}
-    return dumps(found)
+    keys: dict[str, Any] = {"event": line.event}
+    for name, value in _list_fields(line).items():
+        keys |= value if name == line.inlined else {name: value}
+    return dump_json(keys)
 
 
-def as_json(event: Event) -> dict[str, Any]:
+def event_to_json(event: Event) -> dict[str, Any]:
     """Return the object that is written for an event: seconds are rounded to milliseconds."""
-    found: dict[str, Any] = {"event": event.event}
-    for name, value in _fields(event).items():
-        found[name] = round(value, 3) if isinstance(value, float) else value
-    return found
+    keys: dict[str, Any] = {"event": event.event}
+    for name, value in _list_fields(event).items():
+        keys[name] = round(value, 3) if isinstance(value, float) else value
+    return keys
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: _plain(each) for name, each in asdict(value).items()}
+def _list_fields(value: Any) -> dict[str, Any]:
+    return {name: _to_plain(each) for name, each in asdict(value).items()}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Return a value of what JSON knows."""
     if isinstance(value, float) and not math.isfinite(value):
         return None  # json writes Infinity and NaN, which no other reader of JSON takes
     if isinstance(value, Struct):
-        return _fields(value)
+        return _list_fields(value)
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_to_plain(each) for each in value]
     return value

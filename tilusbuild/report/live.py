@@ -16,9 +16,22 @@ from typing import TYPE_CHECKING, TextIO
 
 from tilusbuild.engine import events
 from tilusbuild.engine.events import EXECUTING, HERE, QUEUED, SENT, WAITING
-from tilusbuild.report.plain import Progress, Running, details, note, place_words, plan_line
-from tilusbuild.report.summary import failure_line, summary_text
-from tilusbuild.report.text import Stream, clock, duration, one_line, visible
+from tilusbuild.report.plain import (
+    Progress,
+    RunningCompile,
+    describe_place,
+    format_plan,
+    format_rare_event,
+    list_details,
+)
+from tilusbuild.report.summary import format_failure, format_summary
+from tilusbuild.report.text import (
+    OutputStream,
+    format_clock,
+    format_duration,
+    spell_out_controls,
+    to_one_line,
+)
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -50,74 +63,74 @@ class LiveReporter:
         now: Callable[[], float] = time.monotonic,
         size: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
-        self._out = Stream(stream, "styled")
+        self._out = OutputStream(stream, "styled")
         self._colour = colour
         self._verbose = verbose
         self._now = now
-        self._size = size or (lambda: _terminal_size(stream))
+        self._size = size or (lambda: _read_terminal_size(stream))
         self._progress = Progress()
-        self._above: list[str] = []
+        self._lines_above: list[str] = []
         self._widths: list[int] = []
         """Cells of each line of the frame that is on the screen."""
-        self._began = now()
-        self._last = 0.0
-        self._over = False
+        self._began_at = now()
+        self._drawn_at = 0.0
+        self._is_closed = False
         self._console: Console | None = None
 
     def emit(self, event: events.Event, /) -> None:
-        self._progress.update(event, self._now())
+        self._progress.take_event(event, self._now())
         if isinstance(event, events.Summary):
             self.close()
-            self._out.write(visible(summary_text(event)))
+            self._out.write(spell_out_controls(format_summary(event)))
             return
-        if (line := self._line(event)) is not None:
-            self._above.append(line)
+        if (line := self._format_event(event)) is not None:
+            self._lines_above.append(line)
         if isinstance(event, events.Finished):
-            self._above += details(event)
+            self._lines_above += list_details(event)
 
-    def say(self, line: str) -> bool:
+    def print_above(self, line: str) -> bool:
         """Print a line above the frame; return False where there is no frame yet, or no more."""
-        if self._over or not self._widths:
+        if self._is_closed or not self._widths:
             return False
-        self._above.append(line)
+        self._lines_above.append(line)
         return True
 
     def tick(self) -> None:
         now = self._now()
-        due = now - self._began >= _FIRST_DRAW and now - self._last >= _FRAME_PAUSE
-        if due and self._progress.total and not self._over:
-            self._last = now
-            self._draw(now)
+        due = now - self._began_at >= _FIRST_DRAW and now - self._drawn_at >= _FRAME_PAUSE
+        if due and self._progress.total and not self._is_closed:
+            self._drawn_at = now
+            self._draw_frame(now)
 
     def close(self) -> None:
-        if self._over:
+        if self._is_closed:
             return
-        self._over = True
-        erase = f"{self._home(self._size()[0])}\x1b[J" if self._widths else ""
-        self._out.write(erase + self._news())
+        self._is_closed = True
+        erase = f"{self._format_cursor_home(self._size()[0])}\x1b[J" if self._widths else ""
+        self._out.write(erase + self._take_lines_above())
         self._widths = []
 
-    def _line(self, event: events.Event) -> str | None:
+    def _format_event(self, event: events.Event) -> str | None:
         """Return the line that an event adds above the frame."""
         match event:
             case events.Finished(status=Status.BUILT | Status.PRUNED):
                 if not self._verbose:
                     return None
-                return f"{one_line(event.label)} {event.status} {duration(event.seconds)}"
-            case events.Finished() | events.Retried() if self._progress.same_as(event):
+                return f"{to_one_line(event.label)} {event.status} {format_duration(event.seconds)}"
+            case events.Finished() | events.Retried() if self._progress.find_same_failure(event):
                 return None  # the frame counts it, and the summary says of which
             case events.Finished():
-                return failure_line(event.label, event.status, event.reason)
+                return format_failure(event.label, event.status, event.reason)
             case events.Planned():
-                return plan_line(event, self._progress)
-        return note(event)
+                return format_plan(event, self._progress)
+        return format_rare_event(event)
 
-    def _news(self) -> str:
-        news = "".join(f"{visible(line)}\n" for line in self._above)
-        self._above.clear()
+    def _take_lines_above(self) -> str:
+        news = "".join(f"{spell_out_controls(line)}\n" for line in self._lines_above)
+        self._lines_above.clear()
         return news
 
-    def _home(self, columns: int) -> str:
+    def _format_cursor_home(self, columns: int) -> str:
         """To the frame's first row, however the terminal has wrapped it by now.
 
         A frame leaves the cursor in the first column of its last line, where it stays when the
@@ -126,21 +139,21 @@ class LiveReporter:
         above = sum(max(1, -(-width // max(1, columns))) for width in self._widths[:-1])
         return "\r" + (f"\x1b[{above}A" if above else "")
 
-    def _draw(self, now: float) -> None:
+    def _draw_frame(self, now: float) -> None:
         columns, height = self._size()
-        home = self._home(columns)
-        lines = self._frame(now, columns, height)
-        news = f"\x1b[J{self._news()}" if self._above else ""
+        home = self._format_cursor_home(columns)
+        lines = self._make_frame(now, columns, height)
+        lines_above = f"\x1b[J{self._take_lines_above()}" if self._lines_above else ""
         drawn = []
         self._widths = []
         for line in lines:
-            text, width = self._rendered(line, max(1, columns - 1))
+            text, width = self._render_line(line, max(1, columns - 1))
             drawn.append(f"{_ERASE_LINE}{text}")
             self._widths.append(width)
         frame = "\n".join(drawn) + "\x1b[J\r"
-        self._out.write(_TOGETHER + home + news + _CUT + frame + _WRAP + _SHOWN)
+        self._out.write(_TOGETHER + home + lines_above + _CUT + frame + _WRAP + _SHOWN)
 
-    def _rendered(self, line: Text, columns: int) -> tuple[str, int]:
+    def _render_line(self, line: Text, columns: int) -> tuple[str, int]:
         """Return a line as the terminal takes it, cut to `columns` cells, and how many it has."""
         line.truncate(columns, overflow="ellipsis")
         console = self._console or self._open_console()
@@ -162,19 +175,19 @@ class LiveReporter:
         )
         return self._console
 
-    def _frame(self, now: float, columns: int, height: int) -> list[Text]:
-        lines = [self._head(now, columns)]
+    def _make_frame(self, now: float, columns: int, height: int) -> list[Text]:
+        lines = [self._make_head(now, columns)]
         running = sorted(self._progress.running.values(), key=lambda each: each.since)
         room = max(0, min(_MAX_ROWS, height - 2))
         shown = running if len(running) <= room else running[: max(0, room - 1)]
-        lines += [_row(each, now, columns) for each in shown]
+        lines += [_make_row(each, now, columns) for each in shown]
         if room and len(shown) < len(running):
             from rich.text import Text
 
             lines.append(Text(f"  … and {len(running) - len(shown)} more", style="dim"))
         return lines
 
-    def _head(self, now: float, columns: int) -> Text:
+    def _make_head(self, now: float, columns: int) -> Text:
         from rich.text import Text
 
         state = self._progress
@@ -185,34 +198,34 @@ class LiveReporter:
         head.append(f"{state.done}/{state.total}", "bold")
         if state.failed:
             head.append(f"  {state.failed} failed", "red")
-        remaining = state.remaining(now)
+        remaining = state.estimate_remaining(now)
         if remaining is not None and remaining >= 1:
-            head.append(f"  {clock(remaining)} left")
+            head.append(f"  {format_clock(remaining)} left")
         if state.shared:
-            found = state.places()
-            queued = f" ({found[QUEUED]} queued)" if found[QUEUED] else ""
-            there = found[SENT] + found[QUEUED] + found[EXECUTING]
-            words = [f"{found[HERE]} here", f"{there} elsewhere{queued}"]
-            words += [f"{found[WAITING]} waiting"] if found[WAITING] else []
+            counts = state.count_places()
+            queued = f" ({counts[QUEUED]} queued)" if counts[QUEUED] else ""
+            elsewhere = counts[SENT] + counts[QUEUED] + counts[EXECUTING]
+            words = [f"{counts[HERE]} here", f"{elsewhere} elsewhere{queued}"]
+            words += [f"{counts[WAITING]} waiting"] if counts[WAITING] else []
             head.append(f"  {', '.join(words)}", "dim")
         if state.waiting:
             head.append(f"  {len(state.waiting)} by other builds", "dim")
         return head
 
 
-def _row(each: Running, now: float, columns: int) -> Text:
+def _make_row(running: RunningCompile, now: float, columns: int) -> Text:
     """Return a row of the frame: what runs, for how long, and how long it will probably take."""
     from rich.text import Text
 
-    expected = f" of {duration(each.expected)}" if each.expected else ""
-    times = f"{max(0.0, now - each.since):.1f}{expected or ' s'}"
-    times += "" if each.place == HERE else f"  {place_words(each)}"
-    label = Text(one_line(each.label), no_wrap=True)
+    expected = f" of {format_duration(running.expected)}" if running.expected else ""
+    times = f"{max(0.0, now - running.since):.1f}{expected or ' s'}"
+    times += "" if running.place == HERE else f"  {describe_place(running)}"
+    label = Text(to_one_line(running.label), no_wrap=True)
     label.truncate(max(1, columns - len(times) - 5), overflow="ellipsis")
     return Text("  ").append_text(label).append(f"  {times}", "dim")
 
 
-def _terminal_size(stream: TextIO) -> tuple[int, int]:
+def _read_terminal_size(stream: TextIO) -> tuple[int, int]:
     try:
         size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):

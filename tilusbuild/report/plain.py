@@ -38,12 +38,18 @@ from tilusbuild.engine.events import (
     Waiting,
 )
 from tilusbuild.engine.results import located, normalised
-from tilusbuild.report.summary import failure_line, summary_text
-from tilusbuild.report.text import Stream, clock, counted, duration, one_line
+from tilusbuild.report.summary import format_failure, format_summary
+from tilusbuild.report.text import (
+    OutputStream,
+    format_clock,
+    format_count,
+    format_duration,
+    to_one_line,
+)
 from tilusbuild.status import Status
 
 
-class Running(Struct, frozen=True):
+class RunningCompile(Struct, frozen=True):
     """A compiler at work since `since`."""
 
     label: str
@@ -64,29 +70,29 @@ class Progress:
         self.failed = 0
         self.compiled = 0
         self.waiting: set[str] = set()
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningCompile] = {}
         self.shared = False
         """Whether other machines may compile."""
-        self.began = 0.0
-        self.first: dict[object, str] = {}
+        self.began_at = 0.0
+        self.first_labels: dict[object, str] = {}
         """The label of the first program of each message."""
         self._expected: float | None = None
         self._expected_done = 0.0
         self._seconds_done = 0.0
 
-    def update(self, event: Event, now: float) -> None:
+    def take_event(self, event: Event, now: float) -> None:
         """Take an event into account."""
         match event:
             case BuildStarted():
                 self.jobs = event.jobs
-                self.began = now
+                self.began_at = now
             case Planned():
                 self.total = event.to_compile
-                self.began = now
+                self.began_at = now
                 self._expected = event.expected_seconds
             case Started():
                 self.waiting.discard(event.hash)
-                self.running[event.hash] = Running(event.label, now, event.expected_seconds)
+                self.running[event.hash] = RunningCompile(event.label, now, event.expected_seconds)
             case Placed():
                 self.shared = True
                 if (each := self.running.get(event.hash)) is not None:
@@ -97,17 +103,17 @@ class Progress:
             case Retried() | Dropped():
                 self.running.pop(event.hash, None)
             case Finished():
-                self._finished(event)
+                self._take_finished(event)
 
-    def same_as(self, event: Finished | Retried) -> str | None:
+    def find_same_failure(self, event: Finished | Retried) -> str | None:
         """Return the label of the program of which the same was reported before; None when this is
         the first."""
         kind = event.status if isinstance(event, Finished) else event.event
-        what = (kind, located(event.reason) or normalised(event.reason))
-        label = self.first.setdefault(what, event.label)
+        key = (kind, located(event.reason) or normalised(event.reason))
+        label = self.first_labels.setdefault(key, event.label)
         return None if label == event.label else label
 
-    def _finished(self, event: Finished) -> None:
+    def _take_finished(self, event: Finished) -> None:
         self.running.pop(event.hash, None)
         self.waiting.discard(event.hash)
         self.done = event.done
@@ -117,25 +123,25 @@ class Progress:
             self.compiled += 1
             self._seconds_done += event.seconds
 
-    def places(self) -> Mapping[str, int]:
+    def count_places(self) -> Mapping[str, int]:
         """Return how many compiles are in each place."""
         return Counter(each.place for each in self.running.values())
 
-    def remaining(self, now: float) -> float | None:
+    def estimate_remaining(self, now: float) -> float | None:
         """Return seconds until the end, or None where nothing is known."""
         left = self.total - self.done
         if left <= 0:
             return 0.0
         elapsed = sum(now - each.since for each in self.running.values())
         if self._expected is not None:
-            work = (self._expected - self._expected_done) * self._pace()
+            work = (self._expected - self._expected_done) * self._estimate_pace()
         elif self.compiled:
             work = left * self._seconds_done / self.compiled
         else:
             return None
         return max(0.0, work - elapsed) / min(self.jobs, left)
 
-    def _pace(self) -> float:
+    def _estimate_pace(self) -> float:
         """Return how much longer than expected things take."""
         if self._expected_done <= 0 or self._seconds_done <= 0:
             return 1.0
@@ -159,115 +165,121 @@ class PlainReporter(Reporter):
         verbose: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._out = Stream(stream)
+        self._out = OutputStream(stream)
         self._quiet = quiet
         self._verbose = verbose and not quiet
         self._now = now
         self._progress = Progress()
-        self._shown = 0
-        self._last = 0.0
-        self._waits = False
+        self._line_count = 0
+        self._printed_at = 0.0
+        self._has_waited = False
 
     def emit(self, event: events.Event, /) -> None:
         now = self._now()
-        self._progress.update(event, now)
+        self._progress.take_event(event, now)
         match event:
             case events.Finished():
-                self._finished(event, now)
+                self._print_finished(event, now)
             case events.Summary():
-                self._out.write(summary_text(event, quiet=self._quiet))
-            case _ if not self._quiet and (line := self._line(event)) is not None:
+                self._out.write(format_summary(event, quiet=self._quiet))
+            case _ if not self._quiet and (line := self._format_event(event)) is not None:
                 self._out.write(line + "\n")
 
-    def _finished(self, event: events.Finished, now: float) -> None:
+    def _print_finished(self, event: events.Finished, now: float) -> None:
         width = len(str(event.to_compile))
         counter = f"[{event.done:>{width}}/{event.to_compile}] "
         bad = event.status not in _GOOD
-        same = self._progress.same_as(event) if bad else None
+        same = self._progress.find_same_failure(event) if bad else None
         if bad and same is None:
-            line = failure_line(event.label, event.status, event.reason)
+            line = format_failure(event.label, event.status, event.reason)
             self._out.write(f"{counter}{line}\n")
-        elif not self._quiet and self._due(event, now):
-            took = "by another build" if event.cached else duration(event.seconds)
-            took = "fetched" if event.remote else took
-            took += f" by {one_line(event.worker)}" if event.worker else ""
-            pruned = f" pruned: {one_line(event.reason)}" if event.status == Status.PRUNED else ""
-            took = f" {took}{pruned}{self._eta(now)}"
-            shown = took if same is None else f": as {one_line(same)}"
-            self._out.write(f"{counter}{one_line(event.label)}{shown}\n")
-        self._out.write("".join(f"{line}\n" for line in details(event)))
+        elif not self._quiet and self._take_turn(event, now):
+            outcome = "by another build" if event.cached else format_duration(event.seconds)
+            outcome = "fetched" if event.remote else outcome
+            outcome += f" by {to_one_line(event.worker)}" if event.worker else ""
+            pruned = (
+                f" pruned: {to_one_line(event.reason)}" if event.status == Status.PRUNED else ""
+            )
+            outcome = f" {outcome}{pruned}{self._format_eta(now)}"
+            description = outcome if same is None else f": as {to_one_line(same)}"
+            self._out.write(f"{counter}{to_one_line(event.label)}{description}\n")
+        self._out.write("".join(f"{line}\n" for line in list_details(event)))
 
-    def _due(self, event: events.Finished, now: float) -> bool:
+    def _take_turn(self, event: events.Finished, now: float) -> bool:
         due = (
             self._verbose
-            or self._shown < _FIRST
+            or self._line_count < _FIRST
             or event.done == event.to_compile
-            or now - self._last >= _PAUSE
+            or now - self._printed_at >= _PAUSE
         )
         if due:
-            self._shown += 1
-            self._last = now
+            self._line_count += 1
+            self._printed_at = now
         return due
 
-    def _eta(self, now: float) -> str:
-        remaining = self._progress.remaining(now)
-        return f" (about {clock(remaining)} left)" if remaining and remaining >= 5 else ""
+    def _format_eta(self, now: float) -> str:
+        remaining = self._progress.estimate_remaining(now)
+        return f" (about {format_clock(remaining)} left)" if remaining and remaining >= 5 else ""
 
-    def _line(self, event: events.Event) -> str | None:
+    def _format_event(self, event: events.Event) -> str | None:
         match event:
             case events.Planned():
-                return plan_line(event, self._progress)
+                return format_plan(event, self._progress)
             case events.Started():
-                return f"{one_line(event.label)} …" if self._verbose else None
+                return f"{to_one_line(event.label)} …" if self._verbose else None
             case events.Placed():
-                return f"{one_line(event.label)} … {place_words(event)}" if self._verbose else None
+                return (
+                    f"{to_one_line(event.label)} … {describe_place(event)}"
+                    if self._verbose
+                    else None
+                )
             case events.Waiting():
-                first, self._waits = not self._waits, True
+                first, self._has_waited = not self._has_waited, True
                 if self._verbose or first:
-                    return f"{one_line(event.label)} waits for another build; others first"
+                    return f"{to_one_line(event.label)} waits for another build; others first"
                 return None
-            case events.Retried() if self._progress.same_as(event) is not None:
+            case events.Retried() if self._progress.find_same_failure(event) is not None:
                 return None
-        return note(event)
+        return format_rare_event(event)
 
 
-def place_words(placed: Running | Placed) -> str:
+def describe_place(placed: RunningCompile | Placed) -> str:
     """Return where a compile is."""
-    worker = one_line(placed.worker)
+    worker = to_one_line(placed.worker)
     if placed.place == EXECUTING:
         return f"by {worker}" if worker else "on a worker"
     return _PLACES.get(placed.place, placed.place)
 
 
-def details(event: events.Finished) -> Iterator[str]:
+def list_details(event: events.Finished) -> Iterator[str]:
     """Yield the lines that -v and -vv add below a program's."""
-    yield from (f"  $ {one_line(command)}" for command in event.commands)
+    yield from (f"  $ {to_one_line(command)}" for command in event.commands)
     yield from (f"  {line}" for line in event.log.splitlines())
 
 
-def note(event: events.Event) -> str | None:
+def format_rare_event(event: events.Event) -> str | None:
     """Return the line for an event that is rare; None for the others."""
     match event:
         case events.Sharded():
-            return shard_line(event)
+            return format_shard(event)
         case events.WouldCompile(label=label):
-            return f"would compile {one_line(label)}"
+            return f"would compile {to_one_line(label)}"
         case events.Warned(message=message):
-            return f"warning: {one_line(message)}"
+            return f"warning: {to_one_line(message)}"
         case events.Retried():
-            return f"{one_line(event.label)}: {one_line(event.reason)}; retrying it alone"
+            return f"{to_one_line(event.label)}: {to_one_line(event.reason)}; retrying it alone"
         case events.HeldBack(label=label, programs=count):
-            others = f"its other {counted(count, 'schedule')} are"
+            others = f"its other {format_count(count, 'schedule')} are"
             return (
-                f"{one_line(label)} and another schedule fail alike:"
+                f"{to_one_line(label)} and another schedule fail alike:"
                 f" {others if count > 1 else 'one more is'} not compiled (-k 0 compiles them)"
             )
         case events.Stopping():
-            return f"stopping ({one_line(event.message)}); {event.running} still running"
+            return f"stopping ({to_one_line(event.message)}); {event.running} still running"
     return None
 
 
-def shard_line(event: events.Sharded) -> str:
+def format_shard(event: events.Sharded) -> str:
     """Return which part of the plan this is."""
     return (
         f"shard {event.number}/{event.count}: {event.programs} of {event.of} programs"
@@ -275,7 +287,7 @@ def shard_line(event: events.Sharded) -> str:
     )
 
 
-def plan_line(event: events.Planned, progress: Progress) -> str | None:
+def format_plan(event: events.Planned, progress: Progress) -> str | None:
     """Return a line on what there is to do; None when that is nothing: the summary says so."""
     if not event.to_compile:
         return None
@@ -283,7 +295,7 @@ def plan_line(event: events.Planned, progress: Progress) -> str | None:
     parts = [f"{ready} up to date"] if ready else []
     verb = "would compile" if event.dry_run else "to compile"
     parts.append(f"{event.to_compile} {verb}")
-    eta = progress.remaining(progress.began)
-    about = f", about {clock(eta)}" if eta and eta >= 5 else ""
+    eta = progress.estimate_remaining(progress.began_at)
+    about = f", about {format_clock(eta)}" if eta and eta >= 5 else ""
     jobs = "" if event.dry_run else f" {progress.jobs} at a time"
-    return f"{counted(event.programs, 'program')}: {', '.join(parts)}{jobs}{about}"
+    return f"{format_count(event.programs, 'program')}: {', '.join(parts)}{jobs}{about}"

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from io import TextIOBase
 from typing import Any, TextIO, cast
 
-from tilusbuild.report.text import visible
+from tilusbuild.report.text import spell_out_controls
 
 _MARKS = (
     (re.compile(r"^((?:\S.*?: )?)(error:)(?= )", re.MULTILINE), r"\1", "1;31"),
@@ -32,7 +32,7 @@ _MARKS = (
 )
 
 
-def wanted(stream: TextIO, env: Mapping[str, str], choice: str = "auto") -> bool:
+def wants_colour(stream: TextIO, env: Mapping[str, str], choice: str = "auto") -> bool:
     """Return whether to colour what goes to a stream."""
     if choice != "auto":
         return choice == "always"
@@ -40,23 +40,23 @@ def wanted(stream: TextIO, env: Mapping[str, str], choice: str = "auto") -> bool
         return False
     if env.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
-    return _is_capable(stream, env)
+    return _is_capable_terminal(stream, env)
 
 
 def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:
     """Return whether a stream is a terminal that understands cursor movement, and is read as one: a
     CI system that gives its jobs a terminal keeps all that is written to it."""
-    return env.get("CI", "").lower() not in ("true", "1") and _is_capable(stream, env)
+    return env.get("CI", "").lower() not in ("true", "1") and _is_capable_terminal(stream, env)
 
 
-def _is_capable(stream: TextIO, env: Mapping[str, str]) -> bool:
+def _is_capable_terminal(stream: TextIO, env: Mapping[str, str]) -> bool:
     try:
         return stream.isatty() and env.get("TERM", "") not in ("", "dumb", "unknown")
     except (OSError, ValueError):
         return False
 
 
-def coloured(message: str) -> str:
+def colour_marks(message: str) -> str:
     """Return a message with its marks in colour."""
     for pattern, before, code in _MARKS:
         message = pattern.sub(f"{before}\x1b[{code}m\\2\x1b[0m", message)
@@ -85,22 +85,22 @@ class TerminalStream(TextIOBase):
         """In a workflow, the line that has begun: only a complete one shows whether it commands."""
 
     def write(self, text: str, /) -> int:
-        self.write_styled(visible(text))
+        self.write_styled(spell_out_controls(text))
         return len(text)
 
     def write_styled(self, text: str) -> int:
         """Write what may hold escapes of our own."""
         if not self._github:
-            return self._write(text)
+            return self._write_below(text)
         lines, newline, self._line = (self._line + text).rpartition("\n")
-        return self._write(_COMMAND.sub(r"\1\2\\", lines) + newline)
+        return self._write_below(_COMMAND.sub(r"\1\2\\", lines) + newline)
 
     def write_command(self, text: str) -> int:
         """Write a text as it is, after the line that has begun."""
         line, self._line = self._line, ""
-        return self._write(_COMMAND.sub(r"\1\2\\", line) + text)
+        return self._write_below(_COMMAND.sub(r"\1\2\\", line) + text)
 
-    def _write(self, text: str) -> int:
+    def _write_below(self, text: str) -> int:
         if self.before_write is not None:
             self.before_write()
         return self._stream.write(text)
@@ -133,24 +133,24 @@ class TerminalStream(TextIOBase):
 
 
 @contextmanager
-def shown(environment: Mapping[str, str]) -> Iterator[None]:
+def show_all_characters(environment: Mapping[str, str]) -> Iterator[None]:
     """Within the block, have stdout and stderr show all that they are given."""
-    before = sys.stdout, sys.stderr
+    originals = sys.stdout, sys.stderr
     github = environment.get("GITHUB_ACTIONS") == "true"
-    for stream in before:
+    for stream in originals:
         # The parent may share a pipe with us and have made it non-blocking, as Node.js does. When
         # it is full, Python drops what does not fit, in the middle of a line.
         with suppress(OSError, ValueError):
             os.set_blocking(stream.fileno(), True)
-    streams = [TerminalStream(stream, github=github) for stream in before]
+    streams = [TerminalStream(stream, github=github) for stream in originals]
     sys.stdout, sys.stderr = (cast("TextIO", stream) for stream in streams)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
-        for stream, below in zip(streams, before, strict=True):
+        sys.stdout, sys.stderr = originals
+        for stream, original in zip(streams, originals, strict=True):
             stream.close()
-            below.flush()
+            original.flush()
 
 
 # Before there is anything to show.
@@ -161,13 +161,13 @@ PATIENCE = 0.3
 
 
 @contextmanager
-def working(what: str, patience: float) -> Iterator[None]:
+def show_working(notice: str, patience: float) -> Iterator[None]:
     """Within the block, say `what` on the terminal when nothing was written for so many seconds: in
     a line that the first output takes away."""
-    guard, err, state = threading.RLock(), sys.stderr, ""
+    lock, err, state = threading.RLock(), sys.stderr, ""
     streams = [each for each in (sys.stdout, err) if isinstance(each, TerminalStream)]
 
-    def change(new: str, text: str) -> None:
+    def write_state(new: str, text: str) -> None:
         nonlocal state
         state = new
         if isinstance(err, TerminalStream):
@@ -175,27 +175,27 @@ def working(what: str, patience: float) -> Iterator[None]:
                 err._stream.write(text)
                 err._stream.flush()
 
-    def say() -> None:
-        with guard:
+    def show_notice() -> None:
+        with lock:
             if not state:
-                change("shown", what)
+                write_state("shown", notice)
 
-    def written() -> None:
-        with guard:
+    def remove_notice() -> None:
+        with lock:
             for stream in streams:
                 stream.before_write = None
-            change("over", "\r\x1b[2K" if state == "shown" else "")
+            write_state("over", "\r\x1b[2K" if state == "shown" else "")
 
     for stream in streams:
-        stream.before_write = written
-    timer = threading.Timer(patience, say)
+        stream.before_write = remove_notice
+    timer = threading.Timer(patience, show_notice)
     timer.daemon = True
     if patience > 0:
         timer.start()
     else:
-        say()
+        show_notice()
     try:
         yield
     finally:
         timer.cancel()
-        written()
+        remove_notice()

@@ -24,17 +24,17 @@ _INVISIBLE = re.compile(
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
-def visible(text: str) -> str:
+def spell_out_controls(text: str) -> str:
     """Return a text whose control and direction characters are spelt out, `\\x1b` or `\\u202e`.
 
     Line ends and tabs stay. A byte that is not UTF-8, as in a file's name, is `\\xff`.
     """
     if text.isascii() and not _CONTROL.search(text):
         return text
-    return _INVISIBLE.sub(_spelt, text.replace("\r\n", "\n"))
+    return _INVISIBLE.sub(_spell_character, text.replace("\r\n", "\n"))
 
 
-def _spelt(match: re.Match[str]) -> str:
+def _spell_character(match: re.Match[str]) -> str:
     code = ord(match.group())
     if 0xDC80 <= code <= 0xDCFF:
         code -= 0xDC00  # a byte that Python could not decode
@@ -43,38 +43,38 @@ def _spelt(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def cleaned(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return a text of several lines without terminal escapes, as of colours, and visible."""
-    return visible(_ESCAPES.sub("", text))
+    return spell_out_controls(_ESCAPES.sub("", text))
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """Return a text without escapes and control characters, in one line."""
-    return cleaned(text).replace("\n", "\\n").replace("\t", " ")
+    return clean_text(text).replace("\n", "\\n").replace("\t", " ")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return seconds for people: 0.42 -> "0.42 s", 12.3 -> "12.3 s", 75 -> "1:15"."""
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    return clock(seconds)
+    return format_clock(seconds)
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Return seconds as a clock shows them: 75 -> "1:15", 3700 -> "1:01:40"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def format_count(number: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun: (1, "program") -> "1 program", (2, …) -> "2 programs"."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def amount(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Return bytes in decimal units, as disks are sold: 1500 -> "1.5 kB"."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
@@ -83,16 +83,16 @@ def amount(count: float) -> str:
     return f"{count:.2f} GB"
 
 
-class Stream:
+class OutputStream:
     """Writes to a text stream and flushes at every write.
 
     `how` is the method of `report.terminal.TerminalStream` to write with: "styled" for what holds
     escapes of our own, where what is not ours was made visible; "command" for a command to CI.
     """
 
-    def __init__(self, stream: TextIO, how: str = "") -> None:
+    def __init__(self, stream: TextIO, method: str = "") -> None:
         self._stream = stream
-        self._write: Callable[[str], int] = getattr(stream, f"write_{how}", stream.write)
+        self._write: Callable[[str], int] = getattr(stream, f"write_{method}", stream.write)
         self.alive = True
         self.lost: OSError | None = None
         """Why writing failed, unless there is no reader."""
@@ -108,10 +108,10 @@ class Stream:
             self.alive = False
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 self.lost = error
-            silence(self._stream)
+            silence_stream(self._stream)
 
 
-def silence(stream: TextIO) -> None:
+def silence_stream(stream: TextIO) -> None:
     """Send what a stream still gets to /dev/null.
 
     It has no reader any more, or its disk is full: what is still buffered would raise again when

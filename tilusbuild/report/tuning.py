@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from tilusbuild.report.text import Stream, clock, counted, one_line
+from tilusbuild.report.text import OutputStream, format_clock, format_count, to_one_line
 
 _PAUSE = 0.1
 _PLAIN_PAUSE = 5.0
@@ -28,57 +28,60 @@ class TuningReporter:
         quiet: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._out = Stream(stream, "styled")
+        self._out = OutputStream(stream, "styled")
         self._live = live
         self._quiet = quiet
         self._now = now
-        self._last = now()
-        self._drawn = False
-        self._cases = self._done = self._runs = 0
+        self._printed_at = now()
+        self._is_drawn = False
+        self._cases = self._done_cases = self._runs = 0
         self._seconds = 0.0
         """What the cases that are done took, and the one in progress so far."""
 
-    def begin(self, label: str, device: str, programs: int, cases: int) -> None:
+    def begin_tuning(self, label: str, device: str, programs: int, cases: int) -> None:
         """Note that a tuning begins."""
-        self._cases, self._done, self._runs, self._seconds = cases, 0, 0, 0.0
-        self.line(f"{label} on {device}: {counted(programs, 'program')}, {counted(cases, 'size')}")
+        self._cases, self._done_cases, self._runs, self._seconds = cases, 0, 0, 0.0
+        counts = f"{format_count(programs, 'program')}, {format_count(cases, 'size')}"
+        self.print_line(f"{label} on {device}: {counts}")
 
-    def waiting(self, device: str) -> None:
+    def report_waiting(self, device: str) -> None:
         """Note that another tuning has the device."""
-        self.line(f"waiting for another tuning on {device} to end")
+        self.print_line(f"waiting for another tuning on {device} to end")
 
-    def run(self, cost: float, replayed: bool) -> None:
+    def report_run(self, cost: float, replayed: bool) -> None:
         """Note that a check or a sample was taken, or read."""
         self._runs += 1
         self._seconds += 0.0 if replayed else cost
         now = self._now()
-        if self._quiet or now - self._last < (_PAUSE if self._live else _PLAIN_PAUSE):
+        if self._quiet or now - self._printed_at < (_PAUSE if self._live else _PLAIN_PAUSE):
             return
-        self._last = now
-        case = min(self._done + 1, self._cases)
+        self._printed_at = now
+        case = min(self._done_cases + 1, self._cases)
         text = f"size {case}/{self._cases}: run {self._runs}"
-        if self._done and self._seconds:
-            left = self._seconds / (self._done + 0.5) * (self._cases - self._done - 0.5)
-            text += f", about {clock(max(0.0, left))} left"
+        if self._done_cases and self._seconds:
+            remaining = (
+                self._seconds / (self._done_cases + 0.5) * (self._cases - self._done_cases - 0.5)
+            )
+            text += f", about {format_clock(max(0.0, remaining))} left"
         if self._live:
             self._out.write(f"{_ERASE}{text}")
-            self._drawn = True
+            self._is_drawn = True
         else:
             self._out.write(text + "\n")
 
     def end_case(self, text: str) -> None:
         """Note that a case is decided."""
-        self._done, self._runs = self._done + 1, 0
-        self.line(text)
+        self._done_cases, self._runs = self._done_cases + 1, 0
+        self.print_line(text)
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Write a line that stays above the frame."""
         self.close()
         if not self._quiet:
-            self._out.write(one_line(text) + "\n")
+            self._out.write(to_one_line(text) + "\n")
 
     def close(self) -> None:
         """Take the redrawn line away."""
-        if self._drawn:
+        if self._is_drawn:
             self._out.write(_ERASE)
-            self._drawn = False
+            self._is_drawn = False

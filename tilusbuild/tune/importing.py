@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import input_error
-from tilusbuild.report.text import counted
+from tilusbuild.report.text import format_count
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.naming import snake_case
 from tilusbuild.runtime.regular import read_bytes
@@ -74,7 +74,7 @@ def import_log(project: Project, path: str) -> tuple[list[TunedInstance], list[s
     row."""
     skipped: Counter[str] = Counter()
     logs = _read_log(project, path, skipped)
-    problems = [f"skipped {counted(n, 'row')}: {reason}" for reason, n in skipped.items()]
+    problems = [f"skipped {format_count(n, 'row')}: {reason}" for reason, n in skipped.items()]
     if not any(log.cases for log in logs):
         raise input_error(
             f"{path} is not a log of `tilusbuild tune`, or nothing was measured",
@@ -216,7 +216,7 @@ def _decide(
     unseen = len(programs) - len(outcomes)
     undecided = ""
     if winner is None and unseen:
-        undecided = f"{counted(unseen, 'program')} not measured, and no other is usable"
+        undecided = f"{format_count(unseen, 'program')} not measured, and no other is usable"
     elif winner is not None and ("check", 1) not in answers[winner.program.hash]:
         undecided = f"program {best} was not checked again"
     return Decision(_case(note), winner, tuple(outcomes), unseen), undecided

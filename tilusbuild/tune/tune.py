@@ -272,7 +272,7 @@ def tune(
         with (
             wrap_oserror(project.cache.root),
             project.cache.in_use(),
-            device_lock(device_id, lambda: display.waiting(str(facts["name"]))),
+            device_lock(device_id, lambda: display.report_waiting(str(facts["name"]))),
         ):
             return _measured(project, wanted, ready, display, decided, bench, directories, facts)
 
@@ -300,7 +300,7 @@ def _measured(
     log = SampleLog(path)
     rounds = project.settings.bench_repeat.value or ROUNDS
 
-    heard = lambda answer, replayed: display.run(answer.cost, replayed)  # noqa: E731
+    heard = lambda answer, replayed: display.report_run(answer.cost, replayed)  # noqa: E731
     session = TuningSession(log, bench, wanted.budget, heard, rounds=rounds)
     private = project.cache.private(uses=False)
 
@@ -327,7 +327,7 @@ def _measured(
     try:
         log.note(run_note(work, facts, len(sizes)))
         caches = "cold caches" if wanted.cold else "warm caches"
-        display.begin(work.label, f"{device}, {caches}", len(work.programs), len(sizes))
+        display.begin_tuning(work.label, f"{device}, {caches}", len(work.programs), len(sizes))
         decisions = campaign(session, work, cases, sizes, wanted.seed, done, known)
     finally:
         log.close()

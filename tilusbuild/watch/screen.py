@@ -14,8 +14,15 @@ from typing import TextIO
 from tilusbuild.engine.events import Event, Reporter, Summary
 from tilusbuild.report.jsonl import JsonReporter
 from tilusbuild.report.live import LiveReporter
-from tilusbuild.report.summary import nothing_done
-from tilusbuild.report.text import Stream, cleaned, counted, duration, one_line, visible
+from tilusbuild.report.summary import is_nothing_done
+from tilusbuild.report.text import (
+    OutputStream,
+    clean_text,
+    format_count,
+    format_duration,
+    spell_out_controls,
+    to_one_line,
+)
 from tilusbuild.watch import events
 
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
@@ -41,7 +48,7 @@ class Screen:
         clear: bool,
     ) -> None:
         self._make_reporter = reporter
-        self._out = Stream(stderr, "styled")
+        self._out = OutputStream(stderr, "styled")
         self._json = JsonReporter(json) if json is not None else None
         self._terminal = terminal
         self._quiet = quiet
@@ -68,7 +75,9 @@ class Screen:
                 self._json.emit(event)
             if isinstance(event, events.Watching):
                 state = "" if event.ok else ", build has errors"
-                self._set_status(f"watching {counted(event.paths, 'path')}{state}; Ctrl-C ends")
+                self._set_status(
+                    f"watching {format_count(event.paths, 'path')}{state}; Ctrl-C ends"
+                )
                 return
             if isinstance(event, events.CommandStarted):
                 self._set_status(f"running {_shorten_command(event.command)}; Ctrl-C ends")
@@ -92,11 +101,11 @@ class Screen:
 
     def _format_event(self, event: Event) -> list[str]:
         if isinstance(event, events.Problem):
-            return [cleaned(event.message), "the next save tries again"]
+            return [clean_text(event.message), "the next save tries again"]
         if isinstance(event, events.CommandEnded):
             return self._format_command_end(event)
         if isinstance(event, events.Printed):
-            return [cleaned(event.line)] if self._json is None else []
+            return [clean_text(event.line)] if self._json is None else []
         if self._quiet or (self._json is not None and not self._verbose):
             return []
         if isinstance(event, events.Changed):
@@ -104,56 +113,55 @@ class Screen:
             paths = _format_names(event.paths, event.more)
             return [f"changed: {paths} → {_format_names(parts, others)}"]
         if isinstance(event, events.Replanned) and self._verbose:
-            plan = f"{counted(event.programs, 'program')}, {event.changed} new"
-            return [f"planned {plan}: {event.renders} rendered in {duration(event.seconds)}"]
+            plan = f"{format_count(event.programs, 'program')}, {event.changed} new"
+            return [f"planned {plan}: {event.renders} rendered in {format_duration(event.seconds)}"]
         if isinstance(event, events.Rebuilt):
             return [_format_rebuilt(event)]
         return []
 
     def _format_command_end(self, event: events.CommandEnded) -> list[str]:
-        command = one_line(event.command)
+        command = to_one_line(event.command)
         if event.status:
             return [f"error: {command}: exit status {event.status}"]
         if event.status is None or self._quiet or self._json is not None:
             return []
-        return [f"{command}: done in {duration(event.seconds)}"]
+        return [f"{command}: done in {format_duration(event.seconds)}"]
 
     def _print_line(self, line: str) -> None:
         display = self._display
         if display is not None and display.print_above(line):
             return
-        self._write_text(visible(line) + "\n")
+        self._write_text(spell_out_controls(line) + "\n")
 
     def _write_text(self, text: str) -> None:
         erase = _ERASE if self._status else ""
-        self._out.write(f"{erase}{text}{visible(self._status)}")
+        self._out.write(f"{erase}{text}{spell_out_controls(self._status)}")
 
     def _set_status(self, status: str) -> None:
         """Have this as the terminal's last line, or none."""
         if self._json is not None or self._quiet or not self._terminal:
             return
         if status != self._status:
-            self._out.write(f"{_ERASE if self._status else ''}{visible(status)}")
+            self._out.write(f"{_ERASE if self._status else ''}{spell_out_controls(status)}")
             self._status = status
 
 
 def _format_rebuilt(event: events.Rebuilt) -> str:
-    after = f"{duration(event.seconds)} after the {'start' if event.first else 'save'}"
+    after = f"{format_duration(event.seconds)} after the {'start' if event.first else 'save'}"
     if not event.programs:
         return f"nothing to rebuild ({after})" if event.ok else f"not built ({after})"
-    programs = (
-        f"rebuilt {counted(event.programs, 'program')} of {one_line(', '.join(event.scripts))}"
-    )
-    return f"{programs}, {after}" if event.ok else f"{programs}, with errors ({after})"
+    scripts = to_one_line(", ".join(event.scripts))
+    text = f"rebuilt {format_count(event.programs, 'program')} of {scripts}"
+    return f"{text}, {after}" if event.ok else f"{text}, with errors ({after})"
 
 
 def _format_names(names: tuple[str, ...], more: int) -> str:
-    text = one_line(", ".join(names))
+    text = to_one_line(", ".join(names))
     return f"{text} and {more} more" if more else text
 
 
 def _shorten_command(command: str) -> str:
-    text = one_line(command)
+    text = to_one_line(command)
     return text if len(text) <= MAX_COMMAND else f"{text[: MAX_COMMAND - 1]}…"
 
 
@@ -166,7 +174,7 @@ class _LockedReporter:
         self._shows_all = shows_all
 
     def emit(self, event: Event, /) -> None:
-        if isinstance(event, Summary) and nothing_done(event) and not self._shows_all:
+        if isinstance(event, Summary) and is_nothing_done(event) and not self._shows_all:
             return  # what `Rebuilt` says of it is enough
         with self._lock:
             self._reporter.emit(event)
@@ -182,4 +190,4 @@ class _LockedReporter:
     def print_above(self, line: str) -> bool:
         """Put a line above the display; False when there is none to put it above."""
         with self._lock:
-            return isinstance(self._reporter, LiveReporter) and self._reporter.say(line)
+            return isinstance(self._reporter, LiveReporter) and self._reporter.print_above(line)
