@@ -9,7 +9,7 @@ import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from support.processes import no_thread_left
-from tilusbuild.engine.build import build
+from tilusbuild.engine.build import build_jobs
 from tilusbuild.engine.events import Event, Result, Summary
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import BuildConfig
@@ -31,7 +31,7 @@ def run(
     **options: Any,
 ) -> Result:
     with no_thread_left():
-        return build(
+        return build_jobs(
             plan,
             store or FakeStore(),
             compiler or FakeCompiler(),
@@ -155,21 +155,21 @@ def test_defaults_come_first_then_the_longest_by_history_then_plan_order() -> No
     history = History(None)
     plan = [*jobs(4), FakeJob("default", index=4, is_default=True)]
     for job, seconds in zip(plan, (1.0, 5.0, 1.0, 3.0, 0.5), strict=True):
-        history.record(job, seconds, 0)
+        history.record_compile(job, seconds, 0)
     compiler = FakeCompiler()
-    build(plan, FakeStore(), compiler, Listener(), BuildConfig(jobs=1, history=history))
+    build_jobs(plan, FakeStore(), compiler, Listener(), BuildConfig(jobs=1, history=history))
     assert compiler.order == ["default", "matmul 1", "matmul 3", "matmul 0", "matmul 2"]
 
 
 def test_a_program_locked_by_another_builder_comes_last_and_is_a_hit_once_released() -> None:
     store, compiler, listener = FakeStore(), FakeCompiler(), Listener()
     plan = jobs(5)
-    other = store.locked(plan[0].hash, wait=False)
+    other = store.lock_program(plan[0].hash, wait=False)
     assert other.__enter__()
 
     def finish_elsewhere(event: Any) -> None:
         if event.event == "finished" and event.done == 4:
-            stage = store.stage()
+            stage = store.open_stage()
             stage.publish_program(plan[0].hash, plan[0].text, "options\n", {"status": "built"})
             other.__exit__(None, None, None)
 
@@ -183,7 +183,7 @@ def test_a_program_locked_by_another_builder_comes_last_and_is_a_hit_once_releas
 def test_when_another_builder_died_its_program_is_compiled_here() -> None:
     store, listener = FakeStore(), Listener()
     plan = jobs(2)
-    other = store.locked(plan[0].hash, wait=False)
+    other = store.lock_program(plan[0].hash, wait=False)
     assert other.__enter__()
 
     def release(event: Event) -> None:

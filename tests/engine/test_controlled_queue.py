@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
-from tilusbuild.engine.build import build_changing
+from tilusbuild.engine.build import build_queue
 from tilusbuild.engine.events import Result
-from tilusbuild.engine.inbox import Queue
+from tilusbuild.engine.inbox import PlanQueue
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.process.base import CancelledError
@@ -77,7 +77,7 @@ class Running:
 
     def __init__(self, *texts: str) -> None:
         self.store, self.compiler, self.listener = FakeStore(), Compiler(), Listener()
-        self.control = Queue(jobs(*texts))
+        self.control = PlanQueue(jobs(*texts))
         self.results: list[Result] = []
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -85,7 +85,7 @@ class Running:
     def _run(self) -> None:
         options = BuildConfig(jobs=2)
         self.results.append(
-            build_changing(self.control, self.store, self.compiler, self.listener, options)
+            build_queue(self.control, self.store, self.compiler, self.listener, options)
         )
 
     def result(self) -> Result:
@@ -104,7 +104,7 @@ def start() -> Iterator[Callable[..., Running]]:
 
     yield begin
     for each in started:
-        each.control.stop(2)
+        each.control.stop_build(2)
         each.thread.join(60)
 
 
@@ -115,18 +115,18 @@ def jobs(*texts: str) -> list[FakeJob]:
 def test_it_ends_with_the_last_plan(start: Callable[..., Running]) -> None:
     running = start("a")
     running.compiler.wait_for("a")
-    assert running.control.replace(jobs("a", "b"))
+    assert running.control.replace_jobs(jobs("a", "b"))
     running.compiler.let("a", "b")
     summary = running.result().summary
     assert (summary.compiled, summary.exit_status) == (2, 0)
-    assert not running.control.replace(jobs("c")), "too late"
+    assert not running.control.replace_jobs(jobs("c")), "too late"
 
 
 def test_what_is_still_wanted_goes_on_and_the_rest_is_killed(start: Callable[..., Running]) -> None:
     running = start("keep", "drop", "waits")
     running.compiler.wait_for("keep")
     running.compiler.wait_for("drop")
-    running.control.replace(jobs("new", "keep"))
+    running.control.replace_jobs(jobs("new", "keep"))
     running.compiler.wait_for("new")
     running.compiler.let("keep", "new")
     result = running.result()
@@ -144,7 +144,7 @@ def test_a_compile_that_misses_that_it_is_killed_is_killed_again(
     running = start("a")
     running.compiler.misses = 5
     running.compiler.wait_for("a")
-    running.control.replace(())
+    running.control.replace_jobs(())
     assert running.result().summary.programs == 0
     assert running.compiler.asked["a"] > 5
 
@@ -153,11 +153,11 @@ def test_killed_and_wanted_again_is_compiled_again(start: Callable[..., Running]
     running = start("a", "other")
     running.compiler.wait_for("a")
     running.compiler.wait_for("other")
-    running.control.replace(jobs("other"))
+    running.control.replace_jobs(jobs("other"))
     while not running.listener.named("dropped"):
         running.thread.join(0.001)
     running.compiler.let("a")
-    running.control.replace(jobs("a"))
+    running.control.replace_jobs(jobs("a"))
     summary = running.result().summary
     assert (summary.compiled, summary.attempts, summary.exit_status) == (1, 3, 0)
 
@@ -171,7 +171,7 @@ def test_failures_of_this_build_are_not_tried_again_in_its_next_plan(
     while not running.listener.named("finished"):
         running.thread.join(0.001)
     running.compiler.let("good")
-    running.control.replace(jobs("bad", "good"))
+    running.control.replace_jobs(jobs("bad", "good"))
     summary = running.result().summary
     assert (summary.failed, summary.compiled) == (1, 1)
     assert running.compiler.runs["bad"] == 1
@@ -180,6 +180,6 @@ def test_failures_of_this_build_are_not_tried_again_in_its_next_plan(
 def test_a_signal_kills_what_runs(start: Callable[..., Running]) -> None:
     running = start("a", "b", "c")
     running.compiler.wait_for("a")
-    running.control.stop(2)
+    running.control.stop_build(2)
     summary = running.result().summary
     assert (summary.exit_status, summary.skipped) == (130, 3)

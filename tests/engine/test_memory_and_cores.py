@@ -8,7 +8,7 @@ import pytest
 
 from support.fake_engine import FakeJob
 from tilusbuild.engine.history import NOTHING, Estimate, History
-from tilusbuild.engine.running import UNKNOWN_PEAK, MemoryLimit, load_limit
+from tilusbuild.engine.running import UNKNOWN_PEAK, MemoryLimit, make_load_limit
 from tilusbuild.process.machine import Machine
 
 GIB = 1 << 30
@@ -74,22 +74,22 @@ def hybrid(tmp_path: Path) -> Files:
 
 def test_compiles_start_while_their_predicted_sum_fits(files: Files) -> None:
     room = files.memory
-    assert room.admits(4 * GIB, [4 * GIB])
-    assert room.admits(4 * GIB, [4 * GIB] * 2)
-    assert not room.admits(4 * GIB, [4 * GIB] * 3)
+    assert room.can_start(4 * GIB, [4 * GIB])
+    assert room.can_start(4 * GIB, [4 * GIB] * 2)
+    assert not room.can_start(4 * GIB, [4 * GIB] * 3)
 
 
 def test_an_unknown_compile_is_reckoned_with_a_guess(files: Files) -> None:
     room = files.memory
-    assert room.admits(None, [0] * (16 * GIB // UNKNOWN_PEAK - 2))
-    assert not room.admits(None, [0] * (16 * GIB // UNKNOWN_PEAK))
+    assert room.can_start(None, [0] * (16 * GIB // UNKNOWN_PEAK - 2))
+    assert not room.can_start(None, [0] * (16 * GIB // UNKNOWN_PEAK))
 
 
 def test_memory_taken_by_others_and_beyond_our_estimate_counts(files) -> None:
     room = files.memory
     files.write("proc/meminfo", f"MemAvailable: {GIB // 1024} kB\n")
-    assert not room.admits(2 * GIB, [GIB])
-    assert room.admits(GIB // 2, [GIB])
+    assert not room.can_start(2 * GIB, [GIB])
+    assert room.can_start(GIB // 2, [GIB])
 
 
 def test_the_tightest_group_counts_and_droppable_cache_is_free(files: Files) -> None:
@@ -123,24 +123,24 @@ def test_while_memory_is_pressed_nothing_starts_beside_what_runs(files: Files) -
     calm = "some avg10=90.00 avg60=0.00 total=1\nfull avg10=1.00 avg60=0.00 total=1\n"
     files.write("proc/pressure/memory", calm)
     files.write("sys/fs/cgroup/build/memory.pressure", calm)
-    assert room.admits(GIB, [GIB])
+    assert room.can_start(GIB, [GIB])
     pressed = calm.replace("full avg10=1", "full avg10=40")
     files.write("sys/fs/cgroup/build/memory.pressure", pressed)
-    assert not room.admits(GIB, [GIB])
+    assert not room.can_start(GIB, [GIB])
 
 
 def test_what_is_free_is_not_read_again_at_once(files: Files) -> None:
     times = iter([0.0, 0.04, 0.06])
     room = MemoryLimit(files.machine, times.__next__)
-    assert room.admits(GIB, [GIB])
+    assert room.can_start(GIB, [GIB])
     files.write("proc/meminfo", "MemAvailable: 1 kB\n")
-    assert room.admits(GIB, [GIB])
-    assert not room.admits(GIB, [GIB])
+    assert room.can_start(GIB, [GIB])
+    assert not room.can_start(GIB, [GIB])
 
 
 def test_a_system_that_does_not_say_refuses_nothing(tmp_path: Path) -> None:
     room = MemoryLimit(Machine(str(tmp_path / "nothing")))
-    assert room.admits(1 << 60, [1 << 60])
+    assert room.can_start(1 << 60, [1 << 60])
 
 
 @pytest.mark.parametrize("text", ["garbage", "1 2 3 - x", " - cgroup2 x", "\xff"])
@@ -180,52 +180,52 @@ def test_the_load_limit_adds_compiles_that_the_average_does_not_show_yet() -> No
         raise OSError
 
     quiet, busy = (lambda: (0.2, 9.0, 9.0)), (lambda: (4.0, 0.0, 0.0))
-    assert load_limit(4.0, quiet)(None, [1] * 3)
-    assert not load_limit(4.0, quiet)(None, [1] * 4)
-    assert not load_limit(4.0, busy)(None, [1])
-    assert not load_limit(0.5, quiet)(None, [1])
-    assert load_limit(4.0, unsaid)(None, [1])
+    assert make_load_limit(4.0, quiet)(None, [1] * 3)
+    assert not make_load_limit(4.0, quiet)(None, [1] * 4)
+    assert not make_load_limit(4.0, busy)(None, [1])
+    assert not make_load_limit(0.5, quiet)(None, [1])
+    assert make_load_limit(4.0, unsaid)(None, [1])
 
 
 def test_a_kill_for_memory_raises_the_estimate_of_its_instance() -> None:
     history = History(None)
     known, stranger = FakeJob("a", index=0), FakeJob("c", script="norm")
-    history.record(known, 2.0, 100)
-    history.killed_at(FakeJob("b", index=1), 500)
-    assert history.estimate(known) == Estimate(2.0, 500)
-    assert history.estimate(stranger) == Estimate(2.0, 100)
+    history.record_compile(known, 2.0, 100)
+    history.record_kill(FakeJob("b", index=1), 500)
+    assert history.estimate_job(known) == Estimate(2.0, 500)
+    assert history.estimate_job(stranger) == Estimate(2.0, 100)
 
 
 def test_what_was_measured_is_of_that_very_program() -> None:
     history = History(None)
-    history.record(FakeJob("a", index=0), 2.0, 100)
-    assert history.measured(FakeJob("a", index=0)) == Estimate(2.0, 100)
-    assert history.measured(FakeJob("edited", index=0)) == NOTHING
-    assert history.estimate(FakeJob("edited", index=0)) == Estimate(2.0, 100)
+    history.record_compile(FakeJob("a", index=0), 2.0, 100)
+    assert history.find_measurement(FakeJob("a", index=0)) == Estimate(2.0, 100)
+    assert history.find_measurement(FakeJob("edited", index=0)) == NOTHING
+    assert history.estimate_job(FakeJob("edited", index=0)) == Estimate(2.0, 100)
 
 
 def test_history_knows_a_schedule_else_its_instance_else_all() -> None:
     history = History(None)
     known, sibling = FakeJob("a", index=0), FakeJob("b", index=1)
     stranger = FakeJob("c", script="norm")
-    assert history.estimate(known) == NOTHING
-    history.record(known, 2.0, 100)
-    history.record(FakeJob("d", index=2), 4.0, 300)
-    assert history.estimate(known) == Estimate(2.0, 100)
-    assert history.estimate(sibling) == Estimate(3.0, 300)
-    assert history.estimate(stranger) == Estimate(3.0, 300)
+    assert history.estimate_job(known) == NOTHING
+    history.record_compile(known, 2.0, 100)
+    history.record_compile(FakeJob("d", index=2), 4.0, 300)
+    assert history.estimate_job(known) == Estimate(2.0, 100)
+    assert history.estimate_job(sibling) == Estimate(3.0, 300)
+    assert history.estimate_job(stranger) == Estimate(3.0, 300)
 
 
 def test_history_outlives_the_run_and_an_edit_of_the_template(tmp_path: Path) -> None:
     first = History(str(tmp_path / "state"))
-    first.record(FakeJob("before the edit"), 2.0, 100)
+    first.record_compile(FakeJob("before the edit"), 2.0, 100)
     first.save()
     second = History(str(tmp_path / "state"))
-    assert second.estimate(FakeJob("after the edit")) == Estimate(2.0, 100)
+    assert second.estimate_job(FakeJob("after the edit")) == Estimate(2.0, 100)
 
 
 @pytest.mark.parametrize("record", [None, 1, [], [1], ["1", 2], [-1, 2], [1e300, 2], [1, "2"]])
 def test_a_history_record_of_a_wrong_shape_is_ignored(record: object) -> None:
     history = History(None)
     history._file.put("matmul/sm_90a#0", record)
-    assert history.estimate(FakeJob("a")) == NOTHING
+    assert history.estimate_job(FakeJob("a")) == NOTHING

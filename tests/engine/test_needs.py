@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
-from tilusbuild.engine.build import build
+from tilusbuild.engine.build import build_jobs
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled, Status
 
@@ -40,15 +40,15 @@ def test_what_needs_others_comes_after_them_or_not_at_all(graph, width, before) 
 
     def outcome(job: Any) -> Compiled:
         for need in job.needs:
-            entry = store.lookup(need)
+            entry = store.find_entry(need)
             assert entry is not None
             assert entry.status == Status.BUILT, "its needs are in the store"
         return failed() if job.text in broken else built()
 
     config = BuildConfig(jobs=width, keep_going=0)
     known = [replace(job) for job in jobs if not job.needs and job.index in before]
-    build(known, store, FakeCompiler(outcome), Listener(), config)
-    result = build(jobs, store, FakeCompiler(outcome), Listener(), config)
+    build_jobs(known, store, FakeCompiler(outcome), Listener(), config)
+    result = build_jobs(jobs, store, FakeCompiler(outcome), Listener(), config)
     texts = {job.hash: job.text for job in jobs}
     for job in jobs:
         if any(texts[need] in broken for need in job.needs):
@@ -63,12 +63,12 @@ def test_a_dry_run_and_a_stop_leave_no_library_waiting() -> None:
     first = FakeJob("object", is_part=True)
     library = FakeJob("library", needs=(first.hash,), is_part=True)
     store = FakeStore()
-    dry = build(
+    dry = build_jobs(
         [library, first], store, FakeCompiler(lambda job: built()), Listener(),
         BuildConfig(dry_run=True),
     )  # fmt: skip
     assert set(dry.statuses.values()) == {Status.SKIPPED}
-    stopped = build(
+    stopped = build_jobs(
         [library, first], store, FakeCompiler(lambda job: failed()), Listener(),
         BuildConfig(keep_going=1),
     )  # fmt: skip

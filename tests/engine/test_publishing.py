@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStage, FakeStore, Listener, built
-from tilusbuild.engine.build import build
+from tilusbuild.engine.build import build_jobs
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled
@@ -35,7 +35,7 @@ class SlowStore(FakeStore):
         self.count = threading.Lock()
         self.waiting = self.most = 0
 
-    def stage(self) -> FakeStage:
+    def open_stage(self) -> FakeStage:
         return SlowStage(self)
 
 
@@ -51,7 +51,7 @@ def test_the_next_compile_begins_while_one_is_published() -> None:
         return built()
 
     jobs = [FakeJob(f"matmul {i}", script="matmul", index=i) for i in range(3)]
-    result = build(jobs, store, FakeCompiler(script), Listener(), BuildConfig(jobs=1))
+    result = build_jobs(jobs, store, FakeCompiler(script), Listener(), BuildConfig(jobs=1))
     assert result.summary.compiled == len(store.entries) == 3
 
 
@@ -60,7 +60,7 @@ def test_so_many_wait_for_the_disk_and_no_more() -> None:
     compiler = FakeCompiler()
     jobs = [FakeJob(f"matmul {i}", script="matmul", index=i) for i in range(30)]
     thread = threading.Thread(
-        target=build, args=(jobs, store, compiler, Listener(), BuildConfig(jobs=2))
+        target=build_jobs, args=(jobs, store, compiler, Listener(), BuildConfig(jobs=2))
     )
     thread.start()
     thread.join(0.5)

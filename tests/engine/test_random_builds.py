@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from support.processes import no_thread_left
-from tilusbuild.engine.build import build
+from tilusbuild.engine.build import build_jobs
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import ACCIDENTS, Compiled
@@ -54,15 +54,17 @@ def test_a_build_gives_what_each_program_gives_alone(plan, width, before, data) 
     outcomes, jobs = plan
     store, history = FakeStore(), History(None)
     known = [job for job in jobs if job.index in before]
-    build(known, store, compiler_of(outcomes), Listener(), BuildConfig(keep_going=0, jobs=width))
+    build_jobs(
+        known, store, compiler_of(outcomes), Listener(), BuildConfig(keep_going=0, jobs=width)
+    )
     recorded = set(store.entries)
     for job in jobs:
-        history.record(job, data.draw(st.floats(0, 100)), 0)
+        history.record_compile(job, data.draw(st.floats(0, 100)), 0)
 
     compiler, listener = compiler_of(outcomes), Listener()
     config = BuildConfig(keep_going=0, jobs=width, history=history)
     with no_thread_left():
-        result = build(jobs, store, compiler, listener, config)
+        result = build_jobs(jobs, store, compiler, listener, config)
     asked = {job.text: job for job in jobs}
     assert result.statuses == {job.hash: outcomes[text] for text, job in asked.items()}
     compiled = [text for text, job in asked.items() if job.hash not in recorded]
@@ -104,7 +106,9 @@ def test_builders_that_share_a_store_never_compile_a_program_twice(plan, width, 
     statuses: list[object] = []
 
     def builder() -> None:
-        result = build(jobs, store, compiler, Listener(), BuildConfig(keep_going=0, jobs=width))
+        result = build_jobs(
+            jobs, store, compiler, Listener(), BuildConfig(keep_going=0, jobs=width)
+        )
         statuses.append(result.statuses)
 
     threads = [threading.Thread(target=builder) for _ in range(builders)]
@@ -134,9 +138,9 @@ def test_a_crashed_build_keeps_what_is_done_and_the_next_one_completes_it(
 
     first._script = breaking
     with no_thread_left():
-        build(jobs, store, first, Listener(), BuildConfig(keep_going=0, jobs=width))
+        build_jobs(jobs, store, first, Listener(), BuildConfig(keep_going=0, jobs=width))
     kept = set(store.entries)
     second = compiler_of(outcomes)
-    result = build(jobs, store, second, Listener(), BuildConfig(keep_going=0, jobs=width))
+    result = build_jobs(jobs, store, second, Listener(), BuildConfig(keep_going=0, jobs=width))
     assert result.statuses == {job.hash: outcomes[job.text] for job in jobs}
     assert not kept & {job.hash for job in jobs if job.text in second.runs}

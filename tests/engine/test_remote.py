@@ -7,7 +7,7 @@ from typing import Any
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, failed
 from tilusbuild.cache.entries import Entry
 from tilusbuild.engine.attempt import ProgramAnswer
-from tilusbuild.engine.build import build
+from tilusbuild.engine.build import build_jobs
 from tilusbuild.engine.events import Warned
 from tilusbuild.engine.inbox import Remote, RemoteAnswered
 from tilusbuild.engine.interfaces import Job
@@ -42,10 +42,10 @@ class FakeRemote(Remote):
         threading.Thread(target=answer).start()
         return {job.hash for job in jobs}
 
-    def built(self, job: Job, compiled: Compiled, /) -> None:
+    def add_built(self, job: Job, compiled: Compiled, /) -> None:
         self.sent.append(job.hash)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         self.owed -= 1
         return self.owed > 0
 
@@ -61,7 +61,7 @@ def run(remote: FakeRemote, compiler: FakeCompiler | None = None, **config: Any)
     store = FakeStore()
     store.entries[JOBS[0].hash] = Entry(JOBS[0].hash, "", Status.BUILT, {})
     settings = BuildConfig(jobs=2, remote=remote, **config)
-    build(JOBS, store, compiler or FakeCompiler(), listener, settings)
+    build_jobs(JOBS, store, compiler or FakeCompiler(), listener, settings)
     return listener
 
 
@@ -128,7 +128,7 @@ def library(**kwargs: Any) -> list[FakeJob]:
 
 def build_library(remote: FakeRemote, jobs: list[FakeJob], compiler: FakeCompiler) -> Any:
     listener, store = Listener(), FakeStore()
-    build(jobs, store, compiler, listener, BuildConfig(jobs=2, remote=remote))
+    build_jobs(jobs, store, compiler, listener, BuildConfig(jobs=2, remote=remote))
     return listener.named("summary")[0]
 
 

@@ -15,7 +15,7 @@ import os, sys, time
 from tilusbuild.builder.resources import BuildStore
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.running import BuildConfig
-from tilusbuild.engine.build import build
+from tilusbuild.engine.build import build_jobs
 from support.fake_engine import FakeJob, Listener, built, failed
 
 root, journal, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -31,7 +31,7 @@ class Compiler:
             file.write(job.text)
         return built()
 
-    def expect(self, jobs):
+    def expect_jobs(self, jobs):
         pass
 
     def cancel(self):
@@ -43,7 +43,7 @@ def note(line):
     os.close(handle)
 
 jobs = [FakeJob(f"job {i}", index=i) for i in range(count)]
-result = build(jobs, BuildStore(Tree(root)), Compiler(), Listener(), BuildConfig(jobs=3))
+result = build_jobs(jobs, BuildStore(Tree(root)), Compiler(), Listener(), BuildConfig(jobs=3))
 summary = result.summary
 print(summary.compiled, summary.attempts)
 sys.exit(summary.exit_status)

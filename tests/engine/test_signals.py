@@ -18,7 +18,7 @@ _BUILDER = """
 import sys
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.status import Compiled
-from tilusbuild.engine.build import build
+from tilusbuild.engine.build import build_jobs
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
@@ -36,7 +36,8 @@ class Compiler(FakeCompiler):
         pass  # they go on
 
 jobs = [FakeJob(f"job {i}", index=i, is_default=not i) for i in range(20)]
-result = build(jobs, FakeStore(), Compiler(script), JsonReporter(sys.stdout), BuildConfig(jobs=3))
+config = BuildConfig(jobs=3)
+result = build_jobs(jobs, FakeStore(), Compiler(script), JsonReporter(sys.stdout), config)
 runner.close()
 sys.exit(result.summary.exit_status)
 """

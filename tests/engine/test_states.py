@@ -35,5 +35,5 @@ def test_a_program_that_is_through_stays_so(state: BuildState) -> None:
     ticket = Ticket(FakeJob("a"), 0, state=state)
     for other in BuildState:
         with pytest.raises(RuntimeError, match=f"from {state.name} to {other.name}"):
-            ticket.move(other)
+            ticket.move_to(other)
         assert ticket.state is state

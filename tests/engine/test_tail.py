@@ -30,16 +30,18 @@ def played(seconds: Sequence[float], places: int, known: bool) -> Played:
     jobs = [FakeJob(f"matmul {number}", index=number) for number in range(len(seconds))]
     if known:
         for job, length in zip(jobs, seconds, strict=True):
-            history.record(job, length, 0)
+            history.record_compile(job, length, 0)
     line = ReadyQueue(
-        Ticket(job, number, history.estimate(job) if known else history.estimate(FakeJob("?")))
+        Ticket(
+            job, number, history.estimate_job(job) if known else history.estimate_job(FakeJob("?"))
+        )
         for number, job in enumerate(jobs)
     )
     running: list[tuple[float, int]] = []
     now = full_until = 0.0
     while True:
         while len(running) < places:
-            ticket = line.next(now, lambda _: True, not running)
+            ticket = line.pop_next(now, lambda _: True, not running)
             if ticket is None:
                 break
             heapq.heappush(running, (now + seconds[ticket.number], ticket.number))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, FakeTokens, Listener, built
-from tilusbuild.engine.build import build
+from tilusbuild.engine.build import build_jobs
 from tilusbuild.engine.events import Result
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.process.base import CancelledError
@@ -21,7 +21,7 @@ def jobs(count: int) -> list[FakeJob]:
 def run(count: int, compiler: FakeCompiler | None = None, **options: Any) -> Result:
     listener = options.pop("listener", Listener())
     config = BuildConfig(**options)
-    return build(jobs(count), FakeStore(), compiler or FakeCompiler(), listener, config)
+    return build_jobs(jobs(count), FakeStore(), compiler or FakeCompiler(), listener, config)
 
 
 def together(most: int) -> tuple[FakeCompiler, list[int]]:

@@ -11,7 +11,7 @@ import pytest
 from support import events_schema
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, built, failed
 from support.json_schema import valid
-from tilusbuild.engine.build import build
+from tilusbuild.engine.build import build_jobs
 from tilusbuild.engine.events import Dropped, HeldBack, Placed, Sharded
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.report.choose import make_reporter
@@ -40,7 +40,7 @@ def eventful_build(stdout: io.StringIO, dry_run: bool) -> None:
 
     jobs = [FakeJob(f"job {i}", index=i) for i in range(5)]
     store = FakeStore()
-    other = store.locked(jobs[0].hash, wait=False)
+    other = store.lock_program(jobs[0].hash, wait=False)
     assert other.__enter__()
     reporter = JsonReporter(stdout)
     told = reporter.emit
@@ -51,7 +51,7 @@ def eventful_build(stdout: io.StringIO, dry_run: bool) -> None:
             other.__exit__(None, None, None)
 
     reporter.emit = emit  # type: ignore[method-assign]
-    build(
+    build_jobs(
         jobs[:4],
         store,
         FakeCompiler(script),
@@ -59,7 +59,7 @@ def eventful_build(stdout: io.StringIO, dry_run: bool) -> None:
         BuildConfig(jobs=1, dry_run=dry_run, warnings=("make keeps its jobserver to itself",)),
     )
     if not dry_run:
-        build(jobs, store, FakeCompiler(script), reporter, BuildConfig(jobs=1))
+        build_jobs(jobs, store, FakeCompiler(script), reporter, BuildConfig(jobs=1))
 
 
 def test_every_event_is_a_line_that_the_schema_allows() -> None:
@@ -88,7 +88,7 @@ def test_the_first_line_has_the_schema_and_the_last_is_the_summary() -> None:
     for _ in range(2):
         stdout.truncate(stdout.seek(0))
         reporter = make_reporter(stdout=stdout, stderr=io.StringIO(), env={}, json=True)
-        build([FakeJob("a")], store, FakeCompiler(), reporter)
+        build_jobs([FakeJob("a")], store, FakeCompiler(), reporter)
     first, *_, last = [json.loads(line) for line in stdout.getvalue().splitlines()]
     assert (first["event"], first["schema"]) == ("start", 1)
     keys = ("event", "programs", "compiled", "cached", "failed", "pruned")

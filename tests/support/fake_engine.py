@@ -61,7 +61,7 @@ class FakeJob:
     def render(self) -> FakeRendered:
         return FakeRendered(self.text)
 
-    def readable(self, log: str, /) -> str:
+    def translate_log(self, log: str, /) -> str:
         return log.replace("source.cu", "kernels/matmul.cu.j2")
 
 
@@ -97,11 +97,11 @@ class FakeStore:
         self.publish_error: OSError | None = None
         self._guard = threading.Lock()
 
-    def lookup(self, program: str, /) -> Entry | None:
+    def find_entry(self, program: str, /) -> Entry | None:
         return self.entries.get(program)
 
     @contextmanager
-    def locked(self, program: str, /, wait: bool) -> Iterator[bool]:
+    def lock_program(self, program: str, /, wait: bool) -> Iterator[bool]:
         with self._guard:
             ours = program not in self.held
             if ours:
@@ -112,7 +112,7 @@ class FakeStore:
             if ours:
                 self.held.discard(program)
 
-    def stage(self) -> FakeStage:
+    def open_stage(self) -> FakeStage:
         stage = FakeStage(self)
         self.stages.append(stage)
         return stage
@@ -120,7 +120,7 @@ class FakeStore:
     def program_path(self, program: str, /) -> str:
         return f"/cache/programs/{program}"
 
-    def log(self, program: str, /) -> str:
+    def read_log(self, program: str, /) -> str:
         return self.logs.get(program, "")
 
 
@@ -139,7 +139,7 @@ class FakeCompiler:
             self.order.append(work.program_txt)
         return self._script(job)
 
-    def expect(self, jobs: Iterable[Any], /) -> None:
+    def expect_jobs(self, jobs: Iterable[Any], /) -> None:
         """Do nothing."""
 
     def cancel(self) -> None:

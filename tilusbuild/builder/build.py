@@ -17,7 +17,7 @@ from tilusbuild.builder.publish import Everything, OneShard, Publish, mend_neede
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.shards import Shard
 from tilusbuild.builder.timeline import record_timeline
-from tilusbuild.engine.build import build as run_engine
+from tilusbuild.engine.build import build_jobs as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection

@@ -250,7 +250,7 @@ class ProgramCompiler:
         finally:
             stage.discard()
 
-    def expect(self, jobs: Iterable[Job], /) -> None:
+    def expect_jobs(self, jobs: Iterable[Job], /) -> None:
         self._residents.expect(jobs)
 
     def cancel(self) -> None:

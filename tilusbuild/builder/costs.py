@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tilusbuild.cache.entries import Entry, compiler_log, lookup, product_of
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch.model import resources_of
-from tilusbuild.engine.attempt import placed
+from tilusbuild.engine.attempt import locate_reason
 from tilusbuild.engine.history import History
 from tilusbuild.expr import Value
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
@@ -129,14 +129,16 @@ def _instance(
         if entry is not None and (reason := str(entry.meta.get("reason") or "")):
             log = "" if reason in reasons else compiler_log(cache, job.hash)[:_MAX_LOG]
             reasons.add(reason)
-            cost = replace(cost, reason=placed(job, reason), log=log and job.readable(log))
+            cost = replace(
+                cost, reason=locate_reason(job, reason), log=log and job.translate_log(log)
+            )
         yield cost
 
 
 def _cost(
     job: ProgramJob, entry: Entry | None, history: History, values: Mapping[str, Value]
 ) -> Cost:
-    last = history.measured(job)
+    last = history.find_measurement(job)
     return Cost(
         script=job.script,
         target=job.planned.target.name,

@@ -22,8 +22,8 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.running import (
     BuildConfig,
     MemoryLimit,
-    TokensBeside,
-    load_limit,
+    SharedTokens,
+    make_load_limit,
 )
 from tilusbuild.manifest import Settings
 from tilusbuild.process.jobserver import Jobserver, JobserverError, find_jobserver
@@ -53,10 +53,10 @@ class BuildStore:
     def __exit__(self, *raised: object) -> None:
         self._kept.close()
 
-    def lookup(self, program: str, /) -> Entry | None:
+    def find_entry(self, program: str, /) -> Entry | None:
         return lookup(self._cache, program)
 
-    def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
+    def lock_program(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
         # From the first compile on, not from the start: a build that finds everything must not wait
         # for a collection, and must work in a cache that cannot be written.
         with self._guard:
@@ -65,13 +65,13 @@ class BuildStore:
                 self._in_use = True
         return self._cache.locked(program, wait)
 
-    def stage(self) -> Stage:
+    def open_stage(self) -> Stage:
         return Stage(self._cache)
 
     def program_path(self, program: str, /) -> str:
         return self._cache.program_path(program)
 
-    def log(self, program: str, /) -> str:
+    def read_log(self, program: str, /) -> str:
         return compiler_log(self._cache, program)
 
 
@@ -82,7 +82,7 @@ def open_resources(
     """Connect to make's jobserver; give every token back at the end. Yield the config with what a
     build asks before it starts a compiler."""
     load = settings.load_average.value
-    admits = MemoryLimit().admits
+    admits = MemoryLimit().can_start
     warnings: tuple[str, ...] = ()
     outer: Jobserver | None = None
     with ExitStack() as opened:
@@ -94,7 +94,7 @@ def open_resources(
         yield replace(
             config,
             tokens=outer,
-            admissions=(admits,) if load is None else (admits, load_limit(load)),
+            admissions=(admits,) if load is None else (admits, make_load_limit(load)),
             warnings=warnings,
         )
 
@@ -126,10 +126,10 @@ def _add_executor(
     settings = decide(project.manifest.remote, project.environment, "executor")
     if settings is None:
         return config, None
-    here = config.places
-    tokens = TokensBeside(config.tokens, here - 1, settings.jobs)
+    here = config.slots
+    tokens = SharedTokens(config.tokens, here - 1, settings.jobs)
     elsewhere = remote.share(
-        settings, project.runner.open_scope(), lambda: min(here, 1 + tokens.here)
+        settings, project.runner.open_scope(), lambda: min(here, 1 + tokens.local_tokens)
     )
     if elsewhere is None:
         return config, None

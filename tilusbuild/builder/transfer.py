@@ -44,7 +44,7 @@ def transfer(
             if push:
                 _push(project, client, programs, messages, warn)
             else:
-                missing = [job for job in programs.values() if store.lookup(job.hash) is None]
+                missing = [job for job in programs.values() if store.find_entry(job.hash) is None]
                 _pull(client, missing, messages, warn)
             # Warnings that came after the last program ended.
             while not messages.empty():
@@ -72,7 +72,7 @@ def _push(
     history = History(project.cache.state_path)
     for program, job in programs.items():
         if lookup(project.cache, program) is not None:
-            client.built(program, history.measured(job).seconds or 0.0)
+            client.built(program, history.find_measurement(job).seconds or 0.0)
     while client.busy():
         _next_answer(messages, warn)
 

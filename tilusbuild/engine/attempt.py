@@ -47,7 +47,7 @@ class ProgramAnswer(Struct, frozen=True):
     """Another machine made it."""
 
 
-class NoAnswer(Enum):
+class AttemptState(Enum):
     """Why an attempt came to none, or has none yet."""
 
     STARTED = "started"
@@ -61,21 +61,22 @@ class NoAnswer(Enum):
     """Nothing was done, or the compiler was killed by us."""
 
 
-AttemptResult: TypeAlias = ProgramAnswer | NoAnswer | BaseException
+AttemptResult: TypeAlias = ProgramAnswer | AttemptState | BaseException
 """An error says that something other than the program is wrong: the disk, the machine, our code."""
 
 
-class WorkerSaid(Struct, frozen=True):
+class WorkerMessage(Struct, frozen=True):
     """Message of a worker: how far its attempt is; or what came of it, and it is idle again."""
 
     ticket: Ticket
-    what: AttemptResult
+    result: AttemptResult
 
 
 class Workers:
-    """The threads of a build that make attempts. `start` and `end` are called by the build loop.
+    """The threads of a build that make attempts.
 
-    They share nothing with the loop but two queues: tickets go in, messages come out.
+    They share nothing with the build loop but two queues: tickets go in, messages come out. The
+    loop calls `start_attempt` and `join_threads`.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Workers:
         self._tickets: SimpleQueue[Ticket | None] = SimpleQueue()
         self._threads: list[Thread] = []
 
-    def start(self, ticket: Ticket, running: int) -> None:
+    def start_attempt(self, ticket: Ticket, running: int) -> None:
         """Have a worker attempt this ticket; `running` is how many have one then.
 
         Where no further thread can be started, those that are there take it when they are idle.
@@ -100,96 +101,101 @@ class Workers:
         """
         if len(self._threads) < running:
             try:
-                self._threads.append(start_thread(self._work))
+                self._threads.append(start_thread(self._run_attempts))
             except OSError:
                 if not self._threads:
                     raise
         self._tickets.put(ticket)
 
-    def end(self) -> None:
+    def join_threads(self) -> None:
         """Return when no worker is left."""
         for _ in self._threads:
             self._tickets.put(None)
         for thread in self._threads:
             thread.join()
 
-    def _work(self) -> None:
+    def _run_attempts(self) -> None:
         while (ticket := self._tickets.get()) is not None:
             result: AttemptResult
             try:
-                result = self._attempt(ticket)
+                result = self._attempt_ticket(ticket)
             except BaseException as error:  # without memory, say: who waits for the answer gets one
                 result = error
-            self._inbox.put(WorkerSaid(ticket, result))
+            self._inbox.put(WorkerMessage(ticket, result))
 
-    def _attempt(self, ticket: Ticket) -> AttemptResult:
-        return attempt(
+    def _attempt_ticket(self, ticket: Ticket) -> AttemptResult:
+        return attempt_program(
             ticket.attempted or ticket.job,
             self._store,
             self._compiler,
-            started=partial(self._inbox.put, WorkerSaid(ticket, NoAnswer.STARTED)),
-            ended=partial(self._inbox.put, WorkerSaid(ticket, NoAnswer.ENDED)),
-            stopped=self._stopped,
+            on_start=partial(self._inbox.put, WorkerMessage(ticket, AttemptState.STARTED)),
+            on_compiled=partial(self._inbox.put, WorkerMessage(ticket, AttemptState.ENDED)),
+            is_stopped=self._stopped,
         )
 
 
-def found(entry: Entry) -> ProgramAnswer:
+def make_answer(entry: Entry) -> ProgramAnswer:
     """Return the answer that an entry of the store is."""
     return ProgramAnswer(
         Compiled(entry.status, reason=str(entry.meta.get("reason") or "")), cached=True
     )
 
 
-def attempt(
+def attempt_program(
     job: Job,
     store: Store,
     compiler: Compiler,
     *,
-    started: Callable[[], None],
-    ended: Callable[[], None],
-    stopped: Callable[[], bool],
+    on_start: Callable[[], None],
+    on_compiled: Callable[[], None],
+    is_stopped: Callable[[], bool],
 ) -> AttemptResult:
-    """Try once; never raises. `started` is called when a compiler is about to run, `ended` when it
-    has ended with an answer that is about to be published."""
+    """Attempt a program once. Return the answer, or why there is none; raise nothing.
+
+    `on_start` is called when a compiler is about to run, `on_compiled` when the compiler has ended
+    and its output is about to be published.
+    """
     try:
-        if stopped():
-            return NoAnswer.ABORTED
+        if is_stopped():
+            return AttemptState.ABORTED
         # Not waiting for the lock: a thread that does cannot be stopped by Ctrl-C, and compiles
         # nothing meanwhile. The loop tries again later.
-        with store.locked(job.hash, wait=False) as ours:
-            if not ours:
-                return NoAnswer.LOCKED
-            entry = store.lookup(job.hash)
+        with store.lock_program(job.hash, wait=False) as is_locked:
+            if not is_locked:
+                return AttemptState.LOCKED
+            entry = store.find_entry(job.hash)
             if entry is not None and entry.status in RECORDED:
-                return found(entry)
-            if stopped():
-                return NoAnswer.ABORTED
-            started()
-            return ProgramAnswer(_compile(job, store, compiler, ended))
+                return make_answer(entry)
+            if is_stopped():
+                return AttemptState.ABORTED
+            on_start()
+            return ProgramAnswer(_compile_and_publish(job, store, compiler, on_compiled))
     except CancelledError:
-        return NoAnswer.ABORTED
+        return AttemptState.ABORTED
     except BaseException as error:
         return error
 
 
-def _compile(job: Job, store: Store, compiler: Compiler, ended: Callable[[], None]) -> Compiled:
+def _compile_and_publish(
+    job: Job, store: Store, compiler: Compiler, on_compiled: Callable[[], None]
+) -> Compiled:
     rendered = job.render()
     # The plan was made some time ago: an edit since then would be published under the hash of the
     # texts before it. An edit after this is not seen: a compile has its own copy of the source, and
     # headers by their digest.
     if sha256_text(rendered.program_txt + rendered.options_txt) != job.hash:
         return Compiled(Status.CHANGED, reason="an input changed while it was built; build again")
-    stage = store.stage()
-    published = False
+    stage = store.open_stage()
+    is_published = False
     try:
-        compiled = judged(compiler.compile(job, rendered, stage))
+        compiled = normalize_status(compiler.compile(job, rendered, stage))
         if compiled.status in RECORDED:
-            ended()
+            on_compiled()
             stage.publish_program(
                 job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
             )
-            published = True
-        return replace(compiled, reason=placed(job, compiled.reason))
+            is_published = True
+        return replace(compiled, reason=locate_reason(job, compiled.reason))
     except OSError as error:
         if error.errno in _NOT_THERE and not os.path.isdir(stage.path):
             raise TilusbuildError(
@@ -202,20 +208,20 @@ def _compile(job: Job, store: Store, compiler: Compiler, ended: Callable[[], Non
             error.filename = error.filename2 or error.filename or stage.path
         raise
     finally:
-        if not published:
+        if not is_published:
             with suppress(OSError):
                 stage.discard()
 
 
-def placed(job: Job, reason: str) -> str:
+def locate_reason(job: Job, reason: str) -> str:
     """Return the reason with the template's place; as it is when that is unknown."""
     try:
-        return job.readable(reason).partition("\n")[0] if reason else reason
+        return job.translate_log(reason).partition("\n")[0] if reason else reason
     except (OSError, TilusbuildError):
         return reason
 
 
-def judged(compiled: Compiled) -> Compiled:
+def normalize_status(compiled: Compiled) -> Compiled:
     """Return a compile with the status that the engine decides by: out of memory is "killed".
 
     Raises `OSError` when a tool met a full or broken disk: no program is to blame, and every

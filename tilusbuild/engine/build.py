@@ -3,7 +3,7 @@
 The calling thread owns all of the build's state: it looks every program up, hands tickets to idle
 workers, takes their answers from one inbox, and emits the events. Workers share nothing with it but
 two queues, so it needs no lock, and a reporter sees events in order and on one thread. Signals
-arrive in the same inbox. Whatever happens, `build` returns or raises with no worker left. The
+arrive in the same inbox. Whatever happens, `build_jobs` returns or raises with no worker left. The
 states of a program are in `states`; the queue decides which programs are wanted.
 
 The price of threads: a reporter that blocks holds up every decision, and nothing here scales with
@@ -24,24 +24,24 @@ from tilusbuild._version import __version__
 from tilusbuild.engine import events, results
 from tilusbuild.engine.attempt import (
     AttemptResult,
-    NoAnswer,
+    AttemptState,
     ProgramAnswer,
+    WorkerMessage,
     Workers,
-    WorkerSaid,
-    found,
+    make_answer,
 )
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import (
     AskedTickets,
     NewPlan,
-    Queue,
+    PlanQueue,
     Remote,
     RemoteAnswered,
 )
 from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.running import BuildConfig, RunningTickets
-from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket, released
+from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket, split_blocked
 from tilusbuild.process.stopping import catch_signals
 from tilusbuild.status import RECORDED, Compiled, Status
 
@@ -51,7 +51,7 @@ _SHORTEST_WAIT = 0.005
 """Seconds. What could be tried again may have to wait for memory, and must not make us spin."""
 
 
-def build(
+def build_jobs(
     jobs: Iterable[Job],
     store: Store,
     compiler: Compiler,
@@ -63,14 +63,14 @@ def build(
     Returns also when the build was interrupted or could not go on: see `summary.exit_status`.
     What `jobs` raises, and an error that is our own, is raised after the workers have ended.
     """
-    queue = Queue(jobs)
+    queue = PlanQueue(jobs)
     loop = BuildLoop(queue, store, compiler, reporter, config or BuildConfig())
     with catch_signals(queue.inbox.put):
         return loop.run()
 
 
-def build_changing(
-    queue: Queue,
+def build_queue(
+    queue: PlanQueue,
     store: Store,
     compiler: Compiler,
     reporter: Reporter,
@@ -81,7 +81,7 @@ def build_changing(
     try:
         return BuildLoop(queue, store, compiler, reporter, config).run()
     finally:
-        queue.end(now=True)
+        queue.try_end(now=True)
 
 
 class BuildLoop:
@@ -89,7 +89,7 @@ class BuildLoop:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: PlanQueue,
         store: Store,
         compiler: Compiler,
         reporter: Reporter,
@@ -103,111 +103,115 @@ class BuildLoop:
         self.started_at = config.clock() if config.started_at is None else config.started_at
         self.history = config.history or History(None)
         self.remote = config.remote or Remote()
-        self.end = results.Ending()
+        self.ending = results.Ending()
         self.warned: set[str] = set()
         """The warnings that were emitted."""
-        self.workers = Workers(store, compiler, queue.inbox, self.end.stopped.is_set)
+        self.workers = Workers(store, compiler, queue.inbox, self.ending.stopped.is_set)
         self.tickets: dict[str, Ticket] = {}
         """Of every program that is wanted now and has no answer, by hash."""
         self.ready = ReadyQueue()
         """Those of `tickets` that wait."""
-        self.asked = AskedTickets(self.remote, queue.inbox.put, config.clock)
+        self.asked_tickets = AskedTickets(self.remote, queue.inbox.put, config.clock)
         """Those of `tickets` that a remote may have."""
-        self.held: list[Ticket] = []
+        self.blocked: list[Ticket] = []
         """Those of `tickets` that are READY but for programs that they need."""
         self.running = RunningTickets(config, self.history, partial(queue.inbox.put, None))
         self.results = results.Results(store)
 
     def run(self) -> Result:
-        self.reporter.emit(events.BuildStarted(self.config.places, __version__))
+        self.reporter.emit(events.BuildStarted(self.config.slots, __version__))
         try:
-            self._loop()
-            stopped = self.end.stopped.is_set()
+            self._handle_messages()
+            stopped = self.ending.stopped.is_set()
         finally:
             self._end_workers()
             self.running.close()
             self.history.save()
-        if self.end.internal is not None:
-            raise self.end.internal
-        summary = self.results.summary(
+        if self.ending.internal is not None:
+            raise self.ending.internal
+        summary = self.results.make_summary(
             self.config.clock() - self.started_at,
             strict=self.config.strict,
             part=self.config.part,
             stopped=stopped,
-            error=self.end.error,
-            signal=self.end.signal,
+            error=self.ending.error,
+            signal=self.ending.signal,
             remote=self.remote.summary(),
         )
         self.reporter.emit(summary)
         return Result(summary, self.results.statuses)
 
-    def _loop(self) -> None:
+    def _handle_messages(self) -> None:
         while True:
             # All that has come, before anything starts: a signal during a long plan starts nothing.
             while not self.queue.inbox.empty():
-                self._take(self.queue.inbox.get())
-            self._dispatch()
-            if not self._waits() and self.queue.end(now=self.end.stopped.is_set()):
+                self._handle_message(self.queue.inbox.get())
+            self._start_ready()
+            if not self._has_work() and self.queue.try_end(now=self.ending.stopped.is_set()):
                 return
-            self._take(self._next_message())
+            self._handle_message(self._wait_for_message())
 
-    def _waits(self) -> bool:
+    def _has_work(self) -> bool:
         """Return whether something is still to be done, under way, or to be taken note of."""
-        busy = self.running or self.ready or self.asked or self.remote.busy()
+        busy = self.running or self.ready or self.asked_tickets or self.remote.is_busy()
         return bool(busy or not self.queue.inbox.empty())
 
     # Which programs are wanted.
 
-    def _plan(self, jobs: Iterable[Job]) -> None:
+    def _apply_plan(self, jobs: Iterable[Job]) -> None:
         """Look everything up; what is not there gets a ticket, or keeps the one that it has."""
-        self._drain()
-        before, self.tickets = self.tickets, {}
+        self._drain_waiting()
+        earlier_tickets, self.tickets = self.tickets, {}
         self.results = results.Results(self.store, self.results.attempts)
         statuses = self.results.statuses
         for number, job in enumerate(jobs):
-            if (shared := self.tickets.get(job.hash)) is not None:
-                shared.duplicates.append(job)
+            if (ticket_of_hash := self.tickets.get(job.hash)) is not None:
+                ticket_of_hash.duplicates.append(job)
             elif job.hash in statuses:
                 self.results.add_to_script(job, statuses[job.hash])
-            elif (ticket := before.pop(job.hash, None)) is not None:
+            elif (ticket := earlier_tickets.pop(job.hash, None)) is not None:
                 # Not looked up: a compile of ours may have published it whose end is still in the
                 # inbox, and a program must not be settled twice.
                 ticket.job, ticket.number, ticket.duplicates = job, number, []
                 self.tickets[job.hash] = ticket
-            elif (answer := self._known(job)) is not None:
-                self.results.settle([job], answer)
+            elif (answer := self._find_answer(job)) is not None:
+                self.results.record_answer([job], answer)
             else:
                 self.tickets[job.hash] = Ticket(job, number)
-        for ticket in before.values():
-            ticket.move(BuildState.UNWANTED if ticket in self.running else BuildState.DROPPED)
+        for ticket in earlier_tickets.values():
+            ticket.move_to(BuildState.UNWANTED if ticket in self.running else BuildState.DROPPED)
         self._announce_plan()
-        self.compiler.expect(ticket.job for ticket in self.tickets.values())
-        self.asked.keep(self.tickets)
-        elsewhere = {*self.running, *self.asked.tickets}
-        waiting = [ticket for ticket in self.tickets.values() if ticket not in elsewhere]
+        self.compiler.expect_jobs(ticket.job for ticket in self.tickets.values())
+        self.asked_tickets.keep_only(self.tickets)
+        busy_tickets = {*self.running, *self.asked_tickets.tickets}
+        waiting = [ticket for ticket in self.tickets.values() if ticket not in busy_tickets]
         for ticket in waiting:
             if ticket.state is not BuildState.READY:
-                ticket.move(BuildState.READY)
-        self.held = [ticket for ticket in waiting if ticket.job.needs]
-        free = [ticket for ticket in waiting if not ticket.job.needs]
-        self.ready = ReadyQueue(free if self.config.dry_run else self.asked.ask(free))
-        self._release()
+                ticket.move_to(BuildState.READY)
+        self.blocked = [ticket for ticket in waiting if ticket.job.needs]
+        unblocked = [ticket for ticket in waiting if not ticket.job.needs]
+        self.ready = ReadyQueue(
+            unblocked if self.config.dry_run else self.asked_tickets.ask_remote(unblocked)
+        )
+        self._release_blocked()
         for instance in self.results.instances:
             self._hold_back(instance)
         if self.config.dry_run:
-            self._pretend()
-        if self.end.stopped.is_set():
+            self._report_dry_run()
+        if self.ending.stopped.is_set():
             self._skip_waiting()
 
     def _announce_plan(self) -> None:
         """Estimate what is to be compiled, and emit the plan."""
         expected = 0.0
         for ticket in self.tickets.values():
-            ticket.estimate = self.history.estimate(ticket.job)
+            ticket.estimate = self.history.estimate_job(ticket.job)
             expected += ticket.estimate.seconds or 0.0
         self.results.to_compile = len(self.tickets)
         self.reporter.emit(
-            self.results.planned(self.results.to_compile, expected, dry_run=self.config.dry_run)
+            self.results.make_plan_event(
+                self.results.to_compile, expected, dry_run=self.config.dry_run
+            )
         )
         compiles = self.results.to_compile > 1 and not self.config.dry_run
         for message in (*self.config.notices, *(self.config.warnings if compiles else ())):
@@ -218,243 +222,249 @@ class BuildLoop:
     def _start_ahead(self, jobs: Iterable[Job]) -> None:
         """Start programs before their plan is looked up, which takes 30 ms for 1,000 programs."""
         for job in jobs:
-            if not (job.needs or job.hash in self.tickets or self._known(job) is not None):
+            if not (job.needs or job.hash in self.tickets or self._find_answer(job) is not None):
                 ticket = self.tickets[job.hash] = Ticket(job, len(self.tickets))
-                ticket.estimate = self.history.estimate(job)
-                self.ready.add(ticket)
-        self._dispatch()
+                ticket.estimate = self.history.estimate_job(job)
+                self.ready.add_ready(ticket)
+        self._start_ready()
 
-    def _known(self, job: Job) -> ProgramAnswer | None:
+    def _find_answer(self, job: Job) -> ProgramAnswer | None:
         """Return a program's answer, of this build or of the store."""
-        if (answer := self.queue.known(job)) is not None:
+        if (answer := self.queue.find_answer(job)) is not None:
             return answer
         try:
-            entry = self.store.lookup(job.hash)
+            entry = self.store.find_entry(job.hash)
         except OSError as error:
-            self._fail(error)
+            self._stop_for_error(error)
             return None
-        return found(entry) if entry is not None and entry.status in RECORDED else None
+        return make_answer(entry) if entry is not None and entry.status in RECORDED else None
 
-    def _pretend(self) -> None:
-        for ticket in self._drain():
+    def _report_dry_run(self) -> None:
+        for ticket in self._drain_waiting():
             job = ticket.job
             self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
-            self._skip(ticket)
+            self._skip_ticket(ticket)
 
     # Starting.
 
-    def _release(self) -> None:
+    def _release_blocked(self) -> None:
         """Make ready what waited for programs that have an answer now; what needs one that was not
         built is skipped, and so is what needs that."""
-        held, self.held = self.held, []
-        free, hopeless, self.held = released(held, self.tickets, self.results.statuses)
-        for ticket in hopeless:
+        blocked, self.blocked = self.blocked, []
+        unblocked, unbuildable, self.blocked = split_blocked(
+            blocked, self.tickets, self.results.statuses
+        )
+        for ticket in unbuildable:
             self.results.to_compile -= 1
-            self._skip(ticket)
+            self._skip_ticket(ticket)
         # Not before: the store never has a program without those that it was made of.
-        made_of_others = [each for each in free if each.job.needs and not each.asked]
-        if made_of_others and not self.config.dry_run:
-            self.asked.ask(made_of_others)
-        for ticket in free:
+        linked_tickets = [each for each in unblocked if each.job.needs and not each.was_asked]
+        if linked_tickets and not self.config.dry_run:
+            self.asked_tickets.ask_remote(linked_tickets)
+        for ticket in unblocked:
             if ticket.state is BuildState.READY:
-                self.ready.add(ticket)
+                self.ready.add_ready(ticket)
 
-    def _drain(self) -> list[Ticket]:
+    def _drain_waiting(self) -> list[Ticket]:
         """Take out everything that waits."""
-        held, self.held = self.held, []
-        return [*self.ready.drain(), *held]
+        blocked, self.blocked = self.blocked, []
+        return [*self.ready.drain_tickets(), *blocked]
 
-    def _dispatch(self) -> None:
-        while not self.end.stopped.is_set() and self.running.has_room():
+    def _start_ready(self) -> None:
+        while not self.ending.stopped.is_set() and self.running.has_room():
             if self.running.is_alone():
                 return
-            ticket = self.ready.next(self.config.clock(), self.running.fits, not self.running)
+            ticket = self.ready.pop_next(
+                self.config.clock(), self.running.try_admit, not self.running
+            )
             if ticket is None:
                 return
-            self._start(ticket)
+            self._start_ticket(ticket)
 
-    def _start(self, ticket: Ticket) -> None:
-        ticket.move(BuildState.RUNNING)
+    def _start_ticket(self, ticket: Ticket) -> None:
+        ticket.move_to(BuildState.RUNNING)
         ticket.attempted = copy(ticket.job)
-        self.running.add(ticket)
+        self.running.add_ticket(ticket)
         try:
-            self.workers.start(ticket, len(self.running))
+            self.workers.start_attempt(ticket, len(self.running))
         except OSError as error:
-            self.running.remove(ticket)
-            self._skip(ticket)
-            self._fail(error)
+            self.running.remove_ticket(ticket)
+            self._skip_ticket(ticket)
+            self._stop_for_error(error)
 
     # Messages.
 
-    def _next_message(self) -> Any:
+    def _wait_for_message(self) -> Any:
         while True:
             timeout = TICK
-            if (wake := self.ready.wake()) is not None and self.running.has_room():
-                timeout = min(TICK, max(_SHORTEST_WAIT, wake - self.config.clock()))
+            if (wake_time := self.ready.find_wake_time()) is not None and self.running.has_room():
+                timeout = min(TICK, max(_SHORTEST_WAIT, wake_time - self.config.clock()))
             try:
                 return self.queue.inbox.get(timeout=timeout)
             except Empty:
                 self.reporter.tick()
                 self._cancel_again()
-                room = not self.ready and self.running.has_room()
-                if room and (late := self.asked.overdue()):
-                    self._ready_after_all(late)
-                self._dispatch()
-                if not self._waits():
+                is_idle = not self.ready and self.running.has_room()
+                if is_idle and (overdue_ticket := self.asked_tickets.pop_overdue()):
+                    self._compile_after_all(overdue_ticket)
+                self._start_ready()
+                if not self._has_work():
                     return None
 
-    def _take(self, message: Any) -> None:
+    def _handle_message(self, message: Any) -> None:
         match message:
             case int():
-                self.end.signal = message
-                self._stop("interrupted", signal.Signals(message).name)
+                self.ending.signal = message
+                self._stop_build("interrupted", signal.Signals(message).name)
                 self.compiler.cancel()
             case NewPlan(jobs, ahead):
                 self._start_ahead(ahead)
-                self._plan(jobs)
-            case WorkerSaid(ticket, NoAnswer.STARTED):
+                self._apply_plan(jobs)
+            case WorkerMessage(ticket, AttemptState.STARTED):
                 self.results.attempts += 1
                 job, seconds = ticket.job, ticket.estimate.seconds
-                begun = events.Started(job.hash, job.label, job.script, job.index, seconds)
-                self.reporter.emit(begun)
-            case WorkerSaid(ticket, NoAnswer.ENDED):
+                event = events.Started(job.hash, job.label, job.script, job.index, seconds)
+                self.reporter.emit(event)
+            case WorkerMessage(ticket, AttemptState.ENDED):
                 if ticket.state is not BuildState.UNWANTED:
-                    ticket.move(BuildState.PUBLISHING)
-                self.running.give_tokens_back()
+                    ticket.move_to(BuildState.PUBLISHING)
+                self.running.release_tokens()
             case RemoteAnswered(program, answer):
-                self._remote_answered(self.asked.take(program), answer)
+                self._handle_remote_answer(self.asked_tickets.pop_answered(program), answer)
             case events.Event():
                 self.reporter.emit(message)
-            case WorkerSaid(ticket, result):
-                self.running.ended(ticket)
-                self._ended(ticket, result)
+            case WorkerMessage(ticket, result):
+                self.running.end_ticket(ticket)
+                self._handle_result(ticket, result)
         self.running.cancel_unwanted(self.compiler)
         self.reporter.tick()
 
     def _cancel_again(self) -> None:
         """Cancel once more: a compile that began just before it was to be killed missed that."""
-        if self.end.signal is not None:
+        if self.ending.signal is not None:
             self.compiler.cancel()
         self.running.cancel_unwanted(self.compiler)
 
     # Answers.
 
-    def _ended(self, ticket: Ticket, result: AttemptResult) -> None:
+    def _handle_result(self, ticket: Ticket, result: AttemptResult) -> None:
         if ticket.state is BuildState.UNWANTED:
-            ticket.move(BuildState.DROPPED)
+            ticket.move_to(BuildState.DROPPED)
             self.reporter.emit(events.Dropped(ticket.job.hash, ticket.job.label))
             return
         match result:
             case ProgramAnswer(compiled, cached):
-                self._answered(ticket, compiled, cached=cached)
-            case NoAnswer.LOCKED:
+                self._handle_answer(ticket, compiled, cached=cached)
+            case AttemptState.LOCKED:
                 self._wait_for_lock(ticket)
-            case NoAnswer.ABORTED:
-                self._skip(ticket)
+            case AttemptState.ABORTED:
+                self._skip_ticket(ticket)
             case BaseException():
-                self._skip(ticket)
-                self._fail(result)
+                self._skip_ticket(ticket)
+                self._stop_for_error(result)
 
-    def _ready_after_all(self, ticket: Ticket) -> None:
-        ticket.move(BuildState.READY)
+    def _compile_after_all(self, ticket: Ticket) -> None:
+        ticket.move_to(BuildState.READY)
         # What it needs may have come from a remote that turned out to be wrong.
-        self.held.append(ticket)
-        self._release()
+        self.blocked.append(ticket)
+        self._release_blocked()
 
-    def _remote_answered(self, ticket: Ticket | None, answer: ProgramAnswer | None) -> None:
+    def _handle_remote_answer(self, ticket: Ticket | None, answer: ProgramAnswer | None) -> None:
         if ticket is not None and answer is not None:
-            self._finish(ticket, answer)
+            self._finish_ticket(ticket, answer)
         elif ticket is not None:
-            self._ready_after_all(ticket)
+            self._compile_after_all(ticket)
 
     def _wait_for_lock(self, ticket: Ticket) -> None:
-        if self.end.stopped.is_set():
-            self._skip(ticket)
+        if self.ending.stopped.is_set():
+            self._skip_ticket(ticket)
             return
         if not ticket.not_before:
             self.reporter.emit(events.Waiting(ticket.job.hash, ticket.job.label))
-        ticket.move(BuildState.LOCKED)
+        ticket.move_to(BuildState.LOCKED)
         self.ready.add_locked(ticket, self.config.clock())
 
-    def _answered(self, ticket: Ticket, compiled: Compiled, *, cached: bool) -> None:
+    def _handle_answer(self, ticket: Ticket, compiled: Compiled, *, cached: bool) -> None:
         job = ticket.job
         if compiled.status == Status.KILLED:
-            self.history.killed_at(job, compiled.peak_rss)
-        if self.running.wants_retry(ticket, compiled) and not self.end.stopped.is_set():
+            self.history.record_kill(job, compiled.peak_rss)
+        if self.running.should_retry(ticket, compiled) and not self.ending.stopped.is_set():
             self.reporter.emit(events.Retried(job.hash, job.label, compiled.reason))
             ticket.accident = compiled
-            ticket.move(BuildState.ISOLATED)
+            ticket.move_to(BuildState.ISOLATED)
             self.ready.add_isolated(ticket)
             return
         if compiled.status in RECORDED and not cached:
-            self.history.record(job, compiled.seconds, compiled.peak_rss)
-            self.remote.built(job, compiled)
-        self._finish(ticket, ProgramAnswer(compiled, cached))
+            self.history.record_compile(job, compiled.seconds, compiled.peak_rss)
+            self.remote.add_built(job, compiled)
+        self._finish_ticket(ticket, ProgramAnswer(compiled, cached))
 
-    def _finish(self, ticket: Ticket, answer: ProgramAnswer) -> None:
+    def _finish_ticket(self, ticket: Ticket, answer: ProgramAnswer) -> None:
         job, compiled = ticket.job, answer.compiled
-        ticket.move(BuildState.DONE)
+        ticket.move_to(BuildState.DONE)
         del self.tickets[job.hash]
         self.results.finished += 1
-        self.queue.answered(job, answer)
-        self.results.settle(ticket.jobs, answer)
-        self._release()
+        self.queue.record_answer(job, answer)
+        self.results.record_answer(ticket.jobs, answer)
+        self._release_blocked()
         self.reporter.emit(
-            results.finished_event(ticket, answer, self.results, verbose=self.config.verbose)
+            results.make_finished_event(ticket, answer, self.results, verbose=self.config.verbose)
         )
         if compiled.status == Status.FAILED:
             self._hold_back(job.instance)
         if self.config.keep_going and self.results.unbuilt >= self.config.keep_going:
-            self._stop("failures", f"{self.results.unbuilt} did not build")
+            self._stop_build("failures", f"{self.results.unbuilt} did not build")
 
     def _hold_back(self, instance: tuple[str, ...]) -> None:
         """Leave out what waits of an instance when its schedules seem to fail all alike."""
         if self.config.keep_going is not None or self.config.dry_run:
             return
-        shared = self.results.shared_error(instance)
-        if shared is None:
+        shared_error = self.results.find_shared_error(instance)
+        if shared_error is None:
             return
-        default, error = shared
-        held = self.ready.take(lambda each: all(job.instance == instance for job in each.jobs))
-        for ticket in held:
-            self._skip(ticket)
-        if held:
-            self.results.to_compile -= len(held)
-            self.reporter.emit(events.HeldBack(default.label, instance, len(held), error))
+        default, error = shared_error
+        tickets = self.ready.pop_matching(
+            lambda each: all(job.instance == instance for job in each.jobs)
+        )
+        for ticket in tickets:
+            self._skip_ticket(ticket)
+        if tickets:
+            self.results.to_compile -= len(tickets)
+            self.reporter.emit(events.HeldBack(default.label, instance, len(tickets), error))
 
     # Stopping.
 
-    def _fail(self, error: BaseException) -> None:
+    def _stop_for_error(self, error: BaseException) -> None:
         """Something other than a program is wrong; what runs may end, nothing more is started."""
-        if (told := results.in_words(error)) is not None:
-            self.end.error = self.end.error or told
-        elif self.end.internal is None:
-            self.end.internal = error
+        if (message := results.describe_error(error)) is not None:
+            self.ending.error = self.ending.error or message
+        elif self.ending.internal is None:
+            self.ending.internal = error
             self.compiler.cancel()
-        self._stop("error", (self.end.error or repr(error)).splitlines()[0])
+        self._stop_build("error", (self.ending.error or repr(error)).splitlines()[0])
 
-    def _stop(self, why: str, message: str) -> None:
-        if not self.end.stopped.is_set():
-            self.end.stopped.set()
+    def _stop_build(self, why: str, message: str) -> None:
+        if not self.ending.stopped.is_set():
+            self.ending.stopped.set()
             self.reporter.emit(events.Stopping(why, message, len(self.running)))
             self._skip_waiting()
 
     def _skip_waiting(self) -> None:
         self.remote.stop()
-        for ticket in (*self._drain(), *self.asked.drain()):
-            self._skip(ticket)
+        for ticket in (*self._drain_waiting(), *self.asked_tickets.drain_tickets()):
+            self._skip_ticket(ticket)
 
-    def _skip(self, ticket: Ticket) -> None:
-        ticket.move(BuildState.SKIPPED)
+    def _skip_ticket(self, ticket: Ticket) -> None:
+        ticket.move_to(BuildState.SKIPPED)
         self.tickets.pop(ticket.job.hash, None)
-        self.results.settle(ticket.jobs, ProgramAnswer(Compiled(Status.SKIPPED)))
-        self._release()
+        self.results.record_answer(ticket.jobs, ProgramAnswer(Compiled(Status.SKIPPED)))
+        self._release_blocked()
 
     def _end_workers(self) -> None:
         """End the workers: mostly they are idle; after an exception their compilers are killed."""
-        self.end.stopped.set()
+        self.ending.stopped.set()
         self.remote.stop()
         if self.running:
             with suppress(Exception):
                 self.compiler.cancel()
-        self.workers.end()
+        self.workers.join_threads()

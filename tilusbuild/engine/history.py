@@ -29,14 +29,14 @@ class Estimate(Struct, frozen=True):
 NOTHING = Estimate(None, None)
 
 
-class _Sum(Struct):
+class _HistorySum(Struct):
     """Of the schedules of an instance, or of all."""
 
     count: int = 0
     seconds: float = 0.0
     peak_rss: int = 0
 
-    def add(self, seconds: float, peak_rss: int) -> None:
+    def add_record(self, seconds: float, peak_rss: int) -> None:
         self.count += 1
         self.seconds += seconds
         self.peak_rss = max(self.peak_rss, peak_rss)
@@ -51,76 +51,78 @@ class History:
 
     def __init__(self, state_dir: str | None) -> None:
         self._file = StateFile(state_dir, "history")
-        self._groups: dict[str, _Sum] | None = None
-        self._all = _Sum()
+        self._groups: dict[str, _HistorySum] | None = None
+        self._all = _HistorySum()
         self._floors: dict[str, int] = {}
         """Bytes that a compile of an instance had taken when it was killed, in this run."""
 
-    def estimate(self, job: Job) -> Estimate:
+    def estimate_job(self, job: Job) -> Estimate:
         """Return the seconds and the memory that a job will probably need."""
-        found = self._remembered(job)
-        floor = self._floors.get(_group(job), 0)
-        return Estimate(found.seconds, max(found.peak_rss or 0, floor) or None)
+        remembered = self._estimate_from_records(job)
+        floor = self._floors.get(_make_group_key(job), 0)
+        return Estimate(remembered.seconds, max(remembered.peak_rss or 0, floor) or None)
 
-    def measured(self, job: Job) -> Estimate:
+    def find_measurement(self, job: Job) -> Estimate:
         """Return the seconds and the memory of this very program, not of another one in the same
         place; `NOTHING` if unknown."""
-        value = self._file.get(_key(job))
-        if (known := _valid(value)) is None or value[2] != _mark(job):
+        value = self._file.get(_make_key(job))
+        if (measurement := _parse_record(value)) is None or value[2] != _abbreviate_hash(job):
             return NOTHING
-        return Estimate(known[0], known[1] or None)
+        return Estimate(measurement[0], measurement[1] or None)
 
-    def _remembered(self, job: Job) -> Estimate:
-        groups = self._summed()
-        if (known := _valid(self._file.get(_key(job)))) is not None:
-            return Estimate(known[0], known[1] or None)
-        if (group := groups.get(_group(job))) is not None:
+    def _estimate_from_records(self, job: Job) -> Estimate:
+        groups = self._sum_groups()
+        if (measurement := _parse_record(self._file.get(_make_key(job)))) is not None:
+            return Estimate(measurement[0], measurement[1] or None)
+        if (group := groups.get(_make_group_key(job))) is not None:
             return group.estimate
         return self._all.estimate if self._all.count else NOTHING
 
-    def record(self, job: Job, seconds: float, peak_rss: int) -> None:
+    def record_compile(self, job: Job, seconds: float, peak_rss: int) -> None:
         """Remember a compile that came to an answer."""
-        group = self._summed().setdefault(_group(job), _Sum())
+        group = self._sum_groups().setdefault(_make_group_key(job), _HistorySum())
         for total in (group, self._all):
-            total.add(seconds, peak_rss)
-        self._file.put(_key(job), [round(seconds, 3), peak_rss, _mark(job)])
+            total.add_record(seconds, peak_rss)
+        self._file.put(_make_key(job), [round(seconds, 3), peak_rss, _abbreviate_hash(job)])
         if self._file.unsaved >= max(_SAVE_EVERY, self._all.count // 4):
             self.save()
 
-    def killed_at(self, job: Job, peak_rss: int) -> None:
+    def record_kill(self, job: Job, peak_rss: int) -> None:
         """Note that a compile was killed when it had taken so many bytes: until the end of this run
         the others of its instance are taken to need as many, whatever they took before."""
-        group = _group(job)
+        group = _make_group_key(job)
         self._floors[group] = max(self._floors.get(group, 0), peak_rss)
 
     def save(self) -> None:
         """Write what is new; do nothing where that is not possible."""
         self._file.save()
 
-    def _summed(self) -> dict[str, _Sum]:
+    def _sum_groups(self) -> dict[str, _HistorySum]:
         if self._groups is None:
             self._groups = {}
             for key, value in self._file.items():
-                if (known := _valid(value)) is not None:
-                    self._groups.setdefault(key.rpartition("#")[0], _Sum()).add(*known)
-                    self._all.add(*known)
+                if (measurement := _parse_record(value)) is not None:
+                    self._groups.setdefault(key.rpartition("#")[0], _HistorySum()).add_record(
+                        *measurement
+                    )
+                    self._all.add_record(*measurement)
         return self._groups
 
 
-def _group(job: Job) -> str:
+def _make_group_key(job: Job) -> str:
     return "/".join(job.instance)
 
 
-def _key(job: Job) -> str:
-    return f"{_group(job)}#{job.index}"
+def _make_key(job: Job) -> str:
+    return f"{_make_group_key(job)}#{job.index}"
 
 
-def _mark(job: Job) -> str:
+def _abbreviate_hash(job: Job) -> str:
     """Return a mark that differs between the programs that have been in one place."""
     return job.hash[:12]
 
 
-def _valid(value: Any) -> tuple[float, int] | None:
+def _parse_record(value: Any) -> tuple[float, int] | None:
     """Return a record of the file, when it has the shape of one."""
     if not isinstance(value, list) or len(value) != 3:
         return None

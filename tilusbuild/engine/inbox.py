@@ -41,12 +41,13 @@ class RemoteAnswered(Struct, frozen=True):
     answer: ProgramAnswer | None
 
 
-class Queue:
+class PlanQueue:
     """One plan, or several that another thread exchanges while the build runs, as `watch` does.
 
     A compiler that works for a program that is still wanted is never disturbed; one whose program
     is not is killed, alone; what waits is sorted again. The build ends with the programs of its
-    latest plan. `replace` and `stop` may be called from any thread, the others on the build's.
+    latest plan. `replace_jobs` and `stop_build` may be called from any thread, the others on the
+    build's.
     """
 
     def __init__(self, jobs: Iterable[Job], ahead: Sequence[Job] = ()) -> None:
@@ -60,7 +61,7 @@ class Queue:
         self._answers: dict[str, ProgramAnswer] = {}
         self.inbox.put(NewPlan(jobs, ahead))
 
-    def replace(self, jobs: Iterable[Job], ahead: Sequence[Job] = ()) -> bool:
+    def replace_jobs(self, jobs: Iterable[Job], ahead: Sequence[Job] = ()) -> bool:
         """Want these programs and no others; `ahead` as in `NewPlan`. Return False when the build
         has ended: then they are for a new one."""
         with self._guard:
@@ -68,24 +69,24 @@ class Queue:
                 self.inbox.put(NewPlan(tuple(jobs), ahead))
             return not self._ended
 
-    def stop(self, signal: int) -> None:
+    def stop_build(self, signal: int) -> None:
         """Kill what runs and end, as for this signal."""
         self.inbox.put(signal)
 
-    def known(self, job: Job) -> ProgramAnswer | None:
+    def find_answer(self, job: Job) -> ProgramAnswer | None:
         """Return the answer that this build gave to a program of a plan before."""
         return self._answers.get(job.hash)
 
-    def answered(self, job: Job, answer: ProgramAnswer) -> None:
+    def record_answer(self, job: Job, answer: ProgramAnswer) -> None:
         """Take note of an answer."""
         # A program whose input changed may well build under the next plan.
         if answer.compiled.status != Status.CHANGED:
             self._answers[job.hash] = answer
 
-    def end(self, *, now: bool) -> bool:
+    def try_end(self, *, now: bool) -> bool:
         """Return whether the build ends, asked when it has nothing to do. With `now` it does."""
-        # The guard and the check of the inbox make `replace` and this exclude each other: a plan is
-        # either taken by this build, or its sender learns that it is too late.
+        # The guard and the check of the inbox make `replace_jobs` and this exclude each other: a
+        # plan is either taken by this build, or its sender learns that it is too late.
         with self._guard:
             self._ended = now or self.inbox.empty()
             return self._ended
@@ -106,10 +107,10 @@ class Remote:
         again."""
         return ()
 
-    def built(self, job: Job, compiled: Compiled, /) -> None:
+    def add_built(self, job: Job, compiled: Compiled, /) -> None:
         """Take note of a program that was compiled for this build and is in the store."""
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether something is still on its way there that is worth waiting for."""
         return False
 
@@ -131,7 +132,7 @@ class AskedTickets:
         self._listen = listen
         self._clock = clock
         self._by_hash: dict[str, Ticket] = {}
-        self._heard = 0.0
+        self._last_answer_at = 0.0
 
     def __len__(self) -> int:
         return len(self._by_hash)
@@ -140,38 +141,38 @@ class AskedTickets:
     def tickets(self) -> Collection[Ticket]:
         return self._by_hash.values()
 
-    def keep(self, wanted: Collection[str]) -> None:
+    def keep_only(self, hashes: Collection[str]) -> None:
         """Forget those of which the program is wanted no more."""
-        self._by_hash = {key: value for key, value in self._by_hash.items() if key in wanted}
+        self._by_hash = {key: value for key, value in self._by_hash.items() if key in hashes}
 
-    def ask(self, tickets: Sequence[Ticket]) -> list[Ticket]:
+    def ask_remote(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Ask for those that are READY and never were asked for; return the others."""
-        new = [
+        candidates = [
             each
             for each in tickets
-            if each.state is BuildState.READY and not (each.asked or each.job.kept_here)
+            if each.state is BuildState.READY and not (each.was_asked or each.job.kept_here)
         ]
-        asked = self._remote.ask([each.job for each in new], self._listen)
-        self._heard = self._clock()
-        for ticket in new:
-            if ticket.job.hash in asked:
-                ticket.asked = True
-                ticket.move(BuildState.ASKED)
+        requested_hashes = self._remote.ask([each.job for each in candidates], self._listen)
+        self._last_answer_at = self._clock()
+        for ticket in candidates:
+            if ticket.job.hash in requested_hashes:
+                ticket.was_asked = True
+                ticket.move_to(BuildState.ASKED)
                 self._by_hash[ticket.job.hash] = ticket
         return [each for each in tickets if each.state is not BuildState.ASKED]
 
-    def take(self, program: str) -> Ticket | None:
+    def pop_answered(self, program: str) -> Ticket | None:
         """Take out the ticket that was answered; None for one that is not waited for any more."""
-        self._heard = self._clock()
+        self._last_answer_at = self._clock()
         return self._by_hash.pop(program, None)
 
-    def overdue(self) -> Ticket | None:
+    def pop_overdue(self) -> Ticket | None:
         """Take out one to compile here, when nothing was heard for long: the one asked for last."""
-        if not self._by_hash or self._clock() - self._heard < self._remote.patience:
+        if not self._by_hash or self._clock() - self._last_answer_at < self._remote.patience:
             return None
         return self._by_hash.popitem()[1]
 
-    def drain(self) -> list[Ticket]:
+    def drain_tickets(self) -> list[Ticket]:
         """Take all out."""
         tickets = list(self._by_hash.values())
         self._by_hash.clear()

@@ -71,7 +71,7 @@ class Job(Protocol):
         what else its compiler wants; alive only while it compiles. Raises `TilusbuildError` when an
         input is missing by now."""
 
-    def readable(self, log: str, /) -> str:
+    def translate_log(self, log: str, /) -> str:
         """Return a compiler's log with the template's own places and lines, for people."""
 
 
@@ -81,7 +81,7 @@ class Compiler(Protocol):
     def compile(self, job: Any, rendered: Any, stage: ProgramStage, /) -> Compiled:
         """Raises `process.base.CancelledError` after `cancel`, `OSError` when nothing can start."""
 
-    def expect(self, jobs: Iterable[Any], /) -> None:
+    def expect_jobs(self, jobs: Iterable[Any], /) -> None:
         """Called before `compile` is, and again when that changes: these are to be compiled."""
 
     def cancel(self) -> None:
@@ -109,18 +109,18 @@ class ProgramStage(Protocol):
 class Store(Protocol):
     """Programs by their hash. A lookup takes no lock and writes nothing."""
 
-    def lookup(self, program: str, /) -> Entry | None:
+    def find_entry(self, program: str, /) -> Entry | None:
         """Return the entry of a program; None when there is none that is whole. Its `meta` has a
         "reason" when the status is not "built"."""
 
-    def locked(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
+    def lock_program(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
         """Take the lock of a program for a block; yield whether we have it. Never waited for."""
 
-    def stage(self) -> ProgramStage:
+    def open_stage(self) -> ProgramStage:
         """Return a new empty stage. Raises `OSError`."""
 
     def program_path(self, program: str, /) -> str:
         """Return the directory that a published program has."""
 
-    def log(self, program: str, /) -> str:
+    def read_log(self, program: str, /) -> str:
         """Return the compiler's output for a published program; "" without any."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
-from tilusbuild.engine.attempt import ProgramAnswer, placed
+from tilusbuild.engine.attempt import ProgramAnswer, locate_reason
 from tilusbuild.engine.events import (
     FailureGroup,
     Finished,
@@ -71,26 +71,26 @@ class Results:
         self.to_compile = 0
         self.unbuilt = 0
         """Programs that this run tried and did not get; pruned ones are not meant to be had."""
-        self._tallies: dict[tuple[str, ...], Tally] = {}
-        self._failures: list[Failure] = []
+        self._tallies: dict[tuple[str, ...], ScriptTally] = {}
+        self._failures: list[FailedProgram] = []
 
-    def settle(self, jobs: Iterable[Job], answer: ProgramAnswer) -> None:
+    def record_answer(self, jobs: Iterable[Job], answer: ProgramAnswer) -> None:
         """Record a program's answer; `jobs` are all that share it."""
         first, *duplicates = jobs
         compiled, cached = answer.compiled, answer.cached
         status = compiled.status
         self.statuses[first.hash] = status
-        self.counts[_column(status, cached)] += 1
+        self.counts[_find_column(status, cached)] += 1
         for job in (first, *duplicates):
             self.add_to_script(job, status, answer)
         if status not in (Status.BUILT, Status.PRUNED, Status.SKIPPED):
-            self._failures.append(self._failure(first, compiled))
+            self._failures.append(self._describe_failure(first, compiled))
             self.unbuilt += not cached
 
-    def shared_error(self, instance: tuple[str, ...]) -> tuple[Job, str] | None:
+    def find_shared_error(self, instance: tuple[str, ...]) -> tuple[Job, str] | None:
         """Return the default of an instance and its error, if all schedules seem to share it."""
         tally = self._tallies.get(instance)
-        return None if tally is None else tally.shared_error()
+        return None if tally is None else tally.find_shared_error()
 
     @property
     def instances(self) -> list[tuple[str, ...]]:
@@ -101,15 +101,15 @@ class Results:
         """Count a job for its script; without an `answer` its program was counted before."""
         tally = self._tallies.get(job.instance)
         if tally is None:
-            tally = self._tallies[job.instance] = Tally(
+            tally = self._tallies[job.instance] = ScriptTally(
                 job.script, job.instance, job.instance_label
             )
-        tally.add(status, job.is_default)
+        tally.count_status(status, job.is_default)
         tally.of_parts = tally.of_parts or job.is_part
         if status == Status.FAILED and answer is not None:
             tally.add_failure(job, answer)
 
-    def planned(self, to_compile: int, seconds: float, *, dry_run: bool) -> Planned:
+    def make_plan_event(self, to_compile: int, seconds: float, *, dry_run: bool) -> Planned:
         """Return the event of a plan, of which this is known and `to_compile` are to be compiled;
         0 seconds where nothing is known of them."""
         return Planned(
@@ -122,7 +122,7 @@ class Results:
             dry_run=dry_run,
         )
 
-    def summary(
+    def make_summary(
         self,
         seconds: float,
         *,
@@ -134,12 +134,12 @@ class Results:
         remote: RemoteSummary | None = None,
     ) -> Summary:
         """Return the sums. A build that stopped with work left is not a success."""
-        scripts = tuple(tally.verdict(strict, part) for tally in self._tallies.values())
-        bad = not all(verdict.ok for verdict in scripts)
-        unfinished = stopped and self.counts["skipped"] > 0
-        wrong = remote is not None and remote.wrong > 0
-        status = int(bad or error is not None or unfinished or wrong)
-        failures, left_out = grouped(self._failures)
+        scripts = tuple(tally.make_verdict(strict, part) for tally in self._tallies.values())
+        has_failed_script = not all(verdict.ok for verdict in scripts)
+        is_unfinished = stopped and self.counts["skipped"] > 0
+        is_remote_wrong = remote is not None and remote.wrong > 0
+        status = int(has_failed_script or error is not None or is_unfinished or is_remote_wrong)
+        failures, left_out = group_failures(self._failures)
         return Summary(
             programs=len(self.statuses),
             **self.counts,
@@ -154,40 +154,40 @@ class Results:
             remote=remote,
         )
 
-    def _failure(self, job: Job, compiled: Compiled) -> Failure:
+    def _describe_failure(self, job: Job, compiled: Compiled) -> FailedProgram:
         # The log of a recorded program is on the disk, and is read for the few that are shown. Of
         # the others, which have no directory, a part is kept here.
-        recorded = compiled.status in RECORDED
-        excerpt = "" if recorded else compiled.log[-_EXCERPT:]
+        is_recorded = compiled.status in RECORDED
+        excerpt = "" if is_recorded else compiled.log[-_EXCERPT:]
 
-        def log() -> str:
-            return self._store.log(job.hash) if recorded else excerpt
+        def read_log() -> str:
+            return self._store.read_log(job.hash) if is_recorded else excerpt
 
-        def message() -> str:
-            text = log()
+        def format_message() -> str:
+            text = read_log()
             try:
-                return job.readable(text)
+                return job.translate_log(text)
             except (OSError, TilusbuildError):
                 return text
 
-        path = self._store.program_path(job.hash) if recorded else None
-        return Failure(
+        path = self._store.program_path(job.hash) if is_recorded else None
+        return FailedProgram(
             label=job.label,
             status=compiled.status,
             reason=compiled.reason,
-            error=headline(compiled.reason, lambda: compiled.log or log()),
-            message=message,
+            error=find_headline(compiled.reason, lambda: compiled.log or read_log()),
+            message=format_message,
             compile_sh=f"{path}/module/compile.sh" if path is not None else None,
         )
 
 
-def _column(status: Status, cached: bool) -> str:
+def _find_column(status: Status, cached: bool) -> str:
     if status == Status.BUILT:
         return "cached" if cached else "compiled"
     return status if status in COLUMNS else "crashed"
 
 
-class Tally(Struct):
+class ScriptTally(Struct):
     """The answers of one instance's schedules so far."""
 
     script: str
@@ -200,7 +200,7 @@ class Tally(Struct):
     failures: list[tuple[Job, ProgramAnswer]] = field(default_factory=list)
     """The first few, and the default's before them."""
 
-    def add(self, status: Status, is_default: bool) -> None:
+    def count_status(self, status: Status, is_default: bool) -> None:
         self.counts[status] = self.counts.get(status, 0) + 1
         if is_default:
             self.default = status
@@ -215,7 +215,7 @@ class Tally(Struct):
         ):
             self.failures.append((job, answer))
 
-    def shared_error(self) -> tuple[Job, str] | None:
+    def find_shared_error(self) -> tuple[Job, str] | None:
         """Return the default and its error, if it has a place, at least one more schedule has the
         same at the same line, and nothing else was seen of this instance.
 
@@ -227,17 +227,17 @@ class Tally(Struct):
         if counts.get(Status.BUILT, 0) or counts.get(Status.PRUNED, 0):
             return None
         reasons = [
-            placed(job, answer.compiled.reason) if answer.cached else answer.compiled.reason
+            locate_reason(job, answer.compiled.reason) if answer.cached else answer.compiled.reason
             for job, answer in self.failures
         ]
-        same = len({located(reason) for reason in reasons}) == 1
-        if not same or located(reasons[0]) is None:
+        same = len({locate_error(reason) for reason in reasons}) == 1
+        if not same or locate_error(reasons[0]) is None:
             return None
         return self.failures[0][0], reasons[0]
 
-    def verdict(self, strict: bool, part: bool = False) -> Verdict:
+    def make_verdict(self, strict: bool, part: bool = False) -> Verdict:
         """Return the instance's verdict; `part`: these are not all of its schedules."""
-        reason = self._reason(strict, part)
+        reason = self._explain_failure(strict, part)
         return Verdict(
             script=self.script,
             instance=self.instance,
@@ -250,28 +250,28 @@ class Tally(Struct):
             label=self.label,
         )
 
-    def _reason(self, strict: bool, part: bool) -> str:
+    def _explain_failure(self, strict: bool, part: bool) -> str:
         accidents = sum(self.counts.get(status, 0) for status in ACCIDENTS)
         failed = self.counts.get(Status.FAILED, 0)
         skipped = self.counts.get(Status.SKIPPED, 0)
         if self.default is not None and self.default not in (Status.BUILT, Status.SKIPPED):
             return f"its default schedule {ENDED[self.default]}"
         if self.of_parts and failed:
-            return f"{_count(failed, 'of its parts does', 'of its parts do')} not build"
+            return f"{_format_count(failed, 'of its parts does', 'of its parts do')} not build"
         if not self.counts.get(Status.BUILT, 0) and not skipped and not part:
             return "none of its schedules builds"
         if accidents:
-            return f"{_count(accidents, 'schedule has', 'schedules have')} no answer"
+            return f"{_format_count(accidents, 'schedule has', 'schedules have')} no answer"
         if strict and failed:
-            return f"{_count(failed, 'schedule does', 'schedules do')} not compile"
+            return f"{_format_count(failed, 'schedule does', 'schedules do')} not compile"
         return ""
 
 
-def _count(number: int, one: str, many: str) -> str:
+def _format_count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-class Failure(Struct, frozen=True):
+class FailedProgram(Struct, frozen=True):
     """A program that is not built, with what it takes to show it."""
 
     label: str
@@ -284,7 +284,7 @@ class Failure(Struct, frozen=True):
     compile_sh: str | None
 
 
-def first_error(log: str, otherwise: str = "") -> str:
+def find_first_error(log: str, otherwise: str = "") -> str:
     """Return the first line of a log that reports an error, without its place; else `otherwise`,
     else the last line that is not blank."""
     last = ""
@@ -295,35 +295,37 @@ def first_error(log: str, otherwise: str = "") -> str:
     return otherwise or last
 
 
-def headline(reason: str, log: Callable[[], str]) -> str:
+def find_headline(reason: str, log: Callable[[], str]) -> str:
     """Return the line that identifies a failure. `log` is called only when it is needed."""
-    return _PLACE.sub("", reason) if _ERROR.search(reason) else first_error(log(), reason)
+    return _PLACE.sub("", reason) if _ERROR.search(reason) else find_first_error(log(), reason)
 
 
-def normalised(error: str) -> str:
+def normalize_error(error: str) -> str:
     """Return an error line without what differs between schedules: places, names, numbers."""
     return _VARIES.sub("#", _PLACE.sub("", error))
 
 
-def located(reason: str) -> tuple[str, str] | None:
+def locate_error(reason: str) -> tuple[str, str] | None:
     """Return what identifies an error at a line of a file: the place, without its column, and the
     error, without what differs between schedules; None for a reason without a place."""
     match = _PLACE.match(reason)
     if match is None:
         return None
-    return _COLUMN.sub(r"\1", match[0]), normalised(reason)
+    return _COLUMN.sub(r"\1", match[0]), normalize_error(reason)
 
 
-def grouped(failures: Iterable[Failure], limit: int = 20) -> tuple[tuple[FailureGroup, ...], int]:
+def group_failures(
+    failures: Iterable[FailedProgram], limit: int = 20
+) -> tuple[tuple[FailureGroup, ...], int]:
     """Return equal failures together, the largest group first, and how many more than `limit`."""
-    groups: dict[tuple[str, str], list[Failure]] = {}
+    groups: dict[tuple[str, str], list[FailedProgram]] = {}
     for failure in failures:
-        groups.setdefault((failure.status, normalised(failure.error)), []).append(failure)
+        groups.setdefault((failure.status, normalize_error(failure.error)), []).append(failure)
     ordered = sorted(groups.values(), key=len, reverse=True)
-    return tuple(map(_group, ordered[:limit])), len(ordered[limit:])
+    return tuple(map(_make_group, ordered[:limit])), len(ordered[limit:])
 
 
-def _group(members: list[Failure]) -> FailureGroup:
+def _make_group(members: list[FailedProgram]) -> FailureGroup:
     sample = members[0]
     return FailureGroup(
         error=sample.error or sample.reason,
@@ -335,19 +337,21 @@ def _group(members: list[Failure]) -> FailureGroup:
     )
 
 
-def in_words(error: BaseException) -> str | None:
+def describe_error(error: BaseException) -> str | None:
     """Return what to say of a mistake, or of the machine's trouble; None for an error of ours."""
     if isinstance(error, TilusbuildError):
         return error.render()
     if isinstance(error, OSError):
-        where = f": {error.filename}" if error.filename else ""
+        file_suffix = f": {error.filename}" if error.filename else ""
         shortage = shortage_of(error)
-        return f"{error.strerror or error}{where}" + (f"\n  {shortage}" if shortage else "")
+        return f"{error.strerror or error}{file_suffix}" + (f"\n  {shortage}" if shortage else "")
     return None
 
 
-def finished_event(ticket: Ticket, answer: ProgramAnswer, of: Results, *, verbose: int) -> Finished:
-    """Return the event of a program's end, the last one so far `of` a plan."""
+def make_finished_event(
+    ticket: Ticket, answer: ProgramAnswer, results: Results, *, verbose: int
+) -> Finished:
+    """Return the event of a program's end, the last one so far in `results`."""
     job, compiled = ticket.job, answer.compiled
     return Finished(
         hash=job.hash,
@@ -361,10 +365,10 @@ def finished_event(ticket: Ticket, answer: ProgramAnswer, of: Results, *, verbos
         seconds=compiled.seconds,
         peak_rss=compiled.peak_rss,
         expected_seconds=ticket.estimate.seconds,
-        done=of.finished,
-        to_compile=of.to_compile,
+        done=results.finished,
+        to_compile=results.to_compile,
         remote=answer.remote,
         worker=compiled.elsewhere.name if compiled.elsewhere else "",
         commands=compiled.commands if verbose else (),
-        log=job.readable(compiled.log) if verbose > 1 else "",
+        log=job.translate_log(compiled.log) if verbose > 1 else "",
     )

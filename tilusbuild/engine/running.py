@@ -4,8 +4,9 @@ Room is counted in places for compilers: what has ended and is being published w
 and takes none. Then a program needs memory for what it is expected to take, a token of
 the jobserver, and, in a unit of which no program has been compiled, that no other one of it is
 being compiled: what they share is made once. An `Admission` asks the machine: `MemoryLimit` so that
-a build never meets the OOM killer, `load_limit` for `--load-average`. A `TokenSource`, as make's
-jobserver, shares the right to compile with other processes. All are used by the build's thread.
+a build never meets the OOM killer, `make_load_limit` for `--load-average`. A `TokenSource`, as
+make's jobserver, shares the right to compile with other processes. All are used by the build's
+thread.
 """
 
 from __future__ import annotations
@@ -70,33 +71,33 @@ class MemoryLimit:
         self._free_now = 0.0
         self._checked = float("-inf")
 
-    def admits(self, need: int | None, running: list[int]) -> bool:
+    def can_start(self, need: int | None, running: list[int]) -> bool:
         """As an `Admission`."""
         if self._at_start is None:
             return True
-        wanted = _reckoned(need)
-        total = wanted + sum(_reckoned(each) for each in running)
-        return total <= self._at_start * (1 - _RESERVE) and wanted <= self._free()
+        needed = _reserve_for(need)
+        total = needed + sum(_reserve_for(each) for each in running)
+        return total <= self._at_start * (1 - _RESERVE) and needed <= self._measure_free()
 
-    def _free(self) -> float:
+    def _measure_free(self) -> float:
         """Return bytes that may be used now; none while memory is pressed."""
         if (now := self._clock()) - self._checked >= _CHECK_EVERY:
-            pressed = self._machine.measure_memory_pressure() >= _PRESSED
-            free = 0 if pressed else self._machine.measure_free_memory() or 0
+            is_pressed = self._machine.measure_memory_pressure() >= _PRESSED
+            free = 0 if is_pressed else self._machine.measure_free_memory() or 0
             self._free_now, self._checked = free * (1 - _RESERVE), now
         return self._free_now
 
 
-def _reckoned(need: int | None) -> float:
+def _reserve_for(need: int | None) -> float:
     return need * _MARGIN if need else UNKNOWN_PEAK
 
 
-def load_limit(
+def make_load_limit(
     limit: float, average: Callable[[], tuple[float, float, float]] = os.getloadavg
 ) -> Admission:
     """Return what refuses at a load average of `limit` or more."""
 
-    def admits(need: int | None, running: list[int]) -> bool:
+    def can_start(need: int | None, running: list[int]) -> bool:
         try:
             load = average()[0]
         except OSError:  # the system does not say
@@ -105,7 +106,7 @@ def load_limit(
         # load of one each, whatever it says yet: a build never starts more than its limit at once.
         return max(load, len(running)) < limit
 
-    return admits
+    return can_start
 
 
 class TokenSource(Protocol):
@@ -123,31 +124,31 @@ class TokenSource(Protocol):
         request before that changes nothing."""
 
 
-class TokensBeside:
+class SharedTokens:
     """The tokens for `own` compiles on this machine, from a source if there is one, and for so many
-    more on other machines. `here` are those that are held of the first."""
+    more on other machines. `local_tokens` are those that are held of the first."""
 
     def __init__(self, source: TokenSource | None, own: int, more: int) -> None:
         self._source = source
         self._own = own
         self._more = more
-        self._beside = 0
-        self.here = 0
+        self._remote_tokens = 0
+        self.local_tokens = 0
 
     def try_acquire(self) -> bool:
-        if self.here < self._own and (self._source is None or self._source.try_acquire()):
-            self.here += 1
+        if self.local_tokens < self._own and (self._source is None or self._source.try_acquire()):
+            self.local_tokens += 1
             return True
-        if self._beside < self._more:
-            self._beside += 1
+        if self._remote_tokens < self._more:
+            self._remote_tokens += 1
             return True
         return False
 
     def release(self) -> None:
-        if self._beside:
-            self._beside -= 1
+        if self._remote_tokens:
+            self._remote_tokens -= 1
         else:
-            self.here -= 1
+            self.local_tokens -= 1
             if self._source is not None:
                 self._source.release()
 
@@ -192,7 +193,7 @@ class BuildConfig(Struct, frozen=True):
     """The time by `clock` from which the summary counts; None is when the loop starts."""
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """How many compiles run here at once."""
         return max(1, self.jobs or count_usable_cores())
 
@@ -207,15 +208,15 @@ class RunningTickets:
         token_available: Callable[[], None],
     ) -> None:
         """`token_available` is called, on any thread, when one that was refused can be had."""
-        self._places = config.places
+        self._slots = config.slots
         self._history = history
         self._admissions = config.admissions
         self._tokens = config.tokens
-        self._held = 0
+        self._held_tokens = 0
         """Tokens: at least one less than there are compiles, and no more for long."""
         self._token_available = token_available
         self._tickets: set[Ticket] = set()
-        self._begun: set[str] = set()
+        self._begun_units: set[str] = set()
         """The units of which a program has been compiled."""
         self._accidents = 0
 
@@ -228,54 +229,54 @@ class RunningTickets:
     def __contains__(self, ticket: Ticket) -> bool:
         return ticket in self._tickets
 
-    def add(self, ticket: Ticket) -> None:
+    def add_ticket(self, ticket: Ticket) -> None:
         """Take note that a worker is about to have it."""
         self._tickets.add(ticket)
 
-    def remove(self, ticket: Ticket) -> None:
+    def remove_ticket(self, ticket: Ticket) -> None:
         """Take note that no worker got it."""
         self._tickets.remove(ticket)
 
-    def ended(self, ticket: Ticket) -> None:
+    def end_ticket(self, ticket: Ticket) -> None:
         """Take note that its worker is idle again."""
         self._tickets.remove(ticket)
-        self._begun.add(ticket.job.unit)
-        self.give_tokens_back()
+        self._begun_units.add(ticket.job.unit)
+        self.release_tokens()
 
-    def give_tokens_back(self) -> None:
+    def release_tokens(self) -> None:
         """Keep the tokens of those whose compiler has not ended. One that was taken for a program
         that another builder turned out to have goes back so, too."""
-        self._keep_tokens(len(self._compiling()))
+        self._keep_tokens_for(len(self._list_compiling()))
 
     def close(self) -> None:
         """Give every token back."""
-        self._keep_tokens(0)
+        self._keep_tokens_for(0)
 
     def has_room(self) -> bool:
         """Return whether there is a place for one more."""
-        compiling = len(self._compiling())
+        compiling = len(self._list_compiling())
         publishing = len(self._tickets) - compiling
-        return compiling < self._places and publishing <= _PUBLISHING * self._places
+        return compiling < self._slots and publishing <= _PUBLISHING * self._slots
 
     def is_alone(self) -> bool:
         """Return whether one runs beside which nothing may: it was killed for want of memory."""
-        return any(ticket.alone for ticket in self._tickets)
+        return any(ticket.is_exclusive for ticket in self._tickets)
 
-    def fits(self, ticket: Ticket) -> bool:
+    def try_admit(self, ticket: Ticket) -> bool:
         """Return whether this one may start; then a token is taken for it."""
         # Estimated again, because what ran meanwhile may have taught us something.
-        ticket.estimate = self._history.estimate(ticket.job)
+        ticket.estimate = self._history.estimate_job(ticket.job)
         if not self._tickets:
             return True
-        compiling = self._compiling()
+        compiling = self._list_compiling()
         unit = ticket.job.unit
-        if unit and unit not in self._begun and unit in {each.job.unit for each in compiling}:
+        if unit and unit not in self._begun_units and unit in {each.job.unit for each in compiling}:
             return False  # what it shares is being made
         peaks = [other.estimate.peak_rss or 0 for other in compiling]
         # Memory first: a token that is taken for nothing is kept from others until something ends.
         need = ticket.estimate.peak_rss
         admitted = all(each(need, peaks) for each in self._admissions)
-        return admitted and self._has_tokens(len(compiling) + 1)
+        return admitted and self._try_take_token(len(compiling) + 1)
 
     def cancel_unwanted(self, compiler: Compiler) -> None:
         """Have those end that are no longer wanted."""
@@ -285,7 +286,7 @@ class RunningTickets:
                 # while the end of the first one is still in the inbox. So not by its hash.
                 compiler.cancel_job(ticket.attempted)
 
-    def wants_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
+    def should_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
         """Return whether a compile that ended so is tried once more. Called once for each end."""
         if ticket.accident is not None:
             return False
@@ -295,25 +296,25 @@ class RunningTickets:
         self._accidents += accident
         return accident and self._accidents <= _MAX_RETRIES
 
-    def _has_tokens(self, compiles: int) -> bool:
+    def _try_take_token(self, compiles: int) -> bool:
         """Return whether so many may run at once, one more than do; take the token that this
         needs. If not, `token_available` is called when it may be otherwise."""
-        if self._tokens is None or self._held >= compiles - 1:
+        if self._tokens is None or self._held_tokens >= compiles - 1:
             return True
         if self._tokens.try_acquire():
-            self._held += 1
+            self._held_tokens += 1
             return True
         self._tokens.notify_when_available(self._token_available)
         return False
 
-    def _keep_tokens(self, compiles: int) -> None:
+    def _keep_tokens_for(self, compiles: int) -> None:
         """Give back what is more than so many compiles need."""
         if self._tokens is None:
             return
-        while self._held > max(0, compiles - 1):
-            self._held -= 1
+        while self._held_tokens > max(0, compiles - 1):
+            self._held_tokens -= 1
             self._tokens.release()
 
-    def _compiling(self) -> list[Ticket]:
+    def _list_compiling(self) -> list[Ticket]:
         """Return those whose compiler has not ended, as far as is known."""
         return [each for each in self._tickets if each.state is not BuildState.PUBLISHING]

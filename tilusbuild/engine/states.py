@@ -20,12 +20,16 @@ none: of a hundred thousand that are up to date nothing is kept but their status
     SKIPPED      has none: the build stopped, or a dry run
     DROPPED      was wanted by a plan before this one
 
-All changes are made by the build loop (`build.BuildLoop`) on its one thread: by `_start` (to
-RUNNING), by the worker's messages (PUBLISHING; then DONE, LOCKED, ISOLATED or SKIPPED), by a
-remote's (DONE or READY), by a new plan (READY, ASKED, UNWANTED, DROPPED), by `_release` when what
-it needs is there (ASKED) or will not be (SKIPPED), and by a stop (SKIPPED). A worker never changes
-a state. The last three are final: a program that is wanted again gets a new ticket. `Ticket.move`
-raises on any other change, so that a mistake ends the build instead of compiling a program twice.
+The build loop (`build.BuildLoop`) makes all changes on its one thread, for these events:
+
+    a worker is free: RUNNING                     a worker's message: PUBLISHING, DONE, LOCKED,
+    a remote's answer: DONE, READY                                    ISOLATED, SKIPPED
+    a new plan: READY, ASKED, UNWANTED, DROPPED   the programs that it needs: ASKED, SKIPPED
+                                                  the build stops: SKIPPED
+
+A worker never changes a state. The last three states are final: a program that is wanted again gets
+a new ticket. `Ticket.move_to` raises on any other change, so that a mistake ends the build instead
+of compiling a program twice.
 """
 
 from __future__ import annotations
@@ -101,7 +105,7 @@ class Ticket(Struct, eq=False):
     attempted: Job | None = None
     """The job as its worker has it: an object of that attempt's own, by which it is cancelled."""
     pause: float = FIRST_PAUSE
-    asked: bool = False
+    was_asked: bool = False
     """Whether a remote was asked for it: once is enough."""
     not_before: float = 0.0
     """When a locked program may be tried again, by the build's clock; 0 was never locked."""
@@ -112,7 +116,7 @@ class Ticket(Struct, eq=False):
         return (not self.job.is_default, -(self.estimate.seconds or 0.0), self.number)
 
     @property
-    def alone(self) -> bool:
+    def is_exclusive(self) -> bool:
         """Whether nothing else may run beside it."""
         return self.accident is not None
 
@@ -121,7 +125,7 @@ class Ticket(Struct, eq=False):
         """Every job that shares this program."""
         return [self.job, *self.duplicates]
 
-    def move(self, state: BuildState) -> None:
+    def move_to(self, state: BuildState) -> None:
         """Change the state. Raises `RuntimeError` for a change that is not in the table."""
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"{self.job.label}: from {self.state.name} to {state.name}")
@@ -145,7 +149,7 @@ class ReadyQueue:
     def __len__(self) -> int:
         return len(self._ready) + len(self._locked) + len(self._isolated)
 
-    def add(self, ticket: Ticket) -> None:
+    def add_ready(self, ticket: Ticket) -> None:
         """Add one that is READY, at the place that its rank gives it."""
         insort(self._ready, ticket, key=lambda each: each.rank)
 
@@ -159,17 +163,19 @@ class ReadyQueue:
         """Add one that is tried once more when nothing else runs."""
         self._isolated.append(ticket)
 
-    def next(self, now: float, fits: Callable[[Ticket], bool], idle: bool) -> Ticket | None:
+    def pop_next(
+        self, now: float, try_admit: Callable[[Ticket], bool], idle: bool
+    ) -> Ticket | None:
         """Take out the one to start, or return None when none may start; `idle`: nothing runs."""
         for position in range(min(_WINDOW, len(self._ready))):
-            if fits(self._ready[position]):
+            if try_admit(self._ready[position]):
                 ticket = self._ready[position]
                 del self._ready[position]
                 return ticket
         if self._ready:
             return None
         for position, ticket in enumerate(self._locked):
-            if ticket.not_before <= now and fits(ticket):
+            if ticket.not_before <= now and try_admit(ticket):
                 del self._locked[position]
                 return ticket
         # Isolated programs wait for locked ones, too: those may start at any moment, and run
@@ -178,22 +184,22 @@ class ReadyQueue:
             return self._isolated.popleft()
         return None
 
-    def take(self, wanted: Callable[[Ticket], bool]) -> list[Ticket]:
+    def pop_matching(self, matches: Callable[[Ticket], bool]) -> list[Ticket]:
         """Take out those that wait here and are wanted."""
-        taken = [each for each in (*self._ready, *self._locked, *self._isolated) if wanted(each)]
-        gone = set(taken)
-        self._ready = deque(each for each in self._ready if each not in gone)
-        self._locked = [each for each in self._locked if each not in gone]
-        self._isolated = deque(each for each in self._isolated if each not in gone)
-        return taken
+        popped = [each for each in (*self._ready, *self._locked, *self._isolated) if matches(each)]
+        popped_set = set(popped)
+        self._ready = deque(each for each in self._ready if each not in popped_set)
+        self._locked = [each for each in self._locked if each not in popped_set]
+        self._isolated = deque(each for each in self._isolated if each not in popped_set)
+        return popped
 
-    def wake(self) -> float | None:
+    def find_wake_time(self) -> float | None:
         """Return when the first locked one may be tried again; None when there is no need to."""
         if self._ready or not self._locked:
             return None
         return min(ticket.not_before for ticket in self._locked)
 
-    def drain(self) -> list[Ticket]:
+    def drain_tickets(self) -> list[Ticket]:
         """Take everything out."""
         tickets = [*self._ready, *self._locked, *self._isolated]
         self._ready.clear()
@@ -202,20 +208,20 @@ class ReadyQueue:
         return tickets
 
 
-def released(
-    held: Iterable[Ticket], unanswered: Container[str], statuses: Mapping[str, Status]
+def split_blocked(
+    blocked: Iterable[Ticket], unanswered: Container[str], statuses: Mapping[str, Status]
 ) -> tuple[list[Ticket], list[Ticket], list[Ticket]]:
     """Return those of which all needs are built, those of which one is not, and the others: of
     tickets that are READY but for programs that they need, as a library's but for its objects."""
-    free: list[Ticket] = []
-    hopeless: list[Ticket] = []
+    unblocked: list[Ticket] = []
+    unbuildable: list[Ticket] = []
     waiting: list[Ticket] = []
-    for ticket in held:
+    for ticket in blocked:
         needs = ticket.job.needs
         if any(need in unanswered for need in needs):
             waiting.append(ticket)
         elif all(statuses.get(need, Status.BUILT) == Status.BUILT for need in needs):
-            free.append(ticket)
+            unblocked.append(ticket)
         else:
-            hopeless.append(ticket)
-    return free, hopeless, waiting
+            unbuildable.append(ticket)
+    return unblocked, unbuildable, waiting

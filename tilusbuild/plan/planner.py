@@ -327,7 +327,7 @@ class ProgramJob(Struct, frozen=True):
         """Render the program. Raises `InputError` when the template is no longer right."""
         return render(self.planned.spec, self.planned.sources, self.schedule)
 
-    def readable(self, log: str) -> str:
+    def translate_log(self, log: str) -> str:
         """Return a compiler's log with the template's places, and help for a missing header."""
         from tilusbuild.plan.readable import readable
         from tilusbuild.render.messages import misses_header, missing_header_help

@@ -25,7 +25,7 @@ from tilusbuild.cache.checks import Content, FileFacts, Origin, check_entry
 from tilusbuild.cache.entries import Arrivals
 from tilusbuild.cache.includes import is_whole, publish_include, read_manifest
 from tilusbuild.cache.tree import Private, Tree
-from tilusbuild.engine.attempt import ProgramAnswer, found
+from tilusbuild.engine.attempt import ProgramAnswer, make_answer
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.remote.archive import (
     Archive,
@@ -302,12 +302,12 @@ class Fetcher:
         with ExitStack() as locks, Arrivals(self._cache) as arrivals:
             for candidate in candidates:
                 program, archive = candidate.program, candidate.archive
-                if not locks.enter_context(self._store.locked(program, wait=False)):
+                if not locks.enter_context(self._store.lock_program(program, wait=False)):
                     locked.append(candidate)
                     continue
-                entry = self._store.lookup(program)
+                entry = self._store.find_entry(program)
                 if entry is not None and entry.status in RECORDED:
-                    outcomes.append(Outcome(program, found(entry)))
+                    outcomes.append(Outcome(program, make_answer(entry)))
                     continue
                 files = {n: each for n, each in archive.files.items() if n != layout.META}
                 arrivals.add(program, files, candidate.read(layout.META))

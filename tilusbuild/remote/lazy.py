@@ -82,12 +82,12 @@ class LazyRemote(Remote):
             return ()
         return self._client.ask({job.hash: job.label for job in jobs})
 
-    def built(self, job: Job, compiled: Compiled, /) -> None:
+    def add_built(self, job: Job, compiled: Compiled, /) -> None:
         # What was compiled was asked for before, so the client is there if there can be one.
         if self._client is not None and not job.kept_here:
             self._client.built(job.hash, compiled.seconds)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return self._client is not None and self._client.busy()
 
     def stop(self) -> None:

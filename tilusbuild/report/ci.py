@@ -26,7 +26,7 @@ from tilusbuild.engine.events import (
     Summary,
     Verdict,
 )
-from tilusbuild.engine.results import normalised
+from tilusbuild.engine.results import normalize_error
 from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
 from tilusbuild.report.summary import find_first_error
 from tilusbuild.report.text import OutputStream, clean_text, format_count, to_one_line
@@ -47,7 +47,8 @@ def find_message(finished: Finished, groups: Iterable[FailureGroup]) -> str:
     """Return the log of a program that is not built, as far as the summary has one of its kind."""
     for group in groups:
         if group.status == finished.status and (
-            finished.label in group.labels or normalised(finished.reason) == normalised(group.error)
+            finished.label in group.labels
+            or normalize_error(finished.reason) == normalize_error(group.error)
         ):
             return group.message
     return finished.reason

@@ -37,7 +37,7 @@ from tilusbuild.engine.events import (
     Started,
     Waiting,
 )
-from tilusbuild.engine.results import located, normalised
+from tilusbuild.engine.results import locate_error, normalize_error
 from tilusbuild.report.summary import format_failure, format_summary
 from tilusbuild.report.text import (
     OutputStream,
@@ -109,7 +109,7 @@ class Progress:
         """Return the label of the program of which the same was reported before; None when this is
         the first."""
         kind = event.status if isinstance(event, Finished) else event.event
-        key = (kind, located(event.reason) or normalised(event.reason))
+        key = (kind, locate_error(event.reason) or normalize_error(event.reason))
         label = self.first_labels.setdefault(key, event.label)
         return None if label == event.label else label
 

@@ -26,7 +26,7 @@ from tilusbuild.cache.disk import CacheReadOnlyError
 from tilusbuild.cache.entries import compiler_log, lookup, product_of
 from tilusbuild.cache.index import record_build
 from tilusbuild.cache.scripts import ScriptRecord, publish_script
-from tilusbuild.engine.build import build as run_engine
+from tilusbuild.engine.build import build_jobs as run_engine
 from tilusbuild.engine.events import Event, Finished, Warned
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError
@@ -88,7 +88,7 @@ class Said:
         self.reasons[event.hash] = event.reason
         if event.status == Status.BUILT and (event.remote or not event.cached):
             how = "fetched" if event.remote else f"{event.seconds:.1f} s"
-            said = self._jobs[event.hash].readable(event.log).strip()
+            said = self._jobs[event.hash].translate_log(event.log).strip()
             self._request.say(f"{event.label}: {how}" + (f"\n{said}" if said else ""))
 
     def tick(self) -> None:
@@ -131,7 +131,7 @@ def build(request: Request) -> None:
                 bring_up_to_date(job.compile.output, read_bytes(product))
                 made.add(job.compile.output)
             elif status == Status.FAILED and not misses_header(log):
-                raise BuildFailedError(job.readable(log))
+                raise BuildFailedError(job.translate_log(log))
             else:
                 left[job.compile.source] = reasons.get(job.hash) or f"it is {status}"
         _published(project, request.name, [job for job in jobs if job.compile.output in made])

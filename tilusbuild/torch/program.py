@@ -71,7 +71,7 @@ class Job(Struct, frozen=True):
     def render(self) -> RenderedProgram:
         return self.rendered
 
-    def readable(self, log: str) -> str:
+    def translate_log(self, log: str) -> str:
         for name, path in self.places.items():
             shown = path.replace("\\", r"\\")
             log = re.sub(rf"(?<![\w/.-]){re.escape(name)}(?=[/:(])", shown, log)

@@ -20,9 +20,9 @@ from tilusbuild.builder.publish import Everything
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.timeline import record_timeline
 from tilusbuild.engine import events
-from tilusbuild.engine.build import build_changing
+from tilusbuild.engine.build import build_queue
 from tilusbuild.engine.events import CompositeReporter, Reporter, Result
-from tilusbuild.engine.inbox import Queue
+from tilusbuild.engine.inbox import PlanQueue
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import jobs
@@ -67,7 +67,7 @@ class BuildThread:
         self._config = config
         self._reporter = _RecordingReporter(reporter)
         self._report_end = report_end
-        self._queue = Queue(jobs(state.plan), state.list_new_jobs())
+        self._queue = PlanQueue(jobs(state.plan), state.list_new_jobs())
         self._lock = threading.Lock()
         self._state: PlanState | None = state
         self._has_ended = False
@@ -81,7 +81,7 @@ class BuildThread:
                 self._project
             ):
                 return False
-            if not self._queue.replace(jobs(state.plan), state.list_new_jobs()):
+            if not self._queue.replace_jobs(jobs(state.plan), state.list_new_jobs()):
                 return False
             self._project, self._state = state.project, state
             return True
@@ -90,12 +90,12 @@ class BuildThread:
         """Have nothing, and publish nothing; returns when no compiler runs any more."""
         with self._lock:
             self._state = None
-        self._queue.replace(())
+        self._queue.replace_jobs(())
         self._thread.join()
 
     def stop_compilers(self, signal: int) -> None:
         """Stop as at a signal; return when no compiler runs any more."""
-        self._queue.stop(signal)
+        self._queue.stop_build(signal)
         self._thread.join()
 
     def _run_build(self) -> None:
@@ -121,9 +121,7 @@ class BuildThread:
                 closing(builder.compiler),
                 record_timeline(cache, config, self._reporter) as reporter,
             ):
-                result = build_changing(
-                    self._queue, builder.store, builder.compiler, reporter, config
-                )
+                result = build_queue(self._queue, builder.store, builder.compiler, reporter, config)
             with self._lock:
                 # From here on the queue says that it is too late, so the plan stays this one.
                 state = self._state
