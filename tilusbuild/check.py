@@ -37,17 +37,22 @@ from tilusbuild.runtime.naming import Name, parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.tables import serving
 from tilusbuild.table import table, times
-from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu, device_lock
-from tilusbuild.tune.bench.race import Outcome, campaign, condemned_before, linked_groups
+from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu, lock_device
+from tilusbuild.tune.bench.race import (
+    Outcome,
+    collect_logged_refusals,
+    decide_cases,
+    find_linked_groups,
+)
 from tilusbuild.tune.bench.session import (
     Budget,
     SampleLog,
     TuningSession,
-    integers,
-    lines,
-    run_note,
+    format_run_note,
+    list_integers,
+    read_lines,
 )
-from tilusbuild.tune.bench.work import Case, Scalar, candidate, instance_work, read_case
+from tilusbuild.tune.bench.work import CallScalar, Case, make_candidate, make_work, read_case
 
 TESTS = "tests"
 CORRUPT = "corrupt"
@@ -104,7 +109,7 @@ class CheckedLine:
     target: str
     program: int
     hash: str
-    sizes: Mapping[str, Scalar]
+    sizes: Mapping[str, CallScalar]
     status: str
     """`ok`, `incorrect`, `crash`, `timeout`, `launch error` or `corrupt`."""
     why: str
@@ -120,188 +125,192 @@ class CheckedLine:
     """The command that shows it again; "" for one that is right."""
 
 
-Row = ServedLine | CheckedLine
+ResultLine = ServedLine | CheckedLine
 
 
-def check(wanted: CheckRequest) -> Iterator[Row]:
+def check_package(request: CheckRequest) -> Iterator[ResultLine]:
     """Check a package, and yield each result at once. Raises `InputError` for a place without
     tests, a name or a device that is not there, and `WorkerUnusableError`."""
-    if not os.path.isdir(os.path.join(wanted.root, TESTS)):
+    if not os.path.isdir(os.path.join(request.root, TESTS)):
         raise input_error(
-            f"{wanted.shown} has no tests",
+            f"{request.shown} has no tests",
             hint="`tilusbuild package --with-tests` makes a package that has them",
         )
     with LocalRunner() as runner:
-        here = _device(runner, wanted.device)
-        for name, scripts in _selected(wanted):
-            script, why = _chosen(scripts, here)
-            cases = [] if script is None else _cases(wanted, script)
-            yield _served(wanted, scripts, script, here, len(cases), why)
+        device = _find_device(runner, request.device)
+        for name, scripts in _select_scripts(request):
+            script, why = _choose_instance(scripts, device)
+            cases = [] if script is None else _read_cases(request, script)
+            yield _make_served_line(request, scripts, script, device, len(cases), why)
             if script is not None:
-                yield from _checked(runner, wanted, script, cases, name.program, here)
+                yield from _check_script(runner, request, script, cases, name.program, device)
 
 
-def _device(runner: LocalRunner, wanted: str | None) -> Device:
+def _find_device(runner: LocalRunner, device: str | None) -> Device:
     """Return the device; a GPU is asked in a process of its own. Raises `InputError` and
     `WorkerUnusableError`."""
-    if wanted == "cpu" or (wanted is None and not may_have_cuda()):
+    if device == "cpu" or (device is None and not may_have_cuda()):
         return cpu()
-    if wanted is not None and not wanted.isdigit():
-        raise input_error(f'--device {wanted}: write "cpu", or the number of a GPU')
-    return ask_gpu(runner, int(wanted or 0))
+    if device is not None and not device.isdigit():
+        raise input_error(f'--device {device}: write "cpu", or the number of a GPU')
+    return ask_gpu(runner, int(device or 0))
 
 
-def _selected(wanted: CheckRequest) -> Iterator[tuple[Name, list[Script]]]:
+def _select_scripts(request: CheckRequest) -> Iterator[tuple[Name, list[Script]]]:
     """Yield the scripts that are to be checked, each with its instances of equal constants. Raises
     `InputError` for a name that no script has."""
     groups: dict[str, list[Script]] = {}
-    top = os.path.join(wanted.root, "scripts")
+    top = os.path.join(request.root, "scripts")
     for directory in sorted(os.listdir(top)):
         for digest in sorted(os.listdir(os.path.join(top, directory))):
             script = read_script(os.path.join(top, directory, digest))
             if script.form == CALLED:
-                groups.setdefault(_name_of(script), []).append(script)
-    for text in wanted.names or [""]:
+                groups.setdefault(_name_script(script), []).append(script)
+    for text in request.names or [""]:
         try:
             name = parse_name(text) if text else Name("")
         except ValueError as error:
             raise input_error(f"{text!r}: {error}") from None
-        found = [
+        matches = [
             (name, [each for each in group if name.target in (None, each.target, each.arch)])
             for group in groups.values()
             if not text or name.fits(group[0].name, group[0].params)
         ]
-        if not found:
-            raise input_error(f"{wanted.shown} has no script {text}", hint=", ".join(groups))
-        yield from found
+        if not matches:
+            raise input_error(f"{request.shown} has no script {text}", hint=", ".join(groups))
+        yield from matches
 
 
-def _name_of(script: Script) -> str:
+def _name_script(script: Script) -> str:
     return script.label.rpartition(" ")[0]
 
 
-def _chosen(scripts: Sequence[Script], here: Device) -> tuple[Script | None, tuple[str, ...]]:
+def _choose_instance(
+    scripts: Sequence[Script], device: Device
+) -> tuple[Script | None, tuple[str, ...]]:
     """Return the instance that serves the device, None where none does, and the verdicts."""
     try:
-        script, judged = choose.best(scripts, here)
+        script, evaluations = choose.best(scripts, device)
     except LoadError as error:
         return None, tuple(str(error).splitlines())
-    return script, tuple(str(each) for each in judged)
+    return script, tuple(str(each) for each in evaluations)
 
 
-def _served(
-    wanted: CheckRequest,
+def _make_served_line(
+    request: CheckRequest,
     scripts: Sequence[Script],
     script: Script | None,
-    here: Device,
+    device: Device,
     cases: int,
     why: tuple[str, ...],
 ) -> ServedLine:
     return ServedLine(
-        script=_name_of(scripts[0]) if scripts else ", ".join(wanted.names),
+        script=_name_script(scripts[0]) if scripts else ", ".join(request.names),
         target=script.target if script else None,
         arch=script.arch if script else "",
-        device=str(here),
+        device=str(device),
         programs=len(programs_there(script)) if script else 0,
         cases=cases,
         why=why,
     )
 
 
-def _cases(wanted: CheckRequest, script: Script) -> list[tuple[str, Case]]:
+def _read_cases(request: CheckRequest, script: Script) -> list[tuple[str, Case]]:
     """Return the cases of a script, in the manifest's order, with their directories."""
-    top = os.path.abspath(os.path.join(wanted.root, TESTS, script.hash))
+    top = os.path.abspath(os.path.join(request.root, TESTS, script.hash))
     try:
         names = sorted(os.listdir(top), key=int)
-        found = [(f"{top}/{name}", read_case(f"{top}/{name}")) for name in names]
+        all_cases = [(f"{top}/{name}", read_case(f"{top}/{name}")) for name in names]
     except FileNotFoundError:
         return []
     except ValueError as error:
-        message = f"{wanted.shown}: a test of {script.label} cannot be read: {error}"
+        message = f"{request.shown}: a test of {script.label} cannot be read: {error}"
         raise input_error(message, hint="`tilusbuild verify` finds damage") from None
-    sizes = wanted.sizes or {}
+    sizes = request.sizes or {}
     return [
         (path, case)
-        for path, case in found
+        for path, case in all_cases
         if all(str(case.sizes.get(name)) == value for name, value in sizes.items())
     ]
 
 
-def _checked(
+def _check_script(
     runner: LocalRunner,
-    wanted: CheckRequest,
+    request: CheckRequest,
     script: Script,
     cases: Sequence[tuple[str, Case]],
-    only: int | None,
-    here: Device,
+    program_number: int | None,
+    device: Device,
 ) -> Iterator[CheckedLine]:
-    if wanted.log is not None and (wanted.chosen or only is not None):
+    if request.log is not None and (request.chosen or program_number is not None):
         raise input_error("--measure compares all programs of a script")
-    chooser, _ = chooser_on(script, serving(script), here)
-    if only is not None and only not in chooser.available:
-        there = ", ".join(map(str, sorted(chooser.available)))
-        message = f"{wanted.shown} has no program {_name_of(script)}/{only}"
-        raise input_error(message, hint=f"its programs are {there}")
+    chooser, _ = chooser_on(script, serving(script), device)
+    if program_number is not None and program_number not in chooser.available:
+        available = ", ".join(map(str, sorted(chooser.available)))
+        message = f"{request.shown} has no program {_name_script(script)}/{program_number}"
+        raise input_error(message, hint=f"its programs are {available}")
     directories = {case.digest: path for path, case in cases}
-    bench = DeviceBench(runner, script.kind, here.ordinal, directories, limit=wanted.limit)
+    bench = DeviceBench(runner, script.kind, device.ordinal, directories, limit=request.limit)
     usable = sorted(chooser.available - chooser.refused.keys())
     with closing(bench):
-        if wanted.log is not None:
-            for case, outcome in _measure(bench, wanted, wanted.log, script, cases, usable, here):
-                yield _checked_line(wanted, script, case, outcome, chooser, here)
+        if request.log is not None:
+            for case, outcome in _compare_programs(
+                bench, request, request.log, script, cases, usable, device
+            ):
+                yield _make_checked_line(request, script, case, outcome, chooser, device)
             return
         for _, case in cases:
-            programs = usable if only is None else [only]
-            if wanted.chosen and only is None:
-                programs = [_chosen_program(chooser, case)]
+            programs = usable if program_number is None else [program_number]
+            if request.chosen and program_number is None:
+                programs = [_choose_program(chooser, case)]
             for program in programs:
-                outcome = _check_program(bench, script, case, program, here)
-                yield _checked_line(wanted, script, case, outcome, chooser, here)
+                outcome = _check_program(bench, script, case, program, device)
+                yield _make_checked_line(request, script, case, outcome, chooser, device)
 
 
-def _chosen_program(chooser: choose.Chooser, case: Case) -> int:
-    return chooser.choose({name: int(value) for name, value in integers(case).items()}).program
+def _choose_program(chooser: choose.Chooser, case: Case) -> int:
+    return chooser.choose({name: int(value) for name, value in list_integers(case).items()}).program
 
 
 def _check_program(
-    bench: DeviceBench, script: Script, case: Case, program: int, here: Device
+    bench: DeviceBench, script: Script, case: Case, program: int, device: Device
 ) -> Outcome:
     """Call a program with a case and time it."""
-    tried = candidate(script, program)
-    if damage := _find_damage(script, program, here):
-        return Outcome(tried, None, (), CORRUPT, damage)
-    answer = bench.check(case, tried, 0)
+    tested = make_candidate(script, program)
+    if damage := _find_damage(script, program, device):
+        return Outcome(tested, None, (), CORRUPT, damage)
+    answer = bench.check_program(case, tested, 0)
     answers = [answer]
     if answer.status == OK:
-        answers += [bench.sample(case, tried, number, 0.0) for number in range(_SAMPLES)]
+        answers += [bench.time_program(case, tested, number, 0.0) for number in range(_SAMPLES)]
     wrong = next((each for each in answers if each.status != OK), None)
     if wrong is not None:
-        return Outcome(tried, None, (), wrong.status, wrong.why, error=answer.error)
+        return Outcome(tested, None, (), wrong.status, wrong.why, error=answer.error)
     samples = tuple(each.seconds for each in answers if each.seconds is not None)
-    return Outcome(tried, median(samples or [0]), samples, OK, "", error=answer.error)
+    return Outcome(tested, median(samples or [0]), samples, OK, "", error=answer.error)
 
 
-def _find_damage(script: Script, program: int, here: Device) -> str:
+def _find_damage(script: Script, program: int, device: Device) -> str:
     """Return why a program's library is not the one that was built, or not one for the device; ""
     for a good one."""
     try:
         meta = read_meta(script, program)
-        if here.kind == "cuda":
-            check_images(script, program, meta, here)
+        if device.kind == "cuda":
+            check_images(script, program, meta, device)
         check_library(script.library(program), meta["files"][LIBRARY]["sha256"])
     except LoadError as problem:
         return str(problem)
     return ""
 
 
-def _measure(
+def _compare_programs(
     bench: DeviceBench,
-    wanted: CheckRequest,
+    request: CheckRequest,
     path: str,
     script: Script,
     cases: Sequence[tuple[str, Case]],
     programs: Sequence[int],
-    here: Device,
+    device: Device,
 ) -> Iterator[tuple[Case, Outcome]]:
     """Compare programs as `tune` does, and append the samples to the log; yield what came of each
     program in each case. Raises `InputError` for a log of another device, and `OSError`."""
@@ -309,27 +318,27 @@ def _measure(
         return
     sound = []
     for program in programs:
-        if damage := _find_damage(script, program, here):
-            outcome = Outcome(candidate(script, program), None, (), CORRUPT, damage)
+        if damage := _find_damage(script, program, device):
+            outcome = Outcome(make_candidate(script, program), None, (), CORRUPT, damage)
             yield from ((case, outcome) for _, case in cases)
         else:
             sound.append(program)
     names = [(name,) for name in script.schedules]
-    work = instance_work(script, sound, names, cases[0][1].judge)
-    work = replace(work, groups=linked_groups(work))
-    facts = bench.describe()
+    work = make_work(script, sound, names, cases[0][1].judge)
+    work = replace(work, groups=find_linked_groups(work))
+    facts = bench.describe_device()
     _check_same_device(path, facts)
-    waiting = device_lock(str(facts["id"]), _report_waiting)
+    waiting = lock_device(str(facts["id"]), _report_waiting)
     with waiting, closing(SampleLog(path)) as log:
-        log.note(run_note(work, facts, len(cases)))
-        decisions = campaign(
-            TuningSession(log, bench, wanted.budget),
+        log.append_line(format_run_note(work, facts, len(cases)))
+        decisions = decide_cases(
+            TuningSession(log, bench, request.budget),
             work,
             lambda numbers: (cases[number][1] for number in numbers),
             [case.sizes for _, case in cases],
             0,
             lambda decision: None,
-            condemned_before(lines(path)),
+            collect_logged_refusals(read_lines(path)),
         )
     yield from ((each.case, outcome) for each in decisions for outcome in each.outcomes)
 
@@ -341,7 +350,7 @@ def _report_waiting() -> None:
 def _check_same_device(path: str, facts: Mapping[str, object]) -> None:
     """Raise `InputError` for a log with measurements of another device: its answers would be taken
     for those of this one."""
-    for row in lines(path):
+    for row in read_lines(path):
         device = row.get("device")
         if isinstance(device, dict) and any(
             facts.get(name) != value for name, value in device.items()
@@ -352,17 +361,17 @@ def _check_same_device(path: str, facts: Mapping[str, object]) -> None:
             )
 
 
-def _checked_line(
-    wanted: CheckRequest,
+def _make_checked_line(
+    request: CheckRequest,
     script: Script,
     case: Case,
     outcome: Outcome,
     chooser: choose.Chooser,
-    here: Device,
+    device: Device,
 ) -> CheckedLine:
-    name = f"{_name_of(script)}/{outcome.program.index}"
+    name = f"{_name_script(script)}/{outcome.program.index}"
     return CheckedLine(
-        script=_name_of(script),
+        script=_name_script(script),
         target=script.target,
         program=outcome.program.index,
         hash=outcome.program.hash,
@@ -372,16 +381,16 @@ def _checked_line(
         compared=any(argument.want is not None for argument in case.arguments),
         error=outcome.error,
         seconds=outcome.seconds,
-        chosen=outcome.program.index == _chosen_program(chooser, case),
-        again="" if outcome.status == OK else _again(wanted, name, case, here),
+        chosen=outcome.program.index == _choose_program(chooser, case),
+        again="" if outcome.status == OK else _format_command(request, name, case, device),
     )
 
 
-def _again(wanted: CheckRequest, name: str, case: Case, here: Device) -> str:
+def _format_command(request: CheckRequest, name: str, case: Case, device: Device) -> str:
     sizes = ",".join(f"{key}={value}" for key, value in case.sizes.items())
-    device = "cpu" if here.kind == "cpu" else str(here.ordinal)
-    words = ["tilusbuild", "check", wanted.shown, name, "--device", device]
-    return shlex.join([*words, *(["--size", sizes] if sizes else [])])
+    device_option = "cpu" if device.kind == "cpu" else str(device.ordinal)
+    arguments = ["tilusbuild", "check", request.shown, name, "--device", device_option]
+    return shlex.join([*arguments, *(["--size", sizes] if sizes else [])])
 
 
 # For people and programs.
@@ -395,14 +404,14 @@ def parse_sizes(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def report(rows: Sequence[Row]) -> str:
+def format_report(rows: Sequence[ResultLine]) -> str:
     """Return the table of a check, and each failure with what shows it again."""
     served = [row for row in rows if isinstance(row, ServedLine)]
     calls = [row for row in rows if isinstance(row, CheckedLine)]
     lines = []
     for row in served:
-        which = f"{row.target} ({row.arch})" if row.target else "nothing serves it"
-        lines.append(f"{row.script}: {which} on {row.device}")
+        instance = f"{row.target} ({row.arch})" if row.target else "nothing serves it"
+        lines.append(f"{row.script}: {instance} on {row.device}")
         if row.target is None:
             lines += [f"  {each}" for each in row.why]
         elif not row.cases:
@@ -410,15 +419,17 @@ def report(rows: Sequence[Row]) -> str:
     groups: dict[tuple[str, str], list[CheckedLine]] = {}
     for call in calls:
         groups.setdefault((call.script, str(dict(call.sizes))), []).append(call)
-    best = [_least(each) for each in groups.values()]
-    chosen = [_least([call for call in each if call.chosen]) for each in groups.values()]
+    best = [_find_least_seconds(each) for each in groups.values()]
+    chosen = [
+        _find_least_seconds([call for call in each if call.chosen]) for each in groups.values()
+    ]
     unit, shown = times([*best, *chosen])
     cells = [
         (
             each[0].script,
             ", ".join(f"{name}={value}" for name, value in each[0].sizes.items()),
             len(each),
-            _outcomes(each),
+            _count_outcomes(each),
             shown[number],
             shown[number + len(groups)],
         )
@@ -437,31 +448,31 @@ def report(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _least(calls: Sequence[CheckedLine]) -> float | None:
+def _find_least_seconds(calls: Sequence[CheckedLine]) -> float | None:
     return min((call.seconds for call in calls if call.seconds is not None), default=None)
 
 
-def _outcomes(calls: Sequence[CheckedLine]) -> str:
+def _count_outcomes(calls: Sequence[CheckedLine]) -> str:
     counts = Counter(
         call.status if call.status != OK or call.compared else "ran, not compared" for call in calls
     )
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def write(wanted: CheckRequest, out: TextIO, *, as_json: bool) -> list[Row]:
+def write_results(request: CheckRequest, out: TextIO, *, as_json: bool) -> list[ResultLine]:
     """Check, and write each result as a line of JSON, or a report at the end."""
     rows = []
-    for row in check(wanted):
+    for row in check_package(request):
         rows.append(row)
         if as_json:
             out.write(json.dumps({"event": row.event, **asdict(row)}) + "\n")
             out.flush()
     if not as_json:
-        out.write(report(rows))
+        out.write(format_report(rows))
     return rows
 
 
-def counts(rows: Sequence[Row]) -> tuple[int, int]:
+def count_results(rows: Sequence[ResultLine]) -> tuple[int, int]:
     """Return how many calls were right, and how many were not; a script that nothing serves counts
     as one of these."""
     calls = [row.status == OK for row in rows if isinstance(row, CheckedLine)]
@@ -469,7 +480,7 @@ def counts(rows: Sequence[Row]) -> tuple[int, int]:
     return sum(calls), calls.count(False) + unserved
 
 
-def junit(rows: Sequence[Row]) -> bytes:
+def format_junit(rows: Sequence[ResultLine]) -> bytes:
     """Return the results as JUnit's XML: a suite for each script, a case for each call."""
     from xml.etree import ElementTree as Xml
 
@@ -491,11 +502,11 @@ def junit(rows: Sequence[Row]) -> bytes:
                 failure.text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
         suite.set("tests", str(len(suite)))
         suite.set("failures", str(len(suite.findall("testcase/failure"))))
-    made: bytes = Xml.tostring(top, encoding="utf-8", xml_declaration=True)
-    return made + b"\n"
+    document: bytes = Xml.tostring(top, encoding="utf-8", xml_declaration=True)
+    return document + b"\n"
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Return the exit status: 1 when a program is wrong or nothing serves a script, 2 for a mistake
     on the command line."""
     parser = argparse.ArgumentParser(
@@ -508,13 +519,13 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--size", metavar="NAME=N[,NAME=N…]", dest="sizes", type=parse_sizes)
     parser.add_argument("--time-limit", type=float, default=30.0, metavar="S", dest="limit")
     parser.add_argument("--measure", metavar="LOG", dest="log")
-    parser.add_argument("--budget", metavar="90s|500", type=Budget.parse, default=Budget())
+    parser.add_argument("--budget", metavar="90s|500", type=Budget.parse_budget, default=Budget())
     parser.add_argument("--json", action="store_true")
     try:
-        given = vars(parser.parse_args(words))
-        as_json = given.pop("json")
-        wanted = CheckRequest(shown=given["root"], **given)
-        _, bad = counts(write(wanted, sys.stdout, as_json=as_json))
+        options = vars(parser.parse_args(argv))
+        as_json = options.pop("json")
+        request = CheckRequest(shown=options["root"], **options)
+        _, bad = count_results(write_results(request, sys.stdout, as_json=as_json))
     except KeyboardInterrupt:
         return 130
     except TilusbuildError as error:

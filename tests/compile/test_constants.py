@@ -9,7 +9,7 @@ from support.recipes import make_recipe
 from tilusbuild.compile.arguments import constants_problem, known_bytes, variable_symbol
 from tilusbuild.compile.pipelines.nvrtc import assembler_flags
 from tilusbuild.signature import Argument, parse_argument
-from tilusbuild.tune.inputs import numpy_type
+from tilusbuild.tune.inputs import get_numpy_type
 
 KERNEL = 'extern "C" __global__ void saxpy(float *x) {\n  __constant__;\n}\n'
 
@@ -53,7 +53,7 @@ def test_bytes_are_those_of_an_array_of_the_shape() -> None:
         argument = parse_argument(
             Argument("f", f"{dtype}*[{', '.join(map(str, shape))}]", constant="f")
         )
-        assert known_bytes(argument) == np.zeros(shape, numpy_type(dtype)).nbytes
+        assert known_bytes(argument) == np.zeros(shape, get_numpy_type(dtype)).nbytes
     assert (
         known_bytes(parse_argument(Argument("p", "struct P { u8 a; f64 b }", constant="p"))) == 16
     )

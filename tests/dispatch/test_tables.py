@@ -24,7 +24,7 @@ from tilusbuild.runtime.semantics import NoValueError, function_of
 from tilusbuild.runtime.tables import TableEntry, read_dispatch
 from tilusbuild.tune.bench.race import Decision, Outcome
 from tilusbuild.tune.bench.work import Candidate, Case
-from tilusbuild.tune.tune import Publisher
+from tilusbuild.tune.tune import TuningPublisher
 
 HERE = {"script": "*", "device": "here", "arch": "cpu"}
 THERE = {"script": "*", "device": "there", "arch": "sm_90"}
@@ -213,9 +213,9 @@ def publish(copied: Marks) -> Callable[..., Any]:
 
     def make(*decisions: Decision) -> Any:
         script = copied.script("mark")
-        publisher = Publisher(script, cpu().fingerprint(script.hash))
+        publisher = TuningPublisher(script, cpu().fingerprint(script.hash))
         for each in decisions:
-            publisher.add(each.case.sizes, each)
+            publisher.add_decision(each.case.sizes, each)
         return script
 
     return make

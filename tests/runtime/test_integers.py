@@ -21,8 +21,8 @@ from support.processes import run_to_end
 from support.project import Project, head
 from tilusbuild.errors import InputError
 from tilusbuild.runtime.dtypes import DTYPES, DataType
-from tilusbuild.tune.bench.devices import c_type
-from tilusbuild.tune.inputs import numpy_type
+from tilusbuild.tune.bench.devices import find_c_type
+from tilusbuild.tune.inputs import get_numpy_type
 
 INTEGERS = [dtype for dtype in DTYPES.values() if dtype.kind in ("int", "uint")]
 INT64_MAX = 2**63 - 1
@@ -149,9 +149,9 @@ class TestEachType:
     def test_is_numpy_s(self, dtype: DataType) -> None:
         if dtype.lanes != 1:
             with pytest.raises(InputError, match=f"no NumPy arrays of {dtype.name}"):
-                numpy_type(dtype.name)
+                get_numpy_type(dtype.name)
             return
-        known = numpy_type(dtype.name)
+        known = get_numpy_type(dtype.name)
         assert (known.name, known.itemsize) == (dtype.numpy, dtype.bytes)
         if dtype.kind in KINDS:
             assert (known.kind, dtype.code) == KINDS[dtype.kind]
@@ -159,16 +159,16 @@ class TestEachType:
     def test_is_struct_s(self, dtype: DataType) -> None:
         if dtype.struct:
             assert struct.calcsize(f"<{dtype.struct}") == dtype.bytes
-            assert np.dtype(dtype.struct) == numpy_type(dtype.name)
+            assert np.dtype(dtype.struct) == get_numpy_type(dtype.name)
 
     def test_is_passed_to_c_at_its_size(self, dtype: DataType) -> None:
         if dtype.c != "void":
-            assert ctypes.sizeof(c_type(dtype.name, is_tensor=False)) == dtype.bytes
+            assert ctypes.sizeof(find_c_type(dtype.name, is_tensor=False)) == dtype.bytes
 
     def test_has_the_limits_that_numpy_knows(self, dtype: DataType) -> None:
         limits = dtype.limits
         if dtype.kind in ("int", "uint"):
-            known = np.iinfo(numpy_type(dtype.name))
+            known = np.iinfo(get_numpy_type(dtype.name))
             assert limits == (known.min, known.max)
         else:
             assert limits is None

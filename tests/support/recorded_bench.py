@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
+from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
 Seconds = Callable[[Candidate], "float | str"]
 """The true time of a program, or the status that it ends with."""
@@ -29,14 +29,14 @@ class Recorded:
     lives: int | None = None
     asked: list[tuple[str, int, str, int]] = field(default_factory=list)
 
-    def check(self, case: Case, program: Candidate, number: int) -> Answer:
+    def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
         self._live(case, program, "check", number)
         true = self.seconds(program)
         if isinstance(true, str) and not (true == "flaky" and number == 0):
             return Answer("incorrect" if true == "flaky" else true, 0.01, why="as recorded")
         return Answer("ok", 0.01)
 
-    def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
+    def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         self._live(case, program, "sample", number)
         true = self.seconds(program)
         if isinstance(true, str):
@@ -51,7 +51,7 @@ class Recorded:
         self.asked.append((case.digest, program.index, what, number))
 
 
-def make_work(**parameters: Sequence[Scalar]) -> Work:
+def make_work(**parameters: Sequence[CallScalar]) -> Work:
     """Every combination of the parameters' values, the first slowest."""
     names = list(parameters)
     programs = tuple(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.project import Project, head
-from tilusbuild.tune.bench.elements import noise
+from tilusbuild.tune.bench.elements import make_noise
 from tilusbuild.tune.bench.work import Case, CaseArgument, write_case
 
 MANIFEST = (
@@ -178,7 +178,7 @@ def scale_case(tmp_path: Path) -> tuple[Case, str]:
     """The case of y = 2 * x for five elements, and its directory."""
     directory = tmp_path / "case"
     directory.mkdir()
-    x = struct.unpack("<5f", noise("f32", 5, "x"))
+    x = struct.unpack("<5f", make_noise("f32", 5, "x"))
     (directory / "y.want").write_bytes(struct.pack("<5f", *(2 * each for each in x)))
     arguments = (
         CaseArgument("a", "f32", None, value=2.0),

@@ -11,7 +11,7 @@ import pytest
 
 from tilusbuild.process.base import CancelledError
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.tune.bench.bench import Answer, DeviceBench, WorkerUnusableError, device_lock
+from tilusbuild.tune.bench.bench import Answer, DeviceBench, WorkerUnusableError, lock_device
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 
 Libraries = Callable[..., str]
@@ -67,14 +67,16 @@ def test_whatever_a_program_does_is_a_result(
     why: str,
 ) -> None:
     case, _ = scale_case
-    answer = bench.check(case, program(libraries(**doing)), 0)
+    answer = bench.check_program(case, program(libraries(**doing)), 0)
     assert (answer.status, answer.why) == (status, why)
-    assert bench.check(case, program(libraries()), 0).status == "ok", "the next one is not harmed"
+    assert bench.check_program(case, program(libraries()), 0).status == "ok", (
+        "the next one is not harmed"
+    )
 
 
 def test_a_library_that_is_none(bench, scale_case, tmp_path) -> None:
     (tmp_path / "lib.so").write_text("no library")
-    answer = bench.check(scale_case[0], program(str(tmp_path / "lib.so")), 0)
+    answer = bench.check_program(scale_case[0], program(str(tmp_path / "lib.so")), 0)
     assert answer.status == "launch error"
     assert answer.why.startswith("the library cannot be opened")
 
@@ -84,8 +86,8 @@ def test_a_crash_that_another_program_caused_is_not_believed(bench, scale_case, 
     case, _ = scale_case
     first = program(libraries(after='setenv("LEFT","1",1)'))
     second = program(libraries(before='if (getenv("LEFT")) abort()'))
-    assert bench.check(case, first, 0).status == "ok"
-    assert bench.check(case, second, 0).status == "ok"
+    assert bench.check_program(case, first, 0).status == "ok"
+    assert bench.check_program(case, second, 0).status == "ok"
 
 
 def test_a_refused_call_does_not_end_the_worker(bench, scale_case, libraries) -> None:
@@ -93,9 +95,9 @@ def test_a_refused_call_does_not_end_the_worker(bench, scale_case, libraries) ->
     case, _ = scale_case
     marks = program(libraries(after='setenv("LEFT","1",1)'))
     refuses = program(libraries(before='if (getenv("LEFT")) { text="no"; return -1; }'))
-    assert bench.check(case, marks, 0).status == "ok"
+    assert bench.check_program(case, marks, 0).status == "ok"
     for number in range(2):
-        assert bench.check(case, refuses, number).status == "launch error"
+        assert bench.check_program(case, refuses, number).status == "launch error"
 
 
 def test_a_hang_while_timing_ends_by_what_was_expected(runner, scale_case, libraries) -> None:
@@ -103,8 +105,8 @@ def test_a_hang_while_timing_ends_by_what_was_expected(runner, scale_case, libra
     slow = program(libraries(before="static int calls; if (calls++) for(;;)pause()"))
     bench = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=1000.0, grace=1.0)
     with closing(bench):
-        assert bench.check(case, slow, 0).status == "ok"
-        answer = bench.sample(case, slow, 0, 1e-6)
+        assert bench.check_program(case, slow, 0).status == "ok"
+        answer = bench.time_program(case, slow, 0, 1e-6)
     assert answer == Answer("timeout", answer.cost, why="no answer in 1 s")
 
 
@@ -112,7 +114,7 @@ def test_a_missing_file_is_no_program_s_fault(bench, scale_case, libraries) -> N
     case, directory = scale_case
     os.unlink(os.path.join(directory, "y.want"))
     with pytest.raises(WorkerUnusableError, match=r"y\.want"):
-        bench.check(case, program(libraries()), 0)
+        bench.check_program(case, program(libraries()), 0)
 
 
 def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(
@@ -123,16 +125,16 @@ def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(
 ) -> None:
     case, directory = scale_case
     os.truncate(os.path.join(directory, "y.want"), 1 << 29)  # longer to read than there is time
-    monkeypatch.setattr("tilusbuild.tune.bench.bench._SETUP", 0.001)
+    monkeypatch.setattr("tilusbuild.tune.bench.bench._SETUP_SECONDS", 0.001)
     with pytest.raises(WorkerUnusableError, match="not ready"):
-        bench.check(case, program(libraries()), 0)
+        bench.check_program(case, program(libraries()), 0)
 
 
 def test_closing_the_runner_ends_the_worker(runner, bench, scale_case, libraries) -> None:
-    assert bench.check(scale_case[0], program(libraries()), 0).status == "ok"
+    assert bench.check_program(scale_case[0], program(libraries()), 0).status == "ok"
     runner.close()
     with pytest.raises(CancelledError):
-        bench.check(scale_case[0], program(libraries()), 1)
+        bench.check_program(scale_case[0], program(libraries()), 1)
 
 
 def test_warm_up_calls_go_before_each_sample(runner, scale_case, libraries, tmp_path) -> None:
@@ -145,7 +147,7 @@ def test_warm_up_calls_go_before_each_sample(runner, scale_case, libraries, tmp_
     for warmup in (0, 5):
         bench = DeviceBench(runner, "cpu", 0, {cold.digest: directory}, limit=20.0, warmup=warmup)
         before = count.stat().st_size
-        assert bench.sample(cold, program(library), 0, 0.0).status == "ok"
+        assert bench.time_program(cold, program(library), 0, 0.0).status == "ok"
         calls.append(count.stat().st_size - before)
         bench.close()
     assert calls[1] - calls[0] == 5
@@ -155,18 +157,18 @@ def test_the_lock_of_a_device_is_never_made_through_a_link(tmp_path, monkeypatch
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     path, elsewhere = tmp_path / "tilusbuild-tune-cpu.lock", tmp_path / "elsewhere"
     path.symlink_to(elsewhere)
-    with pytest.raises(OSError, match="is a link"), device_lock("cpu", lambda: None):
+    with pytest.raises(OSError, match="is a link"), lock_device("cpu", lambda: None):
         pass
     assert not elsewhere.exists()
     path.unlink()
     elsewhere.write_text("of a person")
     elsewhere.chmod(0o600)
     os.link(elsewhere, path)
-    with pytest.raises(OSError, match="not a lock of tilusbuild"), device_lock("cpu", lambda: None):
+    with pytest.raises(OSError, match="not a lock of tilusbuild"), lock_device("cpu", lambda: None):
         pass
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o600
     path.unlink()
-    with device_lock("cpu", lambda: None):
+    with lock_device("cpu", lambda: None):
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
 
 
@@ -182,8 +184,8 @@ def test_a_worker_that_cannot_be_asked_is_not_waited_for(
         raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
 
     good = program(libraries())
-    assert bench.check(scale_case[0], good, 0).status == "ok"
+    assert bench.check_program(scale_case[0], good, 0).status == "ok"
     with monkeypatch.context() as patch:
         patch.setattr(socket.socket, "sendall", sendall)
         with pytest.raises(WorkerUnusableError, match="No buffer space"):
-            bench.sample(scale_case[0], good, 0, 0.0)
+            bench.time_program(scale_case[0], good, 0, 0.0)

@@ -20,7 +20,7 @@ from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.devices import SPIN
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 from tilusbuild.tune.prepare import OutputCheck
-from tilusbuild.tune.run import call
+from tilusbuild.tune.run import call_program
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
@@ -71,7 +71,7 @@ def journal(tmp_path: Path, what: str) -> list[int]:
 
 
 def test_the_device_says_what_it_is(gpu: Callable[..., DeviceBench]) -> None:
-    said = gpu().describe()
+    said = gpu().describe_device()
     assert said["name"] == "Fake GPU"
     assert (said["kind"], said["arch"], said["driver"]) == ("cuda", "sm_90", 13000)
     assert said["id"] == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -79,26 +79,26 @@ def test_the_device_says_what_it_is(gpu: Callable[..., DeviceBench]) -> None:
 
 def test_results_are_checked_in_the_device_s_memory(gpu, scale_case, kernel) -> None:
     bench, case = gpu(), scale_case[0]
-    assert bench.check(case, kernel(1000), 0).status == "ok"
-    wrong = bench.check(case, kernel(1000, after="y[2]=0"), 0)
+    assert bench.check_program(case, kernel(1000), 0).status == "ok"
+    wrong = bench.check_program(case, kernel(1000, after="y[2]=0"), 0)
     assert (wrong.status, wrong.why) == (
         "incorrect",
         "y[2] is 0, expected -1.9529; 1 of 5 elements are wrong",
     )
-    beside = bench.check(case, kernel(1000, after="y[5]=0"), 0)
+    beside = bench.check_program(case, kernel(1000, after="y[5]=0"), 0)
     assert (beside.status, beside.why) == ("incorrect", "it wrote after the tensor y")
 
 
 def test_the_time_is_the_kernel_s_alone(gpu, scale_case, kernel) -> None:
     """The host needs 2 us to queue something, the kernel 0.7 us to run."""
-    answer = gpu().sample(scale_case[0], kernel(700), 0, 0.0)
+    answer = gpu().time_program(scale_case[0], kernel(700), 0, 0.0)
     assert answer.seconds == pytest.approx(0.7e-6, rel=0.01)
     assert answer.note == ""
 
 
 def test_a_delay_that_is_too_short_is_doubled(gpu, scale_case, kernel, tmp_path) -> None:
     bench = gpu(FAKE_GPU_HOST_NS="5000000")
-    answer = bench.sample(scale_case[0], kernel(1_000_000), 0, 0.0)
+    answer = bench.time_program(scale_case[0], kernel(1_000_000), 0, 0.0)
     spins = journal(tmp_path, "spin")
     assert len(spins) > 1
     assert all(later == 2 * earlier for earlier, later in itertools.pairwise(spins))
@@ -106,7 +106,7 @@ def test_a_delay_that_is_too_short_is_doubled(gpu, scale_case, kernel, tmp_path)
 
 
 def test_latency_that_cannot_be_hidden_is_said(gpu, scale_case, kernel) -> None:
-    answer = gpu(FAKE_GPU_PTX="1").sample(scale_case[0], kernel(700), 0, 0.0)
+    answer = gpu(FAKE_GPU_PTX="1").time_program(scale_case[0], kernel(700), 0, 0.0)
     assert answer.note == "launch latency shows"
 
 
@@ -120,7 +120,7 @@ def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
     cold = write_case(directory, {"n": 5}, warm.arguments, cold=True)
     bench = gpu()
     bench._directories[cold.digest] = directory
-    answer = bench.sample(cold, kernel(100_000), 0, 0.0)
+    answer = bench.time_program(cold, kernel(100_000), 0, 0.0)
     assert answer.seconds == pytest.approx(100e-6, rel=0.01), "the fill is not in it"
     fills = journal(tmp_path, "fill")
     assert fills == [100 << 20] * len(fills)
@@ -130,10 +130,10 @@ def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
 def test_a_fault_is_a_launch_error_of_its_program_only(gpu, scale_case, kernel) -> None:
     bench, case = gpu(), scale_case[0]
     bad = kernel(1000, after="extern void fake_fault(void); fake_fault()")
-    answer = bench.check(case, bad, 0)
+    answer = bench.check_program(case, bad, 0)
     assert answer.status == "launch error"
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in answer.why
-    assert bench.check(case, kernel(1000), 0).status == "ok"
+    assert bench.check_program(case, kernel(1000), 0).status == "ok"
 
 
 def test_run_calls_checks_and_times_on_the_device(gpu, kernel, tmp_path) -> None:
@@ -152,7 +152,9 @@ def test_run_calls_checks_and_times_on_the_device(gpu, kernel, tmp_path) -> None
         def ran(name: str, program: Candidate) -> CallLine:
             directory = str(tmp_path / name)
             size = {"n": 100}
-            return call(runner, "cuda", directory, declared, program, check, size, 0, cold=False)
+            return call_program(
+                runner, "cuda", directory, declared, program, check, size, 0, cold=False
+            )
 
         right = ran("right", kernel(700))
         assert (right.max_error, right.mismatch, right.bytes) == (0.0, None, 800)
@@ -167,7 +169,7 @@ def test_run_calls_checks_and_times_on_the_device(gpu, kernel, tmp_path) -> None
 )
 def test_a_driver_without_a_device(gpu, setting, text) -> None:
     with pytest.raises(WorkerUnusableError, match=text):
-        gpu(**{setting: "0" if setting == "FAKE_GPU_COUNT" else "100"}).describe()
+        gpu(**{setting: "0" if setting == "FAKE_GPU_COUNT" else "100"}).describe_device()
 
 
 @pytest.mark.nvcc

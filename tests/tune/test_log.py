@@ -10,25 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.session import Key, SampleLog, read_case_note, read_run
+from tilusbuild.tune.bench.session import QuestionKey, SampleLog, parse_case_note, parse_run_note
 
-FIRST: Key = ("case", "program", "sample", 0)
-SECOND: Key = ("case", "program", "sample", 1)
+FIRST: QuestionKey = ("case", "program", "sample", 0)
+SECOND: QuestionKey = ("case", "program", "sample", 1)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A log of two answers."""
     log = SampleLog(str(tmp_path / "folder" / "log.jsonl"))
-    log.note({"what": "run", "device": "é"})
-    log.add(FIRST, Answer("ok", 0.5, 1e-5))
-    log.add(SECOND, Answer("crash", 0.25, why="killed by SIGSEGV"))
+    log.append_line({"what": "run", "device": "é"})
+    log.append_answer(FIRST, Answer("ok", 0.5, 1e-5))
+    log.append_answer(SECOND, Answer("crash", 0.25, why="killed by SIGSEGV"))
     log.close()
     return tmp_path / "folder" / "log.jsonl"
 
 
 def test_answers_are_read_as_they_were_written(path: Path) -> None:
-    assert SampleLog(str(path)).known == {
+    assert SampleLog(str(path)).answers == {
         FIRST: Answer("ok", 0.5, 1e-5),
         SECOND: Answer("crash", 0.25, why="killed by SIGSEGV"),
     }
@@ -39,7 +39,7 @@ def test_cut_anywhere_it_loses_the_last_line_only(path: Path) -> None:
     last = whole.rstrip(b"\n").rindex(b"\n") + 1
     for size in range(last, len(whole) - 1):
         path.write_bytes(whole[:size])
-        assert list(SampleLog(str(path)).known) == [FIRST]
+        assert list(SampleLog(str(path)).answers) == [FIRST]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_cut_anywhere_it_loses_the_last_line_only(path: Path) -> None:
 def test_an_impossible_answer_is_ignored(path: Path, change: dict[str, object]) -> None:
     run, first, second = (json.loads(line) for line in path.read_text().splitlines())
     path.write_text("".join(json.dumps(line) + "\n" for line in (run, {**first, **change}, second)))
-    assert list(SampleLog(str(path)).known) == [SECOND]
+    assert list(SampleLog(str(path)).answers) == [SECOND]
 
 
 DEVICE = {"kind": "cpu", "name": "a", "arch": "cpu", "id": "cpu", "driver": 0}
@@ -70,15 +70,15 @@ CASE = {"case": "digest", "sizes": {"n": 4, "a": 0.5}, "integers": {"n": 4}}
 
 
 def test_what_a_log_says_of_a_tuning() -> None:
-    run = read_run(RUN)
+    run = parse_run_note(RUN)
     assert (run.programs, run.cases) == ((0, 2), 2)
-    assert read_case_note(CASE).integers == {"n": 4}
+    assert parse_case_note(CASE).integers == {"n": 4}
 
 
 @given(data=st.data())
 def test_whatever_else_it_says_is_refused(data: st.DataObject) -> None:
     odd = st.sampled_from([None, "x", 1.5, [], [[1]], {}, {"n": None}, [None]])
-    for whole, read in ((RUN, read_run), (CASE, read_case_note)):
+    for whole, read in ((RUN, parse_run_note), (CASE, parse_case_note)):
         line = {**whole, data.draw(st.sampled_from(sorted(whole))): data.draw(odd)}
         with suppress(ValueError):
             assert read(line) is not None
@@ -91,19 +91,19 @@ def test_whatever_else_it_says_is_refused(data: st.DataObject) -> None:
 def test_after_a_cut_the_next_line_is_whole(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     log = SampleLog(str(path))
-    log.add(SECOND, Answer("ok", 1.0, 2e-5))
+    log.append_answer(SECOND, Answer("ok", 1.0, 2e-5))
     log.close()
-    assert SampleLog(str(path)).known[SECOND] == Answer("ok", 1.0, 2e-5)
+    assert SampleLog(str(path)).answers[SECOND] == Answer("ok", 1.0, 2e-5)
 
 
 def test_of_two_answers_the_first_counts(path: Path) -> None:
     line = json.loads(path.read_text().splitlines()[1])
     with path.open("a") as file:
         file.write(json.dumps({**line, "seconds": 99.0}) + "\n")
-    assert SampleLog(str(path)).known[FIRST].seconds == 1e-5
+    assert SampleLog(str(path)).answers[FIRST].seconds == 1e-5
 
 
 @pytest.mark.parametrize("line", ["[]", "null", '{"case": 1}', '{"case"', "\x00", '{"what": "x"}'])
 def test_strange_lines_count_for_nothing(path: Path, line: str) -> None:
     path.write_text(line + "\n" + path.read_text())
-    assert list(SampleLog(str(path)).known) == [FIRST, SECOND]
+    assert list(SampleLog(str(path)).answers) == [FIRST, SECOND]

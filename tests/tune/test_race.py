@@ -9,11 +9,11 @@ import pytest
 from support.recorded_bench import Killed, Recorded, make_case, make_work
 from tilusbuild.tune.bench.race import (
     Decision,
-    campaign,
-    condemned_before,
-    look_around,
-    nearest,
-    places_of,
+    collect_logged_refusals,
+    decide_cases,
+    index_programs,
+    iterate_neighbors,
+    search_programs,
 )
 from tilusbuild.tune.bench.session import (
     ROUNDS,
@@ -22,7 +22,7 @@ from tilusbuild.tune.bench.session import (
     Quota,
     SampleLog,
     TuningSession,
-    lines,
+    read_lines,
 )
 
 
@@ -38,9 +38,9 @@ def tuned(
     try:
         session = TuningSession(kept, bench, budget or Budget(), rounds=rounds)
         listed = lambda numbers: (cases[n] for n in numbers)  # noqa: E731
-        known = condemned_before(lines(str(log)))
+        known = collect_logged_refusals(read_lines(str(log)))
         sizes = [case.sizes for case in cases]
-        return campaign(session, work, listed, sizes, 0, lambda _: None, known)
+        return decide_cases(session, work, listed, sizes, 0, lambda _: None, known)
     finally:
         kept.close()
 
@@ -191,12 +191,12 @@ class TestBudget:
         ],
     )
     def test_is_written_as_time_or_runs(self, text: str, budget: Budget) -> None:
-        assert Budget.parse(text) == budget
+        assert Budget.parse_budget(text) == budget
 
     @pytest.mark.parametrize("text", ["", "s", "-5", "1.5", "ten", "5 s 5", "1e9s", "٣", "٣s"])
     def test_is_nothing_else(self, text: str) -> None:
         with pytest.raises(ValueError, match="is not a budget"):
-            Budget.parse(text)
+            Budget.parse_budget(text)
 
 
 # Which programs are looked at when the budget does not suffice for all.
@@ -210,7 +210,7 @@ def looked(work: Any, seconds: Any, runs: int | None) -> dict[int, float | None]
         found[program.index] = seconds(program)
         return found[program.index]
 
-    look_around(work, Quota(Budget(runs=runs), spent, 1), look, seed=1)
+    search_programs(work, Quota(Budget(runs=runs), spent, 1), look, seed=1)
     return found
 
 
@@ -249,5 +249,5 @@ def test_neighbours_differ_in_one_parameter_and_the_nearest_come_first() -> None
     work = make_work(x=(1, 2, 4, 8), kind=("a", "b", "c"))
     named = {p.index: tuple(p.schedule.values()) for p in work.programs}
     (start,) = (index for index, values in named.items() if values == (4, "b"))
-    near = [named[index] for index in nearest(places_of(work), start)]
+    near = [named[index] for index in iterate_neighbors(index_programs(work), start)]
     assert near == [(2, "b"), (4, "a"), (4, "c"), (8, "b"), (1, "b")]

@@ -36,7 +36,7 @@ GEMM = declared(
 
 
 def test_inputs_have_the_declared_shapes_and_types() -> None:
-    made = inputs.generate(GEMM, {"m": 3, "n": 5, "k": 7})
+    made = inputs.generate_inputs(GEMM, {"m": 3, "n": 5, "k": 7})
     assert list(made) == ["a", "b", "c", "alpha"]
     assert (made["a"].shape, made["a"].dtype) == ((3, 7), np.float16)  # type: ignore[union-attr]
     assert made["c"].shape == (3, 5)  # type: ignore[union-attr]
@@ -45,7 +45,7 @@ def test_inputs_have_the_declared_shapes_and_types() -> None:
 
 def test_a_missing_size_is_named() -> None:
     with pytest.raises(InputError, match='no size for dimension "k"'):
-        inputs.generate(GEMM, {"m": 3, "n": 5})
+        inputs.generate_inputs(GEMM, {"m": 3, "n": 5})
 
 
 def test_a_size_outside_its_range_is_refused() -> None:
@@ -56,7 +56,7 @@ def test_a_size_outside_its_range_is_refused() -> None:
         ]
     )
     with pytest.raises(InputError, match=r"n=9 is outside its range 1\.\.8"):
-        inputs.generate(ranged, {"n": 9})
+        inputs.generate_inputs(ranged, {"n": 9})
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8e4m3", "f8e5m2"])
@@ -65,7 +65,7 @@ def test_nan_stays_nan(dtype: str, sign: float) -> None:
     quiet = np.array([np.copysign(np.nan, sign)], np.float32)
     all_ones = np.array([0x7FFFFFFF], np.uint32).view(np.float32)  # rounding up would carry
     for nan in (quiet, all_ones):
-        assert np.isnan(inputs.widen(inputs.narrow(nan, dtype))).all()
+        assert np.isnan(inputs.widen_floats(inputs.narrow_floats(nan, dtype))).all()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_nan_stays_nan(dtype: str, sign: float) -> None:
 )
 def test_what_is_too_large(dtype: str, value: float, expected: float) -> None:
     both = np.array([value, -value], np.float32)
-    narrow = inputs.widen(inputs.narrow(both, dtype)).astype(np.float64)
+    narrow = inputs.widen_floats(inputs.narrow_floats(both, dtype)).astype(np.float64)
     assert narrow.tolist() == [expected, -expected]
 
 
@@ -93,7 +93,7 @@ def test_a_reference_is_called_by_name_or_in_order(tmp_path: Path) -> None:
         "def by_name(alpha, a, b):\n    return alpha * (a @ b)\n"
         "def in_order(*arguments):\n    return arguments[3] * (arguments[0] @ arguments[1])\n"
     )
-    made = inputs.generate(GEMM, {"m": 2, "n": 2, "k": 2})
+    made = inputs.generate_inputs(GEMM, {"m": 2, "n": 2, "k": 2})
     results = [
         prepare.call_reference(prepare.load_reference(str(tmp_path), f"ref.py:{name}"), GEMM, made)[
             "c"
@@ -121,7 +121,7 @@ def test_a_reference_that_is_not_there(tmp_path: Path, text: str, message: str) 
 def test_a_reference_that_fails_is_shown_at_its_line(tmp_path: Path) -> None:
     (tmp_path / "ref.py").write_text("def gemm(a):\n    return a @ None\n")
     function = prepare.load_reference(str(tmp_path), "ref.py:gemm")
-    made = inputs.generate(GEMM, {"m": 2, "n": 2, "k": 2})
+    made = inputs.generate_inputs(GEMM, {"m": 2, "n": 2, "k": 2})
     with pytest.raises(InputError) as caught:
         prepare.call_reference(function, GEMM, made)
     place = caught.value.diagnostics[0].place
@@ -144,7 +144,7 @@ def test_a_reference_of_another_form_is_shown_where_it_is_defined(
 ) -> None:
     (tmp_path / "ref.py").write_text(f"import math\n\n\ndef {definition}\n")
     function = prepare.load_reference(str(tmp_path), "ref.py:gemm")
-    made = inputs.generate(GEMM, {"m": 2, "n": 2, "k": 2})
+    made = inputs.generate_inputs(GEMM, {"m": 2, "n": 2, "k": 2})
     with pytest.raises(InputError) as caught:
         prepare.call_reference(function, GEMM, made)
     error = caught.value
@@ -170,7 +170,10 @@ def test_numpy_and_plain_python_agree(dtype: str, data: st.DataObject, rtol: flo
     if dtype not in FLOATS:
         rtol = 0.0
     arguments = (got, dtype, want, dtype, rtol, 0.0)
-    one, other = elements._plain(*arguments), elements._with_numpy(np, *arguments)
+    one, other = (
+        elements._compare_without_numpy(*arguments),
+        elements._compare_with_numpy(np, *arguments),
+    )
     assert repr(one) == repr(other)
 
 
@@ -180,15 +183,15 @@ def test_values_are_those_of_the_inputs(dtype: str) -> None:
     bits = codes.astype(
         {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[DTYPES[dtype].bytes]
     )
-    typed = bits.view(inputs.numpy_type(dtype))
-    expected = np.asarray(inputs.widen(typed), np.float64)
-    found = np.array(list(elements.values(bits.tobytes(), dtype)), np.float64)
+    typed = bits.view(inputs.get_numpy_type(dtype))
+    expected = np.asarray(inputs.widen_floats(typed), np.float64)
+    found = np.array(list(elements.decode_elements(bits.tobytes(), dtype)), np.float64)
     np.testing.assert_array_equal(found, expected)
 
 
 def test_the_worst_element_is_named() -> None:
     got, want = struct.pack("<6f", *range(6)), struct.pack("<6f", 0, 1, 2, 3, 9, 6)
-    error, mismatch = elements.compare("y", (2, 3), got, "f32", want, "f32", 1e-6, 0.0)
+    error, mismatch = elements.compare_outputs("y", (2, 3), got, "f32", want, "f32", 1e-6, 0.0)
     assert error == 5.0
     assert str(mismatch) == "y[1, 1] is 4, expected 9; 2 of 6 elements are wrong"
 
@@ -207,14 +210,14 @@ def test_the_worst_element_is_named() -> None:
 )
 def test_what_is_not_finite_must_be_the_same(got: float, want: float, right: bool) -> None:
     one, other = struct.pack("<f", got), struct.pack("<f", want)
-    error, mismatch = elements.compare("y", (1,), one, "f32", other, "f32", 0.5, 0.5)
+    error, mismatch = elements.compare_outputs("y", (1,), one, "f32", other, "f32", 0.5, 0.5)
     assert (mismatch is None) == right
     assert error == (0.0 if right else math.inf)
 
 
 def test_integers_are_compared_as_whole_numbers() -> None:
     got, want = struct.pack("<q", 2**62 + 1), struct.pack("<q", 2**62)
-    _, mismatch = elements.compare("y", (1,), got, "i64", want, "i64", 0.5, 0.5)
+    _, mismatch = elements.compare_outputs("y", (1,), got, "i64", want, "i64", 0.5, 0.5)
     assert mismatch is not None
 
 
@@ -224,7 +227,7 @@ def test_a_reference_has_the_shape_of_its_output(want: Any) -> None:
     output = declared(y=("f32*[n]", "out"), n="i64").arguments[0]
     check = OutputCheck(declared, None, None)
     with pytest.raises(InputError, match="for y, which has") as caught:
-        prepare.expected(output, (3, 4), want, check)
+        prepare.to_expected_output(output, (3, 4), want, check)
     assert caught.value.path is not None
     assert caught.value.path.endswith("test_trial.py")
-    assert prepare.expected(output, (1,), np.float32(2), check).tolist() == [2]
+    assert prepare.to_expected_output(output, (1,), np.float32(2), check).tolist() == [2]

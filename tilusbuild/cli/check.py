@@ -65,10 +65,10 @@ def run(arguments: CheckArgs) -> int:
             arguments.measure,
             options.parse_budget(arguments.budget),
         )
-        rows = check.write(request, sys.stdout, as_json=arguments.json)
+        rows = check.write_results(request, sys.stdout, as_json=arguments.json)
     if arguments.junit is not None:
-        options.write_file(arguments.junit, check.junit(rows))
-    good, bad = check.counts(rows)
+        options.write_file(arguments.junit, check.format_junit(rows))
+    good, bad = check.count_results(rows)
     if arguments.json:
         emit_line(CountsLine({"right": good, "wrong": bad}))
     return 1 if bad else 0

@@ -134,7 +134,7 @@ def parse_budget(text: str | None) -> Budget:
     from tilusbuild.tune.bench.session import Budget
 
     try:
-        return Budget.parse(text) if text else Budget()
+        return Budget.parse_budget(text) if text else Budget()
     except ValueError as error:
         raise input_error(f"--budget {error}") from None
 

@@ -103,9 +103,9 @@ def _make_tests(
     project: Project, directory: str, large: bool, planned: Sequence[PlannedInstance]
 ) -> Mapping[str, str]:
     """Make the files of the tests in a directory. Raises `InputError`."""
-    from tilusbuild.tune.prepare import make_tests
+    from tilusbuild.tune.prepare import write_package_tests
 
-    tests = make_tests(project, planned, directory, large=large)
+    tests = write_package_tests(project, planned, directory, large=large)
     for case in tests.left_out:
         print_message(f"no test of {case}\n")
     return tests.files

@@ -88,7 +88,7 @@ def _collect_lines(
     """Yield everything that is known: what `--json` prints, and what the page shows."""
     from tilusbuild._version import __version__
     from tilusbuild.plan.spaces import reports
-    from tilusbuild.tune.measured import measured
+    from tilusbuild.tune.measured import list_measurements
 
     project_section = project.manifest.project
     yield ProjectLine(project_section.name, project_section.version, __version__)
@@ -99,7 +99,7 @@ def _collect_lines(
     yield from program_costs
     for label, space in reports(project.manifest, selection):
         yield SpaceLine.of(label, space)
-    for overview, lines in measured(project, plan):
+    for overview, lines in list_measurements(project, plan):
         yield from lines
         if overview.script.keys:
             for sizes, choice in overview.coverage():

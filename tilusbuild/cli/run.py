@@ -41,21 +41,25 @@ def run(arguments: RunArgs) -> int:
     from tilusbuild.cache.entries import lookup
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import named
-    from tilusbuild.tune.prepare import sizes_of
-    from tilusbuild.tune.run import build, choose, run
+    from tilusbuild.tune.prepare import find_sizes
+    from tilusbuild.tune.run import build_program, choose_program, run_program
 
     requested_sizes, seed = options.parse_sizes(arguments.size), options.check_seed(arguments.seed)
     with options.open_project(arguments) as project:
-        plan, selection, job = choose(project, named(" ".join(arguments.script)), arguments.target)
+        plan, selection, job = choose_program(
+            project, named(" ".join(arguments.script)), arguments.target
+        )
         # Before the build: a mistake in them need not wait for it.
-        sizes = sizes_of(project.manifest, job.script, requested_sizes, job.planned.spec.signature)
+        sizes = find_sizes(
+            project.manifest, job.script, requested_sizes, job.planned.spec.signature
+        )
         if lookup(project.cache, job.hash) is None and not arguments.quiet:
             options.print_message(f"{job.label} is not built yet: compiling it\n")
         display = options.choose_reporter(replace(arguments, json=False, quiet=True))
-        program = build(project, plan, selection, job, display)
+        program = build_program(project, plan, selection, job, display)
         try:
             cold = arguments.cache == "cold"
-            results = run(project, job, program, sizes, seed, cold=cold)
+            results = run_program(project, job, program, sizes, seed, cold=cold)
         except MemoryError as error:
             raise input_error(
                 f"the arrays of --size {' '.join(arguments.size)} do not fit in memory: {error}"

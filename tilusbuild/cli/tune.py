@@ -173,13 +173,13 @@ def _parse_grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
 
 
 def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) -> int:
-    from tilusbuild.tune.run import target_here
-    from tilusbuild.tune.tune import built, tune
+    from tilusbuild.tune.run import choose_target
+    from tilusbuild.tune.tune import build_instances, tune_instance
 
-    target = target_here(project, request.name(None), request.target, request.device)
+    target = choose_target(project, request.to_name(None), request.target, request.device)
     level, jobs = project.settings.level.value, project.settings.jobs.value
     progress = options.choose_reporter(replace(arguments, json=False))
-    built_instances = built(project, request, target, level, jobs, progress)
+    built_instances = build_instances(project, request, target, level, jobs, progress)
     from tilusbuild.report.terminal import can_redraw
     from tilusbuild.report.tuning import TuningReporter
     from tilusbuild.table import times
@@ -197,7 +197,10 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
         display.end_case(f"{decision.case.label}: {choice}")
 
     try:
-        tuned = [tune(project, request, each, display, report_decision) for each in built_instances]
+        tuned = [
+            tune_instance(project, request, each, display, report_decision)
+            for each in built_instances
+        ]
         return _show_results(arguments, project, tuned, replayed=False)
     finally:
         display.close()
@@ -250,7 +253,9 @@ def _show_results(
     else:
         for each in tuned:
             _print_instance(each)
-    complaints = [text for each in tuned for text in _list_complaints(each.script, each.refused)]
+    complaints = [
+        text for each in tuned for text in _list_complaints(each.script, each.reasons_by_number)
+    ]
     for text in complaints:
         print_message(f"error: {text}\n")
     for name in dict.fromkeys(each.script.name for each in tuned):
@@ -318,10 +323,10 @@ def _print_instance(tuned: TunedInstance) -> None:
     print(table(heads, rows), end="")
     for line in _list_refused(tuned):
         print(line)
-    if tuned.refused:
-        listed = ", ".join(map(str, sorted(tuned.refused)))
+    if tuned.reasons_by_number:
+        listed = ", ".join(map(str, sorted(tuned.reasons_by_number)))
         print(f"not chosen for any size until rebuilt: {listed}")
-    for decides, gives_way in tuned.shared:
+    for decides, gives_way in tuned.shared_buckets:
         print(f"{gives_way} and {decides} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")
     if known_gains := [gain for gain in gains if gain is not None]:

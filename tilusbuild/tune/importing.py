@@ -27,19 +27,25 @@ from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal
 from tilusbuild.tune.bench.bench import OK, Answer
-from tilusbuild.tune.bench.race import TIE, Decision, Outcome, condemned_before, refused_outcome
+from tilusbuild.tune.bench.race import (
+    TIE,
+    Decision,
+    Outcome,
+    collect_logged_refusals,
+    make_refused_outcome,
+)
 from tilusbuild.tune.bench.session import (
     CASE,
     RUN,
     CaseNote,
     RunNote,
-    read_answer,
-    read_case_note,
-    read_line,
-    read_run,
+    parse_answer,
+    parse_case_note,
+    parse_line,
+    parse_run_note,
 )
-from tilusbuild.tune.bench.work import Candidate, Case, candidate
-from tilusbuild.tune.tune import Publisher, TunedInstance
+from tilusbuild.tune.bench.work import Candidate, Case, make_candidate
+from tilusbuild.tune.tune import TunedInstance, TuningPublisher
 
 MAX_LOG = 1 << 28
 """Bytes of a log."""
@@ -81,8 +87,8 @@ def import_log(project: Project, path: str) -> tuple[list[TunedInstance], list[s
             hint="\n".join(problems) or None,
         )
     # A program that was wrong on one device is refused on all.
-    condemned = condemned_before(row for log in logs for row in log.rows)
-    return [_publish(project, log, condemned, problems) for log in logs], problems
+    condemned = collect_logged_refusals(row for log in logs for row in log.rows)
+    return [_publish_log(project, log, condemned, problems) for log in logs], problems
 
 
 def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[ScriptLog]:
@@ -95,7 +101,7 @@ def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[Script
     reason = "no row before them names a script"
     for line in filter(None, read_bytes(path, MAX_LOG).split(b"\n")):
         try:
-            row = read_line(line)
+            row = parse_line(line)
             if row.get("what") == RUN:
                 current, reason = None, "the row that names their script is malformed"
                 run = _read_run(row)
@@ -118,7 +124,7 @@ def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[Script
 
 
 def _read_run(row: Mapping[str, Any]) -> RunNote:
-    run = read_run(row)
+    run = parse_run_note(row)
     texts = (run.script, run.judge, run.device["name"], run.device["arch"])
     if not all(map(_is_plain, texts)) or not _HASH.fullmatch(run.script_hash):
         raise ValueError("malformed: a text or a hash")
@@ -138,9 +144,9 @@ def _find_script(project: Project, run: RunNote) -> Script | None:
 
 
 def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
-    note = read_case_note(row)
+    note = parse_case_note(row)
     sizes = [note.integers.get(key) for key in log.script.keys]
-    label = _case(note).label
+    label = _to_case(note).label
     if not all(type(size) is int and 0 <= size < _MAX_SIZE for size in sizes) or not (
         _is_plain(label)
         and all(math.isfinite(v) for v in note.sizes.values() if isinstance(v, float))
@@ -154,12 +160,12 @@ def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
 
 def _add_answer(log: ScriptLog, row: dict[str, Any]) -> bool:
     """Add an answer; return whether its program is one of the script's."""
-    (case, program, question, number), answer = read_answer(row)
+    (case, program, question, number), answer = parse_answer(row)
     if program not in log.script.programs.values():
         return False
     if not _is_plain(answer.why):
         row = {**row, "why": "".join(c if c.isprintable() else " " for c in answer.why[:_MAX_TEXT])}
-        _, answer = read_answer(row)
+        _, answer = parse_answer(row)
     # Of two answers the first counts: what was asked next followed from it.
     log.answers.setdefault((case, program), {}).setdefault((question, number), answer)
     log.rows.append(row)
@@ -170,11 +176,11 @@ def _is_plain(text: str) -> bool:
     return len(text) <= _MAX_TEXT and text.isprintable()
 
 
-def _case(note: CaseNote) -> Case:
+def _to_case(note: CaseNote) -> Case:
     return Case(note.case, note.sizes, (), cold=True)
 
 
-def _publish(
+def _publish_log(
     project: Project, log: ScriptLog, condemned: Mapping[str, Refusal], problems: list[str]
 ) -> TunedInstance:
     """Decide every case of a log and write the tables; add to `problems` the cases that the log
@@ -182,32 +188,32 @@ def _publish(
     script, run = log.script, log.run
     name, arch, driver = (run.device[fact] for fact in ("name", "arch", "driver"))
     device = Device(script.kind, 0, name, arch, driver)
-    publisher = Publisher(script, device.fingerprint(script.hash), run.judge)
+    publisher = TuningPublisher(script, device.fingerprint(script.hash), run.judge)
     hashes = {*script.programs.values()}
-    publisher.refuse(refusal for refusal in condemned.values() if refusal.program in hashes)
-    programs = [candidate(script, index) for index in run.programs]
+    publisher.add_refusals(refusal for refusal in condemned.values() if refusal.program in hashes)
+    programs = [make_candidate(script, index) for index in run.programs]
     decisions = []
     for note in log.cases.values():
-        decision, undecided = _decide(log, note, programs, condemned)
+        decision, undecided = _decide_case(log, note, programs, condemned)
         if undecided:
             problems.append(f"not finished: {decision.case.label}: {undecided}")
         else:
-            publisher.add(note.integers, decision)
+            publisher.add_decision(note.integers, decision)
             decisions.append(decision)
     if log.begun < run.cases:
         problems.append(f"not finished: {run.cases - log.begun} sizes were not begun")
-    publisher.end(project)
-    shared, reasons = tuple(publisher.shared), publisher.reasons
+    publisher.refresh_dispatchers(project)
+    shared, reasons = tuple(publisher.shared_buckets), publisher.reasons_by_number
     return TunedInstance(script, device, tuple(decisions), shared, reasons)
 
 
-def _decide(
+def _decide_case(
     log: ScriptLog, note: CaseNote, programs: list[Candidate], condemned: Mapping[str, Refusal]
 ) -> tuple[Decision, str]:
     """Return the choice for a case by its answers, and "" or why the race had not ended. A race
     ends with a second check of its winner."""
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
-    found = (_outcome(p, [*answers[p.hash].values()], condemned.get(p.hash)) for p in programs)
+    found = (_find_outcome(p, [*answers[p.hash].values()], condemned.get(p.hash)) for p in programs)
     outcomes = [outcome for outcome in found if outcome is not None]
     times = {each.program.index: each.seconds for each in outcomes if each.seconds is not None}
     bound = min(times.values(), default=0.0) * (1 + TIE)
@@ -219,15 +225,17 @@ def _decide(
         undecided = f"{format_count(unseen, 'program')} not measured, and no other is usable"
     elif winner is not None and ("check", 1) not in answers[winner.program.hash]:
         undecided = f"program {best} was not checked again"
-    return Decision(_case(note), winner, tuple(outcomes), unseen), undecided
+    return Decision(_to_case(note), winner, tuple(outcomes), unseen), undecided
 
 
-def _outcome(program: Candidate, answers: list[Answer], refusal: Refusal | None) -> Outcome | None:
+def _find_outcome(
+    program: Candidate, answers: list[Answer], refusal: Refusal | None
+) -> Outcome | None:
     """Return what is known of a program; None where it was not timed and is not out."""
     samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
     wrong = next((answer for answer in answers if answer.status != OK), None)
     if wrong is not None:
-        return Outcome(program, None, samples, wrong.status, wrong.why, wrong.condemns)
+        return Outcome(program, None, samples, wrong.status, wrong.why, wrong.is_refusal)
     if refusal is not None:
-        return refused_outcome(program, refusal)
+        return make_refused_outcome(program, refusal)
     return Outcome(program, median(samples), samples, OK, "") if samples else None

@@ -6,8 +6,8 @@ out. A member of a struct is what is given for it, as `p.alpha` or `p.strides[0]
 else the size or number of the call that has its name; else a number as other scalars get. An
 address is not guessed: it is given, as 0.
 
-bf16 and fp8 arrays are of the types of `ml_dtypes`; `widen` gives the f32 values that they stand
-for, which is what a reference sees.
+bf16 and fp8 arrays are of the types of `ml_dtypes`. A reference gets their values as f32
+(`widen_floats`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, integer_limits
 from tilusbuild.runtime.structs import Member, is_struct, struct_of
 from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
-from tilusbuild.tune.bench.elements import noise
+from tilusbuild.tune.bench.elements import make_noise
 
 Number = bool | int | float
 StructInput = dict[str, Any]
@@ -37,7 +37,7 @@ _NARROW = frozenset(row.numpy for row in DTYPES.values() if not row.struct)
 """Names of the types that NumPy itself does not have."""
 
 
-def numpy_type(dtype: str) -> np.dtype[Any]:
+def get_numpy_type(dtype: str) -> np.dtype[Any]:
     """Return the NumPy type of an element type; of those that NumPy does not have, `ml_dtypes`'.
     Raises `InputError` for one that is in neither."""
     name = DTYPES[dtype].numpy
@@ -50,11 +50,11 @@ def numpy_type(dtype: str) -> np.dtype[Any]:
         return np.dtype(name)
     import ml_dtypes
 
-    made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return made
+    narrow_type: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return narrow_type
 
 
-def generate(
+def generate_inputs(
     signature: Signature, sizes: Mapping[str, Value], *, seed: int = 0
 ) -> dict[str, Input]:
     """Return an input for each callable argument, in order. `signature` is resolved.
@@ -64,55 +64,57 @@ def generate(
     """
     dims = check_sizes(signature, sizes)
     random = np.random.default_rng(seed)
-    made: dict[str, Input] = {}
+    inputs: dict[str, Input] = {}
     for argument in signature.callable_arguments:
         if argument.is_tensor:
-            made[argument.name] = _tensor(argument, _shape(argument, dims), seed)
+            inputs[argument.name] = _make_tensor(argument, _evaluate_shape(argument, dims), seed)
         elif argument.dtype == POINTER or is_struct(argument.dtype):
-            made[argument.name] = None  # null; a struct waits for the numbers of the others
+            inputs[argument.name] = None  # null; a struct waits for the numbers of the others
         elif argument.name in sizes:
-            made[argument.name] = sizes[argument.name]  # type: ignore[assignment]
+            inputs[argument.name] = sizes[argument.name]  # type: ignore[assignment]
         else:
-            made[argument.name] = _scalar(argument, random)
-    known = {**read_off(signature, dims), **made}
+            inputs[argument.name] = _draw_scalar(argument, random)
+    known = {**derive_sizes(signature, dims), **inputs}
     for argument in signature.callable_arguments:
         if is_struct(argument.dtype):
-            made[argument.name] = _struct(argument, sizes, known, random)
-    return made
+            inputs[argument.name] = _make_struct(argument, sizes, known, random)
+    return inputs
 
 
-def output_bytes(signature: Signature, sizes: Mapping[str, Value]) -> int:
+def count_output_bytes(signature: Signature, sizes: Mapping[str, Value]) -> int:
     """Return how many bytes the outputs of a call take. Raises `InputError`."""
     dims = check_sizes(signature, sizes)
     outputs = [each for each in signature.callable_arguments if each.out]
-    return sum(DTYPES[each.dtype].bytes * math.prod(_shape(each, dims)) for each in outputs)
+    return sum(
+        DTYPES[each.dtype].bytes * math.prod(_evaluate_shape(each, dims)) for each in outputs
+    )
 
 
-def read_off(signature: Signature, dims: Mapping[str, int]) -> dict[str, int]:
+def derive_sizes(signature: Signature, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the arguments that a call reads off its tensors: sizes, and strides of dense arrays.
     Raises `InputError` for a tensor that a dense array cannot be."""
-    found = dict(dims)
+    values = dict(dims)
     for argument in signature.callable_arguments:
         stride = 1
-        shape = _shape(argument, dims) if argument.strides is not None else ()
+        shape = _evaluate_shape(argument, dims) if argument.strides is not None else ()
         for axis in reversed(range(len(shape))):
-            wanted = (argument.strides or ())[axis]
-            if isinstance(wanted, str):
-                found[wanted] = stride
-            elif wanted != stride and shape[axis] > 1:
+            declared_stride = (argument.strides or ())[axis]
+            if isinstance(declared_stride, str):
+                values[declared_stride] = stride
+            elif declared_stride != stride and shape[axis] > 1:
                 raise input_error(
-                    f'axis {axis} of "{argument.name}" has stride {wanted}, that of a dense array '
-                    f"{stride}: run and tune call with dense arrays",
+                    f'axis {axis} of "{argument.name}" has stride {declared_stride}, that of a'
+                    f" dense array {stride}: run and tune call with dense arrays",
                     hint=_FROM_PYTHON,
                 )
             stride *= shape[axis]
-    return found
+    return values
 
 
 _FROM_PYTHON = "call it from Python, as tilusbuild.load gives it"
 
 
-def passed(argument: Argument, value: Input) -> Input | bytes:
+def to_call_value(argument: Argument, value: Input) -> Input | bytes:
     """Return a value as a call of the library has it: a struct's bytes, else the value."""
     if not isinstance(value, dict):
         return value
@@ -122,58 +124,63 @@ def passed(argument: Argument, value: Input) -> Input | bytes:
         if member.dtype == POINTER:
             elements = np.asarray(value[member.name], np.uint64)
         else:
-            elements = _elements(value[member.name], member.dtype)
+            elements = _to_elements(value[member.name], member.dtype)
         data[member.offset : member.offset + member.size] = elements.tobytes()
     return bytes(data)
 
 
-def _elements(values: Any, dtype: str) -> Array:
+def _to_elements(values: Any, dtype: str) -> Array:
     if dtype in FLOATS:
-        return narrow(np.asarray(values, np.float64 if dtype == "f64" else np.float32), dtype)
-    return np.asarray(values).astype(numpy_type(dtype))
+        return narrow_floats(
+            np.asarray(values, np.float64 if dtype == "f64" else np.float32), dtype
+        )
+    return np.asarray(values).astype(get_numpy_type(dtype))
 
 
-def rounded(value: float, dtype: str) -> bool | int | float:
+def round_to_dtype(value: float, dtype: str) -> bool | int | float:
     """Return what an element of a type is for a number."""
-    return float(widen(_elements([value], dtype))[0]) if dtype in FLOATS else value
+    return float(widen_floats(_to_elements([value], dtype))[0]) if dtype in FLOATS else value
 
 
 def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, int]:
     """Return the dimensions that sizes give. Raises `InputError` for one that is missing or outside
     its range, and for a name that no argument has a size or a value for."""
-    given: list[str] = []
+    known_names: list[str] = []
     for argument in signature.value_arguments:
         if is_struct(argument.dtype):
-            given += [name for _, name in _places(argument)]  # `p.alpha`, `p.strides[0]`
+            known_names += [
+                name for _, name in _list_members(argument)
+            ]  # `p.alpha`, `p.strides[0]`
         elif not argument.is_tensor and not argument.is_stride:
-            given.append(argument.name)
+            known_names.append(argument.name)
     for name in sizes:
-        if name not in given:
+        if name not in known_names:
             raise input_error(
                 f'there is no dimension or scalar argument "{name}"',
-                hint=did_you_mean(name, given) or "its arguments are all read off the tensors",
+                hint=did_you_mean(name, known_names)
+                or "its arguments are all read off the tensors",
             )
-    dims = {a.name: _dimension(a, sizes, signature) for a in signature.dimensions}
+    dims = {a.name: _read_dimension(a, sizes, signature) for a in signature.dimensions}
     for argument in signature.value_arguments:
         if is_struct(argument.dtype):
             _check_members(argument, sizes)
         elif argument.dtype == POINTER and sizes.get(argument.name) != 0:
-            raise _no_address(argument.name)
+            raise _address_error(argument.name)
     return dims
 
 
-def _no_address(name: str) -> InputError:
+def _address_error(name: str) -> InputError:
     return input_error(
         f'"{name}" is an address that no file can hold: null, 0, is all that run and tune can pass',
         hint=f"give {name} = 0 in [script.….tune] sizes, or as --size {name}=0; or {_FROM_PYTHON}",
     )
 
 
-def _dimension(argument: Argument, sizes: Mapping[str, Value], signature: Signature) -> int:
+def _read_dimension(argument: Argument, sizes: Mapping[str, Value], signature: Signature) -> int:
     value = sizes.get(argument.name)
     if not isinstance(value, int) or isinstance(value, bool):
-        whole = {a.name: sizes.get(a.name, 1024) for a in signature.dimensions}
-        example = ",".join(f"{name}={size}" for name, size in whole.items())
+        all_sizes = {a.name: sizes.get(a.name, 1024) for a in signature.dimensions}
+        example = ",".join(f"{name}={size}" for name, size in all_sizes.items())
         raise input_error(
             f'no size for dimension "{argument.name}"'
             if value is None
@@ -188,7 +195,7 @@ def _dimension(argument: Argument, sizes: Mapping[str, Value], signature: Signat
     return value
 
 
-def _extent(argument: Argument, dim: Dim, dims: Mapping[str, int]) -> int:
+def _evaluate_extent(argument: Argument, dim: Dim, dims: Mapping[str, int]) -> int:
     if isinstance(dim, int):
         return dim
     if isinstance(dim, str):
@@ -202,35 +209,35 @@ def _extent(argument: Argument, dim: Dim, dims: Mapping[str, int]) -> int:
     return value
 
 
-def _shape(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
+def _evaluate_shape(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
     if argument.dims == ANY_SHAPE:
         raise input_error(
             f'the shape of "{argument.name}" is not declared: run and tune cannot make the array',
             hint=f'as in args.{argument.name} = "[n]", where n is an integer argument or a number',
         )
-    return tuple(_extent(argument, dim, dims) for dim in argument.dims or ())
+    return tuple(_evaluate_extent(argument, dim, dims) for dim in argument.dims or ())
 
 
-def tensor_seed(argument: Argument, seed: int) -> str:
+def make_tensor_seed(argument: Argument, seed: int) -> str:
     """Return what the noise of a tensor is made from."""
     return f"{seed} {argument.name}"
 
 
-def _tensor(argument: Argument, shape: tuple[int, ...], seed: int) -> Input:
-    kind = numpy_type(argument.dtype)
-    made = noise(argument.dtype, math.prod(shape), tensor_seed(argument, seed))
-    return np.frombuffer(bytearray(made), kind).reshape(shape)
+def _make_tensor(argument: Argument, shape: tuple[int, ...], seed: int) -> Input:
+    kind = get_numpy_type(argument.dtype)
+    data = make_noise(argument.dtype, math.prod(shape), make_tensor_seed(argument, seed))
+    return np.frombuffer(bytearray(data), kind).reshape(shape)
 
 
-def _scalar(argument: Argument, random: np.random.Generator) -> Input:
+def _draw_scalar(argument: Argument, random: np.random.Generator) -> Input:
     if argument.dtype != "bool" and integer_limits(argument.dtype):
         low = argument.low if argument.low is not None else 1
         high = argument.high if argument.high is not None else max(low, 4)
         return int(random.integers(low, high + 1))
-    return _number(argument.dtype, random)
+    return _draw_number(argument.dtype, random)
 
 
-def _number(dtype: str, random: np.random.Generator) -> bool | int | float:
+def _draw_number(dtype: str, random: np.random.Generator) -> bool | int | float:
     if dtype == "bool":
         return bool(random.integers(0, 2))
     if integer_limits(dtype):
@@ -239,30 +246,30 @@ def _number(dtype: str, random: np.random.Generator) -> bool | int | float:
     return float(np.float32(random.uniform(0.5, 1.5)))
 
 
-def narrow(values: Array, dtype: str) -> Array:
+def narrow_floats(values: Array, dtype: str) -> Array:
     """Round f32 values to the nearest of an element type, ties to even; NaN stays NaN.
 
     fp8 saturates, as CUDA's conversions do: a value beyond the greatest, infinity too, becomes the
     greatest. bf16 and f16 become infinite there.
     """
-    made = numpy_type(dtype)
+    narrow_type = get_numpy_type(dtype)
     if DTYPES[dtype].bits == 8:
         # Without this, e4m3, which has no infinity, would turn large values into NaN.
-        codes = np.arange(256, dtype=np.uint8).view(made).astype(np.float32)
+        codes = np.arange(256, dtype=np.uint8).view(narrow_type).astype(np.float32)
         largest = codes[np.isfinite(codes)].max()
         values = np.clip(values, -largest, largest)
     with np.errstate(over="ignore", invalid="ignore"):
-        return values.astype(made)
+        return values.astype(narrow_type)
 
 
-def widen(value: Any) -> Any:
+def widen_floats(value: Any) -> Any:
     """Return an array as a reference sees it: f32 for bf16 and fp8, everything else as it is."""
     if isinstance(value, np.ndarray) and value.dtype.name in _NARROW:
         return value.astype(np.float32)
     return value
 
 
-def copied(value: Input) -> Input:
+def copy_input(value: Input) -> Input:
     """Return the same value, not shared: what a reference may overwrite."""
     if isinstance(value, dict):
         return copy.deepcopy(value)
@@ -271,14 +278,14 @@ def copied(value: Input) -> Input:
 
 def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:
     """Raise `InputError` for a member that cannot be made of what is given."""
-    for member, name in _places(argument):
+    for member, name in _list_members(argument):
         if name in sizes:
-            _given(name, member.dtype, sizes[name])
+            _check_number(name, member.dtype, sizes[name])
         elif member.dtype == POINTER:
-            raise _no_address(name)
+            raise _address_error(name)
 
 
-def _struct(
+def _make_struct(
     argument: Argument,
     sizes: Mapping[str, Value],
     known: Mapping[str, object],
@@ -286,32 +293,32 @@ def _struct(
 ) -> StructInput:
     """Return a struct's members; `known` are the numbers of the call, `random` makes the others.
     Raises `InputError`."""
-    found: StructInput = {}
-    for member, name in _places(argument):
+    members: StructInput = {}
+    for member, name in _list_members(argument):
         if name in sizes:
-            number = _given(name, member.dtype, sizes[name])
+            number = _check_number(name, member.dtype, sizes[name])
         elif member.elements is None and isinstance(known.get(member.name), int | float):
-            number = _given(name, member.dtype, known[member.name])
+            number = _check_number(name, member.dtype, known[member.name])
         else:
-            number = rounded(_number(member.dtype, random), member.dtype)
+            number = round_to_dtype(_draw_number(member.dtype, random), member.dtype)
         if member.elements is None:
-            found[member.name] = number
+            members[member.name] = number
         else:
-            found.setdefault(member.name, []).append(number)
-    return found
+            members.setdefault(member.name, []).append(number)
+    return members
 
 
-def _places(argument: Argument) -> Iterator[tuple[Member, str]]:
+def _list_members(argument: Argument) -> Iterator[tuple[Member, str]]:
     for member, name in struct_of(argument.dtype).places:
         yield member, f"{argument.name}.{name}"
 
 
-def _given(name: str, dtype: str, value: object) -> Number:
+def _check_number(name: str, dtype: str, value: object) -> Number:
     limits = (0, 1) if dtype == "bool" else (0, 0) if dtype == POINTER else integer_limits(dtype)
     if limits is None:
         if not isinstance(value, int | float):
             raise input_error(f"{name}={value} is not a number, which {dtype} needs")
-        return rounded(value, dtype)
+        return round_to_dtype(value, dtype)
     if not isinstance(value, int) or not limits[0] <= value <= limits[1]:
         what = "null alone, 0" if dtype == POINTER else f"{limits[0]}..{limits[1]}"
         raise input_error(f"{name}={value} is not a value of {dtype}: run and tune can pass {what}")

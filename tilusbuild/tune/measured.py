@@ -42,58 +42,60 @@ class MeasuredLine(JsonLine, frozen=True):
     """`facts.tflops` of the target, in operations a second."""
 
 
-def measured(project: Project, plan: Plan) -> Iterator[tuple[DispatchOverview, list[MeasuredLine]]]:
+def list_measurements(
+    project: Project, plan: Plan
+) -> Iterator[tuple[DispatchOverview, list[MeasuredLine]]]:
     """Yield each instance of a plan that is built, with its dispatch and what was measured."""
-    named = {each.hash: number for number, each in enumerate(plan.instances)}
+    numbers_by_hash = {each.hash: number for number, each in enumerate(plan.instances)}
     pairs = dict.fromkeys((each.script, each.target.name) for each in plan.instances)
     for script, target in pairs:
         try:
-            looks = list(
+            instance_overviews = list(
                 overviews(project.manifest, project.cache.root, Name(script, target=target), None)
             )
         except (InputError, LoadError):
             continue
-        for look in looks:
-            if (number := named.get(look.script.hash)) is not None:
-                yield look, list(_lines(project, look, plan.instances[number]))
+        for overview in instance_overviews:
+            if (number := numbers_by_hash.get(overview.script.hash)) is not None:
+                yield overview, list(_make_lines(project, overview, plan.instances[number]))
 
 
-def _lines(
+def _make_lines(
     project: Project,
-    look: DispatchOverview,
+    overview: DispatchOverview,
     instance: PlannedInstance,
 ) -> Iterator[MeasuredLine]:
-    script = look.script
+    script = overview.script
     dispatch = project.manifest.scripts[instance.script].dispatch
     try:
-        found = latency.read(script)
+        measurements = latency.read(script)
     except LoadError:
         return
-    for each in found:
-        device = each.fingerprint.get("device", "")
-        sizes = dict(zip(script.keys, each.at or each.key, strict=True))
-        moved, flops = work_of(instance, dispatch, sizes)
+    for measurement in measurements:
+        device = measurement.fingerprint.get("device", "")
+        sizes = dict(zip(script.keys, measurement.at or measurement.key, strict=True))
+        bytes_moved, flops = work_of(instance, dispatch, sizes)
         bandwidth, peak = (instance.target.facts.get(n) for n in ("dram_gbs", "tflops"))
         yield MeasuredLine(
             instance=instance.label,
             device=device,
             sizes=sizes,
-            program=_chosen(look, each),
-            seconds={str(program): seconds for program, seconds in each.seconds.items()},
-            refused={str(program): why for program, why in each.refused.items()},
-            bytes=moved,
+            program=_find_chosen_program(overview, measurement),
+            seconds={str(program): seconds for program, seconds in measurement.seconds.items()},
+            refused={str(program): why for program, why in measurement.refused.items()},
+            bytes=bytes_moved,
             flops=flops,
-            bandwidth=_scaled(bandwidth, 1e9),
-            peak=_scaled(peak, 1e12),
+            bandwidth=_scale_fact(bandwidth, 1e9),
+            peak=_scale_fact(peak, 1e12),
         )
 
 
-def _chosen(look: DispatchOverview, each: latency.Measured) -> int | None:
-    for table in look.tables:
-        if dict(table.fingerprint) == dict(each.fingerprint):
-            return next((e.program for e in table.entries if e.key == each.key), None)
+def _find_chosen_program(overview: DispatchOverview, measurement: latency.Measured) -> int | None:
+    for table in overview.tables:
+        if dict(table.fingerprint) == dict(measurement.fingerprint):
+            return next((e.program for e in table.entries if e.key == measurement.key), None)
     return None
 
 
-def _scaled(fact: object, unit: float) -> float | None:
+def _scale_fact(fact: object, unit: float) -> float | None:
     return float(fact) * unit if isinstance(fact, int | float) and fact else None

@@ -52,7 +52,7 @@ class OutputCheck(Struct, frozen=True):
     """The digest of the reference's files and of the tolerances; "" without a reference."""
 
 
-def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck:
+def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck:
     """Return how the manifest checks outputs. Raises `InputError` when it names no reference, and
     for a reference that cannot be loaded."""
     tune = manifest.scripts[script].tune
@@ -65,21 +65,25 @@ def checking(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck
             hint='give `ref = "ref.py:function"`, or --unchecked to choose among whatever runs',
         )
     place = manifest.locate_value("script", script, "tune", "ref")
-    given = tune.given
+    manifest_keys = tune.given
     function = load_reference(manifest.root, tune.ref, place)
-    rtol = tune.rtol if "rtol" in given else None
-    atol = tune.atol if "atol" in given else None
-    return OutputCheck(function, rtol, atol, _judge(manifest.root, tune.ref, rtol, atol))
+    rtol = tune.rtol if "rtol" in manifest_keys else None
+    atol = tune.atol if "atol" in manifest_keys else None
+    return OutputCheck(function, rtol, atol, _digest_reference(manifest.root, tune.ref, rtol, atol))
 
 
-def _judge(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
+def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
     """Return the digest of what results are judged by: the reference with the project's modules
     that are loaded now, which it may have imported, and the tolerances."""
-    own = os.path.join(os.path.dirname(os.path.join(root, ref.partition(":")[0])), "")
+    project_directory = os.path.join(os.path.dirname(os.path.join(root, ref.partition(":")[0])), "")
     files = {os.path.join(root, ref.partition(":")[0])}
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
-        if isinstance(path, str) and path.startswith(own) and "site-packages" not in path:
+        if (
+            isinstance(path, str)
+            and path.startswith(project_directory)
+            and "site-packages" not in path
+        ):
             files.add(path)
     hasher = hashlib.sha256(f"{ref} {rtol!r} {atol!r}".encode())
     for path in sorted(files):
@@ -88,16 +92,16 @@ def _judge(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
     return hasher.hexdigest()
 
 
-def sizes_of(
+def find_sizes(
     manifest: Manifest,
     script: str,
-    given: Sequence[Mapping[str, Value]],
+    requested_sizes: Sequence[Mapping[str, Value]],
     signature: Signature,
 ) -> list[dict[str, Value]]:
     """Return the sizes to call with: those given, else the manifest's. Raises `InputError` for
     wrong ones, and when there is none."""
     tune = manifest.scripts[script].tune
-    sizes = [dict(size) for size in given or (tune.sizes if tune else ())]
+    sizes = [dict(size) for size in requested_sizes or (tune.sizes if tune else ())]
     if not sizes and signature.dimensions:
         names = "--size " + ",".join(f"{a.name}=1024" for a in signature.dimensions)
         raise input_error(
@@ -118,70 +122,82 @@ def prepare_case(
     cold: bool,
 ) -> Case:
     """Write a case into a directory, which is made. Raises `InputError` and `OSError`."""
-    made = inputs.generate(signature, sizes, seed=seed)
-    want: Mapping[str, Any] = {}
+    inputs_by_name = inputs.generate_inputs(signature, sizes, seed=seed)
+    expected_outputs: Mapping[str, Any] = {}
     if check.function is not None:
-        wide = {name: inputs.widen(inputs.copied(value)) for name, value in made.items()}
-        want = call_reference(check.function, signature, wide)
+        reference_inputs = {
+            name: inputs.widen_floats(inputs.copy_input(value))
+            for name, value in inputs_by_name.items()
+        }
+        expected_outputs = call_reference(check.function, signature, reference_inputs)
     os.makedirs(directory)
     arguments = []
-    off = inputs.read_off(signature, {a.name: sizes[a.name] for a in signature.dimensions})  # type: ignore[misc]
+    dimensions = inputs.check_sizes(signature, sizes)
+    derived_sizes = inputs.derive_sizes(signature, dimensions)
     for declared in signature.value_arguments:
-        value = made[declared.name] if declared.name in made else off[declared.name]
+        value = (
+            inputs_by_name[declared.name]
+            if declared.name in inputs_by_name
+            else derived_sizes[declared.name]
+        )
         if not declared.is_tensor:
-            given = _scalar(inputs.passed(declared, value))
-            arguments.append(CaseArgument(declared.name, declared.dtype, None, value=given))
+            scalar = _to_json_scalar(inputs.to_call_value(declared, value))
+            arguments.append(CaseArgument(declared.name, declared.dtype, None, value=scalar))
             continue
         array = np.asarray(value)
         argument = CaseArgument(
             declared.name,
             declared.dtype,
             array.shape,
-            inputs.tensor_seed(declared, seed),
+            inputs.make_tensor_seed(declared, seed),
             out=declared.out,
         )
-        if declared.name in want:
-            rtol, atol = tolerances(declared.dtype, check.rtol, check.atol)
-            right = expected(declared, array.shape, want[declared.name], check)
+        if declared.name in expected_outputs:
+            rtol, atol = find_tolerances(declared.dtype, check.rtol, check.atol)
+            expected_output = to_expected_output(
+                declared, array.shape, expected_outputs[declared.name], check
+            )
             with open(os.path.join(directory, f"{declared.name}.want"), "wb") as file:
-                file.write(np.ascontiguousarray(right).tobytes())
-            argument = replace(argument, want=kept_type(declared.dtype), rtol=rtol, atol=atol)
+                file.write(np.ascontiguousarray(expected_output).tobytes())
+            argument = replace(
+                argument, want=find_expected_type(declared.dtype), rtol=rtol, atol=atol
+            )
         arguments.append(argument)
     return write_case(directory, dict(sizes), tuple(arguments), cold=cold, judge=check.judge)
 
 
-def tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[float, float]:
+def find_tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[float, float]:
     """Return what the manifest gives, else twice (fp8: once) the type's spacing at 1 and that again
     absolutely: 2^-9 for f16, 2^-6 for bf16, 2^-2 for fp8; f32 1e-5; f64 1e-12; integers exact."""
-    usual = {"f16": 2.0**-9, "bf16": 2.0**-6, "f8e4m3": 0.25, "f8e5m2": 0.25, "f32": 1e-5}
-    known = usual.get(dtype, 1e-12 if dtype == "f64" else 0.0)
-    relative = known if rtol is None else rtol
+    float_defaults = {"f16": 2.0**-9, "bf16": 2.0**-6, "f8e4m3": 0.25, "f8e5m2": 0.25, "f32": 1e-5}
+    default = float_defaults.get(dtype, 1e-12 if dtype == "f64" else 0.0)
+    relative = default if rtol is None else rtol
     return relative, relative if atol is None else atol
 
 
-def kept_type(dtype: str) -> str:
+def find_expected_type(dtype: str) -> str:
     """Return the type that expected outputs are kept in: a reference computes in a wider one."""
     return ("f64" if dtype == "f64" else "f32") if dtype in FLOATS else dtype
 
 
-def expected(
-    output: Argument, shape: tuple[int, ...], want: Any, check: OutputCheck
+def to_expected_output(
+    output: Argument, shape: tuple[int, ...], result: Any, check: OutputCheck
 ) -> inputs.Array:
     """Return what a reference returned, in the shape of its output and the type it is kept in.
     Raises `InputError`."""
-    found = np.asarray(inputs.widen(want))
+    array = np.asarray(inputs.widen_floats(result))
     # One number for all elements would be right for a kernel that writes only one of them.
-    if found.shape != shape and not found.size == np.prod(shape) == 1:
+    if array.shape != shape and not array.size == np.prod(shape) == 1:
         name = getattr(check.function, "__name__", "")
         raise input_error(
-            f"the reference {name} returned shape {found.shape} for {output.name},"
+            f"the reference {name} returned shape {array.shape} for {output.name},"
             f" which has {shape}",
-            place=_defined(check.function),
+            place=_place_of_function(check.function),
         )
-    return found.reshape(shape).astype(inputs.numpy_type(kept_type(output.dtype)))
+    return array.reshape(shape).astype(inputs.get_numpy_type(find_expected_type(output.dtype)))
 
 
-def _scalar(value: Any) -> Any:
+def _to_json_scalar(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return value.item() if isinstance(value, np.generic) else value
@@ -203,7 +219,7 @@ def load_reference(root: str, text: str, place: Place | None = None) -> Callable
         spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(
-            _raised(error, path, f"the reference {file} could not be loaded")
+            _reference_error(error, path, f"the reference {file} could not be loaded")
         ) from None
     finally:
         sys.path.remove(os.path.dirname(path))
@@ -219,20 +235,21 @@ def load_reference(root: str, text: str, place: Place | None = None) -> Callable
 
 
 def call_reference(
-    function: Callable[..., Any], signature: Signature, given: Mapping[str, Any]
+    function: Callable[..., Any], signature: Signature, inputs_by_name: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what each output should hold. `given` are arrays and scalars by argument name.
+    """Return the expected content of each output. `inputs_by_name` are arrays and scalars.
 
-    Raises `InputError` when the function fails or returns another number of arrays.
+    Raises `InputError` when the function fails, returns another number of arrays, or something
+    that is not an array of numbers.
     """
     outputs = [a.name for a in signature.callable_arguments if a.out]
-    positional, named = _passed(function, given)
+    positional, named = _bind_reference(function, inputs_by_name)
     try:
         result = function(*positional, **named)
     except Exception as error:
         path = inspect.getsourcefile(function) or "reference"
         raise InputError(
-            _raised(error, path, f"the reference {function.__name__} failed")
+            _reference_error(error, path, f"the reference {function.__name__} failed")
         ) from None
     results: Sequence[Any] = result if isinstance(result, tuple) else (result,)
     listed = ", ".join(outputs) or "none"
@@ -240,46 +257,49 @@ def call_reference(
         raise input_error(
             f"the reference {function.__name__} returned {len(results)} arrays,"
             f" the kernel has {len(outputs)} outputs: {listed}",
-            place=_defined(function),
+            place=_place_of_function(function),
             hint="return one array, or a tuple of them in the order of the declaration",
         )
-    for name, each in zip(outputs, results, strict=True):
-        if each is None or np.asarray(inputs.widen(each)).dtype.kind not in "biuf":
-            what = "nothing" if each is None else f"a {type(each).__name__}"
+    for name, result_array in zip(outputs, results, strict=True):
+        if (
+            result_array is None
+            or np.asarray(inputs.widen_floats(result_array)).dtype.kind not in "biuf"
+        ):
+            what = "nothing" if result_array is None else f"a {type(result_array).__name__}"
             raise input_error(
                 f"the reference {function.__name__} returned {what} for {name}",
-                place=_defined(function),
+                place=_place_of_function(function),
                 hint=f"return what {name} holds after the call; arguments are copies, so a function"
                 f" that fills {name} ends with `return {listed}`",
             )
     return dict(zip(outputs, results, strict=True))
 
 
-def _passed(
-    function: Callable[..., Any], given: Mapping[str, Any]
+def _bind_reference(
+    function: Callable[..., Any], inputs_by_name: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Return what a reference is called with, in order and by name. Raises `InputError` when it
     cannot take that."""
-    parameters = _parameters(function)
-    if parameters is not None and set(parameters) <= set(given):
-        return (), {name: given[name] for name in parameters}
+    parameters = _list_parameters(function)
+    if parameters is not None and set(parameters) <= set(inputs_by_name):
+        return (), {name: inputs_by_name[name] for name in parameters}
     try:
-        inspect.signature(function).bind(*given.values())
+        inspect.signature(function).bind(*inputs_by_name.values())
     except TypeError:
-        taken = ", ".join(inspect.signature(function).parameters)
-        unknown = [name for name in parameters or () if name not in given]
-        near = did_you_mean(unknown[0], given) if unknown else None
+        accepted_names = ", ".join(inspect.signature(function).parameters)
+        unknown = [name for name in parameters or () if name not in inputs_by_name]
+        near = did_you_mean(unknown[0], inputs_by_name) if unknown else None
         raise input_error(
-            f"the reference {function.__name__} takes ({taken}), the kernel's arguments are"
-            f" {', '.join(given)}",
-            place=_defined(function),
+            f"the reference {function.__name__} takes ({accepted_names}), the kernel's arguments"
+            f" are {', '.join(inputs_by_name)}",
+            place=_place_of_function(function),
             hint=(f"{unknown[0]}: {near}\n" if near else "")
             + "name its parameters like arguments, as many as it needs, or take all in their order",
         ) from None
-    return tuple(given.values()), {}
+    return tuple(inputs_by_name.values()), {}
 
 
-def _defined(function: Callable[..., Any] | None) -> Place | None:
+def _place_of_function(function: Callable[..., Any] | None) -> Place | None:
     """Return where a function is defined."""
     code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
     if code is None:
@@ -289,7 +309,7 @@ def _defined(function: Callable[..., Any] | None) -> Place | None:
     return Place(shorten_path(code.co_filename), line, None, text or None)
 
 
-def _parameters(function: Callable[..., Any]) -> list[str] | None:
+def _list_parameters(function: Callable[..., Any]) -> list[str] | None:
     """Return the names that the function takes, or None when it takes any number."""
     parameters = inspect.signature(function).parameters.values()
     fixed = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -298,7 +318,7 @@ def _parameters(function: Callable[..., Any]) -> list[str] | None:
     return [parameter.name for parameter in parameters]
 
 
-def _raised(error: Exception, path: str, message: str) -> Diagnostic:
+def _reference_error(error: Exception, path: str, message: str) -> Diagnostic:
     """Return an exception of the project's own code, shown at its last line inside that file."""
     what = f"{message}: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename == path:
@@ -324,44 +344,46 @@ class PackageTests(Struct, frozen=True):
     left_out: list[str] = field(default_factory=list)
 
 
-def make_tests(
+def write_package_tests(
     project: Project, instances: Iterable[PlannedInstance], directory: str, *, large: bool = False
 ) -> PackageTests:
     """Write the cases of all instances below a directory, from the manifest's sizes; with `large`
     also those of more than `MAX_CASE` bytes. Raises `InputError` for a reference that fails, and
     `OSError`."""
-    made = PackageTests()
+    tests = PackageTests()
     for instance in instances:
         if project.manifest.scripts[instance.script].form not in ("kernel", "entry"):
             continue  # a library has no call
-        for number, size in enumerate(_sizes(project.manifest, instance, made, large=large)):
+        for number, size in enumerate(
+            _select_sizes(project.manifest, instance, tests, large=large)
+        ):
             name = f"{TESTS}/{instance.hash}/{number}"
             path = os.path.join(directory, name)
             tune = project.manifest.scripts[instance.script].tune
             # Without a `ref`, a call that ends and writes nothing beside its tensors is all that
             # can be asked for.
             unchecked = tune is None or tune.ref is None
-            check = checking(project.manifest, instance.script, unchecked=unchecked)
+            check = find_output_check(project.manifest, instance.script, unchecked=unchecked)
             prepare_case(path, instance.spec.signature, size, check, seed=0, cold=True)
-            for each in sorted(os.listdir(path)):
-                made.files[f"{name}/{each}"] = os.path.join(path, each)
-    return made
+            for file_name in sorted(os.listdir(path)):
+                tests.files[f"{name}/{file_name}"] = os.path.join(path, file_name)
+    return tests
 
 
-def _sizes(
-    manifest: Manifest, instance: PlannedInstance, made: PackageTests, *, large: bool
+def _select_sizes(
+    manifest: Manifest, instance: PlannedInstance, tests: PackageTests, *, large: bool
 ) -> Iterable[Mapping[str, Value]]:
     """Yield the sizes that a case is made of; the others are noted."""
     signature = instance.spec.signature
     try:
-        sizes = sizes_of(manifest, instance.script, (), signature)
+        sizes = find_sizes(manifest, instance.script, (), signature)
     except InputError as error:
-        made.left_out.append(f"{instance.label}: {error}")
+        tests.left_out.append(f"{instance.label}: {error}")
         return
     for size in sizes:
-        count = inputs.output_bytes(signature, size)
+        count = inputs.count_output_bytes(signature, size)
         if large or count <= MAX_CASE:
             yield size
         else:
-            at = ", ".join(f"{name}={value}" for name, value in size.items())
-            made.left_out.append(f"{instance.label}: {at}: {count >> 20} MiB of outputs")
+            size_text = ", ".join(f"{name}={value}" for name, value in size.items())
+            tests.left_out.append(f"{instance.label}: {size_text}: {count >> 20} MiB of outputs")

@@ -31,7 +31,7 @@ from tilusbuild.tune.bench.work import Candidate
 _SAMPLES = 15
 
 
-def target_here(
+def choose_target(
     project: Project, name: Name, target: str | None, index: int = 0, *, cpu_first: bool = False
 ) -> Target:
     """Return the target: the one that is named, else the best for GPU `index`, else the cpu's; with
@@ -39,26 +39,26 @@ def target_here(
     called_script_of(project.manifest, name)
     selection = PlanSelection((name,), (target,) if target else ())
     targets = [target for _, target in chosen_pairs(project.manifest, selection)]
-    host = [target for target in targets if target.kind == "cpu"]
-    unneeded = host and (cpu_first or len(targets) == 1)
-    gpu = None if unneeded or not may_have_cuda() else ask_gpu(project.runner, index)
-    fits = [
+    cpu_targets = [target for target in targets if target.kind == "cpu"]
+    is_cpu_enough = cpu_targets and (cpu_first or len(targets) == 1)
+    gpu = None if is_cpu_enough or not may_have_cuda() else ask_gpu(project.runner, index)
+    ranked_targets = [
         (rank, target)
         for target in targets
         if gpu and (rank := suited([a.name for a in target.archs], target.ptx, gpu)[0])
     ]
-    if fits or host:
-        return min(fits, key=lambda fit: fit[0])[1] if fits else host[0]
+    if ranked_targets or cpu_targets:
+        return min(ranked_targets, key=lambda fit: fit[0])[1] if ranked_targets else cpu_targets[0]
     names = ", ".join(f"{target.name} ({target.arch})" for target in targets)
-    here = f"its GPU is {gpu}" if gpu else "it has no CUDA device"
+    machine_text = f"its GPU is {gpu}" if gpu else "it has no CUDA device"
     newer = "`ptx = true` in an older target runs on newer GPUs, too;\n" if gpu else ""
     raise input_error(
-        f"{name.script} is built for {names}, which this machine cannot run: {here}",
+        f"{name.script} is built for {names}, which this machine cannot run: {machine_text}",
         hint=f"{newer}measure on another machine with `package --with-tests` and `check --measure`",
     )
 
 
-def choose(
+def choose_program(
     project: Project, name: Name, target: str | None
 ) -> tuple[Plan, PlanSelection, ProgramJob]:
     """Return the program that a name means: of several the one that is otherwise like the default,
@@ -66,7 +66,7 @@ def choose(
     this GPU. Raises `InputError`."""
     target = name.target or target
     name = apart(project.manifest, name)
-    target = target_here(project, name, target, cpu_first=True).name
+    target = choose_target(project, name, target, cpu_first=True).name
     # One program is wanted: whatever the project's level is, no more is planned.
     selection = PlanSelection((name,), (target,), 0)
     plan = project.plan(selection)
@@ -78,7 +78,7 @@ def choose(
     return plan, selection, next(jobs(plan))
 
 
-def build(
+def build_program(
     project: Project, plan: Plan, selection: PlanSelection, job: ProgramJob, reporter: Reporter
 ) -> Candidate:
     """Have the program. Raises `TilusbuildError` when there can be none."""
@@ -93,7 +93,7 @@ def build(
     return Candidate(job.index, job.hash, library, schedule)
 
 
-def run(
+def run_program(
     project: Project,
     job: ProgramJob,
     program: Candidate,
@@ -106,10 +106,10 @@ def run(
     the program's own complaint about a call, and `WorkerUnusableError` without a device."""
     script = project.manifest.scripts[job.script]
     unchecked = script.tune is None or script.tune.ref is None
-    check = prepare.checking(project.manifest, job.script, unchecked=unchecked)
+    check = prepare.find_output_check(project.manifest, job.script, unchecked=unchecked)
     with TemporaryDirectory("run") as directory:
         return [
-            call(
+            call_program(
                 project.runner,
                 job.planned.target.kind,
                 os.path.join(directory.path, str(number)),
@@ -124,7 +124,7 @@ def run(
         ]
 
 
-def call(
+def call_program(
     runner: LocalRunner,
     kind: str,
     directory: str,
@@ -143,20 +143,24 @@ def call(
     """
     case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=cold)
     with closing(DeviceBench(runner, kind, 0, {case.digest: directory}, limit=60.0)) as bench:
-        first = bench.check(case, program, 0)
-        if first.status not in (OK, INCORRECT):
-            raise TilusbuildError(f"program {program.index}: {first.status}: {first.why}")
-        samples = [bench.sample(case, program, number, 0.0) for number in range(_SAMPLES)]
+        check_answer = bench.check_program(case, program, 0)
+        if check_answer.status not in (OK, INCORRECT):
+            raise TilusbuildError(
+                f"program {program.index}: {check_answer.status}: {check_answer.why}"
+            )
+        samples = [bench.time_program(case, program, number, 0.0) for number in range(_SAMPLES)]
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
     if not seconds:
         raise TilusbuildError(f"program {program.index}: {samples[0].status}: {samples[0].why}")
-    wrong = first.why if first.status == INCORRECT else None
+    mismatch = check_answer.why if check_answer.status == INCORRECT else None
     return CallLine(
         program=program.hash,
         sizes=size,
         # A write beside a tensor is found before anything is compared: then no error is known.
-        max_error=first.error if check.function and (first.error or not wrong) else None,
-        mismatch=wrong,
+        max_error=check_answer.error
+        if check.function and (check_answer.error or not mismatch)
+        else None,
+        mismatch=mismatch,
         seconds=median(seconds),
         calls=len(seconds),
         bytes=sum(argument.bytes for argument in case.arguments),

@@ -39,28 +39,34 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, by_number
 from tilusbuild.runtime.tables import TableEntry, read_dispatch
 from tilusbuild.tune import prepare
-from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, device_lock, device_of
-from tilusbuild.tune.bench.race import Decision, campaign, cleared, condemned, condemned_before
+from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, lock_device, to_device
+from tilusbuild.tune.bench.race import (
+    Decision,
+    collect_logged_refusals,
+    collect_refusals,
+    decide_cases,
+    find_lifted,
+)
 from tilusbuild.tune.bench.session import (
     ROUNDS,
     Budget,
     SampleLog,
     TuningSession,
-    integers,
-    lines,
-    run_note,
+    format_run_note,
+    list_integers,
+    read_lines,
 )
-from tilusbuild.tune.bench.work import Case, Scalar, Work, instance_work
+from tilusbuild.tune.bench.work import CallScalar, Case, Work, make_work
 
-Key = tuple[int, ...]
+BucketKey = tuple[int, ...]
 
 
-def key_of(script: Script, integers: Mapping[str, Scalar]) -> Key:
+def find_bucket(script: Script, integers: Mapping[str, CallScalar]) -> BucketKey:
     """Return the bucket of a call. Raises `KeyError` for a dispatch key that has no value."""
     return tuple(to_bucket(int(integers[name])) for name, to_bucket in script.buckets.items())
 
 
-class Publisher:
+class TuningPublisher:
     """Writes the decisions of one tuning as they come: tables and latency reports. `judge` is the
     digest of what results are judged by.
 
@@ -74,84 +80,92 @@ class Publisher:
         self._script = script
         self._fingerprint = dict(fingerprint)
         self._judge = judge
-        self._decided: dict[Key, dict[str, tuple[tuple[int, ...], Decision]]] = {}
-        self.shared: list[tuple[str, str]] = []
+        self._decisions: dict[BucketKey, dict[str, tuple[tuple[int, ...], Decision]]] = {}
+        self.shared_buckets: list[tuple[str, str]] = []
         """Two cases of one bucket, by their labels; the first decides."""
         self._refused = {each.program: each for each in read_dispatch(script).refused}
 
     @property
-    def reasons(self) -> dict[int, str]:
+    def reasons_by_number(self) -> dict[int, str]:
         """Return why programs are chosen nowhere, by their numbers."""
         return by_number(self._script.programs, self._refused.values())
 
     @property
-    def refused(self) -> dict[str, Refusal]:
+    def refusals(self) -> dict[str, Refusal]:
         """Return who is chosen nowhere, by hash."""
         return dict(self._refused)
 
-    def refuse(self, refusals: Iterable[Refusal]) -> None:
+    def add_refusals(self, refusals: Iterable[Refusal]) -> None:
         """Have programs chosen nowhere. Raises `LoadError` and `OSError`."""
-        new = {r.program: r for r in refusals if r.program not in self._refused}
+        new = {
+            refusal.program: refusal for refusal in refusals if refusal.program not in self._refused
+        }
         self._refused |= new
         write_refusals(self._script, new.values())
 
-    def add(self, integers: Mapping[str, Scalar], decision: Decision) -> None:
+    def add_decision(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
         """Note a decision and bring the files up to date. Raises `LoadError` and `OSError`."""
         self._update_refusals(decision)
-        key = key_of(self._script, integers)
-        known = self._decided.setdefault(key, {})
-        sized = tuple(int(integers[name]) for name in self._script.keys)
-        before = self._in_order(key)
-        is_new = decision.case.digest not in known
-        known[decision.case.digest] = sized, decision
-        found = self._in_order(key)
-        if before and is_new:
-            other = decision if found[0] is before[0] else before[0]
-            self.shared.append((found[0].case.label, other.case.label))
-        self._write(key, found, known[found[0].case.digest][0])
+        key = find_bucket(self._script, integers)
+        bucket_decisions = self._decisions.setdefault(key, {})
+        sizes = tuple(int(integers[name]) for name in self._script.keys)
+        earlier_decisions = self._sort_decisions(key)
+        is_new = decision.case.digest not in bucket_decisions
+        bucket_decisions[decision.case.digest] = sizes, decision
+        sorted_decisions = self._sort_decisions(key)
+        if earlier_decisions and is_new:
+            overruled = (
+                decision if sorted_decisions[0] is earlier_decisions[0] else earlier_decisions[0]
+            )
+            self.shared_buckets.append((sorted_decisions[0].case.label, overruled.case.label))
+        self._write_bucket(
+            key, sorted_decisions, bucket_decisions[sorted_decisions[0].case.digest][0]
+        )
 
-    def _in_order(self, key: Key) -> list[Decision]:
+    def _sort_decisions(self, key: BucketKey) -> list[Decision]:
         """Return the decisions of a bucket, the one that decides first; of equal sizes, the
         last."""
-        found = sorted(self._decided[key].values(), key=lambda sized: sized[0])
-        return [decision for _, decision in reversed(found)]
+        entries = sorted(self._decisions[key].values(), key=lambda sized: sized[0])
+        return [decision for _, decision in reversed(entries)]
 
     def _update_refusals(self, decision: Decision) -> None:
         """Refuse programs that computed wrong; lift refusals that another reference or tolerance
         had decided."""
-        out = {each.program: each for each in condemned(decision, self._judge)}
-        clear = cleared(decision, self._refused, self._judge)
-        for digest in clear:
+        new_refusals = {each.program: each for each in collect_refusals(decision, self._judge)}
+        lifted_hashes = find_lifted(decision, self._refused, self._judge)
+        for digest in lifted_hashes:
             del self._refused[digest]
-        self._refused |= out
-        write_refusals(self._script, out.values(), clear)
+        self._refused |= new_refusals
+        write_refusals(self._script, new_refusals.values(), lifted_hashes)
 
-    def _write(self, key: Key, decisions: Sequence[Decision], at: tuple[int, ...]) -> None:
-        decides, refused = decisions[0], dict[int, str]()
+    def _write_bucket(
+        self, key: BucketKey, decisions: Sequence[Decision], sizes: tuple[int, ...]
+    ) -> None:
+        deciding, refused = decisions[0], dict[int, str]()
         for decision in decisions:
-            where = "" if decision is decides else f"at {decision.case.label}: "
+            prefix = "" if decision is deciding else f"at {decision.case.label}: "
             for outcome in decision.outcomes:
                 if outcome.seconds is None:
                     why = f"{outcome.status}: {outcome.why}" if outcome.why else outcome.status
-                    refused.setdefault(outcome.program.index, where + why)
-        refused = {**self.reasons, **refused}
+                    refused.setdefault(outcome.program.index, prefix + why)
+        refused = {**self.reasons_by_number, **refused}
         seconds = {
             o.program.index: o.seconds
-            for o in decides.outcomes
+            for o in deciding.outcomes
             if o.seconds is not None and o.program.index not in refused
         }
-        measured = latency.Measured(self._fingerprint, key, seconds, refused, at)
+        measured = latency.Measured(self._fingerprint, key, seconds, refused, sizes)
         latency.write(self._script, measured)
         best = measured.best()
-        if decides.winner is not None and decides.winner.program.index in seconds:
-            winner = decides.winner
-            best = TableEntry(key, winner.program.index, "measured", winner.seconds, at)
+        if deciding.winner is not None and deciding.winner.program.index in seconds:
+            winner = deciding.winner
+            best = TableEntry(key, winner.program.index, "measured", winner.seconds, sizes)
         if best is not None:
             tables.put(self._script, self._fingerprint, [best])
         else:  # what was chosen before may be what was just found wrong
             tables.put(self._script, self._fingerprint, [], without=[key])
 
-    def end(self, project: Project) -> None:
+    def refresh_dispatchers(self, project: Project) -> None:
         """Have every other directory of the cache refuse the same, and make the dispatchers of the
         tables as they are now. Raises `InputError` without a C compiler, `LoadError`, `CacheError`
         and `TilusbuildError`."""
@@ -180,7 +194,7 @@ class TuneRequest(Struct, frozen=True):
     fresh: bool = False
     """Forget what was measured before."""
 
-    def name(self, target: str | None) -> Name:
+    def to_name(self, target: str | None) -> Name:
         """Return the name of what is tuned, for a target."""
         return Name(self.script, self.constants, None, target)
 
@@ -199,59 +213,64 @@ class TunedInstance(Struct, frozen=True):
     script: Script
     device: Device
     decisions: tuple[Decision, ...]
-    shared: tuple[tuple[str, str], ...]
-    refused: Mapping[int, str]
+    shared_buckets: tuple[tuple[str, str], ...]
+    reasons_by_number: Mapping[int, str]
     """Why programs are chosen nowhere, by their numbers."""
 
 
-def built(
-    project: Project, wanted: TuneRequest, target: Target, level: int, jobs: int, reporter: Reporter
+def build_instances(
+    project: Project,
+    request: TuneRequest,
+    target: Target,
+    level: int,
+    jobs: int,
+    reporter: Reporter,
 ) -> list[BuiltInstance]:
     """Build the instances for a target. Raises `InputError`, and `TilusbuildError` when a build
     stops."""
-    selection = PlanSelection((wanted.name(target.name),), (), level)
+    selection = PlanSelection((request.to_name(target.name),), (), level)
     plan = project.plan(selection)
     for instance in plan.instances:  # a mistake in them need not wait for a build
-        sizes_of(project, wanted, instance)
+        find_request_sizes(project, request, instance)
     result = build_planned(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     if result.summary.error is not None:
         raise TilusbuildError(f"the build stopped: {result.summary.error}")
-    found = []
+    instances = []
     for instance in plan.instances:
         script = read_script(project.cache.script_path(instance.directory, instance.hash))
         programs = [index for index in script.programs if index not in script.not_built]
         if not programs:
             raise input_error(f"none of the programs of {script.label} is built")
         groups = [parameter.names for parameter in instance.spec.space.spec.parameters]
-        found.append(BuiltInstance(instance, script, instance_work(script, programs, groups)))
-    return found
+        instances.append(BuiltInstance(instance, script, make_work(script, programs, groups)))
+    return instances
 
 
-def sizes_of(
-    project: Project, wanted: TuneRequest, instance: PlannedInstance
+def find_request_sizes(
+    project: Project, request: TuneRequest, instance: PlannedInstance
 ) -> list[dict[str, Value]]:
     """Return the sizes to call with. Raises `InputError` when there is none."""
     signature = instance.spec.signature
-    return prepare.sizes_of(project.manifest, wanted.script, wanted.sizes, signature)
+    return prepare.find_sizes(project.manifest, request.script, request.sizes, signature)
 
 
-def log_path(project: Project, script: Script, facts: Mapping[str, Any]) -> str:
+def find_log_path(project: Project, script: Script, facts: Mapping[str, Any]) -> str:
     """Return where the samples of a script on a device are kept."""
     device = re.sub(r"[^A-Za-z0-9]+", "-", f"{facts['name']} {facts['arch']} {facts['driver']}")
     directory = os.path.basename(os.path.dirname(script.path))
     return os.path.join(project.cache.state_path, "tune", directory, device.strip("-") + ".jsonl")
 
 
-def tune(
+def tune_instance(
     project: Project,
-    wanted: TuneRequest,
-    ready: BuiltInstance,
+    request: TuneRequest,
+    built: BuiltInstance,
     display: TuningReporter,
-    decided: Callable[[Work, Decision], None],
+    on_decision: Callable[[Work, Decision], None],
 ) -> TunedInstance:
-    """Measure one instance and write its tables; `decided` is called with each decision.
+    """Measure one instance and write its tables; `on_decision` is called with each decision.
 
     Raises `InputError`, `CacheError`, `WorkerUnusableError` when the device cannot be used, and
     `CancelledError`. What was measured by then is kept.
@@ -260,78 +279,82 @@ def tune(
     warmup = project.settings.bench_warmup.value
     bench = DeviceBench(
         project.runner,
-        ready.script.kind,
-        wanted.device,
+        built.script.kind,
+        request.device,
         directories,
-        limit=wanted.limit,
+        limit=request.limit,
         warmup=WARMUP if warmup is None else warmup,
     )
     with closing(bench):
-        facts = bench.describe()
+        facts = bench.describe_device()
         device_id = str(facts["id"])
         with (
             wrap_oserror(project.cache.root),
             project.cache.in_use(),
-            device_lock(device_id, lambda: display.report_waiting(str(facts["name"]))),
+            lock_device(device_id, lambda: display.report_waiting(str(facts["name"]))),
         ):
-            return _measured(project, wanted, ready, display, decided, bench, directories, facts)
+            return _measure_instance(
+                project, request, built, display, on_decision, bench, directories, facts
+            )
 
 
-def _measured(
+def _measure_instance(
     project: Project,
-    wanted: TuneRequest,
-    ready: BuiltInstance,
+    request: TuneRequest,
+    built: BuiltInstance,
     display: TuningReporter,
-    decided: Callable[[Work, Decision], None],
+    on_decision: Callable[[Work, Decision], None],
     bench: DeviceBench,
     directories: dict[str, str],
     facts: Mapping[str, Any],
 ) -> TunedInstance:
-    sizes = sizes_of(project, wanted, ready.instance)
-    check = prepare.checking(project.manifest, wanted.script, unchecked=wanted.unchecked)
-    script, work = ready.script, replace(ready.work, judge=check.judge)
-    device = device_of(facts, wanted.device)
-    publisher = Publisher(script, device.fingerprint(script.hash), check.judge)
-    path = log_path(project, script, facts)
-    if wanted.fresh and os.path.exists(path):
+    sizes = find_request_sizes(project, request, built.instance)
+    check = prepare.find_output_check(project.manifest, request.script, unchecked=request.unchecked)
+    script, work = built.script, replace(built.work, judge=check.judge)
+    device = to_device(facts, request.device)
+    publisher = TuningPublisher(script, device.fingerprint(script.hash), check.judge)
+    path = find_log_path(project, script, facts)
+    if request.fresh and os.path.exists(path):
         os.unlink(path)
-    publisher.refuse(condemned_before(lines(path)).values())
-    known = publisher.refused
+    publisher.add_refusals(collect_logged_refusals(read_lines(path)).values())
+    refusals = publisher.refusals
     log = SampleLog(path)
     rounds = project.settings.bench_repeat.value or ROUNDS
 
-    heard = lambda answer, replayed: display.report_run(answer.cost, replayed)  # noqa: E731
-    session = TuningSession(log, bench, wanted.budget, heard, rounds=rounds)
+    on_answer = lambda answer, replayed: display.report_run(answer.cost, replayed)  # noqa: E731
+    session = TuningSession(log, bench, request.budget, on_answer, rounds=rounds)
     private = project.cache.private(uses=False)
 
-    def cases(numbers: Sequence[int]) -> Iterator[Case]:
+    def prepare_cases(numbers: Sequence[int]) -> Iterator[Case]:
         """Yield each with its files on disk, for as long as it is measured."""
         for number in numbers:
             directory = os.path.join(private.path, str(number))
             case = prepare.prepare_case(
                 directory,
-                ready.instance.spec.signature,
+                built.instance.spec.signature,
                 sizes[number],
                 check,
-                seed=wanted.seed,
-                cold=wanted.cold,
+                seed=request.seed,
+                cold=request.cold,
             )
             directories[case.digest] = directory
             yield case
             shutil.rmtree(directory)
 
-    def done(decision: Decision) -> None:
-        publisher.add(integers(decision.case), decision)
-        decided(work, decision)
+    def publish_decision(decision: Decision) -> None:
+        publisher.add_decision(list_integers(decision.case), decision)
+        on_decision(work, decision)
 
     try:
-        log.note(run_note(work, facts, len(sizes)))
-        caches = "cold caches" if wanted.cold else "warm caches"
+        log.append_line(format_run_note(work, facts, len(sizes)))
+        caches = "cold caches" if request.cold else "warm caches"
         display.begin_tuning(work.label, f"{device}, {caches}", len(work.programs), len(sizes))
-        decisions = campaign(session, work, cases, sizes, wanted.seed, done, known)
+        decisions = decide_cases(
+            session, work, prepare_cases, sizes, request.seed, publish_decision, refusals
+        )
     finally:
         log.close()
         private.discard()
-    publisher.end(project)
-    buckets, refused = tuple(publisher.shared), publisher.reasons
-    return TunedInstance(script, device, tuple(decisions), buckets, refused)
+    publisher.refresh_dispatchers(project)
+    shared_buckets, reasons = tuple(publisher.shared_buckets), publisher.reasons_by_number
+    return TunedInstance(script, device, tuple(decisions), shared_buckets, reasons)

@@ -38,17 +38,17 @@ from tilusbuild.tune.bench.work import Candidate, Case
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
 """What can come of a program."""
 
-_BY_OTHERS = (CRASH, LAUNCH_ERROR)
+_MAY_BE_LEFTOVERS = (CRASH, LAUNCH_ERROR)
 """What a program may come to because of what another one left in its process. A wrong result may be
 that too, and stays one: a second look would let a race between threads pass."""
 WARMUP = 1
 """Calls before a sample. What a sample times is estimated by one call more."""
-_SOAK = 2.0
+_SOAK_SECONDS = 2.0
 """Seconds that the check of a winner may call it over and over."""
-_SETUP = 120.0
+_SETUP_SECONDS = 120.0
 """Seconds for a worker to take a case: files are read, and copied to the device."""
 _TIMES_BEST = 10
-_GRACE = 10.0
+_GRACE_SECONDS = 10.0
 """What a sample may take beyond its calls, on a machine that has much else to do."""
 
 
@@ -69,7 +69,7 @@ class Answer:
     """Whether a launch error came of what the kernel did: the call was not refused, it ran."""
 
     @property
-    def condemns(self) -> bool:
+    def is_refusal(self) -> bool:
         """Return whether a program that comes to this is chosen nowhere. A refused call and a time
         limit say nothing of other sizes; a wrong result and a crash do."""
         return self.status in (INCORRECT, CRASH) or self.faulted
@@ -78,11 +78,11 @@ class Answer:
 class Bench(Protocol):
     """Where programs are tried."""
 
-    def check(self, case: Case, program: Candidate, number: int) -> Answer:
+    def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
         """Call, and look at what it left. `number` counts the checks of this program: the first is
         one call, later ones are many."""
 
-    def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
+    def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         """Time once. `expected` is about how many seconds all of it should take at most."""
 
 
@@ -99,7 +99,7 @@ class DeviceBench:
         *,
         limit: float,
         warmup: int = WARMUP,
-        grace: float = _GRACE,
+        grace: float = _GRACE_SECONDS,
     ) -> None:
         self._runner = runner
         self._directories = directories
@@ -110,12 +110,12 @@ class DeviceBench:
         main = _MAIN.format(root=root, kind=kind, index=index)
         self._command = Command((sys.executable, "-I", "-c", main), "/", dict(os.environ))
         self._worker: Resident | None = None
-        self._case: str | None = None
-        self._used = False
+        self._case_digest: str | None = None
+        self._has_run_programs = False
 
-    def describe(self) -> dict[str, Any]:
+    def describe_device(self) -> dict[str, Any]:
         """Return what the device says of itself. Raises `WorkerUnusableError`."""
-        return self._set_up(self._fresh(), {"do": "describe"})
+        return self._prepare_worker(self._start_worker(), {"do": "describe"})
 
     def close(self) -> None:
         """End the worker, if it has not."""
@@ -124,92 +124,94 @@ class DeviceBench:
             worker.release()
             worker.ended.wait()
 
-    def check(self, case: Case, program: Candidate, number: int) -> Answer:
-        seconds = min(_SOAK, self._limit / 4) if number else 0.0
+    def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
+        seconds = min(_SOAK_SECONDS, self._limit / 4) if number else 0.0
         request = {"do": "check", "library": program.library, "soak": seconds}
-        return self._confirmed(case, request, self._limit)
+        return self._ask_and_confirm(case, request, self._limit)
 
-    def sample(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
+    def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library, "warmup": self._warmup}
-        return self._confirmed(case, request, limit)
+        return self._ask_and_confirm(case, request, limit)
 
-    def _confirmed(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
-        others = self._used and self._case == case.digest
-        answer = self._asked(case, request, limit)
-        if answer.status in _BY_OTHERS and others and self._worker is None:
-            again = self._asked(case, request, limit)
-            return replace(again, cost=answer.cost + again.cost)
+    def _ask_and_confirm(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
+        has_earlier_programs = self._has_run_programs and self._case_digest == case.digest
+        answer = self._ask_about_case(case, request, limit)
+        if answer.status in _MAY_BE_LEFTOVERS and has_earlier_programs and self._worker is None:
+            second_answer = self._ask_about_case(case, request, limit)
+            return replace(second_answer, cost=answer.cost + second_answer.cost)
         return answer
 
-    def _asked(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
-        worker = self._with_case(case)
-        self._used = True
-        began = time.monotonic()
-        found = self._ask(worker, request, limit)
-        cost = time.monotonic() - began
-        if found["status"] != OK and "harmless" not in found:
+    def _ask_about_case(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
+        worker = self._start_with_case(case)
+        self._has_run_programs = True
+        start = time.monotonic()
+        reply = self._ask_worker(worker, request, limit)
+        cost = time.monotonic() - start
+        if reply["status"] != OK and "harmless" not in reply:
             self.close()
         return Answer(
-            status=found["status"],
+            status=reply["status"],
             cost=cost,
-            seconds=found.get("seconds"),
-            why=str(found.get("why", "")),
-            error=found.get("error", 0.0),
-            note=found.get("note", ""),
-            faulted=found["status"] == LAUNCH_ERROR and "harmless" not in found,
+            seconds=reply.get("seconds"),
+            why=str(reply.get("why", "")),
+            error=reply.get("error", 0.0),
+            note=reply.get("note", ""),
+            faulted=reply["status"] == LAUNCH_ERROR and "harmless" not in reply,
         )
 
-    def _with_case(self, case: Case) -> Resident:
-        if self._worker is None or self._case != case.digest:
-            worker = self._fresh()
-            self._set_up(worker, {"do": "case", "folder": self._directories[case.digest]})
-            self._case, self._used = case.digest, False
+    def _start_with_case(self, case: Case) -> Resident:
+        if self._worker is None or self._case_digest != case.digest:
+            worker = self._start_worker()
+            self._prepare_worker(worker, {"do": "case", "folder": self._directories[case.digest]})
+            self._case_digest, self._has_run_programs = case.digest, False
             return worker
         return self._worker
 
-    def _fresh(self) -> Resident:
+    def _start_worker(self) -> Resident:
         self.close()
         self._worker = Resident(self._runner.open_scope(), self._command.argv, self._command)
-        self._case, self._used = None, False
+        self._case_digest, self._has_run_programs = None, False
         return self._worker
 
-    def _set_up(self, worker: Resident, request: dict[str, Any]) -> dict[str, Any]:
+    def _prepare_worker(self, worker: Resident, request: dict[str, Any]) -> dict[str, Any]:
         """Ask for what no program has a part in. Raises `WorkerUnusableError` when it does not
         come."""
-        found = self._ask(worker, request, _SETUP)
-        if found["status"] != OK:
-            raise WorkerUnusableError(f"the process that measures is not ready: {found['why']}")
-        return found
+        reply = self._ask_worker(worker, request, _SETUP_SECONDS)
+        if reply["status"] != OK:
+            raise WorkerUnusableError(f"the process that measures is not ready: {reply['why']}")
+        return reply
 
-    def _ask(self, worker: Resident, request: dict[str, Any], limit: float) -> dict[str, Any]:
+    def _ask_worker(
+        self, worker: Resident, request: dict[str, Any], limit: float
+    ) -> dict[str, Any]:
         """Return the answer, or what became of the worker. Raises `CancelledError`, and
         `WorkerUnusableError`."""
         command = replace(self._command, timeout=limit)
         try:
-            answer, stays = worker.send_request(command, (json.dumps(request),))
+            answer, is_alive = worker.send_request(command, (json.dumps(request),))
         except OSError as error:
             raise WorkerUnusableError(
                 f"the process that measures does not answer: {error.strerror}"
             ) from None
         if answer.timed_out:
             return {"status": TIMEOUT, "why": f"no answer in {limit:.3g} s"}
-        if not stays:
+        if not is_alive:
             name = name_signal(answer.status)
-            last = answer.output.decode(errors="replace").strip().splitlines()[-1:]
-            how = f"killed by {name}" if name else f"exit status {answer.status}"
-            return {"status": CRASH, "why": ": ".join([how, *last])}
+            last_line = answer.output.decode(errors="replace").strip().splitlines()[-1:]
+            cause = f"killed by {name}" if name else f"exit status {answer.status}"
+            return {"status": CRASH, "why": ": ".join([cause, *last_line])}
         try:
-            found: dict[str, Any] = json.loads(answer.output)
-            broken = found["status"] == "broken"
+            reply: dict[str, Any] = json.loads(answer.output)
+            is_unusable = reply["status"] == "broken"
         except (ValueError, TypeError, KeyError):  # what a program wrote into files not its own
             return {"status": CRASH, "why": "its answer cannot be read"}
-        if broken:
-            raise WorkerUnusableError(f"measuring is not possible: {found.get('why')}")
-        return found
+        if is_unusable:
+            raise WorkerUnusableError(f"measuring is not possible: {reply.get('why')}")
+        return reply
 
 
-def device_of(facts: Mapping[str, Any], index: int) -> Device:
+def to_device(facts: Mapping[str, Any], index: int) -> Device:
     """Return the device, as a worker described it."""
     if facts["kind"] == "cpu":
         return cpu()
@@ -220,13 +222,13 @@ def ask_gpu(runner: LocalRunner, index: int) -> Device:
     """Return a GPU, asked in a process of its own, so that a driver that fails ends that one only.
     Raises `WorkerUnusableError`."""
     with contextlib.closing(DeviceBench(runner, "cuda", index, {}, limit=60.0)) as bench:
-        return device_of(bench.describe(), index)
+        return to_device(bench.describe_device(), index)
 
 
 @contextmanager
-def device_lock(device: str, waiting: Callable[[], None]) -> Iterator[None]:
+def lock_device(device: str, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock of a device (its id), so that one tuning at a time measures on it, whoever runs
-    it; `waiting` is called once when it is taken. Raises `OSError`.
+    it; `on_wait` is called once when it is taken. Raises `OSError`.
 
     The lock is a file in the machine's directory for temporary files, the same for every project
     and user; the system drops it however its holder ends. Containers that share a device but not
@@ -234,19 +236,19 @@ def device_lock(device: str, waiting: Callable[[], None]) -> Iterator[None]:
     """
     name = "".join(c if c.isalnum() or c == "-" else "_" for c in device)
     path = os.path.join(temporary_place(), f"tilusbuild-tune-{name}.lock")
-    handle = _open_lock(path)
+    handle = _open_lock_file(path)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            waiting()
+            on_wait()
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
 
 
-def _open_lock(path: str) -> int:
+def _open_lock_file(path: str) -> int:
     """Return a lock file in a directory where others make files, too: never one that a link leads
     to, and only one that we make gets its mode from us. Raises `OSError`."""
     with suppress(FileExistsError):
@@ -255,8 +257,8 @@ def _open_lock(path: str) -> int:
         return handle
     # Without O_CREAT, which a sticky directory refuses for another user's file.
     handle = open_regular(path, follow=False)
-    found = os.fstat(handle)
-    if found.st_size or found.st_nlink != 1:
+    file_status = os.fstat(handle)
+    if file_status.st_size or file_status.st_nlink != 1:
         os.close(handle)
         raise OSError(errno.EPERM, "it is not a lock of tilusbuild", path)
     return handle

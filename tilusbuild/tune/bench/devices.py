@@ -28,7 +28,7 @@ from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.tune.bench.work import CaseArgument
 
-_NAMED = {"bool": ctypes.c_bool, "f32": ctypes.c_float, "f64": ctypes.c_double}
+_C_TYPES = {"bool": ctypes.c_bool, "f32": ctypes.c_float, "f64": ctypes.c_double}
 
 
 class LaunchError(Exception):
@@ -39,14 +39,14 @@ class LaunchRefusedError(LaunchError):
     """The library cannot be opened, or refused the call: nothing ran, nothing is harmed."""
 
 
-def c_type(dtype: str, is_tensor: bool) -> Any:
+def find_c_type(dtype: str, is_tensor: bool) -> Any:
     """Return the ctypes type that an argument is passed to C as; a struct by its address."""
     if is_tensor or dtype not in DTYPES:
         return ctypes.c_char_p if dtype.startswith("struct") else ctypes.c_void_p
-    return _NAMED.get(dtype) or getattr(ctypes, f"c_{DTYPES[dtype].numpy}")
+    return _C_TYPES.get(dtype) or getattr(ctypes, f"c_{DTYPES[dtype].numpy}")
 
 
-def _value(argument: CaseArgument) -> Any:
+def _to_c_value(argument: CaseArgument) -> Any:
     value = argument.value
     is_bytes = isinstance(value, str) and argument.dtype not in DTYPES
     return bytes.fromhex(str(value)) if is_bytes else value
@@ -58,7 +58,7 @@ class BoundLaunch:
     def __init__(
         self, path: str, arguments: Sequence[CaseArgument], addresses: Sequence[int], stream: int
     ) -> None:
-        types = [c_type(argument.dtype, argument.shape is not None) for argument in arguments]
+        types = [find_c_type(argument.dtype, argument.shape is not None) for argument in arguments]
         try:
             library = ctypes.CDLL(path)
             self._launch, self._error = library.launch, library.launch_error
@@ -69,7 +69,7 @@ class BoundLaunch:
         # Made once: converting them would be timed with every call.
         self._values = (
             *(
-                kind(address if argument.shape is not None else _value(argument))
+                kind(address if argument.shape is not None else _to_c_value(argument))
                 for kind, argument, address in zip(types, arguments, addresses, strict=True)
             ),
             ctypes.c_void_p(stream),
@@ -82,7 +82,7 @@ class BoundLaunch:
             raise LaunchRefusedError(text.decode(errors="replace"))
 
 
-def launches_for(estimate: float, span: float, limit: int) -> int:
+def count_launches(estimate: float, span: float, limit: int) -> int:
     """Return how many launches of `estimate` seconds fill `span` seconds, 1 to `limit`."""
     if estimate <= 0:
         return limit
@@ -95,7 +95,7 @@ _MAX_CPU_CALLS = 1000
 _MIN_CPU_FLUSH, _MAX_CPU_FLUSH = 64 << 20, 512 << 20
 _FENCE = 64 << 20
 """Bytes of forbidden addresses on both sides of a tensor's pages: addresses cost no memory."""
-_MAP_NORESERVE, _NONE = 0x4000, 0
+_MAP_NORESERVE, _PROT_NONE = 0x4000, 0
 """Of Linux' mman.h; `mmap` has the first from Python 3.13 on only."""
 
 
@@ -106,68 +106,68 @@ class HostDevice:
     guard = mmap.PAGESIZE
 
     def __init__(self) -> None:
-        self._kept: list[mmap.mmap] = []
+        self._mappings: list[mmap.mmap] = []
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._flush: mmap.mmap | None = None
 
-    def allocate(self, size: int) -> int:
+    def allocate_memory(self, size: int) -> int:
         """Allocate whole pages, zeroed, never given back: a worker serves one case. Before and
         after them is memory that ends the process when it is touched. Raises `OSError`."""
-        inside = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        page_bytes = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        made = mmap.mmap(-1, _FENCE + inside + _FENCE, flags=flags)
-        self._kept.append(made)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(made))
-        for fence in (base, base + _FENCE + inside):
-            if self._libc.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(_FENCE), _NONE):
+        mapping = mmap.mmap(-1, _FENCE + page_bytes + _FENCE, flags=flags)
+        self._mappings.append(mapping)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        for fence in (base, base + _FENCE + page_bytes):
+            if self._libc.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(_FENCE), _PROT_NONE):
                 raise OSError(ctypes.get_errno(), "mprotect")
         return base + _FENCE
 
-    def write(self, address: int, data: bytes) -> None:
+    def write_memory(self, address: int, data: bytes) -> None:
         ctypes.memmove(address, data, len(data))
 
-    def read(self, address: int, size: int) -> bytes:
+    def read_memory(self, address: int, size: int) -> bytes:
         return ctypes.string_at(address, size)
 
-    def copy(self, to: int, source: int, size: int) -> None:
+    def copy_memory(self, to: int, source: int, size: int) -> None:
         ctypes.memmove(to, source, size)
 
-    def finish(self) -> None:
+    def wait_for_calls(self) -> None:
         """Wait for a call; on the cpu it has ended when it returns."""
 
-    def describe(self) -> dict[str, str | int]:
+    def describe_device(self) -> dict[str, str | int]:
         """Return the facts that a fingerprint is made of."""
         from tilusbuild.runtime.device import cpu
 
         return {"kind": "cpu", "name": cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
 
-    def time(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
+    def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
         """Take a sample, one call when cold, as many as the clock needs when warm: return the mean
         seconds of a call, and True, as no call waits for the host."""
         start = time.perf_counter()
         call()
         estimate = time.perf_counter() - start
         if cold:
-            self._evict()
+            self._evict_caches()
             start = time.perf_counter()
             call()
             return time.perf_counter() - start, True
-        launches = launches_for(estimate, _CPU_SPAN, _MAX_CPU_CALLS)
+        launches = count_launches(estimate, _CPU_SPAN, _MAX_CPU_CALLS)
         start = time.perf_counter()
         for _ in range(launches):
             call()
         return (time.perf_counter() - start) / launches, True
 
-    def _evict(self) -> None:
+    def _evict_caches(self) -> None:
         """Write as much memory as the largest cache holds."""
         if self._flush is None:
-            size = min(max(_last_cache(), _MIN_CPU_FLUSH), _MAX_CPU_FLUSH)
+            size = min(max(find_largest_cache(), _MIN_CPU_FLUSH), _MAX_CPU_FLUSH)
             self._flush = mmap.mmap(-1, size)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._flush))
         ctypes.memset(address, 1, len(self._flush))
 
 
-def _last_cache() -> int:
+def find_largest_cache() -> int:
     """Return bytes of the largest cache of the first processor; 0 where Linux does not say."""
     sizes = [0]
     for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
@@ -179,9 +179,9 @@ def _last_cache() -> int:
 _GPU_SPAN = 200e-6
 """Seconds of kernel time in a sample: events resolve about half a microsecond."""
 _MAX_COLD, _MAX_WARM = 8, 100
-_DELAY = 30_000
+_DELAY_NS = 30_000
 """Nanoseconds of delay for each operation that is queued: several times what queueing costs."""
-_MAX_DELAY = 20_000_000
+_MAX_DELAY_NS = 20_000_000
 _TRIES = 4
 _MIN_GPU_FLUSH = 64 << 20
 
@@ -213,38 +213,40 @@ class CudaDevice:
 
     def __init__(self, index: int) -> None:
         self._driver = CudaDriver()
-        self._do = self._driver.call
-        self._do("cuInit", 0)
+        self._call_driver = self._driver.call
+        self._call_driver("cuInit", 0)
         context = ctypes.c_void_p()
         self._device = self._driver.device(index)
-        self._do("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
-        self._do("cuCtxSetCurrent", context)
+        self._call_driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
+        self._call_driver("cuCtxSetCurrent", context)
         stream = ctypes.c_void_p()
-        self._do("cuStreamCreate", ctypes.byref(stream), 1)  # CU_STREAM_NON_BLOCKING
+        self._call_driver("cuStreamCreate", ctypes.byref(stream), 1)  # CU_STREAM_NON_BLOCKING
         self.stream = stream.value or 0
         self._uuid = self._read_uuid()
         self._spin = self._load_spin()
         self._flush: tuple[int, int] | None = None
         self._events: list[ctypes.c_void_p] = []
 
-    def allocate(self, size: int) -> int:
+    def allocate_memory(self, size: int) -> int:
         """Allocate device memory, never given back: a worker serves one case."""
         address = ctypes.c_uint64()
-        self._do("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        self._call_driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
 
-    def write(self, address: int, data: bytes) -> None:
-        self._do("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
+    def write_memory(self, address: int, data: bytes) -> None:
+        self._call_driver(
+            "cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data))
+        )
 
-    def read(self, address: int, size: int) -> bytes | bytearray:
+    def read_memory(self, address: int, size: int) -> bytes | bytearray:
         read = bytearray(size)  # bytes would be made of it by one more copy
         into = (ctypes.c_char * size).from_buffer(read)
-        self._do("cuMemcpyDtoH_v2", into, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        self._call_driver("cuMemcpyDtoH_v2", into, ctypes.c_uint64(address), ctypes.c_size_t(size))
         return read
 
-    def copy(self, to: int, source: int, size: int) -> None:
+    def copy_memory(self, to: int, source: int, size: int) -> None:
         """Copy on the device, in the order of the stream."""
-        self._do(
+        self._call_driver(
             "cuMemcpyDtoDAsync_v2",
             ctypes.c_uint64(to),
             ctypes.c_uint64(source),
@@ -252,14 +254,14 @@ class CudaDevice:
             ctypes.c_void_p(self.stream),
         )
 
-    def finish(self) -> None:
+    def wait_for_calls(self) -> None:
         """Wait. Raises `LaunchError` for what went wrong since the last wait."""
         try:
-            self._do("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+            self._call_driver("cuStreamSynchronize", ctypes.c_void_p(self.stream))
         except DriverError as error:
             raise LaunchError(str(error)) from None
 
-    def describe(self) -> dict[str, str | int]:
+    def describe_device(self) -> dict[str, str | int]:
         """Return the facts that a fingerprint is made of."""
         return {
             "kind": "cuda",
@@ -269,49 +271,51 @@ class CudaDevice:
             "driver": self._driver.version(),
         }
 
-    def time(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
+    def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
         """Return the mean seconds of a launch, and whether every launch was queued before the
         device came to it, so that none waited for the host. Raises `LaunchError`."""
-        estimate, _ = self._timed(call, 1, cold=False, delay=0)
-        launches = launches_for(estimate, _GPU_SPAN, _MAX_COLD if cold else _MAX_WARM)
-        delay = _DELAY * (2 + launches * (3 if cold else 1))
+        estimate, _ = self._time_launches(call, 1, cold=False, delay=0)
+        launches = count_launches(estimate, _GPU_SPAN, _MAX_COLD if cold else _MAX_WARM)
+        delay = _DELAY_NS * (2 + launches * (3 if cold else 1))
         for _ in range(_TRIES):
-            seconds, hidden = self._timed(call, launches, cold=cold, delay=min(delay, _MAX_DELAY))
-            if hidden:
+            seconds, is_hidden = self._time_launches(
+                call, launches, cold=cold, delay=min(delay, _MAX_DELAY_NS)
+            )
+            if is_hidden:
                 break
             delay *= 2
-        return seconds, hidden
+        return seconds, is_hidden
 
-    def _timed(
+    def _time_launches(
         self, call: Callable[[], None], launches: int, *, cold: bool, delay: int
     ) -> tuple[float, bool]:
         """Return the mean seconds of a launch, and whether the host was always ahead of the
         device."""
         pairs = launches if cold else 1
-        events = self._some_events(2 * pairs)
+        events = self._get_events(2 * pairs)
         try:
             if delay and self._spin is not None:
                 self._launch_spin(delay)
             for pair in range(pairs):
                 if cold:
-                    self._evict()
-                self._record(events[2 * pair])
+                    self._evict_caches()
+                self._record_event(events[2 * pair])
                 for _ in range(1 if cold else launches):
                     call()
-                self._record(events[2 * pair + 1])
-            hidden = self._driver.library.cuEventQuery(events[0]) == NOT_READY
-            self.finish()
-            total = sum(self._elapsed(*events[2 * i : 2 * i + 2]) for i in range(pairs))
+                self._record_event(events[2 * pair + 1])
+            is_hidden = self._driver.library.cuEventQuery(events[0]) == NOT_READY
+            self.wait_for_calls()
+            total = sum(self._read_elapsed(*events[2 * i : 2 * i + 2]) for i in range(pairs))
         except DriverError as error:
             raise LaunchError(str(error)) from None
-        return total / launches, hidden
+        return total / launches, is_hidden
 
-    def _evict(self) -> None:
+    def _evict_caches(self) -> None:
         if self._flush is None:
             size = max(2 * self._driver.attribute(L2_CACHE_SIZE, self._device), _MIN_GPU_FLUSH)
-            self._flush = self.allocate(size), size
+            self._flush = self.allocate_memory(size), size
         address, size = self._flush
-        self._do(
+        self._call_driver(
             "cuMemsetD8Async",
             ctypes.c_uint64(address),
             ctypes.c_ubyte(1),
@@ -319,19 +323,19 @@ class CudaDevice:
             ctypes.c_void_p(self.stream),
         )
 
-    def _some_events(self, count: int) -> list[ctypes.c_void_p]:
+    def _get_events(self, count: int) -> list[ctypes.c_void_p]:
         while len(self._events) < count:
             event = ctypes.c_void_p()
-            self._do("cuEventCreate", ctypes.byref(event), 0)
+            self._call_driver("cuEventCreate", ctypes.byref(event), 0)
             self._events.append(event)
         return self._events[:count]
 
-    def _record(self, event: ctypes.c_void_p) -> None:
-        self._do("cuEventRecord", event, ctypes.c_void_p(self.stream))
+    def _record_event(self, event: ctypes.c_void_p) -> None:
+        self._call_driver("cuEventRecord", event, ctypes.c_void_p(self.stream))
 
-    def _elapsed(self, start: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
+    def _read_elapsed(self, start: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
         milliseconds = ctypes.c_float()
-        self._do("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
+        self._call_driver("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
         return milliseconds.value / 1e3
 
     def _load_spin(self) -> ctypes.c_void_p | None:
@@ -339,8 +343,10 @@ class CudaDevice:
         by the fill alone."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         try:
-            self._do("cuModuleLoadData", ctypes.byref(module), SPIN)
-            self._do("cuModuleGetFunction", ctypes.byref(function), module, b"tilusbuild_spin")
+            self._call_driver("cuModuleLoadData", ctypes.byref(module), SPIN)
+            self._call_driver(
+                "cuModuleGetFunction", ctypes.byref(function), module, b"tilusbuild_spin"
+            )
         except DriverError:
             return None
         return function
@@ -351,12 +357,12 @@ class CudaDevice:
         one = [ctypes.c_uint(1)] * 6
         nothing = ctypes.c_uint(0)
         stream = ctypes.c_void_p(self.stream)
-        self._do("cuLaunchKernel", self._spin, *one, nothing, stream, parameters, None)
+        self._call_driver("cuLaunchKernel", self._spin, *one, nothing, stream, parameters, None)
 
     def _read_uuid(self) -> str:
         """Return the UUID of the GPU, as nvidia-smi writes it."""
         raw = ctypes.create_string_buffer(16)
-        self._do("cuDeviceGetUuid_v2", raw, self._device)
+        self._call_driver("cuDeviceGetUuid_v2", raw, self._device)
         text = raw.raw.hex()
         parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
         return "GPU-" + "-".join(parts)

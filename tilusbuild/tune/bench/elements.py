@@ -33,7 +33,7 @@ _SCALE = "f8e8m0"
 """An exponent and nothing else (OCP microscaling formats, 1.0): a power of two, or NaN."""
 
 
-def compare(
+def compare_outputs(
     name: str,
     shape: Sequence[int],
     got: bytes,
@@ -48,35 +48,35 @@ def compare(
     if not got:
         return 0.0, None
     tolerance = (rtol, atol) if dtype in FLOATS else (0.0, 0.0)
-    numpy = _numpy()
+    numpy = _import_numpy()
     if numpy is not None:
-        error, worst, wrong = _with_numpy(numpy, got, dtype, want, want_dtype, *tolerance)
+        error, worst, wrong = _compare_with_numpy(numpy, got, dtype, want, want_dtype, *tolerance)
     else:
-        error, worst, wrong = _plain(got, dtype, want, want_dtype, *tolerance)
+        error, worst, wrong = _compare_without_numpy(got, dtype, want, want_dtype, *tolerance)
     if worst is None:
         return error, None
-    at, value, expected = worst
-    element = f"{name}{_unravelled(at, shape)} is {value:g}, expected {expected:g}"
+    offset, value, expected = worst
+    element = f"{name}{_unravel_index(offset, shape)} is {value:g}, expected {expected:g}"
     return error, f"{element}; {wrong} of {math.prod(shape)} elements are wrong"
 
 
-def _with_numpy(
+def _compare_with_numpy(
     numpy: Any, got: bytes, dtype: str, want: bytes, want_dtype: str, rtol: float, atol: float
 ) -> tuple[float, tuple[int, float, float] | None, int]:
     a, w = _as_array(numpy, got, dtype), _as_array(numpy, want, want_dtype)
     if dtype in FLOATS:
-        error, wrong = _errors(numpy, a, w, rtol, atol)
+        error, wrong = _find_errors(numpy, a, w, rtol, atol)
     else:
         wrong = a != w
         error = numpy.abs(a.astype(numpy.float64) - w.astype(numpy.float64))
     largest = float(error.max())
     if not wrong.any():
         return largest, None, 0
-    at = int(numpy.argmax(numpy.where(wrong, error, -1.0)))
-    return largest, (at, float(a[at]), float(w[at])), int(wrong.sum())
+    offset = int(numpy.argmax(numpy.where(wrong, error, -1.0)))
+    return largest, (offset, float(a[offset]), float(w[offset])), int(wrong.sum())
 
 
-def _errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -> tuple[Any, Any]:
+def _find_errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -> tuple[Any, Any]:
     """Return the absolute differences of two arrays (infinite where one side is not finite), and
     which of them are too large."""
     with numpy.errstate(all="ignore"):
@@ -94,16 +94,18 @@ def _as_array(numpy: Any, data: bytes, dtype: str) -> Any:
         return wide.view(numpy.float32)
     if dtype in _F8 or dtype == _SCALE:
         codes = numpy.frombuffer(data, numpy.uint8)
-        return numpy.array(f8_values(dtype), numpy.float32)[codes]
+        return numpy.array(list_f8_values(dtype), numpy.float32)[codes]
     return numpy.frombuffer(data, DTYPES[dtype].struct)
 
 
-def _plain(
+def _compare_without_numpy(
     got: bytes, dtype: str, want: bytes, want_dtype: str, rtol: float, atol: float
 ) -> tuple[float, tuple[int, float, float] | None, int]:
     largest, worst, worst_error, wrong = 0.0, None, -1.0, 0
     inexact = dtype in FLOATS
-    for at, (a, w) in enumerate(zip(values(got, dtype), values(want, want_dtype), strict=True)):
+    for offset, (a, w) in enumerate(
+        zip(decode_elements(got, dtype), decode_elements(want, want_dtype), strict=True)
+    ):
         if a == w or (inexact and math.isnan(a) and math.isnan(w)):
             continue
         error = abs(float(a) - float(w))
@@ -114,18 +116,18 @@ def _plain(
             continue
         wrong += 1
         if error > worst_error:
-            worst, worst_error = (at, float(a), float(w)), error
+            worst, worst_error = (offset, float(a), float(w)), error
     return largest, worst, wrong
 
 
-def values(data: bytes, dtype: str) -> Iterable[Any]:
+def decode_elements(data: bytes, dtype: str) -> Iterable[Any]:
     """Return the elements as Python numbers."""
     if dtype == "bf16":
         wide = bytearray(2 * len(data))
         wide[2::4], wide[3::4] = data[0::2], data[1::2]
         return memoryview(wide).cast("f")
     if dtype in _F8 or dtype == _SCALE:
-        table = f8_values(dtype)
+        table = list_f8_values(dtype)
         return (table[code] for code in data)
     if dtype == "f16":
         return (value for (value,) in struct.iter_unpack("<e", data))
@@ -135,13 +137,13 @@ def values(data: bytes, dtype: str) -> Iterable[Any]:
 
 
 @cache
-def f8_values(dtype: str) -> tuple[float, ...]:
+def list_f8_values(dtype: str) -> tuple[float, ...]:
     """Return the value of each of the 256 codes."""
     if dtype == _SCALE:
         return (*(2.0 ** (code - 127) for code in range(255)), math.nan)
     mantissa_bits, largest = _MANTISSA[dtype], _F8[dtype]
     bias = (1 << (6 - mantissa_bits)) - 1
-    found = []
+    positives = []
     for code in range(128):
         exponent = code >> mantissa_bits
         mantissa = (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
@@ -150,20 +152,20 @@ def f8_values(dtype: str) -> tuple[float, ...]:
             value = mantissa * 2.0 ** (1 - bias)
         elif dtype == "f8e5m2" and code == 0x7C:
             value = math.inf
-        found.append(value if value <= largest or math.isinf(value) else math.nan)
-    return (*found, *(-value for value in found))
+        positives.append(value if value <= largest or math.isinf(value) else math.nan)
+    return (*positives, *(-value for value in positives))
 
 
-def _unravelled(at: int, shape: Sequence[int]) -> list[int]:
+def _unravel_index(offset: int, shape: Sequence[int]) -> list[int]:
     index: list[int] = []
     for extent in reversed(shape):
-        at, rest = divmod(at, extent)
+        offset, rest = divmod(offset, extent)
         index.append(rest)
     return index[::-1]
 
 
 @cache
-def _numpy() -> Any:
+def _import_numpy() -> Any:
     try:
         import numpy
     except ImportError:
@@ -178,60 +180,66 @@ _SCALES = range(125, 130)
 """Codes of f8e8m0: exponents of 2, plus 127 (OCP microscaling formats, 1.0)."""
 
 
-def noise(dtype: str, count: int, seed: str) -> bytes:
+def make_noise(dtype: str, count: int, seed: str) -> bytes:
     """Return `count` elements of a type. Raises `KeyError` for a type without numbers."""
     size = DTYPES[dtype].bytes
-    drawn = size if dtype in _MANTISSA else 1
-    raw = hashlib.shake_128(seed.encode()).digest(drawn * count)
-    made = bytearray(size * count)
-    for place, tables in enumerate(_tables(dtype)):
+    random_bytes = size if dtype in _MANTISSA else 1
+    raw = hashlib.shake_128(seed.encode()).digest(random_bytes * count)
+    elements = bytearray(size * count)
+    for byte_index, tables in enumerate(_make_byte_tables(dtype)):
         for number, table in enumerate(tables):
-            stream = min(place + number, drawn - 1)
+            stream = min(byte_index + number, random_bytes - 1)
             piece = raw[stream * count : (stream + 1) * count].translate(table)
-            made[place::size] = _either(made[place::size], piece) if number else piece
-    return bytes(made)
+            elements[byte_index::size] = (
+                _combine_bits(elements[byte_index::size], piece) if number else piece
+            )
+    return bytes(elements)
 
 
-def _either(one: bytes | bytearray, other: bytes) -> bytes:
+def _combine_bits(one: bytes | bytearray, other: bytes) -> bytes:
     """Return the bitwise or."""
     joined = int.from_bytes(one, "little") | int.from_bytes(other, "little")
     return joined.to_bytes(len(other), "little")
 
 
 @cache
-def _tables(dtype: str) -> tuple[tuple[bytes, ...], ...]:
+def _make_byte_tables(dtype: str) -> tuple[tuple[bytes, ...], ...]:
     """Return for each byte of an element, the lowest first, the translations that are combined: of
     its own random byte, and for the byte below the highest also of the highest's."""
     size = DTYPES[dtype].bytes
     if dtype not in _MANTISSA:
         values = _SCALES if dtype == "f8e8m0" else _INTEGERS
         limits = DTYPES[dtype].limits or ((0, 1) if dtype == "bool" else (0, 255))
-        kept = [value for value in values if limits[0] <= value <= limits[1]]
+        allowed = [value for value in values if limits[0] <= value <= limits[1]]
         signed = limits[0] < 0
-        chosen = (kept[byte * len(kept) >> 8] for byte in range(256))
+        chosen = (allowed[byte * len(allowed) >> 8] for byte in range(256))
         elements = [value.to_bytes(size, "little", signed=signed) for value in chosen]
         return tuple((bytes(each[place] for each in elements),) for place in range(size))
     bits, mantissa = DTYPES[dtype].bits, _MANTISSA[dtype]
-    own = [_top(byte, bits, mantissa).to_bytes(size, "little") for byte in range(256)]
+    top_bits = [
+        _make_top_bits(byte, bits, mantissa).to_bytes(size, "little") for byte in range(256)
+    ]
     free = ((1 << mantissa) - 1).to_bytes(size, "little")
     tables: list[tuple[bytes, ...]] = []
-    for place in range(size):
-        random = bytes(byte & free[place] for byte in range(256))
-        fixed = bytes(each[place] for each in own)
-        drawn = (random, fixed) if any(fixed) else (random,)
-        tables.append((fixed,) if place == size - 1 else drawn)
+    for byte_index in range(size):
+        random = bytes(byte & free[byte_index] for byte in range(256))
+        fixed = bytes(element[byte_index] for element in top_bits)
+        byte_tables = (random, fixed) if any(fixed) else (random,)
+        tables.append((fixed,) if byte_index == size - 1 else byte_tables)
     return tuple(tables)
 
 
-def _top(byte: int, bits: int, mantissa: int) -> int:
+def _make_top_bits(byte: int, bits: int, mantissa: int) -> int:
     """Return sign and exponent that a random byte stands for, with the bits of the mantissa that
     are in the highest byte: half of the values are above 1/2, a quarter above 1/4, …"""
     exponent_bits = bits - 1 - mantissa
-    inside = max(0, mantissa - (bits - 8))
+    low_bits = max(0, mantissa - (bits - 8))
     sign, rest = byte & 1, byte >> 1
-    low, rest = rest & ((1 << inside) - 1), rest >> inside
-    places = 7 - inside
-    most = min(5, places)
-    below = next((n for n in range(most) if rest >> (places - 1 - n) & 1), most)
-    exponent = (1 << (exponent_bits - 1)) - 2 - below
-    return (sign << (bits - 1)) | (exponent << mantissa) | (low << (mantissa - inside))
+    low, rest = rest & ((1 << low_bits) - 1), rest >> low_bits
+    random_bits = 7 - low_bits
+    max_zeros = min(5, random_bits)
+    leading_zeros = next(
+        (n for n in range(max_zeros) if rest >> (random_bits - 1 - n) & 1), max_zeros
+    )
+    exponent = (1 << (exponent_bits - 1)) - 2 - leading_zeros
+    return (sign << (bits - 1)) | (exponent << mantissa) | (low << (mantissa - low_bits))

@@ -36,12 +36,12 @@ from tilusbuild.tune.bench.session import (
     ProgramRecord,
     Quota,
     TuningSession,
-    answers,
-    case_note,
-    read_case_note,
-    read_run,
+    collect_answers,
+    format_case_note,
+    parse_case_note,
+    parse_run_note,
 )
-from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
+from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
 _LOOK, _LAST = (4, 1.25), 1.05
 """Rounds of the first stage, and how much slower than the best may be who takes part in it; then
@@ -59,7 +59,7 @@ class Outcome:
     samples: tuple[float, ...]
     status: str
     why: str
-    condemned: bool = False
+    is_refusal: bool = False
     """Whether it came to something here for which it is chosen nowhere."""
     error: float = 0.0
     """The largest absolute error that a check found."""
@@ -89,46 +89,46 @@ class Race:
         refused: Mapping[str, Refusal],
     ) -> None:
         self._session = session
-        self._reasons = refused
-        self._out = [p for p in work.programs if p.hash in refused]
+        self._refusals = refused
+        self._excluded = [p for p in work.programs if p.hash in refused]
         programs = tuple(p for p in work.programs if p.hash not in refused)
         self._work = work = replace(work, programs=programs)
         self._case = case
         self._quota = quota
         self._records: dict[int, ProgramRecord] = {}
         self._programs = {program.index: program for program in work.programs}
-        self._cut = False
+        self._is_cut = False
 
-    def run(self, seed: int) -> Decision:
+    def run_race(self, seed: int) -> Decision:
         """Look, race, decide."""
-        self._session.begin()
-        look_around(self._work, self._quota, self._look, seed)
-        most = self._session.rounds
-        for rounds, within in ((min(_LOOK[0], most), _LOOK[1]), (most, _LAST)):
-            self._rounds(self._within(self._field(), within), rounds)
-        winner = self._best()
-        while winner is not None and not self._session.check(
+        self._session.restart_questions()
+        search_programs(self._work, self._quota, self._look_at, seed)
+        max_rounds = self._session.rounds
+        for rounds, within in ((min(_LOOK[0], max_rounds), _LOOK[1]), (max_rounds, _LAST)):
+            self._run_rounds(self._select_within(self._score_programs(), within), rounds)
+        winner = self._find_best()
+        while winner is not None and not self._session.check_program(
             self._case, self._programs[winner], self._records[winner]
         ):
-            winner = self._best()
-        examined = [self._outcome(index) for index in self._records]
-        out = [refused_outcome(p, self._reasons[p.hash]) for p in self._out]
-        outcomes = tuple(sorted([*examined, *out], key=lambda each: each.program.index))
+            winner = self._find_best()
+        measured = [self._make_outcome(index) for index in self._records]
+        excluded = [make_refused_outcome(p, self._refusals[p.hash]) for p in self._excluded]
+        outcomes = tuple(sorted([*measured, *excluded], key=lambda each: each.program.index))
         return Decision(
             self._case,
-            None if winner is None else self._outcome(winner),
+            None if winner is None else self._make_outcome(winner),
             outcomes,
             len(self._work.programs) - len(self._records),
         )
 
-    def _look(self, program: Candidate) -> float | None:
+    def _look_at(self, program: Candidate) -> float | None:
         record = self._records[program.index] = ProgramRecord()
-        right = self._session.check(self._case, program, record)
-        if right and self._session.sample(self._case, program, record, 0.0):
+        is_right = self._session.check_program(self._case, program, record)
+        if is_right and self._session.time_program(self._case, program, record, 0.0):
             return record.samples[0]
         return None
 
-    def _field(self) -> dict[int, float]:
+    def _score_programs(self) -> dict[int, float]:
         """Return the score of everyone who is in, by program."""
         return {
             index: median(record.samples)
@@ -136,147 +136,154 @@ class Race:
             if record.refused is None and record.samples
         }
 
-    def _within(self, scores: Mapping[int, float], factor: float) -> list[int]:
+    def _select_within(self, scores: Mapping[int, float], factor: float) -> list[int]:
         bound = min(scores.values(), default=0.0) * factor
         return sorted(index for index, seconds in scores.items() if seconds <= bound)
 
-    def _rounds(self, field: Sequence[int], rounds: int) -> None:
+    def _run_rounds(self, indices: Sequence[int], rounds: int) -> None:
         """Sample everyone until each has so many samples."""
-        done = 1
-        while done < rounds and self._may_go_on():
-            for index in _there_and_back(field, done):
+        rounds_done = 1
+        while rounds_done < rounds and self._has_quota():
+            for index in _alternate_order(indices, rounds_done):
                 record = self._records[index]
-                if record.refused is None and len(record.samples) <= done:
-                    self._sample(index)
-            done += 1
+                if record.refused is None and len(record.samples) <= rounds_done:
+                    self._sample_program(index)
+            rounds_done += 1
 
-    def _best(self) -> int | None:
-        return min(self._within(self._field(), 1 + TIE), default=None)
+    def _find_best(self) -> int | None:
+        return min(self._select_within(self._score_programs(), 1 + TIE), default=None)
 
-    def _sample(self, index: int) -> None:
+    def _sample_program(self, index: int) -> None:
         record = self._records[index]
-        self._session.sample(self._case, self._programs[index], record, max(record.samples))
+        self._session.time_program(self._case, self._programs[index], record, max(record.samples))
 
-    def _may_go_on(self) -> bool:
-        self._cut = self._cut or self._quota.used >= 1
-        return not self._cut
+    def _has_quota(self) -> bool:
+        self._is_cut = self._is_cut or self._quota.used_share >= 1
+        return not self._is_cut
 
-    def _outcome(self, index: int) -> Outcome:
+    def _make_outcome(self, index: int) -> Outcome:
         record = self._records[index]
         status, why = record.refused or ("ok", "")
         seconds = median(record.samples) if status == "ok" and record.samples else None
         samples = tuple(record.samples)
         program, error = self._programs[index], record.error
-        return Outcome(program, seconds, samples, status, why, record.condemned, error)
+        return Outcome(program, seconds, samples, status, why, record.is_refusal, error)
 
 
-def refused_outcome(program: Candidate, refusal: Refusal) -> Outcome:
+def make_refused_outcome(program: Candidate, refusal: Refusal) -> Outcome:
     """Return the outcome of a program that takes no part."""
     why = refusal.text.removeprefix(f"{refusal.status} ")
     return Outcome(program, None, (), refusal.status, why)
 
 
-def _there_and_back(field: Sequence[int], turn: int) -> Iterable[int]:
-    return field if turn % 2 == 0 else reversed(field)
+def _alternate_order(indices: Sequence[int], turn: int) -> Iterable[int]:
+    return indices if turn % 2 == 0 else reversed(indices)
 
 
 Cases = Callable[[Sequence[int]], Iterable[Case]]
 """Cases by their numbers, each there for as long as it is measured."""
 
 
-def campaign(
+def decide_cases(
     session: TuningSession,
     work: Work,
     cases: Cases,
     sizes: Sequence[Mapping[str, Any]],
     seed: int,
-    done: Callable[[Decision], None],
-    known: Mapping[str, Refusal],
+    on_decision: Callable[[Decision], None],
+    known_refusals: Mapping[str, Refusal],
 ) -> list[Decision]:
-    """Decide every case; `sizes` are theirs. `done` is called with each decision as soon as it is
-    made.
+    """Decide every case; `sizes` has the sizes of each. Call `on_decision` with each decision.
 
-    A program that is condemned at one case takes no part in those after it; a case before it in
-    which it was timed is decided again without it, and `done` is called with that too. Who is
-    `known` to be refused takes no part from the start; but if that was at some of these sizes, from
-    that case on, so that a tuning that goes on asks what it asked before.
+    A program that is refused at one case takes no part in later cases. Earlier cases that timed
+    the program are decided again without it, and `on_decision` is called again for them. A program
+    in `known_refusals` takes no part from the start; if it was refused at one of these sizes, only
+    from that case on, so that a tuning that is resumed asks the same questions as before.
     """
     count = len(sizes)
-    wanted = [dict(each) for each in sizes]
-    out = {digest: r for digest, r in known.items() if dict(r.sizes) not in wanted}
+    sizes_of_cases = [dict(each) for each in sizes]
+    refusals = {
+        digest: r for digest, r in known_refusals.items() if dict(r.sizes) not in sizes_of_cases
+    }
     decisions: dict[int, Decision] = {}
     quotas: dict[int, Quota] = {}
-    todo: Sequence[int] = range(count)
-    while todo:
+    waiting: Sequence[int] = range(count)
+    while waiting:
         # The cases first, so that they are asked for one more, and clean up after the last.
-        for case, number in zip(cases(todo), todo, strict=True):
+        for case, number in zip(cases(waiting), waiting, strict=True):
             if number in quotas:
-                quotas[number].renew()
+                quotas[number].restart_share()
             else:
-                quotas[number] = session.quota(count - number)
-                session.log.note(case_note(case))
-            race = Race(session, work, case, quotas[number], out)
-            decisions[number] = decision = race.run(seed)
-            out |= _refused_at(decision, known, work.judge)
-            done(decision)
-        todo = [number for number, decision in decisions.items() if _timed(decision, out)]
+                quotas[number] = session.make_quota(count - number)
+                session.log.append_line(format_case_note(case))
+            race = Race(session, work, case, quotas[number], refusals)
+            decisions[number] = decision = race.run_race(seed)
+            refusals |= _refusals_at_case(decision, known_refusals, work.judge)
+            on_decision(decision)
+        waiting = [
+            number for number, decision in decisions.items() if _uses_refused(decision, refusals)
+        ]
     return [decisions[number] for number in sorted(decisions)]
 
 
-def _refused_at(decision: Decision, known: Mapping[str, Refusal], judge: str) -> dict[str, Refusal]:
+def _refusals_at_case(
+    decision: Decision, known_refusals: Mapping[str, Refusal], judge: str
+) -> dict[str, Refusal]:
     """Return who is refused for what it came to at these sizes, now or before; not who is
     cleared."""
-    clear = cleared(decision, known, judge)
+    lifted = find_lifted(decision, known_refusals, judge)
     sizes = dict(decision.case.sizes)
-    before = {d: r for d, r in known.items() if dict(r.sizes) == sizes and d not in clear}
-    return before | {each.program: each for each in condemned(decision, judge)}
+    earlier = {
+        d: r for d, r in known_refusals.items() if dict(r.sizes) == sizes and d not in lifted
+    }
+    return earlier | {each.program: each for each in collect_refusals(decision, judge)}
 
 
-def cleared(decision: Decision, known: Mapping[str, Refusal], judge: str) -> list[str]:
+def find_lifted(decision: Decision, known_refusals: Mapping[str, Refusal], judge: str) -> list[str]:
     """Return the programs, by hash, that another judge finds right at the very sizes at which they
     were found wrong. Nothing else makes up for a refusal: neither other inputs nor another try."""
-    right = {each.program.hash for each in decision.outcomes if each.seconds is not None}
-    found = [r for digest, r in known.items() if digest in right]
-    return [r.program for r in found if _is_overruled(r, judge, decision.case.sizes)]
+    right_hashes = {each.program.hash for each in decision.outcomes if each.seconds is not None}
+    candidates = [r for digest, r in known_refusals.items() if digest in right_hashes]
+    return [r.program for r in candidates if _is_overruled(r, judge, decision.case.sizes)]
 
 
-def condemned(decision: Decision, judge: str) -> list[Refusal]:
+def collect_refusals(decision: Decision, judge: str) -> list[Refusal]:
     """Return the programs that are chosen nowhere for what they came to in this case."""
     sizes = dict(decision.case.sizes)
     return [
         Refusal(each.program.hash, each.status, sizes, each.why, judge)
         for each in decision.outcomes
-        if each.condemned
+        if each.is_refusal
     ]
 
 
-def _timed(decision: Decision, out: Container[str]) -> bool:
+def _uses_refused(decision: Decision, refused_hashes: Container[str]) -> bool:
     """Return whether a program that is out has a part in a decision: its time, or the bounds that
     it set for others."""
-    return any(each.samples and each.program.hash in out for each in decision.outcomes)
+    return any(each.samples and each.program.hash in refused_hashes for each in decision.outcomes)
 
 
-def condemned_before(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:
+def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:
     """Return who was condemned by what a log says, by hash: also at sizes that are not asked for
     any more. Whom another judge found right at the same sizes afterwards is not among them."""
-    found: dict[str, Refusal] = {}
-    sizes: dict[str, Mapping[str, Scalar]] = {}
+    refusals: dict[str, Refusal] = {}
+    sizes: dict[str, Mapping[str, CallScalar]] = {}
     judge = ""
     for line in lines:
         with suppress(ValueError):
             if line.get("what") == RUN:
-                judge = read_run(line).judge
+                judge = parse_run_note(line).judge
             elif line.get("what") == CASE:
-                noted = read_case_note(line)
-                sizes[noted.case] = noted.sizes
-        for (case, program, _, _), answer in answers([line]).items():
-            where = sizes.get(case, {})
-            known = found.get(program)
-            if answer.condemns:
-                found[program] = Refusal(program, answer.status, where, answer.why, judge)
-            elif known is not None and _is_overruled(known, judge, where):
-                del found[program]
-    return found
+                note = parse_case_note(line)
+                sizes[note.case] = note.sizes
+        for (case, program, _, _), answer in collect_answers([line]).items():
+            case_sizes = sizes.get(case, {})
+            refusal = refusals.get(program)
+            if answer.is_refusal:
+                refusals[program] = Refusal(program, answer.status, case_sizes, answer.why, judge)
+            elif refusal is not None and _is_overruled(refusal, judge, case_sizes):
+                del refusals[program]
+    return refusals
 
 
 def _is_overruled(refusal: Refusal, judge: str, sizes: Mapping[str, Any]) -> bool:
@@ -293,7 +300,7 @@ Look = Callable[[Candidate], "float | None"]
 """The seconds of a first look, or None for a program that is out."""
 
 
-def look_around(work: Work, quota: Quota, look: Look, seed: int) -> None:
+def search_programs(work: Work, quota: Quota, look: Look, seed: int) -> None:
     """Look at programs until all are known or the share of the quota is used."""
     default = [p for p in work.programs if p.index == work.default]
     rest = [p for p in work.programs if p.index != work.default]
@@ -304,17 +311,17 @@ def look_around(work: Work, quota: Quota, look: Look, seed: int) -> None:
     random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
     waiting = [*default, *rest]
     scores: dict[int, float | None] = {}
-    while waiting and quota.used < LOOK_SHARE:
-        all_fit = quota.used * (len(scores) + len(waiting)) <= LOOK_SHARE * len(scores)
-        if quota.used >= SAMPLE_SHARE and not all_fit:
+    while waiting and quota.used_share < LOOK_SHARE:
+        all_fit = quota.used_share * (len(scores) + len(waiting)) <= LOOK_SHARE * len(scores)
+        if quota.used_share >= SAMPLE_SHARE and not all_fit:
             break
         program = waiting.pop(0)
         scores[program.index] = look(program)
     if waiting:
-        _climb(work, [*default, *rest], scores, quota, look)
+        _search_neighbors(work, [*default, *rest], scores, quota, look)
 
 
-def _climb(
+def _search_neighbors(
     work: Work,
     order: Sequence[Candidate],
     scores: dict[int, float | None],
@@ -322,47 +329,51 @@ def _climb(
     look: Look,
 ) -> None:
     """Look at the nearest stranger of the best program that has one; without one, at any."""
-    places = places_of(work)
+    coordinates = index_programs(work)
     programs = {program.index: program for program in order}
-    around: dict[int, Iterator[int]] = {}
-    while quota.used < LOOK_SHARE and len(scores) < len(programs):
+    neighbors: dict[int, Iterator[int]] = {}
+    while quota.used_share < LOOK_SHARE and len(scores) < len(programs):
         best = sorted((s, i) for i, s in scores.items() if s is not None)
-        found = None
+        next_index = None
         for _, index in best:
-            near = around.setdefault(index, nearest(places, index))
-            if (found := next((each for each in near if each not in scores), None)) is not None:
+            candidates = neighbors.setdefault(index, iterate_neighbors(coordinates, index))
+            if (
+                next_index := next((each for each in candidates if each not in scores), None)
+            ) is not None:
                 break
-        if found is None:
-            found = next(index for index in programs if index not in scores)
-        scores[found] = look(programs[found])
+        if next_index is None:
+            next_index = next(index for index in programs if index not in scores)
+        scores[next_index] = look(programs[next_index])
 
 
-def linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:
+def find_linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:
     """Return the parameters of a work's programs; those that change together are one group."""
     columns: dict[tuple[int, ...], list[str]] = {}
-    places = places_of(work).values()
+    places = index_programs(work).values()
     for number, group in enumerate(work.groups):
         columns.setdefault(tuple(place[number] for place in places), []).extend(group)
     return tuple(map(tuple, columns.values()))
 
 
-def places_of(work: Work) -> dict[int, tuple[int, ...]]:
+def index_programs(work: Work) -> dict[int, tuple[int, ...]]:
     """Return where each program is in each group: values count from 0 as they come."""
-    seen: list[dict[object, int]] = [{} for _ in work.groups]
+    value_indices: list[dict[object, int]] = [{} for _ in work.groups]
     return {
         program.index: tuple(
-            known.setdefault(tuple(program.schedule[name] for name in group), len(known))
-            for known, group in zip(seen, work.groups, strict=True)
+            indices.setdefault(tuple(program.schedule[name] for name in group), len(indices))
+            for indices, group in zip(value_indices, work.groups, strict=True)
         )
         for program in work.programs
     }
 
 
-def nearest(places: Mapping[int, tuple[int, ...]], index: int) -> Iterator[int]:
+def iterate_neighbors(coordinates: Mapping[int, tuple[int, ...]], index: int) -> Iterator[int]:
     """Yield the programs that differ from one in one group, the nearest first."""
-    found = []
-    for other, place in places.items():
-        steps = [abs(a - b) for a, b in zip(place, places[index], strict=True) if a != b]
+    neighbors = []
+    for other, other_coordinates in coordinates.items():
+        steps = [
+            abs(a - b) for a, b in zip(other_coordinates, coordinates[index], strict=True) if a != b
+        ]
         if len(steps) == 1:
-            found.append((steps[0], other))
-    yield from (other for _, other in sorted(found))
+            neighbors.append((steps[0], other))
+    yield from (other for _, other in sorted(neighbors))

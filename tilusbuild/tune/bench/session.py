@@ -36,7 +36,7 @@ from tilusbuild.tune.bench.bench import (
     Answer,
     Bench,
 )
-from tilusbuild.tune.bench.work import Candidate, Case, Scalar, Work
+from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Budget:
     runs: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Budget:
+    def parse_budget(cls, text: str) -> Budget:
         """Return the budget of a duration, as `90s` or `1h30m`, or of a number of runs. Raises
         `ValueError`."""
         if text.isascii() and text.isdigit():
@@ -73,13 +73,13 @@ class Quota:
     def __init__(self, budget: Budget, spent: BudgetSpent, cases_left: int) -> None:
         self._spent = spent
         self._shares = {
-            name: max(0.0, whole - getattr(spent, name)) / cases_left
-            for name, whole in asdict(budget).items()
-            if whole is not None
+            name: max(0.0, limit - getattr(spent, name)) / cases_left
+            for name, limit in asdict(budget).items()
+            if limit is not None
         }
-        self.renew()
+        self.restart_share()
 
-    def renew(self) -> None:
+    def restart_share(self) -> None:
         """Have the same again, for a case that is decided again: most of it is answered."""
         self._from = replace(self._spent)
 
@@ -88,7 +88,7 @@ class Quota:
         return bool(self._shares)
 
     @property
-    def used(self) -> float:
+    def used_share(self) -> float:
         """Return the share that is spent: 0 at first, 1 and more when nothing is left."""
         shares = [0.0]
         for name, share in self._shares.items():
@@ -104,7 +104,7 @@ class ProgramRecord:
     samples: list[float] = field(default_factory=list)
     refused: tuple[str, str] | None = None
     """Status and reason, once it is out."""
-    condemned: bool = False
+    is_refusal: bool = False
     """Whether it is out at all sizes."""
     error: float = 0.0
     """The largest absolute error that a check found."""
@@ -115,7 +115,7 @@ ROUNDS = 32
 
 
 class TuningSession:
-    """A tuning's questions. `listen` is called with each answer, and whether it was only read;
+    """A tuning's questions. `on_answer` is called with each answer, and whether it was only read;
     `rounds` is how often those that are nearly the best are sampled."""
 
     def __init__(
@@ -123,7 +123,7 @@ class TuningSession:
         log: SampleLog,
         bench: Bench,
         budget: Budget,
-        listen: Callable[[Answer, bool], None] = lambda *_: None,
+        on_answer: Callable[[Answer, bool], None] = lambda *_: None,
         *,
         rounds: int = ROUNDS,
     ) -> None:
@@ -132,71 +132,73 @@ class TuningSession:
         self.rounds = rounds
         self.spent = BudgetSpent()
         self._bench = bench
-        self._listen = listen
-        self._asked: dict[tuple[str, str, str], int] = {}
+        self._on_answer = on_answer
+        self._question_counts: dict[tuple[str, str, str], int] = {}
 
-    def quota(self, cases_left: int) -> Quota:
+    def make_quota(self, cases_left: int) -> Quota:
         """For the next case, when so many are left."""
         return Quota(self.budget, self.spent, cases_left)
 
-    def begin(self) -> None:
+    def restart_questions(self) -> None:
         """Ask from the first question on: a case that is decided again has the same answers."""
-        self._asked.clear()
+        self._question_counts.clear()
 
-    def check(self, case: Case, program: Candidate, record: ProgramRecord) -> bool:
+    def check_program(self, case: Case, program: Candidate, record: ProgramRecord) -> bool:
         """Return whether the program computes right."""
-        answer = self._answer(case, program, "check", lambda n: self._bench.check(case, program, n))
+        answer = self._answer_question(
+            case, program, "check", lambda n: self._bench.check_program(case, program, n)
+        )
         record.error = max(record.error, answer.error)
         if answer.status != OK:
-            record.refused, record.condemned = (answer.status, answer.why), answer.condemns
+            record.refused, record.is_refusal = (answer.status, answer.why), answer.is_refusal
         return answer.status == OK
 
-    def sample(
+    def time_program(
         self, case: Case, program: Candidate, record: ProgramRecord, expected: float
     ) -> bool:
         """Add a sample; False when there is none."""
-        answer = self._answer(
-            case, program, "sample", lambda n: self._bench.sample(case, program, n, expected)
+        answer = self._answer_question(
+            case, program, "sample", lambda n: self._bench.time_program(case, program, n, expected)
         )
         if answer.status != OK or answer.seconds is None:
-            record.refused, record.condemned = (answer.status, answer.why), answer.condemns
+            record.refused, record.is_refusal = (answer.status, answer.why), answer.is_refusal
             return False
         record.samples.append(answer.seconds)
         return True
 
-    def _answer(
+    def _answer_question(
         self, case: Case, program: Candidate, what: str, measure: Callable[[int], Answer]
     ) -> Answer:
         question = (case.digest, program.hash, what)
-        number = self._asked.get(question, 0)
-        self._asked[question] = number + 1
-        key: Key = (*question, number)
-        answer = self.log.known.get(key)
+        number = self._question_counts.get(question, 0)
+        self._question_counts[question] = number + 1
+        key: QuestionKey = (*question, number)
+        answer = self.log.answers.get(key)
         replayed = answer is not None
         if answer is None:
             answer = measure(number)
-            self.log.add(key, answer)
+            self.log.append_answer(key, answer)
         self.spent.seconds += answer.cost
         self.spent.runs += 1
-        self._listen(answer, replayed)
+        self._on_answer(answer, replayed)
         return answer
 
 
 _STATUSES = {status: status for status in (OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR)}
 
-Key = tuple[str, str, str, int]
+QuestionKey = tuple[str, str, str, int]
 """Case, program, "check" or "sample", number."""
 
 
-def lines(path: str) -> Iterator[dict[str, Any]]:
+def read_lines(path: str) -> Iterator[dict[str, Any]]:
     """Yield every whole object of a log; none without a file. Raises `OSError`."""
     with suppress(FileNotFoundError):
         for line in read_bytes(path).split(b"\n"):
             with suppress(ValueError):
-                yield read_line(line)
+                yield parse_line(line)
 
 
-def read_line(line: bytes) -> dict[str, Any]:
+def parse_line(line: bytes) -> dict[str, Any]:
     """Return the object of a line. Raises `ValueError`."""
     try:
         value = json.loads(line)
@@ -207,25 +209,25 @@ def read_line(line: bytes) -> dict[str, Any]:
     return value
 
 
-def answers(rows: Iterable[Mapping[str, Any]]) -> dict[Key, Answer]:
+def collect_answers(rows: Iterable[Mapping[str, Any]]) -> dict[QuestionKey, Answer]:
     """Return the answers among lines; of two to the same question the first, which was built on."""
-    known: dict[Key, Answer] = {}
+    known: dict[QuestionKey, Answer] = {}
     for line in rows:
         with suppress(ValueError):
-            key, answer = read_answer(line)
+            key, answer = parse_answer(line)
             known.setdefault(key, answer)
     return known
 
 
-def read_answer(line: Mapping[str, Any]) -> tuple[Key, Answer]:
+def parse_answer(line: Mapping[str, Any]) -> tuple[QuestionKey, Answer]:
     """Return the question and the answer of a line. Raises `ValueError` for any other line."""
     try:
         key = (str(line["case"]), str(line["program"]), str(line["what"]), int(line["number"]))
         seconds = line["seconds"]
         return key, Answer(
             status=_STATUSES[line["status"]],
-            cost=_time(line["cost"]),
-            seconds=None if seconds is None else _time(seconds),
+            cost=_check_seconds(line["cost"]),
+            seconds=None if seconds is None else _check_seconds(seconds),
             why=str(line["why"]),
             error=float(line.get("error", 0.0)),
             note=str(line["note"]),
@@ -235,7 +237,7 @@ def read_answer(line: Mapping[str, Any]) -> tuple[Key, Answer]:
         raise ValueError(f"malformed: {error}") from None
 
 
-def _time(value: object) -> float:
+def _check_seconds(value: object) -> float:
     seconds = float(value)  # type: ignore[arg-type]
     if not 0 <= seconds < math.inf:
         raise ValueError(f"{seconds} is not a time")
@@ -247,20 +249,20 @@ class SampleLog:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.known = answers(lines(path))
+        self.answers = collect_answers(read_lines(path))
         self._handle = -1
 
-    def add(self, key: Key, answer: Answer) -> None:
+    def append_answer(self, key: QuestionKey, answer: Answer) -> None:
         """Append an answer. Raises `OSError`."""
         case, program, what, number = key
         row = {"case": case, "program": program, "what": what, "number": number, **asdict(answer)}
-        self.note(row)
-        self.known[key] = answer
+        self.append_line(row)
+        self.answers[key] = answer
 
-    def note(self, value: Mapping[str, Any]) -> None:
+    def append_line(self, value: Mapping[str, Any]) -> None:
         """Append any line, by one write. Raises `OSError`."""
         if self._handle < 0:
-            self._handle = self._open()
+            self._handle = self._open_log()
         os.write(self._handle, json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
     def close(self) -> None:
@@ -268,7 +270,7 @@ class SampleLog:
             os.close(self._handle)
             self._handle = -1
 
-    def _open(self) -> int:
+    def _open_log(self) -> int:
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         handle = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         size = os.fstat(handle).st_size
@@ -300,43 +302,47 @@ class CaseNote:
     """What a log says of a case that began."""
 
     case: str
-    sizes: Mapping[str, Scalar]
+    sizes: Mapping[str, CallScalar]
     integers: Mapping[str, int]
 
 
-def read_run(line: Mapping[str, Any]) -> RunNote:
-    """Return a line that `run_note` made. Raises `ValueError` for any other."""
+def parse_run_note(line: Mapping[str, Any]) -> RunNote:
+    """Return a line that `format_run_note` made. Raises `ValueError` for any other."""
     try:
-        device = {name: _of(str, line["device"][name]) for name in ("kind", "name", "arch", "id")}
+        device = {
+            name: _check_type(str, line["device"][name]) for name in ("kind", "name", "arch", "id")
+        }
         return RunNote(
-            script=_of(str, line["script"]),
-            script_hash=_of(str, line["script_hash"]),
-            programs=tuple(_of(int, index) for index in line["programs"]),
-            device={**device, "driver": _of(int, line["device"]["driver"])},
-            cases=_of(int, line["cases"]),
-            judge=_of(str, line.get("judge", "")),
+            script=_check_type(str, line["script"]),
+            script_hash=_check_type(str, line["script_hash"]),
+            programs=tuple(_check_type(int, index) for index in line["programs"]),
+            device={**device, "driver": _check_type(int, line["device"]["driver"])},
+            cases=_check_type(int, line["cases"]),
+            judge=_check_type(str, line.get("judge", "")),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"malformed: {error}") from None
 
 
-def read_case_note(line: Mapping[str, Any]) -> CaseNote:
+def parse_case_note(line: Mapping[str, Any]) -> CaseNote:
     """Return a line about a case. Raises `ValueError` for any other."""
     try:
-        integers = {name: _of(int, value) for name, value in line["integers"].items()}
-        sizes = {name: _of((int, float, str), value) for name, value in line["sizes"].items()}
-        return CaseNote(_of(str, line["case"]), sizes, integers)
+        integers = {name: _check_type(int, value) for name, value in line["integers"].items()}
+        sizes = {
+            name: _check_type((int, float, str), value) for name, value in line["sizes"].items()
+        }
+        return CaseNote(_check_type(str, line["case"]), sizes, integers)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"malformed: {error}") from None
 
 
-def _of(kind: Any, value: Any) -> Any:
+def _check_type(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{value!r:.60} has another type")
     return value
 
 
-def run_note(work: Work, device: Mapping[str, Any], cases: int) -> dict[str, Any]:
+def format_run_note(work: Work, device: Mapping[str, Any], cases: int) -> dict[str, Any]:
     """Return the log's line for a tuning that begins."""
     return {
         "what": RUN,
@@ -349,11 +355,11 @@ def run_note(work: Work, device: Mapping[str, Any], cases: int) -> dict[str, Any
     }
 
 
-def integers(case: Case) -> dict[str, Scalar]:
+def list_integers(case: Case) -> dict[str, CallScalar]:
     """Return the whole numbers of a call: what dispatch goes by."""
     return {a.name: a.value for a in case.arguments if isinstance(a.value, int)}
 
 
-def case_note(case: Case) -> dict[str, Any]:
+def format_case_note(case: Case) -> dict[str, Any]:
     """Return the log's line for a case that begins."""
-    return {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": integers(case)}
+    return {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": list_integers(case)}

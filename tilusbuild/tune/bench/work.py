@@ -21,7 +21,7 @@ from tilusbuild.runtime.regular import open_file, read_bytes
 if TYPE_CHECKING:
     from tilusbuild.runtime.script import Script
 
-Scalar: TypeAlias = "bool | int | float | str"
+CallScalar: TypeAlias = "bool | int | float | str"
 
 CASE = "case.json"
 SCHEMA = 1
@@ -35,7 +35,7 @@ class CaseArgument:
     dtype: str
     shape: tuple[int, ...] | None
     """None for a scalar."""
-    value: Scalar | None = None
+    value: CallScalar | None = None
     """Of a scalar; of a struct its bytes, as hexadecimal digits; None for a null pointer. Of a
     tensor the seed of what it holds before the call."""
     out: bool = False
@@ -60,7 +60,7 @@ class Case:
     """One combination of sizes."""
 
     digest: str
-    sizes: Mapping[str, Scalar]
+    sizes: Mapping[str, CallScalar]
     arguments: tuple[CaseArgument, ...]
     cold: bool
     """Time with caches that hold none of the data."""
@@ -79,7 +79,7 @@ class Candidate:
     index: int
     hash: str
     library: str
-    schedule: Mapping[str, Scalar]
+    schedule: Mapping[str, CallScalar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Work:
     """The digest of the reference and the tolerances; "" where nothing is compared."""
 
 
-def instance_work(
+def make_work(
     script: Script, programs: Iterable[int], groups: Sequence[tuple[str, ...]], judge: str = ""
 ) -> Work:
     """Return the work of comparing programs of a script, which are built."""
@@ -108,19 +108,19 @@ def instance_work(
         script_hash=script.hash,
         default=script.default,
         groups=tuple(groups),
-        programs=tuple(candidate(script, program) for program in programs),
+        programs=tuple(make_candidate(script, program) for program in programs),
         judge=judge,
     )
 
 
-def candidate(script: Script, program: int) -> Candidate:
+def make_candidate(script: Script, program: int) -> Candidate:
     """Return a program of a script by its number."""
     return Candidate(
         program, script.programs[program], script.library(program), script.schedule(program)
     )
 
 
-def digest_of(value: Mapping[str, Any], directory: str) -> str:
+def digest_case(value: Mapping[str, Any], directory: str) -> str:
     """Return the digest of a case: what `case.json` says, and its files by content. Raises
     `OSError`."""
     hasher = hashlib.sha256(json.dumps(value, sort_keys=True).encode())
@@ -135,7 +135,7 @@ def digest_of(value: Mapping[str, Any], directory: str) -> str:
 
 def write_case(
     directory: str,
-    sizes: Mapping[str, Scalar],
+    sizes: Mapping[str, CallScalar],
     arguments: tuple[CaseArgument, ...],
     *,
     cold: bool,
@@ -148,7 +148,7 @@ def write_case(
         "arguments": [asdict(argument) for argument in arguments],
         "cold": cold,
     }
-    digest = digest_of(value, directory)
+    digest = digest_case(value, directory)
     with open(os.path.join(directory, CASE), "w", encoding="utf-8") as file:
         json.dump({**value, "digest": digest, "judge": judge}, file, indent=1)
     return Case(digest, dict(sizes), arguments, cold, judge)
@@ -158,13 +158,13 @@ def read_case(directory: str) -> Case:
     """Raises `OSError`, and `ValueError` for a case of another form."""
     value = json.loads(read_bytes(os.path.join(directory, CASE)))
     try:
-        arguments, judge = _arguments(value["arguments"]), str(value.get("judge", ""))
+        arguments, judge = _parse_arguments(value["arguments"]), str(value.get("judge", ""))
         return Case(value["digest"], value["sizes"], arguments, value["cold"], judge)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{directory}/{CASE} is malformed: {error}") from None
 
 
-def _arguments(rows: Any) -> tuple[CaseArgument, ...]:
+def _parse_arguments(rows: Any) -> tuple[CaseArgument, ...]:
     return tuple(
         CaseArgument(**{**row, "shape": None if row["shape"] is None else tuple(row["shape"])})
         for row in rows

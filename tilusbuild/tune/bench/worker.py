@@ -34,7 +34,7 @@ from tilusbuild.tune.bench.devices import (
     LaunchError,
     LaunchRefusedError,
 )
-from tilusbuild.tune.bench.elements import compare, noise
+from tilusbuild.tune.bench.elements import compare_outputs, make_noise
 from tilusbuild.tune.bench.work import Case, CaseArgument, read_case
 
 Device: TypeAlias = HostDevice | CudaDevice
@@ -49,19 +49,19 @@ class Worker:
         self._buffers: Buffers | None = None
         self._bound: dict[str, BoundLaunch] = {}
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def answer_request(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what is asked. Raises nothing that a program can cause."""
         try:
             match request["do"]:
                 case "describe":
-                    return {"status": "ok", **self._device.describe()}
+                    return {"status": "ok", **self._device.describe_device()}
                 case "case":
-                    self._take_case(request["folder"])
+                    self._load_case(request["folder"])
                     return {"status": "ok"}
                 case "check":
-                    return self._check(request["library"], request.get("soak", 0.0))
+                    return self._check_program(request["library"], request.get("soak", 0.0))
                 case "time":
-                    return self._time(request["library"], request["warmup"])
+                    return self._time_program(request["library"], request["warmup"])
                 case other:
                     return {"status": "broken", "why": f"no request: {other}"}
         except LaunchRefusedError as error:
@@ -71,12 +71,12 @@ class Worker:
         except (OSError, ValueError, MemoryError, DriverError) as error:
             return {"status": "broken", "why": f"{type(error).__name__}: {error}"}
 
-    def _take_case(self, directory: str) -> None:
+    def _load_case(self, directory: str) -> None:
         self._case = read_case(directory)
         self._buffers = Buffers(self._device, self._case, directory)
         self._bound.clear()
 
-    def _program(self, library: str) -> tuple[BoundLaunch, Buffers, Case]:
+    def _load_program(self, library: str) -> tuple[BoundLaunch, Buffers, Case]:
         if self._case is None or self._buffers is None:
             raise ValueError("no case is given yet")
         if library not in self._bound:
@@ -85,36 +85,36 @@ class Worker:
             )
         return self._bound[library], self._buffers, self._case
 
-    def _check(self, library: str, soak: float) -> dict[str, Any]:
+    def _check_program(self, library: str, soak: float) -> dict[str, Any]:
         """Call, and look at what it left; as many as `_SOAK_CALLS` more calls in `soak` seconds,
         each of which is looked at for the first half of them."""
-        launch, buffers, _ = self._program(library)
+        launch, buffers, _ = self._load_program(library)
         end = time.monotonic() + soak
         calls = 0
         try:
-            buffers.lay_out()
+            buffers.reset_all()
             while True:
                 launch()
-                self._device.finish()
+                self._device.wait_for_calls()
                 calls += 1
                 now = time.monotonic()
                 is_last = calls >= _SOAK_CALLS or now >= end
                 if is_last or calls == 1 or now < end - soak / 2:
-                    error = buffers.check()
+                    error = buffers.check_tensors()
                     if is_last:
                         return {"status": "ok", "error": error}
-                buffers.restore()
+                buffers.reset_outputs()
         except WrongResultError as wrong:
             why = f"{wrong} after {calls} calls" if calls > 1 else str(wrong)
             return {"status": "incorrect", "why": why, "error": wrong.error}
 
-    def _time(self, library: str, warmup: int) -> dict[str, Any]:
-        launch, buffers, case = self._program(library)
-        buffers.restore()
+    def _time_program(self, library: str, warmup: int) -> dict[str, Any]:
+        launch, buffers, case = self._load_program(library)
+        buffers.reset_outputs()
         for _ in range(warmup):
             launch()
-        self._device.finish()
-        seconds, hidden = self._device.time(launch, cold=case.cold)
+        self._device.wait_for_calls()
+        seconds, hidden = self._device.time_call(launch, cold=case.cold)
         try:
             buffers.check_guards()
         except WrongResultError as wrong:
@@ -123,7 +123,7 @@ class Worker:
         return {"status": "ok", "seconds": seconds, "note": note}
 
 
-def serve(address: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def serve_requests(address: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answer until the other side has closed the channel."""
     channel = socket.socket(socket.AF_UNIX)
     channel.connect("\0" + address)
@@ -141,9 +141,9 @@ def main(kind: str, index: int, address: str) -> None:
         worker = Worker(HostDevice() if kind == "cpu" else CudaDevice(index))
     except DriverError as error:
         broken = {"status": "broken", "why": str(error)}
-        serve(address, lambda _: broken)
+        serve_requests(address, lambda _: broken)
     else:
-        serve(address, worker.answer)
+        serve_requests(address, worker.answer_request)
 
 
 _PATTERN = b"\xa5"
@@ -161,21 +161,21 @@ class WrongResultError(Exception):
         self.error = error
 
 
-class _Tensor:
-    """One tensor of a case: `laid` is its memory from `base` on as it is at first, guards included,
-    and what the tensor itself holds is at `inside` in it."""
+class _GuardedTensor:
+    """One tensor of a case, between two guards. `content` is the memory from `base` on as it is
+    before a call, guards included; `inside` is the tensor's own part of it."""
 
-    __slots__ = ("address", "argument", "base", "inside", "laid", "pristine", "want")
+    __slots__ = ("address", "argument", "base", "content", "expected", "inside", "pristine")
 
     def __init__(self, argument: CaseArgument, memory: Device, data: bytes) -> None:
         after = memory.guard + -len(data) % _PAGE
         self.argument = argument
-        self.laid = _PATTERN * memory.guard + data + _PATTERN * after
+        self.content = _PATTERN * memory.guard + data + _PATTERN * after
         self.inside = slice(memory.guard, memory.guard + len(data))
-        self.base = memory.allocate(len(self.laid))
+        self.base = memory.allocate_memory(len(self.content))
         self.address = self.base + memory.guard
-        self.pristine = memory.allocate(max(1, len(data))) if argument.out else self.base
-        self.want: bytes | None = None
+        self.pristine = memory.allocate_memory(max(1, len(data))) if argument.out else self.base
+        self.expected: bytes | None = None
 
 
 class Buffers:
@@ -183,66 +183,70 @@ class Buffers:
 
     def __init__(self, memory: Device, case: Case, directory: str) -> None:
         self._memory = memory
-        self._tensors: dict[str, _Tensor] = {}
-        self._right: dict[bytes, float] = {}
+        self._tensors: dict[str, _GuardedTensor] = {}
+        self._right_outputs: dict[bytes, float] = {}
         for argument in case.arguments:
             if argument.shape is not None:
-                self._tensors[argument.name] = self._made(argument, directory)
+                self._tensors[argument.name] = self._make_tensor(argument, directory)
         self.addresses = [
             self._tensors[a.name].address if a.shape is not None else 0 for a in case.arguments
         ]
-        self.lay_out()
+        self.reset_all()
 
-    def _made(self, argument: CaseArgument, directory: str) -> _Tensor:
+    def _make_tensor(self, argument: CaseArgument, directory: str) -> _GuardedTensor:
         count = math.prod(argument.shape or ())
-        tensor = _Tensor(argument, self._memory, noise(argument.dtype, count, str(argument.value)))
+        tensor = _GuardedTensor(
+            argument, self._memory, make_noise(argument.dtype, count, str(argument.value))
+        )
         if argument.want is not None:
-            tensor.want = read_bytes(os.path.join(directory, f"{argument.name}.want"))
+            tensor.expected = read_bytes(os.path.join(directory, f"{argument.name}.want"))
         return tensor
 
-    def lay_out(self) -> None:
+    def reset_all(self) -> None:
         """Give everything what it held at first: tensors and guards."""
         for tensor in self._tensors.values():
-            self._memory.write(tensor.base, tensor.laid)
+            self._memory.write_memory(tensor.base, tensor.content)
             if tensor.argument.out:
-                self._memory.write(tensor.pristine, tensor.laid[tensor.inside])
+                self._memory.write_memory(tensor.pristine, tensor.content[tensor.inside])
 
-    def restore(self) -> None:
+    def reset_outputs(self) -> None:
         """Give the outputs what they held at first: noise, or what the kernel adds to."""
         for tensor in self._tensors.values():
             if tensor.argument.out and tensor.argument.bytes:
-                self._memory.copy(tensor.address, tensor.pristine, tensor.argument.bytes)
+                self._memory.copy_memory(tensor.address, tensor.pristine, tensor.argument.bytes)
 
-    def check(self) -> float:
+    def check_tensors(self) -> float:
         """Look at what a call left; the largest error. Raises `WrongResultError`."""
         largest = 0.0
         for tensor in self._tensors.values():
-            found = self._memory.read(tensor.base, len(tensor.laid))
-            if not tensor.argument.out and found == tensor.laid:
+            content = self._memory.read_memory(tensor.base, len(tensor.content))
+            if not tensor.argument.out and content == tensor.content:
                 continue
             inside = tensor.inside
-            _check_guards(tensor, found[: inside.start], found[inside.stop :])
+            _check_guard_bytes(tensor, content[: inside.start], content[inside.stop :])
             if not tensor.argument.out:
                 raise WrongResultError(f"it changed its input {tensor.argument.name}")
-            if tensor.want is not None:
-                largest = max(largest, self._compared(tensor, bytes(found[inside]), tensor.want))
+            if tensor.expected is not None:
+                largest = max(
+                    largest, self._compare_output(tensor, bytes(content[inside]), tensor.expected)
+                )
         return largest
 
     def check_guards(self) -> None:
         """Look beside every tensor. Raises `WrongResultError`."""
         for tensor in self._tensors.values():
             start, end = tensor.inside.start, tensor.inside.stop
-            after = self._memory.read(tensor.base + end, len(tensor.laid) - end)
-            _check_guards(tensor, self._memory.read(tensor.base, start), after)
+            after = self._memory.read_memory(tensor.base + end, len(tensor.content) - end)
+            _check_guard_bytes(tensor, self._memory.read_memory(tensor.base, start), after)
 
-    def _compared(self, tensor: _Tensor, data: bytes, want: bytes) -> float:
+    def _compare_output(self, tensor: _GuardedTensor, data: bytes, want: bytes) -> float:
         """Return the largest error of an output. Raises `WrongResultError`."""
         # Most schedules give the very same bits: those are compared once.
         argument = tensor.argument
-        known = hashlib.sha256(argument.name.encode() + b"\0" + data).digest()
-        if known in self._right:
-            return self._right[known]
-        error, mismatch = compare(
+        digest = hashlib.sha256(argument.name.encode() + b"\0" + data).digest()
+        if digest in self._right_outputs:
+            return self._right_outputs[digest]
+        error, mismatch = compare_outputs(
             argument.name,
             argument.shape or (),
             data,
@@ -254,11 +258,13 @@ class Buffers:
         )
         if mismatch is not None:
             raise WrongResultError(mismatch, error)
-        self._right[known] = error
+        self._right_outputs[digest] = error
         return error
 
 
-def _check_guards(tensor: _Tensor, before: bytes | bytearray, after: bytes | bytearray) -> None:
-    for place, found in (("before", before), ("after", after)):
-        if found != _PATTERN * len(found):
-            raise WrongResultError(f"it wrote {place} the tensor {tensor.argument.name}")
+def _check_guard_bytes(
+    tensor: _GuardedTensor, before: bytes | bytearray, after: bytes | bytearray
+) -> None:
+    for side, guard in (("before", before), ("after", after)):
+        if guard != _PATTERN * len(guard):
+            raise WrongResultError(f"it wrote {side} the tensor {tensor.argument.name}")
