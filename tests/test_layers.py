@@ -15,8 +15,9 @@ LAYERS = [
     "process", "expr", "arch", "binary", "status", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune", "check",
-    "watch", "cli",
-    "jit", "signing", "oci", "kernels", "interop", "intake", "reapi", "page", "embed", "torch",
+    "cli",
+    "watch", "jit", "signing", "oci", "kernels", "interop", "intake", "reapi", "page", "embed",
+    "torch",
 ]  # fmt: skip
 
 PACKAGE = Path(tilusbuild.__file__).parent

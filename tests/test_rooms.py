@@ -19,7 +19,7 @@ import os, pkgutil, importlib, sys
 import tilusbuild
 from support.events_schema import schema
 from tilusbuild.cli.main import main
-from tilusbuild.cli.parser import verbs
+from tilusbuild.cli.parser import list_verbs
 
 gone = sys.argv[1]
 assert not os.path.exists(os.path.join(tilusbuild.__path__[0], gone))
@@ -38,7 +38,7 @@ def run(*words, status=0):
         code = ended.code
     assert code == status, words
 
-for verb in verbs():
+for verb in list_verbs():
     run(verb, "--help")
 for action in ("ls", "gc", "stats", "verify"):
     run("cache", action, "--help")

@@ -18,7 +18,6 @@ from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.parser import list_verbs, load_actions
 from tilusbuild.engine import events
 from tilusbuild.rooms import brought, load
-from tilusbuild.watch import events as watching
 
 
 def _events_of(module: Any) -> tuple[Any, ...]:
@@ -28,7 +27,6 @@ def _events_of(module: Any) -> tuple[Any, ...]:
 
 
 BUILD = _events_of(events)
-WATCH = (*BUILD, *(kind for kind in _events_of(watching) if kind not in BUILD))
 
 
 def lines() -> dict[str, tuple[Any, ...]]:
@@ -40,7 +38,7 @@ def lines() -> dict[str, tuple[Any, ...]]:
             name = f"{verb} {action}".strip()
             optional = brought("lines").get(name)
             found[name] = (*declared.emits, *(load(optional) if optional else ()))
-    found |= {"build": (*BUILD, *found["build"]), "watch": WATCH}
+    found |= {verb: (*BUILD, *found[verb]) for verb in ("build", "watch") if verb in found}
     return {verb: kinds for verb, kinds in found.items() if kinds}
 
 

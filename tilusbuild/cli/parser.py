@@ -32,8 +32,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
                     "start", "completions bash"),
     "build": ("build what is out of date, and publish the scripts",
               "build", "build 'gemm[dtype=f16]' -t sm_90a -j 8"),
-    "watch": ("build again on every change",
-              "build", "watch gemm --level 0"),
     "plan": ("show what a build would compile",
              "build", "plan --space gemm"),
     "render": ("write the sources that a build would compile",

@@ -89,3 +89,16 @@ class CommandEnded(Event, frozen=True):
     status: int | None
     """Exit status, minus the signal that ended it, or None when we did."""
     seconds: float
+
+
+LINES = (
+    Watching,
+    Changed,
+    Replanned,
+    Problem,
+    Rebuilt,
+    CommandStarted,
+    Printed,
+    CommandEnded,
+)
+"""The events of `watch`, besides those of a build."""
