@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 
 def open_project(arguments: Common, *, remembered: bool = False) -> Project:
-    """Open the project around the current directory, with the settings of the command line; with
-    `remembered` its manifest may be one that is remembered, which starts sooner."""
+    """Open the project around the current directory, with the settings of the command line.
+
+    With `remembered` its manifest may be decoded from state, which is faster. Raises `InputError`.
+    """
     from tilusbuild.builder.project import Project
 
     overrides = collect_settings(arguments)
@@ -54,8 +56,10 @@ def find_cache(cache_dir: str | None) -> Tree:
 
 
 def find_named_cache(path: str | None, arguments: Common) -> Tree:
-    """Return the cache in the directory that a command names, which must be one; without a name
-    the project's, which need not be there yet. Raises `InputError`."""
+    """Return the cache in a directory that the command line names; without one, the project's.
+
+    Raises `InputError` when the directory is not a cache. The project's cache may be missing yet.
+    """
     from tilusbuild.errors import input_error
 
     tree = find_cache(path or arguments.cache_dir)
@@ -67,8 +71,8 @@ def find_named_cache(path: str | None, arguments: Common) -> Tree:
 
 
 class ForeignCaches(Protocol):
-    """A module of an optional room: what verbs of `cache` do with a cache of another system. Each
-    returns the exit status."""
+    """A module of an optional room that runs verbs of `cache` on a cache of another system. Each
+    verb returns the exit status."""
 
     def is_one(self, path: str) -> bool: ...
     def ls(self, path: str, arguments: Common) -> int: ...
@@ -78,7 +82,7 @@ class ForeignCaches(Protocol):
 
 
 def find_foreign_caches(path: str | None) -> ForeignCaches | None:
-    """Return who knows the cache in a directory; None for one of ours, or that nothing knows."""
+    """Return the module for the foreign cache in a directory; None when no room knows the cache."""
     if path is not None and os.path.isdir(path):
         for name in dict.fromkeys(brought("foreign cache").values()):
             module = cast(ForeignCaches, load(name))
@@ -88,7 +92,7 @@ def find_foreign_caches(path: str | None) -> ForeignCaches | None:
 
 
 def describe_other_cache() -> str:
-    """Return the help of a word that names another cache, with the systems that are known."""
+    """Return the help of an argument that names a cache, with the systems that rooms know."""
     systems = ["tilusbuild", *brought("foreign cache")]
     return "another cache" + (
         ": of {} or {}".format(", ".join(systems[:-1]), systems[-1]) if len(systems) > 1 else ""
@@ -96,7 +100,7 @@ def describe_other_cache() -> str:
 
 
 def make_selection(arguments: SelectionArgs, project: Project) -> PlanSelection:
-    """Return which part of the project the command line names."""
+    """Return the selection of scripts, targets and level that the command line names."""
     from tilusbuild.plan.model import PlanSelection
     from tilusbuild.runtime.naming import joined
 
@@ -106,12 +110,12 @@ def make_selection(arguments: SelectionArgs, project: Project) -> PlanSelection:
 
 
 def split_values(words: Iterable[str]) -> list[str]:
-    """Return the values of an option that is repeated or takes several values with commas."""
+    """Return the values of a repeated option; each word may have several, with commas between."""
     return [name for word in words for name in word.split(",") if name]
 
 
 def parse_pair(word: str) -> tuple[str, str]:
-    """Return the parts of NAME=VALUE. Raises `InputError`."""
+    """Return the name and the value of NAME=VALUE. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
     name, equals, value = word.partition("=")
@@ -121,7 +125,7 @@ def parse_pair(word: str) -> tuple[str, str]:
 
 
 def parse_sizes(words: Iterable[str]) -> list[dict[str, Value]]:
-    """Return the values of several --size. Raises `InputError`."""
+    """Return the sizes by name of each --size. Raises `InputError`."""
     return [
         {name: _parse_number(word, text) for name, text in map(parse_pair, word.split(","))}
         for word in words
@@ -160,7 +164,7 @@ def _parse_number(word: str, text: str) -> Value:
 
 
 def choose_reporter(arguments: Common) -> Reporter:
-    """Return the display that suits the terminal and the options."""
+    """Return the reporter that the options and the terminal call for."""
     from tilusbuild.report.choose import make_reporter
 
     return make_reporter(
@@ -176,7 +180,7 @@ def choose_reporter(arguments: Common) -> Reporter:
 
 
 def parse_limits(arguments: LimitArgs) -> Limits:
-    """Return how much a package may ask for. Raises `InputError`."""
+    """Return the limits for unpacking a package. Raises `InputError`."""
     from tilusbuild.manifest.table import parse_size
     from tilusbuild.package.extract import Limits
 
@@ -220,7 +224,7 @@ def _load_signing(name: str) -> Callable[..., Any]:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write the file that an option names. Raises `InputError`."""
+    """Write a file that an option names. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.state.outputs import write_output
 
@@ -231,13 +235,12 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def print_message(text: str) -> None:
-    """Write to stderr what a command says beside its result. Never raises: a message without a
-    reader changes no exit status."""
+    """Write a message to stderr. Never raises: a lost message changes no exit status."""
     OutputStream(sys.stderr).write(text)
 
 
 class CountsLine(JsonLine, frozen=True):
-    """The end of a command's lines: how many of each it found or made; sizes are in bytes."""
+    """The last line of a command: counts by name; sizes are in bytes."""
 
     event: ClassVar[str] = "summary"
     inlined: ClassVar[str] = "counts"

@@ -1,9 +1,8 @@
 """One attempt at one program (lock, look up again, render, compile, publish), and the workers.
 
-Under the program's lock the store is asked once more, so that what another builder published since
-the plan was made is found and not compiled twice. Nothing is published unless the texts that the
-job renders now are those that its hash was made of. A stage is published or discarded, whatever is
-raised.
+The store is asked again under the program's lock, so that no program is compiled twice that another
+builder published since the plan. Nothing is published unless the texts that the job renders now
+have the job's hash. Whatever is raised, a stage is either published or discarded.
 
 Rendering again costs 0.2 ms a compile, and saves that a plan holds every source
 (docs/design-notes.md).
@@ -42,13 +41,13 @@ class ProgramAnswer(Struct, frozen=True):
 
     compiled: Compiled
     cached: bool = False
-    """Found in the store: made before this build, or by another one meanwhile."""
+    """The store had the program, from before this build or from another builder."""
     remote: bool = False
-    """Another machine made it."""
+    """The program came from a remote cache."""
 
 
 class AttemptState(Enum):
-    """Why an attempt came to none, or has none yet."""
+    """How far an attempt without an answer is, or why it ended without one."""
 
     STARTED = "started"
     """A compiler is about to run."""
@@ -58,15 +57,15 @@ class AttemptState(Enum):
     LOCKED = "locked"
     """Another builder has the program's lock."""
     ABORTED = "aborted"
-    """Nothing was done, or the compiler was killed by us."""
+    """The build stopped before the compile, or we killed the compiler."""
 
 
 AttemptResult: TypeAlias = ProgramAnswer | AttemptState | BaseException
-"""An error says that something other than the program is wrong: the disk, the machine, our code."""
+"""An exception is an error that the program did not cause: of the disk, the machine, our code."""
 
 
 class WorkerMessage(Struct, frozen=True):
-    """Message of a worker: how far its attempt is; or what came of it, and it is idle again."""
+    """A worker's message. After STARTED and ENDED the attempt goes on; else the worker is idle."""
 
     ticket: Ticket
     result: AttemptResult
@@ -94,10 +93,10 @@ class Workers:
         self._threads: list[Thread] = []
 
     def start_attempt(self, ticket: Ticket, running: int) -> None:
-        """Have a worker attempt this ticket; `running` is how many have one then.
+        """Queue a ticket for the workers; `running` counts the tickets that they then have.
 
-        Where no further thread can be started, those that are there take it when they are idle.
-        Raises `OSError` when there is none.
+        When no further thread can be started, the existing workers take the ticket later. Raises
+        `OSError` when there is no worker.
         """
         if len(self._threads) < running:
             try:
@@ -108,7 +107,7 @@ class Workers:
         self._tickets.put(ticket)
 
     def join_threads(self) -> None:
-        """Return when no worker is left."""
+        """End the workers after their current attempts; return when none is left."""
         for _ in self._threads:
             self._tickets.put(None)
         for thread in self._threads:
@@ -119,7 +118,7 @@ class Workers:
             result: AttemptResult
             try:
                 result = self._attempt_ticket(ticket)
-            except BaseException as error:  # without memory, say: who waits for the answer gets one
+            except BaseException as error:  # without memory, say: the loop waits for a message
                 result = error
             self._inbox.put(WorkerMessage(ticket, result))
 
@@ -135,7 +134,7 @@ class Workers:
 
 
 def make_answer(entry: Entry) -> ProgramAnswer:
-    """Return the answer that an entry of the store is."""
+    """Return an entry of the store as an answer."""
     return ProgramAnswer(
         Compiled(entry.status, reason=str(entry.meta.get("reason") or "")), cached=True
     )
@@ -179,10 +178,11 @@ def attempt_program(
 def _compile_and_publish(
     job: Job, store: Store, compiler: Compiler, on_compiled: Callable[[], None]
 ) -> Compiled:
+    """Compile a program into a stage, and publish a result. Raises `OSError`, `CancelledError` and
+    `TilusbuildError`."""
     rendered = job.render()
-    # The plan was made some time ago: an edit since then would be published under the hash of the
-    # texts before it. An edit after this is not seen: a compile has its own copy of the source, and
-    # headers by their digest.
+    # An edit since the plan would be published under the hash of the earlier texts. A later edit
+    # has no effect: the compile has its own copy of the source, and headers by their digest.
     if sha256_text(rendered.program_txt + rendered.options_txt) != job.hash:
         return Compiled(Status.CHANGED, reason="an input changed while it was built; build again")
     stage = store.open_stage()
@@ -204,7 +204,7 @@ def _compile_and_publish(
             ) from error
         # Writing to an open file does not say which disk is full.
         if error.strerror is not None:
-            # Of a link or a rename, the second name is what is made.
+            # A link or a rename creates its second name.
             error.filename = error.filename2 or error.filename or stage.path
         raise
     finally:
@@ -214,7 +214,7 @@ def _compile_and_publish(
 
 
 def locate_reason(job: Job, reason: str) -> str:
-    """Return the reason with the template's place; as it is when that is unknown."""
+    """Return a reason's first line with places of the template; the reason itself when unknown."""
     try:
         return job.translate_log(reason).partition("\n")[0] if reason else reason
     except (OSError, TilusbuildError):
@@ -222,10 +222,9 @@ def locate_reason(job: Job, reason: str) -> str:
 
 
 def normalize_status(compiled: Compiled) -> Compiled:
-    """Return a compile with the status that the engine decides by: out of memory is "killed".
+    """Return the compile with status `killed` when it was killed or ran out of memory.
 
-    Raises `OSError` when a tool met a full or broken disk: no program is to blame, and every
-    other compile would meet it too.
+    Raises `OSError` for a full or broken disk, which fails every other compile, too.
     """
     if compiled.cause is Cause.DISK:
         raise OSError(f"the compiler could not write: {compiled.reason}")

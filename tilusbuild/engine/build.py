@@ -58,10 +58,10 @@ def build_jobs(
     reporter: Reporter,
     config: BuildConfig | None = None,
 ) -> Result:
-    """Find every program in the store, or compile and publish it there.
+    """Find every program in the store, or compile and publish it there. Return the result.
 
-    Returns also when the build was interrupted or could not go on: see `summary.exit_status`.
-    What `jobs` raises, and an error that is our own, is raised after the workers have ended.
+    A build that was interrupted or could not go on returns, too: see `summary.exit_status`. Raises
+    what iterating `jobs` raises, and an error of our own, after the workers have ended.
     """
     queue = PlanQueue(jobs)
     loop = BuildLoop(queue, store, compiler, reporter, config or BuildConfig())
@@ -76,8 +76,10 @@ def build_queue(
     reporter: Reporter,
     config: BuildConfig,
 ) -> Result:
-    """Build the plan of `queue`, which another thread may exchange; not for the main thread, as it
-    catches no signals."""
+    """Build the plan of `queue`, which another thread may exchange. Return the result.
+
+    Catches no signals, so the main thread calls `build_jobs` instead.
+    """
     try:
         return BuildLoop(queue, store, compiler, reporter, config).run()
     finally:
@@ -85,7 +87,7 @@ def build_queue(
 
 
 class BuildLoop:
-    """One build's state. Everything here runs on the calling thread."""
+    """The state of one build. All methods run on the calling thread."""
 
     def __init__(
         self,
@@ -108,17 +110,18 @@ class BuildLoop:
         """The warnings that were emitted."""
         self.workers = Workers(store, compiler, queue.inbox, self.ending.stopped.is_set)
         self.tickets: dict[str, Ticket] = {}
-        """Of every program that is wanted now and has no answer, by hash."""
+        """By hash, one for each program of the plan that has no answer."""
         self.ready = ReadyQueue()
-        """Those of `tickets` that wait."""
+        """Those of `tickets` that wait for a worker."""
         self.asked_tickets = AskedTickets(self.remote, queue.inbox.put, config.clock)
-        """Those of `tickets` that a remote may have."""
+        """Those of `tickets` that a remote was asked for."""
         self.blocked: list[Ticket] = []
-        """Those of `tickets` that are READY but for programs that they need."""
+        """Those of `tickets` whose job needs programs that have no answer."""
         self.running = RunningTickets(config, self.history, partial(queue.inbox.put, None))
         self.results = results.Results(store)
 
     def run(self) -> Result:
+        """Build until nothing is left to do. Return the result; raise an error of our own."""
         self.reporter.emit(events.BuildStarted(self.config.slots, __version__))
         try:
             self._handle_messages()
@@ -142,8 +145,9 @@ class BuildLoop:
         return Result(summary, self.results.statuses)
 
     def _handle_messages(self) -> None:
+        """Handle messages and start compiles until nothing is left to do."""
         while True:
-            # All that has come, before anything starts: a signal during a long plan starts nothing.
+            # All messages before any start: after a signal during a long plan nothing starts.
             while not self.queue.inbox.empty():
                 self._handle_message(self.queue.inbox.get())
             self._start_ready()
@@ -152,14 +156,17 @@ class BuildLoop:
             self._handle_message(self._wait_for_message())
 
     def _has_work(self) -> bool:
-        """Return whether something is still to be done, under way, or to be taken note of."""
+        """Return whether a ticket, a remote or a message is left to handle."""
         busy = self.running or self.ready or self.asked_tickets or self.remote.is_busy()
         return bool(busy or not self.queue.inbox.empty())
 
-    # Which programs are wanted.
+    # Plans.
 
     def _apply_plan(self, jobs: Iterable[Job]) -> None:
-        """Look everything up; what is not there gets a ticket, or keeps the one that it has."""
+        """Replace the plan: look its programs up, and make or keep a ticket for each missing one.
+
+        Tickets of the earlier plan that this plan does not have are dropped.
+        """
         self._drain_waiting()
         earlier_tickets, self.tickets = self.tickets, {}
         self.results = results.Results(self.store, self.results.attempts)
@@ -170,8 +177,8 @@ class BuildLoop:
             elif job.hash in statuses:
                 self.results.add_to_script(job, statuses[job.hash])
             elif (ticket := earlier_tickets.pop(job.hash, None)) is not None:
-                # Not looked up: a compile of ours may have published it whose end is still in the
-                # inbox, and a program must not be settled twice.
+                # Not looked up again: a worker may have published the program, with its message
+                # still in the inbox, and a program is counted once.
                 ticket.job, ticket.number, ticket.duplicates = job, number, []
                 self.tickets[job.hash] = ticket
             elif (answer := self._find_answer(job)) is not None:
@@ -183,6 +190,7 @@ class BuildLoop:
         self._announce_plan()
         self.compiler.expect_jobs(ticket.job for ticket in self.tickets.values())
         self.asked_tickets.keep_only(self.tickets)
+        # Tickets of an earlier plan may be LOCKED or ISOLATED: a new plan tries them at once.
         busy_tickets = {*self.running, *self.asked_tickets.tickets}
         waiting = [ticket for ticket in self.tickets.values() if ticket not in busy_tickets]
         for ticket in waiting:
@@ -202,7 +210,7 @@ class BuildLoop:
             self._skip_waiting()
 
     def _announce_plan(self) -> None:
-        """Estimate what is to be compiled, and emit the plan."""
+        """Estimate the compiles; emit the plan, and each warning once."""
         expected = 0.0
         for ticket in self.tickets.values():
             ticket.estimate = self.history.estimate_job(ticket.job)
@@ -229,7 +237,10 @@ class BuildLoop:
         self._start_ready()
 
     def _find_answer(self, job: Job) -> ProgramAnswer | None:
-        """Return a program's answer, of this build or of the store."""
+        """Return the answer of this build or of the store; None when the program is to be compiled.
+
+        Stops the build when the store cannot be read.
+        """
         if (answer := self.queue.find_answer(job)) is not None:
             return answer
         try:
@@ -240,6 +251,7 @@ class BuildLoop:
         return make_answer(entry) if entry is not None and entry.status in RECORDED else None
 
     def _report_dry_run(self) -> None:
+        """Emit what a build would compile, and skip it."""
         for ticket in self._drain_waiting():
             job = ticket.job
             self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
@@ -248,8 +260,8 @@ class BuildLoop:
     # Starting.
 
     def _release_blocked(self) -> None:
-        """Make ready what waited for programs that have an answer now; what needs one that was not
-        built is skipped, and so is what needs that."""
+        """Queue the blocked tickets whose programs are built now. Skip those that need a program
+        which was not built; skipping calls this method again for the tickets that need these."""
         blocked, self.blocked = self.blocked, []
         unblocked, unbuildable, self.blocked = split_blocked(
             blocked, self.tickets, self.results.statuses
@@ -257,7 +269,7 @@ class BuildLoop:
         for ticket in unbuildable:
             self.results.to_compile -= 1
             self._skip_ticket(ticket)
-        # Not before: the store never has a program without those that it was made of.
+        # A remote is asked for a library only now: a store has no program without its parts.
         linked_tickets = [each for each in unblocked if each.job.needs and not each.was_asked]
         if linked_tickets and not self.config.dry_run:
             self.asked_tickets.ask_remote(linked_tickets)
@@ -266,11 +278,12 @@ class BuildLoop:
                 self.ready.add_ready(ticket)
 
     def _drain_waiting(self) -> list[Ticket]:
-        """Take out everything that waits."""
+        """Remove and return all tickets that wait for a worker or for other programs."""
         blocked, self.blocked = self.blocked, []
         return [*self.ready.drain_tickets(), *blocked]
 
     def _start_ready(self) -> None:
+        """Start queued tickets while slots, memory and tokens last."""
         while not self.ending.stopped.is_set() and self.running.has_room():
             if self.running.is_alone():
                 return
@@ -282,7 +295,9 @@ class BuildLoop:
             self._start_ticket(ticket)
 
     def _start_ticket(self, ticket: Ticket) -> None:
+        """Hand a ticket to a worker; stop the build when there is no thread for it."""
         ticket.move_to(BuildState.RUNNING)
+        # A copy, by which this attempt is cancelled: the program may get another ticket meanwhile.
         ticket.attempted = copy(ticket.job)
         self.running.add_ticket(ticket)
         try:
@@ -295,6 +310,7 @@ class BuildLoop:
     # Messages.
 
     def _wait_for_message(self) -> Any:
+        """Return the next message; None when nothing is left to do. Tick and retry meanwhile."""
         while True:
             timeout = TICK
             if (wake_time := self.ready.find_wake_time()) is not None and self.running.has_room():
@@ -312,8 +328,9 @@ class BuildLoop:
                     return None
 
     def _handle_message(self, message: Any) -> None:
+        """Change tickets as a message says. None, of which nothing is said, changes nothing."""
         match message:
-            case int():
+            case int():  # a signal
                 self.ending.signal = message
                 self._stop_build("interrupted", signal.Signals(message).name)
                 self.compiler.cancel()
@@ -340,7 +357,7 @@ class BuildLoop:
         self.reporter.tick()
 
     def _cancel_again(self) -> None:
-        """Cancel once more: a compile that began just before it was to be killed missed that."""
+        """Cancel again, since a compile that began during the first cancel was missed."""
         if self.ending.signal is not None:
             self.compiler.cancel()
         self.running.cancel_unwanted(self.compiler)
@@ -348,6 +365,7 @@ class BuildLoop:
     # Answers.
 
     def _handle_result(self, ticket: Ticket, result: AttemptResult) -> None:
+        """Record the end of an attempt."""
         if ticket.state is BuildState.UNWANTED:
             ticket.move_to(BuildState.DROPPED)
             self.reporter.emit(events.Dropped(ticket.job.hash, ticket.job.label))
@@ -364,27 +382,31 @@ class BuildLoop:
                 self._stop_for_error(result)
 
     def _compile_after_all(self, ticket: Ticket) -> None:
+        """Compile here a program that no remote has sent."""
         ticket.move_to(BuildState.READY)
-        # What it needs may have come from a remote that turned out to be wrong.
+        # Not into `ready` at once: a program that it needs may be missing here.
         self.blocked.append(ticket)
         self._release_blocked()
 
     def _handle_remote_answer(self, ticket: Ticket | None, answer: ProgramAnswer | None) -> None:
+        """Finish a ticket with the remote's answer, or compile it; None is no longer waited for."""
         if ticket is not None and answer is not None:
             self._finish_ticket(ticket, answer)
         elif ticket is not None:
             self._compile_after_all(ticket)
 
     def _wait_for_lock(self, ticket: Ticket) -> None:
+        """Queue a ticket again whose program another builder has locked."""
         if self.ending.stopped.is_set():
             self._skip_ticket(ticket)
             return
-        if not ticket.not_before:
+        if not ticket.not_before:  # reported at the first time only
             self.reporter.emit(events.Waiting(ticket.job.hash, ticket.job.label))
         ticket.move_to(BuildState.LOCKED)
         self.ready.add_locked(ticket, self.config.clock())
 
     def _handle_answer(self, ticket: Ticket, compiled: Compiled, *, cached: bool) -> None:
+        """Finish a ticket, or have its compile retried after an accident."""
         job = ticket.job
         if compiled.status == Status.KILLED:
             self.history.record_kill(job, compiled.peak_rss)
@@ -400,6 +422,7 @@ class BuildLoop:
         self._finish_ticket(ticket, ProgramAnswer(compiled, cached))
 
     def _finish_ticket(self, ticket: Ticket, answer: ProgramAnswer) -> None:
+        """Record and emit a program's answer; stop the build after `keep_going` failures."""
         job, compiled = ticket.job, answer.compiled
         ticket.move_to(BuildState.DONE)
         del self.tickets[job.hash]
@@ -416,7 +439,7 @@ class BuildLoop:
             self._stop_build("failures", f"{self.results.unbuilt} did not build")
 
     def _hold_back(self, instance: tuple[str, ...]) -> None:
-        """Leave out what waits of an instance when its schedules seem to fail all alike."""
+        """Skip the waiting schedules of an instance when all of them seem to fail alike."""
         if self.config.keep_going is not None or self.config.dry_run:
             return
         shared_error = self.results.find_shared_error(instance)
@@ -435,7 +458,7 @@ class BuildLoop:
     # Stopping.
 
     def _stop_for_error(self, error: BaseException) -> None:
-        """Something other than a program is wrong; what runs may end, nothing more is started."""
+        """Stop for an error that no program caused. An error of our own cancels what runs."""
         if (message := results.describe_error(error)) is not None:
             self.ending.error = self.ending.error or message
         elif self.ending.internal is None:
@@ -444,27 +467,31 @@ class BuildLoop:
         self._stop_build("error", (self.ending.error or repr(error)).splitlines()[0])
 
     def _stop_build(self, why: str, message: str) -> None:
+        """Start nothing more, and skip what waits; what runs goes on. `why` as in `Stopping`."""
         if not self.ending.stopped.is_set():
             self.ending.stopped.set()
             self.reporter.emit(events.Stopping(why, message, len(self.running)))
             self._skip_waiting()
 
     def _skip_waiting(self) -> None:
+        """Skip all tickets that no worker has."""
         self.remote.stop()
         for ticket in (*self._drain_waiting(), *self.asked_tickets.drain_tickets()):
             self._skip_ticket(ticket)
 
     def _skip_ticket(self, ticket: Ticket) -> None:
+        """Leave a program without an answer, and those that need it."""
         ticket.move_to(BuildState.SKIPPED)
         self.tickets.pop(ticket.job.hash, None)
         self.results.record_answer(ticket.jobs, ProgramAnswer(Compiled(Status.SKIPPED)))
         self._release_blocked()
 
     def _end_workers(self) -> None:
-        """End the workers: mostly they are idle; after an exception their compilers are killed."""
+        """Return when no worker is left. After an exception, kill their compilers first."""
         self.ending.stopped.set()
         self.remote.stop()
         if self.running:
+            # An exception is under way already, and is the one that counts.
             with suppress(Exception):
                 self.compiler.cancel()
         self.workers.join_threads()

@@ -1,8 +1,8 @@
-"""What happens in a build, as frozen values, emitted in the order in which it happened.
+"""The events of a build: frozen values, emitted in their order.
 
-They are the one account of a build. Every display and the JSON lines are made from them alone, and
-their fields are the JSON schema (`docs/output.md`): without a new `SCHEMA` a field may be added,
-but not renamed or given another meaning. Times are seconds, memory is bytes.
+Every display, the JSON lines and the timeline are made from events alone. Their fields are the keys
+of the JSON lines, which `docs/output.md` explains: a field may be added, but not renamed or given
+another meaning without a new `SCHEMA`. Times are in seconds, memory is in bytes.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ SCHEMA = 1
 
 
 class Event(Struct, frozen=True):
-    """Something happened."""
+    """Base of all events."""
 
     event: ClassVar[str] = ""
 
 
 class ProgramEvent(Event, frozen=True):
-    """Something happened to one program."""
+    """Base of the events of one program."""
 
     hash: str
     label: str
 
 
 class BuildStarted(Event, frozen=True):
-    """First of all."""
+    """The first event."""
 
     event: ClassVar[str] = "start"
     jobs: int
@@ -73,7 +73,7 @@ class Planned(Event, frozen=True):
 
 
 class Warned(Event, frozen=True):
-    """Something that the user may want to change; the build goes on. Emitted after `Planned`."""
+    """A warning; the build goes on. Emitted after `Planned`."""
 
     event: ClassVar[str] = "warning"
     message: str

@@ -1,9 +1,8 @@
-"""How long each program took and how much memory, the last time: for order, estimates and memory.
+"""The time and the memory of each schedule's last compile, for the order of compiles and estimates.
 
-A schedule is known by its instance and its place there, not by its hash, so that an edit of the
-template keeps its history; which program it was that took so long is noted, too. One never seen is
-estimated from those of its instance, and else from all of them. What was learned in this run counts
-at once.
+The key of a record is the instance and the schedule's index, not the program's hash, so that an
+edit of the template keeps the history. A record also has the first digits of the hash. A schedule
+without a record is estimated from its instance, else from all. Records of this run count at once.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from tilusbuild.engine.interfaces import Job
 from tilusbuild.state.envelope import StateFile
 
 _SAVE_EVERY = 64
-"""Records. A build that is killed loses no more than so many, or a quarter of all."""
+"""Records between two saves. A build that is killed loses at most so many, or a quarter of all."""
 
 
 class Estimate(Struct, frozen=True):
-    """What a compile will probably need; None where there is nothing to go by."""
+    """The seconds and the bytes that a compile will probably take; None is unknown."""
 
     seconds: float | None
     peak_rss: int | None
@@ -30,7 +29,7 @@ NOTHING = Estimate(None, None)
 
 
 class _HistorySum(Struct):
-    """Of the schedules of an instance, or of all."""
+    """The records of an instance's schedules, or of all instances."""
 
     count: int = 0
     seconds: float = 0.0
@@ -47,7 +46,8 @@ class _HistorySum(Struct):
 
 
 class History:
-    """`state_dir` is a directory of the cache, or None to remember nothing beyond this run."""
+    """The times and the memory of earlier compiles, in a file of the directory `state_dir`; with
+    None, of this process only."""
 
     def __init__(self, state_dir: str | None) -> None:
         self._file = StateFile(state_dir, "history")
@@ -57,14 +57,15 @@ class History:
         """Bytes that a compile of an instance had taken when it was killed, in this run."""
 
     def estimate_job(self, job: Job) -> Estimate:
-        """Return the seconds and the memory that a job will probably need."""
+        """Return the last record of the job's schedule, else the mean of its instance, else of all;
+        `NOTHING` without any record."""
         remembered = self._estimate_from_records(job)
         floor = self._floors.get(_make_group_key(job), 0)
         return Estimate(remembered.seconds, max(remembered.peak_rss or 0, floor) or None)
 
     def find_measurement(self, job: Job) -> Estimate:
-        """Return the seconds and the memory of this very program, not of another one in the same
-        place; `NOTHING` if unknown."""
+        """Return what this very program took, not an earlier program of the same schedule;
+        `NOTHING` when unknown."""
         value = self._file.get(_make_key(job))
         if (measurement := _parse_record(value)) is None or value[2] != _abbreviate_hash(job):
             return NOTHING
@@ -79,7 +80,7 @@ class History:
         return self._all.estimate if self._all.count else NOTHING
 
     def record_compile(self, job: Job, seconds: float, peak_rss: int) -> None:
-        """Remember a compile that came to an answer."""
+        """Record a compile that ended with an answer. Save the file now and then."""
         group = self._sum_groups().setdefault(_make_group_key(job), _HistorySum())
         for total in (group, self._all):
             total.add_record(seconds, peak_rss)
@@ -88,13 +89,13 @@ class History:
             self.save()
 
     def record_kill(self, job: Job, peak_rss: int) -> None:
-        """Note that a compile was killed when it had taken so many bytes: until the end of this run
-        the others of its instance are taken to need as many, whatever they took before."""
+        """Record that a compile was killed when it had taken so many bytes: in this run, the
+        estimates of its instance are at least as large."""
         group = _make_group_key(job)
         self._floors[group] = max(self._floors.get(group, 0), peak_rss)
 
     def save(self) -> None:
-        """Write what is new; do nothing where that is not possible."""
+        """Write the records of this run to the file; do nothing when the file cannot be written."""
         self._file.save()
 
     def _sum_groups(self) -> dict[str, _HistorySum]:
@@ -118,12 +119,12 @@ def _make_key(job: Job) -> str:
 
 
 def _abbreviate_hash(job: Job) -> str:
-    """Return a mark that differs between the programs that have been in one place."""
+    """Return the digits of a program's hash that a record has."""
     return job.hash[:12]
 
 
 def _parse_record(value: Any) -> tuple[float, int] | None:
-    """Return a record of the file, when it has the shape of one."""
+    """Return the seconds and the bytes of a value in the file; None when it is not a record."""
     if not isinstance(value, list) or len(value) != 3:
         return None
     seconds, peak_rss, _ = value

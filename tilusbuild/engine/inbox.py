@@ -1,13 +1,11 @@
-"""What comes into a build from outside: plans, signals, programs from elsewhere.
+"""The inbox of a build: plans, signals, and programs of a remote cache.
 
-The build loop takes its messages from a queue's inbox, a new plan being one of them, and asks the
-queue two things: what it knows of a program from before, and whether the build may end. So there is
-one loop for `build`, which has one plan, and for `watch`, which exchanges the plan as it runs.
+The build loop takes its messages from the inbox of a `PlanQueue`. A new plan is a message, so one
+loop serves `build`, which has one plan, and `watch`, which replaces the plan while it runs.
 
-A remote is asked for what the store has not, and answers in the same inbox, each program once: it
-is in the store now, or it is to be compiled here. Nothing here waits for a network. While cores
-have nothing to do and no answer has come for the remote's `patience`, a program that was asked for
-is compiled all the same; an answer that comes after that is ignored.
+A `Remote` is asked for programs that the store does not have. It answers for each program once, in
+the same inbox. Nothing here waits for a network: when cores are idle and no answer came for the
+remote's `patience` seconds, a program is compiled here, and a later answer is ignored.
 """
 
 from __future__ import annotations
@@ -27,64 +25,62 @@ from tilusbuild.status import Compiled, Status
 
 
 class NewPlan(Struct, frozen=True):
-    """These programs, and no others."""
+    """Message: build these programs, and no others."""
 
     jobs: Iterable[Job]
     ahead: Sequence[Job] = ()
-    """Those of them that are new: started before the others are looked up."""
+    """The new ones among `jobs`, which start before the others are looked up."""
 
 
 class RemoteAnswered(Struct, frozen=True):
-    """Message of a remote: a program is in the store now; without an answer, compile it here."""
+    """Message of a remote: the store has the program now; without an answer, compile it here."""
 
     program: str
     answer: ProgramAnswer | None
 
 
 class PlanQueue:
-    """One plan, or several that another thread exchanges while the build runs, as `watch` does.
+    """The plan of a build, which another thread may replace while the build runs.
 
-    A compiler that works for a program that is still wanted is never disturbed; one whose program
-    is not is killed, alone; what waits is sorted again. The build ends with the programs of its
-    latest plan. `replace_jobs` and `stop_build` may be called from any thread, the others on the
-    build's.
+    A compile of a program that the new plan has, too, goes on; that of another program is killed.
+    The build ends with the programs of its latest plan. Any thread may call `replace_jobs` and
+    `stop_build`, only the build's thread the other methods.
     """
 
     def __init__(self, jobs: Iterable[Job], ahead: Sequence[Job] = ()) -> None:
-        """Begin with the plan of these `jobs`, which are asked for when the build has begun.
-        `ahead` is as in `NewPlan`."""
+        """Begin with the plan of `jobs`, which the build iterates. `ahead` is as in `NewPlan`."""
         self.inbox: SimpleQueue[Any] = SimpleQueue()
-        """Brings the messages above; workers and signals put their own. None is nothing new, but
-        look again: the loop may end now, or there is a token for a compile."""
+        """The messages above, those of workers, events, and signals by number. None has the loop
+        look again: the build may end now, or a token is free."""
         self._guard = threading.Lock()
         self._ended = False
         self._answers: dict[str, ProgramAnswer] = {}
         self.inbox.put(NewPlan(jobs, ahead))
 
     def replace_jobs(self, jobs: Iterable[Job], ahead: Sequence[Job] = ()) -> bool:
-        """Want these programs and no others; `ahead` as in `NewPlan`. Return False when the build
-        has ended: then they are for a new one."""
+        """Replace the plan; `ahead` is as in `NewPlan`. Return False when the build has ended, so
+        that the caller begins a new one."""
         with self._guard:
             if not self._ended:
                 self.inbox.put(NewPlan(tuple(jobs), ahead))
             return not self._ended
 
     def stop_build(self, signal: int) -> None:
-        """Kill what runs and end, as for this signal."""
+        """Have the build kill its compilers and end, as for this signal."""
         self.inbox.put(signal)
 
     def find_answer(self, job: Job) -> ProgramAnswer | None:
-        """Return the answer that this build gave to a program of a plan before."""
+        """Return the answer that a program got in this build, under any plan; None without one."""
         return self._answers.get(job.hash)
 
     def record_answer(self, job: Job, answer: ProgramAnswer) -> None:
-        """Take note of an answer."""
+        """Keep an answer for later plans of this build."""
         # A program whose input changed may well build under the next plan.
         if answer.compiled.status != Status.CHANGED:
             self._answers[job.hash] = answer
 
     def try_end(self, *, now: bool) -> bool:
-        """Return whether the build ends, asked when it has nothing to do. With `now` it does."""
+        """End the build with `now`, or when no message is left. Return whether it has ended."""
         # The guard and the check of the inbox make `replace_jobs` and this exclude each other: a
         # plan is either taken by this build, or its sender learns that it is too late.
         with self._guard:
@@ -93,32 +89,34 @@ class PlanQueue:
 
 
 class Remote:
-    """Where programs may be had, and where those that were compiled here are sent. The methods are
-    called on the build's thread, do not wait, and raise nothing. This one has none."""
+    """A remote cache: fetches programs, and gets those that were compiled here. This one is empty.
+
+    All methods are called on the build's thread, do not wait, and raise nothing.
+    """
 
     @property
     def patience(self) -> float:
-        """Seconds without an answer after which cores that are idle do not wait any longer."""
+        """Seconds without an answer after which idle cores compile what was asked for."""
         return 0.0
 
     def ask(self, jobs: Sequence[Job], listen: Callable[[Any], None], /) -> Collection[str]:
-        """Begin to ask for programs, if there are any; return the hashes of those that `listen`
-        will get a `RemoteAnswered` for. It gets events, too, and None to have the loop look
-        again."""
+        """Begin to ask for programs. Return the hashes of those for which `listen` will be called
+        with a `RemoteAnswered`. `listen` is also called with events, and with None to have the loop
+        look again."""
         return ()
 
     def add_built(self, job: Job, compiled: Compiled, /) -> None:
-        """Take note of a program that was compiled for this build and is in the store."""
+        """Send a program that was compiled here and is in the store, if the remote takes any."""
 
     def is_busy(self) -> bool:
-        """Return whether something is still on its way there that is worth waiting for."""
+        """Return whether the build has to wait for programs that are being sent."""
         return False
 
     def stop(self) -> None:
         """Ask and send nothing more."""
 
     def summary(self) -> RemoteSummary | None:
-        """Return what it came to; None when it was not needed."""
+        """Return the sums of the build; None when the remote was not used."""
         return None
 
 
@@ -142,11 +140,12 @@ class AskedTickets:
         return self._by_hash.values()
 
     def keep_only(self, hashes: Collection[str]) -> None:
-        """Forget those of which the program is wanted no more."""
+        """Forget the tickets of all other programs."""
         self._by_hash = {key: value for key, value in self._by_hash.items() if key in hashes}
 
     def ask_remote(self, tickets: Sequence[Ticket]) -> list[Ticket]:
-        """Ask for those that are READY and never were asked for; return the others."""
+        """Ask for the tickets that are READY and were not asked for before, and move them to ASKED.
+        Return the others."""
         candidates = [
             each
             for each in tickets
@@ -162,18 +161,19 @@ class AskedTickets:
         return [each for each in tickets if each.state is not BuildState.ASKED]
 
     def pop_answered(self, program: str) -> Ticket | None:
-        """Take out the ticket that was answered; None for one that is not waited for any more."""
+        """Remove and return the ticket of a program; None when it does not wait any more."""
         self._last_answer_at = self._clock()
         return self._by_hash.pop(program, None)
 
     def pop_overdue(self) -> Ticket | None:
-        """Take out one to compile here, when nothing was heard for long: the one asked for last."""
+        """Remove and return the ticket that was asked for last, when the remote's patience is over;
+        else None."""
         if not self._by_hash or self._clock() - self._last_answer_at < self._remote.patience:
             return None
         return self._by_hash.popitem()[1]
 
     def drain_tickets(self) -> list[Ticket]:
-        """Take all out."""
+        """Remove and return all tickets."""
         tickets = list(self._by_hash.values())
         self._by_hash.clear()
         return tickets

@@ -1,10 +1,10 @@
-"""What the engine asks of others: jobs, a compiler, a store.
+"""The interfaces that the engine calls: jobs, a compiler, a store.
 
-The engine knows nothing of manifests, templates, nvcc or the cache tree's layout. In a build these
-are `plan.planner.ProgramJob`, `builder.compiler.ProgramCompiler` and
-`builder.resources.BuildStore`; tests have doubles of each. The store and the compiler are called
-from several threads at once, a job from one at a time. The reporter is in `events`, the remote in
-`inbox`, and how a build is to run in `running`, with the token source and admission.
+The engine knows no manifest, template, nvcc or layout of the cache tree. A build passes
+`plan.planner.ProgramJob`, `builder.compiler.ProgramCompiler` and `builder.resources.BuildStore`;
+tests have doubles of each. Several threads call the store and the compiler at once; a job is called
+by one thread at a time. The reporter is in `events`, the remote in `inbox`, and the configuration
+in `running`, with the token source and admission.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Job(Protocol):
-    """A program to have: light, because there may be a hundred thousand of them."""
+    """A program to build. Small, because a plan may have 100,000 jobs."""
 
     @property
     def hash(self) -> str:
@@ -28,72 +28,72 @@ class Job(Protocol):
 
     @property
     def label(self) -> str:
-        """What a person calls it, in one line: "matmul/12 sm_90a"."""
+        """The program's name for people, in one line: "matmul/12 sm_90a"."""
 
     @property
     def script(self) -> str: ...
 
     @property
     def instance(self) -> tuple[str, ...]:
-        """Script, constants and target, as words: what shares a verdict and a history."""
+        """Script, constants and target. The jobs of an instance share a verdict and a history."""
 
     @property
     def instance_label(self) -> str:
-        """What a person calls its instance: "matmul sm_90a"."""
+        """The instance's name for people: "matmul sm_90a"."""
 
     @property
     def index(self) -> int:
-        """Which schedule of its instance."""
+        """The number of its schedule in the instance."""
 
     @property
     def is_default(self) -> bool: ...
 
     @property
     def is_part(self) -> bool:
-        """Whether its instance is of no use without it, as of a library's objects."""
+        """Whether the instance fails without this program, as a library without an object."""
 
     @property
     def needs(self) -> Sequence[str]:
-        """The programs that must be built before it is compiled, by hash."""
+        """The hashes of the programs that must be built before this one is compiled."""
 
     @property
     def kept_here(self) -> str:
-        """Why no remote is asked for it or given it, in words: its hash does not cover all that it
-        is made of. "" for a program of which it does."""
+        """Why no remote cache is used for the program, in words: its hash does not cover all of its
+        inputs. "" when it does."""
 
     @property
     def unit(self) -> str:
-        """What its first step is shared with: of the jobs with one, the first that is compiled has
-        the others wait. "" for a job that shares nothing."""
+        """The name of the first step that it shares with other jobs; "" for none. While the first
+        program of a unit is compiled, the others of the unit wait."""
 
     def render(self) -> Any:
-        """Render the program: its `program_txt` and `options_txt`, of which its hash is made, and
-        what else its compiler wants; alive only while it compiles. Raises `TilusbuildError` when an
-        input is missing by now."""
+        """Return the rendered program: `program_txt` and `options_txt`, whose digest is the hash,
+        and the compiler's further inputs. Raises `TilusbuildError` when an input is missing."""
 
     def translate_log(self, log: str, /) -> str:
-        """Return a compiler's log with the template's own places and lines, for people."""
+        """Return a compiler's log with the places of the source replaced by the template's."""
 
 
 class Compiler(Protocol):
-    """Fills a stage. `job` and `rendered` are what the build's jobs are and return."""
+    """Compiles a program into a stage. `rendered` is what `job.render` returned."""
 
     def compile(self, job: Any, rendered: Any, stage: ProgramStage, /) -> Compiled:
-        """Raises `process.base.CancelledError` after `cancel`, `OSError` when nothing can start."""
+        """Fill the stage. Return the status and its cause. Raises `process.base.CancelledError`
+        after `cancel`, and `OSError` when no process can start."""
 
     def expect_jobs(self, jobs: Iterable[Any], /) -> None:
-        """Called before `compile` is, and again when that changes: these are to be compiled."""
+        """Prepare for compiling these jobs. Called before `compile`, and again for a new plan."""
 
     def cancel(self) -> None:
-        """Kill everything that runs; may be called again while something still does."""
+        """Kill all running compiles. May be called again."""
 
     def cancel_job(self, job: Any, /) -> None:
-        """Kill the compile that was given this very object; may be called again, also when it has
+        """Kill the compile of this very object, not of an equal one. Does nothing when it has
         ended."""
 
 
 class ProgramStage(Protocol):
-    """A private directory in the store that becomes an entry at once, or never."""
+    """A private directory in the store that becomes an entry by one rename, or is discarded."""
 
     @property
     def path(self) -> str: ...
@@ -101,26 +101,26 @@ class ProgramStage(Protocol):
     def publish_program(
         self, program: str, program_txt: str, options_txt: str, meta: Mapping[str, Any], /
     ) -> object:
-        """Make the entry with this hash, durably. Raises `OSError`."""
+        """Rename the directory to the entry with this hash, synced to disk. Raises `OSError`."""
 
     def discard(self) -> None: ...
 
 
 class Store(Protocol):
-    """Programs by their hash. A lookup takes no lock and writes nothing."""
+    """The published programs, by hash."""
 
     def find_entry(self, program: str, /) -> Entry | None:
-        """Return the entry of a program; None when there is none that is whole. Its `meta` has a
-        "reason" when the status is not "built"."""
+        """Return the entry of a program; None when it is missing or damaged. Takes no lock and
+        writes nothing. `meta` has a "reason" when the status is not "built"."""
 
     def lock_program(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
-        """Take the lock of a program for a block; yield whether we have it. Never waited for."""
+        """Return a context that holds a program's lock, and yields whether the lock was free."""
 
     def open_stage(self) -> ProgramStage:
         """Return a new empty stage. Raises `OSError`."""
 
     def program_path(self, program: str, /) -> str:
-        """Return the directory that a published program has."""
+        """Return the directory of a published program."""
 
     def read_log(self, program: str, /) -> str:
         """Return the compiler's output for a published program; "" without any."""

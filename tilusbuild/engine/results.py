@@ -47,18 +47,18 @@ _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"|`[^`]*`")
 
 
 class Ending(Struct):
-    """Whether nothing more is started, and why."""
+    """Whether the build starts nothing more, and why."""
 
     stopped: threading.Event = field(default_factory=threading.Event)
     signal: int | None = None
     error: str | None = None
-    """What is wrong other than a program, in words."""
+    """The message of an error that no program caused."""
     internal: BaseException | None = None
     """An error that is our own: raised when the workers have ended."""
 
 
 class Results:
-    """The results of one plan of a build."""
+    """The answers of one plan's programs, counted."""
 
     def __init__(self, store: Store, attempts: int = 0) -> None:
         self._store = store
@@ -70,12 +70,12 @@ class Results:
         """How many of `to_compile` have an answer."""
         self.to_compile = 0
         self.unbuilt = 0
-        """Programs that this run tried and did not get; pruned ones are not meant to be had."""
+        """Programs that this run tried and did not build, without the pruned ones."""
         self._tallies: dict[tuple[str, ...], ScriptTally] = {}
         self._failures: list[FailedProgram] = []
 
     def record_answer(self, jobs: Iterable[Job], answer: ProgramAnswer) -> None:
-        """Record a program's answer; `jobs` are all that share it."""
+        """Count the answer of one program; `jobs` are all jobs with its hash."""
         first, *duplicates = jobs
         compiled, cached = answer.compiled, answer.cached
         status = compiled.status
@@ -88,17 +88,18 @@ class Results:
             self.unbuilt += not cached
 
     def find_shared_error(self, instance: tuple[str, ...]) -> tuple[Job, str] | None:
-        """Return the default of an instance and its error, if all schedules seem to share it."""
+        """Return an instance's default job and the error that all its schedules seem to share, or
+        None."""
         tally = self._tallies.get(instance)
         return None if tally is None else tally.find_shared_error()
 
     @property
     def instances(self) -> list[tuple[str, ...]]:
-        """Those that have an answer for some schedule."""
+        """The instances of which a schedule has an answer."""
         return list(self._tallies)
 
     def add_to_script(self, job: Job, status: Status, answer: ProgramAnswer | None = None) -> None:
-        """Count a job for its script; without an `answer` its program was counted before."""
+        """Count a job for its instance; without `answer`, another job has its program, too."""
         tally = self._tallies.get(job.instance)
         if tally is None:
             tally = self._tallies[job.instance] = ScriptTally(
@@ -110,8 +111,10 @@ class Results:
             tally.add_failure(job, answer)
 
     def make_plan_event(self, to_compile: int, seconds: float, *, dry_run: bool) -> Planned:
-        """Return the event of a plan, of which this is known and `to_compile` are to be compiled;
-        0 seconds where nothing is known of them."""
+        """Return the event of a plan with these answers and `to_compile` programs without one.
+
+        These take `seconds`; 0 is unknown.
+        """
         return Planned(
             programs=len(self.statuses) + to_compile,
             cached=self.counts["cached"],
@@ -133,7 +136,7 @@ class Results:
         signal: int | None = None,
         remote: RemoteSummary | None = None,
     ) -> Summary:
-        """Return the sums. A build that stopped with work left is not a success."""
+        """Return the sums and the exit status. A build that stopped with work left has failed."""
         scripts = tuple(tally.make_verdict(strict, part) for tally in self._tallies.values())
         has_failed_script = not all(verdict.ok for verdict in scripts)
         is_unfinished = stopped and self.counts["skipped"] > 0
@@ -155,8 +158,8 @@ class Results:
         )
 
     def _describe_failure(self, job: Job, compiled: Compiled) -> FailedProgram:
-        # The log of a recorded program is on the disk, and is read for the few that are shown. Of
-        # the others, which have no directory, a part is kept here.
+        # A recorded program's log is in the store, and is read only if it is shown. The others have
+        # no directory, so a part of their log is kept.
         is_recorded = compiled.status in RECORDED
         excerpt = "" if is_recorded else compiled.log[-_EXCERPT:]
 
@@ -188,7 +191,7 @@ def _find_column(status: Status, cached: bool) -> str:
 
 
 class ScriptTally(Struct):
-    """The answers of one instance's schedules so far."""
+    """The answers of one instance's schedules, counted."""
 
     script: str
     instance: tuple[str, ...]
@@ -196,9 +199,9 @@ class ScriptTally(Struct):
     counts: dict[Status, int] = field(default_factory=dict)
     default: Status | None = None
     of_parts: bool = False
-    """Whether each of them is needed."""
+    """Whether the instance is a library, which needs every part."""
     failures: list[tuple[Job, ProgramAnswer]] = field(default_factory=list)
-    """The first few, and the default's before them."""
+    """The first few failed schedules; the default schedule, if it is one, is the first."""
 
     def count_status(self, status: Status, is_default: bool) -> None:
         self.counts[status] = self.counts.get(status, 0) + 1
@@ -206,7 +209,7 @@ class ScriptTally(Struct):
             self.default = status
 
     def add_failure(self, job: Job, answer: ProgramAnswer) -> None:
-        """Remember that a schedule does not compile, and why."""
+        """Keep a failed schedule, if fewer than `_EVIDENCE` are kept or it is the default."""
         if job.is_default:
             others = [each for each in self.failures if each[0].hash != job.hash]
             self.failures = [(job, answer), *others]
@@ -216,10 +219,10 @@ class ScriptTally(Struct):
             self.failures.append((job, answer))
 
     def find_shared_error(self) -> tuple[Job, str] | None:
-        """Return the default and its error, if it has a place, at least one more schedule has the
-        same at the same line, and nothing else was seen of this instance.
+        """Return the default job and its error, if another schedule fails at the same line with the
+        same error, and no schedule was built or pruned; else None.
 
-        Two are asked because one may fail by its own values, such as a tile that is too wide.
+        Two failures are needed: one schedule may fail by its own values, such as too wide a tile.
         """
         counts = self.counts
         if self.default != Status.FAILED or len(self.failures) < _ENOUGH:
@@ -236,7 +239,7 @@ class ScriptTally(Struct):
         return self.failures[0][0], reasons[0]
 
     def make_verdict(self, strict: bool, part: bool = False) -> Verdict:
-        """Return the instance's verdict; `part`: these are not all of its schedules."""
+        """Return the instance's verdict; with `part`, other schedules are built elsewhere."""
         reason = self._explain_failure(strict, part)
         return Verdict(
             script=self.script,
@@ -272,7 +275,7 @@ def _format_count(number: int, one: str, many: str) -> str:
 
 
 class FailedProgram(Struct, frozen=True):
-    """A program that is not built, with what it takes to show it."""
+    """A program that was not built, with its error and its log."""
 
     label: str
     status: Status
@@ -280,7 +283,7 @@ class FailedProgram(Struct, frozen=True):
     error: str
     """Its first error line."""
     message: Callable[[], str]
-    """Its log for people; called for the one sample of a group."""
+    """Returns the log with places of the template; called for one program of a group."""
     compile_sh: str | None
 
 
@@ -296,18 +299,18 @@ def find_first_error(log: str, otherwise: str = "") -> str:
 
 
 def find_headline(reason: str, log: Callable[[], str]) -> str:
-    """Return the line that identifies a failure. `log` is called only when it is needed."""
+    """Return the first error line of the reason, else of the log; `log` reads it when needed."""
     return _PLACE.sub("", reason) if _ERROR.search(reason) else find_first_error(log(), reason)
 
 
 def normalize_error(error: str) -> str:
-    """Return an error line without what differs between schedules: places, names, numbers."""
+    """Return an error line with `#` for places, quoted names and numbers, which differ between
+    schedules."""
     return _VARIES.sub("#", _PLACE.sub("", error))
 
 
 def locate_error(reason: str) -> tuple[str, str] | None:
-    """Return what identifies an error at a line of a file: the place, without its column, and the
-    error, without what differs between schedules; None for a reason without a place."""
+    """Return the file and line of an error, and the normalized error; None without a line."""
     match = _PLACE.match(reason)
     if match is None:
         return None
@@ -317,7 +320,7 @@ def locate_error(reason: str) -> tuple[str, str] | None:
 def group_failures(
     failures: Iterable[FailedProgram], limit: int = 20
 ) -> tuple[tuple[FailureGroup, ...], int]:
-    """Return equal failures together, the largest group first, and how many more than `limit`."""
+    """Return the `limit` largest groups of equal failures, and how many groups are left out."""
     groups: dict[tuple[str, str], list[FailedProgram]] = {}
     for failure in failures:
         groups.setdefault((failure.status, normalize_error(failure.error)), []).append(failure)
@@ -338,7 +341,7 @@ def _make_group(members: list[FailedProgram]) -> FailureGroup:
 
 
 def describe_error(error: BaseException) -> str | None:
-    """Return what to say of a mistake, or of the machine's trouble; None for an error of ours."""
+    """Return the message for a user's mistake or an error of the machine; None for our own bug."""
     if isinstance(error, TilusbuildError):
         return error.render()
     if isinstance(error, OSError):
@@ -351,7 +354,7 @@ def describe_error(error: BaseException) -> str | None:
 def make_finished_event(
     ticket: Ticket, answer: ProgramAnswer, results: Results, *, verbose: int
 ) -> Finished:
-    """Return the event of a program's end, the last one so far in `results`."""
+    """Return the event of a program's answer, which `results` has counted already."""
     job, compiled = ticket.job, answer.compiled
     return Finished(
         hash=job.hash,

@@ -1,12 +1,10 @@
-"""How a build is to run, and whether one more compile may start beside those that run.
+"""The configuration of a build, and whether one more compile may start beside those that run.
 
-Room is counted in places for compilers: what has ended and is being published waits for the disk,
-and takes none. Then a program needs memory for what it is expected to take, a token of
-the jobserver, and, in a unit of which no program has been compiled, that no other one of it is
-being compiled: what they share is made once. An `Admission` asks the machine: `MemoryLimit` so that
-a build never meets the OOM killer, `make_load_limit` for `--load-average`. A `TokenSource`, as
-make's jobserver, shares the right to compile with other processes. All are used by the build's
-thread.
+A compile needs a slot; a compile that has ended and is being published has none. Then it needs
+memory for its expected peak, and a token of the jobserver. Programs of one unit share a first step,
+so until one of them has been compiled only one is. An `Admission` asks the machine: `MemoryLimit`
+keeps a build from the OOM killer, `make_load_limit` serves `--load-average`. A `TokenSource`, as
+make's jobserver, shares the right to compile with other processes. The build's thread calls all.
 """
 
 from __future__ import annotations
@@ -26,26 +24,24 @@ from tilusbuild.process.machine import Machine, count_usable_cores
 from tilusbuild.status import Cause, Compiled, Status
 
 UNKNOWN_PEAK = 2 << 30
-"""Bytes reckoned for a compile that nothing is known of. nvcc takes 200 MB for a small kernel and
-3 to 5 GB for a heavy one: this is little enough to use what machines have, some 2 to 4 GB a core,
-until the first compile of a build has ended and says more."""
+"""Bytes reserved for a compile without a history. nvcc takes 200 MB for a small kernel, 3 to 5 GB
+for a large one; machines have 2 to 4 GB a core. The first compile that ends gives an estimate."""
 _MARGIN = 1.1
-"""A compile may need this much more than the last time."""
+"""A compile may need this factor of its last peak."""
 _RESERVE = 0.05
-"""The part of what is free that is left alone."""
+"""The part of the free memory that is not used."""
 _CHECK_EVERY = 0.05
-"""Seconds. Many programs are asked about when none fits; a check reads a dozen files."""
+"""Seconds between measurements: each reads a dozen files, and up to 32 programs ask in a row."""
 _PRESSED = 0.1
 """The share of time without progress for want of memory from which memory counts as pressed."""
 _PUBLISHING = 3
-"""How many may be on their way into the store, for each that may compile: they wait for the disk,
-and the cores are free meanwhile."""
+"""Programs being published for each slot: they wait for the disk and leave the cores free."""
 _RETRIED = (Status.CRASHED, Status.NO_OUTPUT)
 """Not `TIMED_OUT`, which would take as long again."""
 _MAX_RETRIES = 4
-"""Of a build: they run one at a time, and hundreds of crashes would take hours."""
+"""Retries of crashes in a build. Retries run alone, so hundreds would take hours."""
 _PERMANENT = (Cause.OUTSIDE, Cause.TOOL)
-"""A file outside that a source names, a tool that does not start: the same a second later."""
+"""Causes that a retry meets again: an include outside, a tool that does not start."""
 
 
 Admission: TypeAlias = Callable[[int | None, list[int]], bool]
@@ -54,12 +50,12 @@ Admission: TypeAlias = Callable[[int | None, list[int]], bool]
 
 
 class MemoryLimit:
-    """Admits what memory has room for. Make it before the build starts anything.
+    """Admits a compile when memory has room. Create it before the build starts a compile.
 
-    Each running compile is reckoned with its predicted peak, however little it holds yet. The sum
-    must stay within what was free when nothing of ours ran, and the newcomer must fit what is free
-    now, so that other programs on the machine, and compiles that take more than was predicted,
-    count too. While memory is pressed, nothing is started beside what runs.
+    Each running compile counts with its predicted peak, however little it holds yet. The sum must
+    stay within the memory that was free at the start. The new compile must also fit the memory that
+    is free now, so that other processes and wrong predictions count. Under memory pressure nothing
+    is admitted.
     """
 
     def __init__(
@@ -95,15 +91,15 @@ def _reserve_for(need: int | None) -> float:
 def make_load_limit(
     limit: float, average: Callable[[], tuple[float, float, float]] = os.getloadavg
 ) -> Admission:
-    """Return what refuses at a load average of `limit` or more."""
+    """Return an admission that refuses at a load average of `limit` or more."""
 
     def can_start(need: int | None, running: list[int]) -> bool:
         try:
             load = average()[0]
         except OSError:  # the system does not say
             load = 0.0
-        # The average follows what happens with a delay of a minute, so compiles of ours count as a
-        # load of one each, whatever it says yet: a build never starts more than its limit at once.
+        # The average lags by a minute, so each of our compiles counts as a load of one: a build
+        # never starts more than its limit at once.
         return max(load, len(running)) < limit
 
     return can_start
@@ -125,8 +121,8 @@ class TokenSource(Protocol):
 
 
 class SharedTokens:
-    """The tokens for `own` compiles on this machine, from a source if there is one, and for so many
-    more on other machines. `local_tokens` are those that are held of the first."""
+    """Tokens for `own` compiles on this machine, from a source if there is one, and for `more`
+    compiles on other machines. `local_tokens` counts the tokens held for this machine."""
 
     def __init__(self, source: TokenSource | None, own: int, more: int) -> None:
         self._source = source
@@ -199,7 +195,7 @@ class BuildConfig(Struct, frozen=True):
 
 
 class RunningTickets:
-    """Those that a worker has, also when they are no longer wanted."""
+    """The tickets that workers have, UNWANTED ones too."""
 
     def __init__(
         self,
@@ -207,13 +203,13 @@ class RunningTickets:
         history: History,
         token_available: Callable[[], None],
     ) -> None:
-        """`token_available` is called, on any thread, when one that was refused can be had."""
+        """`token_available` is called on any thread when a token may be free after a refusal."""
         self._slots = config.slots
         self._history = history
         self._admissions = config.admissions
         self._tokens = config.tokens
         self._held_tokens = 0
-        """Tokens: at least one less than there are compiles, and no more for long."""
+        """One less than there are compiles: the first needs none. More for a moment only."""
         self._token_available = token_available
         self._tickets: set[Ticket] = set()
         self._begun_units: set[str] = set()
@@ -230,75 +226,75 @@ class RunningTickets:
         return ticket in self._tickets
 
     def add_ticket(self, ticket: Ticket) -> None:
-        """Take note that a worker is about to have it."""
+        """Add a ticket that a worker is about to get."""
         self._tickets.add(ticket)
 
     def remove_ticket(self, ticket: Ticket) -> None:
-        """Take note that no worker got it."""
+        """Remove a ticket that no worker got."""
         self._tickets.remove(ticket)
 
     def end_ticket(self, ticket: Ticket) -> None:
-        """Take note that its worker is idle again."""
+        """Remove a ticket whose worker is idle again, and release its token."""
         self._tickets.remove(ticket)
         self._begun_units.add(ticket.job.unit)
         self.release_tokens()
 
     def release_tokens(self) -> None:
-        """Keep the tokens of those whose compiler has not ended. One that was taken for a program
-        that another builder turned out to have goes back so, too."""
+        """Release the tokens beyond those of running compilers, so also the token of a program
+        that another builder had compiled."""
         self._keep_tokens_for(len(self._list_compiling()))
 
     def close(self) -> None:
-        """Give every token back."""
+        """Release every token."""
         self._keep_tokens_for(0)
 
     def has_room(self) -> bool:
-        """Return whether there is a place for one more."""
+        """Return whether a slot is free, and not too many programs are being published."""
         compiling = len(self._list_compiling())
         publishing = len(self._tickets) - compiling
         return compiling < self._slots and publishing <= _PUBLISHING * self._slots
 
     def is_alone(self) -> bool:
-        """Return whether one runs beside which nothing may: it was killed for want of memory."""
+        """Return whether a retried compile runs, beside which nothing else may."""
         return any(ticket.is_exclusive for ticket in self._tickets)
 
     def try_admit(self, ticket: Ticket) -> bool:
-        """Return whether this one may start; then a token is taken for it."""
-        # Estimated again, because what ran meanwhile may have taught us something.
+        """Return whether a ticket may start; if so, a token is held for it."""
+        # Estimated again: compiles that ended meanwhile may have changed the estimate.
         ticket.estimate = self._history.estimate_job(ticket.job)
         if not self._tickets:
             return True
         compiling = self._list_compiling()
         unit = ticket.job.unit
         if unit and unit not in self._begun_units and unit in {each.job.unit for each in compiling}:
-            return False  # what it shares is being made
+            return False  # another program of the unit makes their common step
         peaks = [other.estimate.peak_rss or 0 for other in compiling]
-        # Memory first: a token that is taken for nothing is kept from others until something ends.
+        # Memory first: a token that was taken in vain is missing elsewhere until a compile ends.
         need = ticket.estimate.peak_rss
         admitted = all(each(need, peaks) for each in self._admissions)
         return admitted and self._try_take_token(len(compiling) + 1)
 
     def cancel_unwanted(self, compiler: Compiler) -> None:
-        """Have those end that are no longer wanted."""
+        """Cancel the compiles of UNWANTED tickets."""
         for ticket in self._tickets:
             if ticket.state is BuildState.UNWANTED:
-                # A program that is dropped and wanted again has a second ticket, which may compile
-                # while the end of the first one is still in the inbox. So not by its hash.
+                # Not by the hash: a program that is wanted again has a second ticket, which may
+                # compile while the end of the first is still in the inbox.
                 compiler.cancel_job(ticket.attempted)
 
     def should_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
-        """Return whether a compile that ended so is tried once more. Called once for each end."""
+        """Return whether a compile is retried, and count it. Call it once for each compile."""
         if ticket.accident is not None:
             return False
         if compiled.status == Status.KILLED:
-            return True  # how much memory it takes says nothing of another program
+            return True  # not counted: it was short of memory, which says nothing of other programs
         accident = compiled.status in _RETRIED and compiled.cause not in _PERMANENT
         self._accidents += accident
         return accident and self._accidents <= _MAX_RETRIES
 
     def _try_take_token(self, compiles: int) -> bool:
-        """Return whether so many may run at once, one more than do; take the token that this
-        needs. If not, `token_available` is called when it may be otherwise."""
+        """Return whether the tokens suffice for so many compiles, after taking one if needed. After
+        a refusal, `token_available` is called when a token may be free."""
         if self._tokens is None or self._held_tokens >= compiles - 1:
             return True
         if self._tokens.try_acquire():
@@ -308,7 +304,7 @@ class RunningTickets:
         return False
 
     def _keep_tokens_for(self, compiles: int) -> None:
-        """Give back what is more than so many compiles need."""
+        """Release the tokens beyond those that so many compiles need."""
         if self._tokens is None:
             return
         while self._held_tokens > max(0, compiles - 1):
@@ -316,5 +312,5 @@ class RunningTickets:
             self._tokens.release()
 
     def _list_compiling(self) -> list[Ticket]:
-        """Return those whose compiler has not ended, as far as is known."""
+        """Return the tickets whose compiler is not known to have ended."""
         return [each for each in self._tickets if each.state is not BuildState.PUBLISHING]

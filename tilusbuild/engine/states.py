@@ -95,24 +95,24 @@ class Ticket(Struct, eq=False):
 
     job: Job
     number: int
-    """Its place in the plan."""
+    """The position in the plan."""
     estimate: Estimate = NOTHING
     duplicates: list[Job] = field(default_factory=list)
     """Further jobs with the same hash."""
     state: BuildState = BuildState.READY
     accident: Compiled | None = None
-    """How it ended the first time. It runs alone then, and is not retried again."""
+    """The first compile, when it ended by accident. The retry runs alone, and is the last."""
     attempted: Job | None = None
-    """The job as its worker has it: an object of that attempt's own, by which it is cancelled."""
+    """A copy of the job for one attempt, by which that attempt is cancelled."""
     pause: float = FIRST_PAUSE
     was_asked: bool = False
-    """Whether a remote was asked for it: once is enough."""
+    """Whether a remote was asked for the program. It is asked once."""
     not_before: float = 0.0
     """When a locked program may be tried again, by the build's clock; 0 was never locked."""
 
     @property
     def rank(self) -> tuple[bool, float, int]:
-        """What sorts tickets into the order of compiling."""
+        """The sort key of the order of compiling."""
         return (not self.job.is_default, -(self.estimate.seconds or 0.0), self.number)
 
     @property
@@ -150,23 +150,27 @@ class ReadyQueue:
         return len(self._ready) + len(self._locked) + len(self._isolated)
 
     def add_ready(self, ticket: Ticket) -> None:
-        """Add one that is READY, at the place that its rank gives it."""
+        """Add a READY ticket, ordered by its rank."""
         insort(self._ready, ticket, key=lambda each: each.rank)
 
     def add_locked(self, ticket: Ticket, now: float) -> None:
-        """Add one that another builder has, to be tried again after a pause that grows."""
+        """Add a ticket whose program another builder has locked, to be tried again after a pause,
+        which doubles each time up to `MAX_PAUSE`."""
         ticket.not_before = now + ticket.pause
         ticket.pause = min(2 * ticket.pause, MAX_PAUSE)
         self._locked.append(ticket)
 
     def add_isolated(self, ticket: Ticket) -> None:
-        """Add one that is tried once more when nothing else runs."""
+        """Add a ticket that is retried when nothing else runs."""
         self._isolated.append(ticket)
 
     def pop_next(
         self, now: float, try_admit: Callable[[Ticket], bool], idle: bool
     ) -> Ticket | None:
-        """Take out the one to start, or return None when none may start; `idle`: nothing runs."""
+        """Remove and return the ticket to start; None when none may. `idle` says that nothing runs.
+
+        Only the first `_WINDOW` tickets are tried, so that a call is cheap when memory is short.
+        """
         for position in range(min(_WINDOW, len(self._ready))):
             if try_admit(self._ready[position]):
                 ticket = self._ready[position]
@@ -178,14 +182,13 @@ class ReadyQueue:
             if ticket.not_before <= now and try_admit(ticket):
                 del self._locked[position]
                 return ticket
-        # Isolated programs wait for locked ones, too: those may start at any moment, and run
-        # beside.
+        # Isolated programs wait for locked ones, too, which may start at any moment.
         if not self._locked and idle and self._isolated:
             return self._isolated.popleft()
         return None
 
     def pop_matching(self, matches: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Take out those that wait here and are wanted."""
+        """Remove and return the waiting tickets for which `matches` is true."""
         popped = [each for each in (*self._ready, *self._locked, *self._isolated) if matches(each)]
         popped_set = set(popped)
         self._ready = deque(each for each in self._ready if each not in popped_set)
@@ -194,13 +197,13 @@ class ReadyQueue:
         return popped
 
     def find_wake_time(self) -> float | None:
-        """Return when the first locked one may be tried again; None when there is no need to."""
+        """Return when the first locked ticket may be tried; None when a READY one comes first."""
         if self._ready or not self._locked:
             return None
         return min(ticket.not_before for ticket in self._locked)
 
     def drain_tickets(self) -> list[Ticket]:
-        """Take everything out."""
+        """Remove and return all tickets."""
         tickets = [*self._ready, *self._locked, *self._isolated]
         self._ready.clear()
         self._locked.clear()
@@ -211,8 +214,11 @@ class ReadyQueue:
 def split_blocked(
     blocked: Iterable[Ticket], unanswered: Container[str], statuses: Mapping[str, Status]
 ) -> tuple[list[Ticket], list[Ticket], list[Ticket]]:
-    """Return those of which all needs are built, those of which one is not, and the others: of
-    tickets that are READY but for programs that they need, as a library's but for its objects."""
+    """Split tickets by the programs that they need, as a library needs its objects.
+
+    Return those whose programs are all built, those with a program that was not built, and those
+    with a program in `unanswered`.
+    """
     unblocked: list[Ticket] = []
     unbuildable: list[Ticket] = []
     waiting: list[Ticket] = []
