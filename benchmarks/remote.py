@@ -31,7 +31,7 @@ from collections import deque
 import grpc
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.remote.archive import include_key, program_key
-from tilusbuild.reapi.blobs import blob_for
+from tilusbuild.reapi.blobs import make_blob
 V2 = "/build.bazel.remote.execution.v2"
 address, names = sys.argv[1], open(sys.argv[2]).read().split()
 keys = [(include_key if kind == "include" else program_key)(name)
@@ -65,7 +65,7 @@ def answered(data):
             wanted.append(each.digest)
             size += blob[1] + 128
 for key in keys:
-    request = reapi.GetActionResultRequest(action_digest=digest(blob_for(key.encode())))
+    request = reapi.GetActionResultRequest(action_digest=digest(make_blob(key.encode())))
     asked.append(ask.future(request.SerializeToString()))
     if len(asked) >= 256:
         answered(asked.popleft().result())

@@ -26,7 +26,7 @@ from remote_trouble import Nginx
 sys.path.insert(0, str(_bench.ROOT / "tests"))
 
 from support.trees import published
-from tilusbuild.remote.archive import Unpacker, pack
+from tilusbuild.remote.archive import Unpacker, pack_entry
 
 
 @dataclass
@@ -77,7 +77,7 @@ def poison(server: Nginx) -> int:
     """Give every library and object another last byte; return how many there are."""
     poisoned = 0
     for path in server.blobs():
-        archive = Unpacker(str(server.directory)).unpack([path.read_bytes()])
+        archive = Unpacker(str(server.directory)).unpack_entry([path.read_bytes()])
         files = {
             name: each if isinstance(each, bytes) else Path(each).read_bytes()
             for name, each in archive.files.items()
@@ -85,7 +85,7 @@ def poison(server: Nginx) -> int:
         products = [name for name in files if name in ("module/lib.so", "module/object.o")]
         for name in products:
             files[name] = files[name][:-1] + bytes([files[name][-1] ^ 1])
-        path.write_bytes(pack(files, archive.seconds))
+        path.write_bytes(pack_entry(files, archive.seconds))
         poisoned += len(products)
     return poisoned
 

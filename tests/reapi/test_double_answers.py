@@ -56,13 +56,13 @@ def test_where_an_action_is_is_told(executed: Callable[..., Executed]) -> None:
     def tell(place: str, worker: str) -> None:
         told.append((place, worker))
 
-    done = there.executor.run(command, threading.Event(), tell)
+    done = there.executor.run_command(command, threading.Event(), tell)
     shown = ("w-7[2J" + "x" * 1000)[:98]  # of what is shown of a hundred characters
     assert told == [("sent", ""), ("queued", ""), ("executing", shown)]
     assert done is not None
     assert done.elsewhere is not None
     assert (done.elsewhere.worker, done.elsewhere.remembered, done.seconds) == (shown, False, 7.0)
-    done = there.executor.run(command, threading.Event(), tell)
+    done = there.executor.run_command(command, threading.Event(), tell)
     assert done is not None
     assert done.elsewhere is not None
     assert done.elsewhere.remembered

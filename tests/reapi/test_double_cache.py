@@ -13,9 +13,9 @@ import grpc
 from support.farm_double import FarmDouble, farm_double
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import ReapiBackend
-from tilusbuild.reapi.blobs import blob_for, read_blobs
+from tilusbuild.reapi.blobs import make_blob, read_blobs
 from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.settings import settings_for
+from tilusbuild.remote.settings import make_settings
 
 SMALL, LARGE = b"word " * 1000, b"sentence " * (1 << 19)
 """Below and above what goes into one message."""
@@ -24,14 +24,14 @@ SMALL, LARGE = b"word " * 1000, b"sentence " * (1 << 19)
 @pytest.fixture
 def cache() -> Iterator[tuple[FarmDouble, ReapiBackend]]:
     with farm_double() as (double, address):
-        backend = ReapiBackend(settings_for(address, "test", timeout=20.0))
+        backend = ReapiBackend(make_settings(address, "test", timeout=20.0))
         yield double, backend
         backend.close()
 
 
 def test_blobs_come_and_go_in_messages_and_streams(cache: tuple[FarmDouble, ReapiBackend]) -> None:
     double, backend = cache
-    blobs = {blob_for(data): data for data in (SMALL, LARGE, b"", b"x")}
+    blobs = {make_blob(data): data for data in (SMALL, LARGE, b"", b"x")}
     backend.send_blobs(blobs)
     assert double.held.keys() == {blob.digest for blob in blobs}
     assert read_blobs(backend, blobs) == blobs
@@ -40,10 +40,10 @@ def test_blobs_come_and_go_in_messages_and_streams(cache: tuple[FarmDouble, Reap
 def test_an_upload_may_end_early(cache: tuple[FarmDouble, ReapiBackend]) -> None:
     double, backend = cache
     double.instead["Write"] = len(LARGE)
-    backend.send_blobs({blob_for(LARGE): LARGE})
+    backend.send_blobs({make_blob(LARGE): LARGE})
     double.instead["Write"] = 17
     with pytest.raises(RemoteTroubleError, match="keeps a blob in part"):
-        backend.send_blobs({blob_for(LARGE): LARGE})
+        backend.send_blobs({make_blob(LARGE): LARGE})
 
 
 def test_streams_that_break_off_are_tried_again(cache: tuple[FarmDouble, ReapiBackend]) -> None:
@@ -57,17 +57,17 @@ def test_streams_that_break_off_are_tried_again(cache: tuple[FarmDouble, ReapiBa
     double.instead = {"Read": broken, "Write": grpc.StatusCode.INTERNAL}
     for ask in (partial(read_blobs, backend), backend.send_blobs):
         with pytest.raises(RemoteTroubleError, match="INTERNAL") as caught:
-            ask({blob_for(LARGE): LARGE})
+            ask({make_blob(LARGE): LARGE})
         assert caught.value.retry
 
 
 def test_a_result_whose_content_is_gone_is_a_miss(cache: tuple[FarmDouble, ReapiBackend]) -> None:
     double, backend = cache
-    backend.send("key", SMALL)
-    assert backend.has("key")
+    backend.send_file("key", SMALL)
+    assert backend.has_file("key")
     double.held.clear()
-    assert not backend.has("key")
-    backend.fetch(["key"], lambda key, pieces: pytest.fail("there is nothing to take"))
+    assert not backend.has_file("key")
+    backend.fetch_files(["key"], lambda key, pieces: pytest.fail("there is nothing to take"))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from support.farm_double import COMPLETED, EXECUTING, QUEUED, operation
 from support.processes import wait_until
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.operations import untold
-from tilusbuild.reapi.sharing import Places, SharingRunner
+from tilusbuild.reapi.operations import ignore_place
+from tilusbuild.reapi.sharing import CompileSlots, SharingRunner
 
 
 class Nobody:
@@ -106,7 +106,7 @@ def test_what_is_cancelled_here_is_cancelled_there(executed: Callable[..., Execu
         running = thread.submit(there.run, ("out",), cancelled)
         wait_until(lambda: there.heard == 1)
         cancelled.set()
-        there.executor.cancel(cancelled)
+        there.executor.cancel_command(cancelled)
         with pytest.raises(CancelledError):
             running.result()
     assert there.double.cancelled == ["operations/1"]
@@ -126,7 +126,8 @@ def test_one_of_two_that_run_there_is_cancelled(executed: Callable[..., Executed
 
     there.double.instead["Execute"] = waits
     runners = [
-        SharingRunner(Nobody(), lambda: there.executor, Places(lambda: 0), untold) for _ in range(2)
+        SharingRunner(Nobody(), lambda: there.executor, CompileSlots(lambda: 0), ignore_place)
+        for _ in range(2)
     ]
     command = Command(("true",), str(there.directory), {}, outputs=("out",))
     with ThreadPoolExecutor(2) as threads:
@@ -134,14 +135,14 @@ def test_one_of_two_that_run_there_is_cancelled(executed: Callable[..., Executed
         for number, runner in enumerate(runners):
             running.append(threads.submit(runner.run, command))
             wait_until(lambda: there.heard == number + 1)  # noqa: B023 - asked at once
-        assert not there.executor.ready()  # of `jobs`
+        assert not there.executor.is_ready()  # of `jobs`
         runners[0].cancel()
         with pytest.raises(CancelledError):
             running[0].result()
         assert there.double.cancelled == ["operations/1"]
         go_on.set()
         assert running[1].result().elsewhere
-    assert there.executor.ready()
+    assert there.executor.is_ready()
 
 
 def test_an_action_has_the_time_of_its_command(executed: Callable[..., Executed]) -> None:

@@ -23,10 +23,10 @@ from support.project import needs_cxx
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, WorkerRun
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.reapi.execute import RemoteExecutor
-from tilusbuild.reapi.operations import Tell, untold
-from tilusbuild.reapi.probe import probe
-from tilusbuild.reapi.sharing import Places, SharingRunner
-from tilusbuild.remote.settings import settings_for
+from tilusbuild.reapi.operations import ReportPlace, ignore_place
+from tilusbuild.reapi.probe import probe_worker
+from tilusbuild.reapi.sharing import CompileSlots, SharingRunner
+from tilusbuild.remote.settings import make_settings
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 
 
@@ -43,7 +43,9 @@ class Farmed:
         return Command(words, str(self.directory), {"PATH": "/usr/bin:/bin"}, **how)
 
     def run(self, script: str, **how: Any) -> CompletedCommand | None:
-        return self.executor.run(self.command(script, **how), threading.Event(), untold)
+        return self.executor.run_command(
+            self.command(script, **how), threading.Event(), ignore_place
+        )
 
 
 NewFarmed = Callable[..., Farmed]
@@ -61,13 +63,13 @@ def farmed(farm: Casd, tmp_path: Path) -> Iterator[NewFarmed]:
         given = {"timeout": 20.0, **settings}
         warned: list[str] = []
         executor = RemoteExecutor(
-            settings_for(address or farm.address, "test", **given),
+            make_settings(address or farm.address, "test", **given),
             lambda there: problem,
             warned.append,
         )
         made.append(Farmed(executor, directory, warned))
         made[-1].run("true")
-        wait_until(lambda: executor._proved is not None or bool(warned))
+        wait_until(lambda: executor._probe_passed is not None or bool(warned))
         return made[-1]
 
     yield make
@@ -100,7 +102,9 @@ def test_an_independent_client_finds_our_action(farm: Casd, farmed: NewFarmed) -
     words, about = f"cat in > out; echo {there.directory}", there.directory.parent / "about.json"
     assert there.run(words, timeout=30.0, outputs=("out",)) is not None
     (there.directory / "out").unlink()
-    action, _ = there.executor._actions.of(there.command(words, timeout=30.0, outputs=("out",)))
+    action, _ = there.executor._actions.build_action(
+        there.command(words, timeout=30.0, outputs=("out",))
+    )
     options = {
         "remote": farm.address.replace("grpc", "http"),
         "input-path": f"{there.directory}:w",
@@ -168,7 +172,7 @@ class There:
         return self.is_ready
 
     def run(
-        self, command: Command, cancelled: threading.Event, tell: Tell
+        self, command: Command, cancelled: threading.Event, tell: ReportPlace
     ) -> CompletedCommand | None:
         self.ran.append(command.argv[0])
         return self.answer
@@ -177,10 +181,10 @@ class There:
 
 
 def test_places_here_are_taken_first(tmp_path: Path) -> None:
-    here, places = Here(), Places(lambda: 1)
+    here, places = Here(), CompileSlots(lambda: 1)
     there = There(CompletedCommand(0, b"", 0.0, 0, elsewhere=WorkerRun("grpc://x")))
     with ThreadPoolExecutor(2) as threads:
-        runner = SharingRunner(here, there.found, places, untold)
+        runner = SharingRunner(here, there.found, places, ignore_place)
         first = threads.submit(runner.run, Command(("1",), "/", outputs=("x",)))
         wait_until(lambda: here.ran == ["1"])
         assert runner.run(Command(("2",), "/", outputs=("x",))).elsewhere
@@ -195,7 +199,7 @@ def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
     there.is_ready = False
     command = Command(("1",), "/", outputs=("x",))
     with ThreadPoolExecutor(3) as threads:
-        runner = SharingRunner(here, there.found, Places(lambda: 1), untold)
+        runner = SharingRunner(here, there.found, CompileSlots(lambda: 1), ignore_place)
         every = [threads.submit(runner.run, command) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1)
         there.is_ready = True
@@ -205,9 +209,9 @@ def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
 
 
 def test_no_more_run_here_than_there_are_places() -> None:
-    here, places = Here(), Places(lambda: 1)
+    here, places = Here(), CompileSlots(lambda: 1)
     with ThreadPoolExecutor(3) as threads:
-        runner = SharingRunner(here, There(None).found, places, untold)
+        runner = SharingRunner(here, There(None).found, places, ignore_place)
         command = Command(("1",), "/", outputs=("x",))
         every = [threads.submit(runner.run, command) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1)
@@ -215,7 +219,7 @@ def test_no_more_run_here_than_there_are_places() -> None:
         assert len(here.ran) == 1
         here.go_on.set()
         assert [each.result().status for each in every] == [0, 0, 0]
-        waits = SharingRunner(here, There(None).found, Places(lambda: 0), untold)
+        waits = SharingRunner(here, There(None).found, CompileSlots(lambda: 0), ignore_place)
         waiting = threads.submit(waits.run, command)
         waits.cancel()
         with pytest.raises(CancelledError):
@@ -227,7 +231,10 @@ def test_a_compile_that_stays_takes_a_place_and_says_so() -> None:
     told: list[tuple[str, str]] = []
     with ThreadPoolExecutor(3) as threads:
         runner = SharingRunner(
-            here, there.found, Places(lambda: 1), lambda place, worker: told.append((place, worker))
+            here,
+            there.found,
+            CompileSlots(lambda: 1),
+            lambda place, worker: told.append((place, worker)),
         )
         every = [threads.submit(runner.run, Command(("1",), "/", stays=True)) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1 and told.count(("waiting", "")) == 2)
@@ -243,12 +250,12 @@ def proved(server: Casd, tools: Toolchain, runner: LocalRunner) -> Farmed:
     """An executor that has been before the real probe."""
     warned: list[str] = []
     executor = RemoteExecutor(
-        settings_for(server.address, "test"),
-        lambda there: probe(tools, runner, there),
+        make_settings(server.address, "test"),
+        lambda there: probe_worker(tools, runner, there),
         warned.append,
     )
-    assert not executor.ready()
-    wait_until(lambda: executor._proved is not None or bool(warned), 120)
+    assert not executor.is_ready()
+    wait_until(lambda: executor._probe_passed is not None or bool(warned), 120)
     return Farmed(executor, Path("/"), warned)
 
 
@@ -283,10 +290,10 @@ def test_a_worker_that_does_not_run_the_probe_is_named(farm: Casd, tmp_path: Pat
     warned: list[str] = []
     command = Command(("sh", "-c", "exit 127"), str(tmp_path), {"PATH": "/usr/bin:/bin"})
     executor = RemoteExecutor(
-        settings_for(farm.address, "test"), lambda there: str(there(command)), warned.append
+        make_settings(farm.address, "test"), lambda there: str(there(command)), warned.append
     )
-    assert not executor.ready()
-    wait_until(lambda: executor._proved is not None or bool(warned))
+    assert not executor.is_ready()
+    wait_until(lambda: executor._probe_passed is not None or bool(warned))
     executor.close()
     (said,) = warned
     assert "a worker does not run the probe: sh ended with status 127" in said

@@ -21,10 +21,10 @@ from tilusbuild.errors import InputError
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.reapi.execute import RemoteExecutor
-from tilusbuild.reapi.operations import untold
-from tilusbuild.reapi.probe import probe
-from tilusbuild.reapi.sharing import Places, SharingRunner
-from tilusbuild.remote.settings import settings_for
+from tilusbuild.reapi.operations import ignore_place
+from tilusbuild.reapi.probe import probe_worker
+from tilusbuild.reapi.sharing import CompileSlots, SharingRunner
+from tilusbuild.remote.settings import make_settings
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 
@@ -75,12 +75,12 @@ class Elsewhere:
         self.warned: list[str] = []
         self.server = server
         self.executor = RemoteExecutor(
-            settings_for(server.address, "test"),
-            lambda there: probe(self.tools, self.inner, there),
+            make_settings(server.address, "test"),
+            lambda there: probe_worker(self.tools, self.inner, there),
             self.warned.append,
         )
-        self.executor.ready()
-        wait_until(lambda: self.executor._proved is not None or bool(self.warned), 300)
+        self.executor.is_ready()
+        wait_until(lambda: self.executor._probe_passed is not None or bool(self.warned), 300)
 
     def compiled(self, stage: Path, limit: int, **changes: Any) -> tuple[str, bytes, bytes]:
         """The status, the library and the log of a program; with a limit of 0 no place is here."""
@@ -96,7 +96,9 @@ class Elsewhere:
             includes=Includes("digest", (("project/include", False),)),
         )
         write_module(recipe, self.tools, stage / "module")
-        runner = SharingRunner(self.inner, lambda: self.executor, Places(lambda: limit), untold)
+        runner = SharingRunner(
+            self.inner, lambda: self.executor, CompileSlots(lambda: limit), ignore_place
+        )
         outcome = compile_program(
             recipe, self.tools, str(stage), str(headers), runner, StepStore(), 120.0
         )
@@ -159,14 +161,14 @@ def test_a_library_that_does_not_load_there_is_no_answer(here, tmp_path) -> None
     assert nvrtc is not None
     (tmp_path / "w/tmp").mkdir(parents=True)
     server = Casd(tmp_path / "farm", *worker())
-    executor = RemoteExecutor(settings_for(server.address, "test"), lambda there: None, print)
+    executor = RemoteExecutor(make_settings(server.address, "test"), lambda there: None, print)
     gone = replace(nvrtc, library="/nowhere/libnvrtc.so.13")
     words = gone.on_worker(("cubin", "source.cu", "source.cu", "out"))
     command = Command(
         nvrtc.command, str(tmp_path / "w"), {}, 60.0, outputs=("out",), on_worker=words
     )
-    executor.ready()
-    wait_until(lambda: executor._proved is not None)
-    assert executor.run(command, threading.Event(), untold) is None
+    executor.is_ready()
+    wait_until(lambda: executor._probe_passed is not None)
+    assert executor.run_command(command, threading.Event(), ignore_place) is None
     executor.close()
     server.kill()

@@ -21,10 +21,10 @@ from support.project import NewProject
 from support.scale import include_headers
 from support.trees import published
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.backend import ReapiBackend, in_batches
-from tilusbuild.reapi.blobs import Blob, blob_for, read_blobs
+from tilusbuild.reapi.backend import ReapiBackend, split_into_batches
+from tilusbuild.reapi.blobs import Blob, make_blob, read_blobs
 from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.settings import settings_for
+from tilusbuild.remote.settings import make_settings
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def casd(tmp_path: Path) -> Iterator[Casd]:
 
 
 def backend(address: str, **settings: Any) -> ReapiBackend:
-    return ReapiBackend(settings_for(address, "test", **settings))
+    return ReapiBackend(make_settings(address, "test", **settings))
 
 
 def test_what_one_user_builds_another_fetches(casd: Casd, new_user: NewProject) -> None:
@@ -52,27 +52,29 @@ def test_what_one_user_builds_another_fetches(casd: Casd, new_user: NewProject) 
 
 def test_the_services_that_a_cache_has(casd: Casd) -> None:
     server = backend(casd.address)
-    assert "Remote Execution API 2." in server.check(write=True)
-    small = {blob_for(data): data for data in (b"", b"x", os.urandom(50_000))}
+    assert "Remote Execution API 2." in server.check_access(write=True)
+    small = {make_blob(data): data for data in (b"", b"x", os.urandom(50_000))}
     large = os.urandom(10 << 20)
-    every = {**small, blob_for(large): large}
-    assert set(server.missing(every)) == every.keys() - {blob_for(b"")}
+    every = {**small, make_blob(large): large}
+    assert set(server.find_missing(every)) == every.keys() - {make_blob(b"")}
     server.send_blobs(every)
     server.send_blobs(every)  # again: a stream of what is there may end early
-    assert list(server.missing(every)) == []
+    assert list(server.find_missing(every)) == []
     gone = Blob("0" * 64, 5 << 20)
     assert read_blobs(server, [*every, gone, Blob("1" * 64, 5)]) == every
-    server.send("key", b"data")
-    assert (server.has("key"), server.has("another key")) == (True, False)
+    server.send_file("key", b"data")
+    assert (server.has_file("key"), server.has_file("another key")) == (True, False)
     found = {}
-    server.fetch(["another key", "key"], lambda key, data: found.update({key: b"".join(data)}))
+    server.fetch_files(
+        ["another key", "key"], lambda key, data: found.update({key: b"".join(data)})
+    )
     assert found == {"key": b"data"}
     server.close()
 
 
 def test_batches_count_the_message() -> None:
     blobs = [Blob(hashlib.sha256(bytes([n])).hexdigest(), n * 100) for n in range(200)]
-    batches = list(in_batches(blobs, 10_000))
+    batches = list(split_into_batches(blobs, 10_000))
     assert [blob for batch in batches for blob in batch] == blobs
     for batch in batches:
         request = reapi.BatchUpdateBlobsRequest()
@@ -105,7 +107,7 @@ def test_another_digest_function_is_said_in_words(double: tuple[FarmDouble, str]
     handler, address = double
     handler.instead["GetCapabilities"] = capabilities((9,))
     with pytest.raises(RemoteTroubleError, match="does not name content by SHA256"):
-        backend(address).has("key")
+        backend(address).has_file("key")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_what_may_pass_is_tried_again(double, status, retry) -> None:
     handler, address = double
     handler.instead["GetActionResult"] = grpc.StatusCode[status]
     with pytest.raises(RemoteTroubleError, match=status) as caught:
-        backend(address).has("key")
+        backend(address).has_file("key")
     assert caught.value.retry == retry
     assert "as told" not in str(caught.value)
     wants = "headers or credential-helper in [remote] of ~/.config" in str(caught.value)
@@ -126,14 +128,14 @@ def test_where_nobody_listens_grpc_is_not_quoted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RemoteTroubleError, match="cannot be reached") as caught:
-        backend(f"grpc://127.0.0.1:{port}").has("key")
+        backend(f"grpc://127.0.0.1:{port}").has_file("key")
     assert "ipv4" not in str(caught.value)
 
 
 def test_a_header_that_cannot_be_sent_is_not_shown(double: tuple[FarmDouble, str]) -> None:
     _, address = double
     with pytest.raises(RemoteTroubleError, match="header that cannot be sent") as caught:
-        backend(address, headers={"A": "s3cret\n"}).has("key")
+        backend(address, headers={"A": "s3cret\n"}).has_file("key")
     assert "s3cret" not in str(caught.value)
 
 
@@ -161,7 +163,7 @@ def test_each_request_has_headers_and_says_who_asks(double: tuple[FarmDouble, st
         return honest
 
     handler.instead = {"GetCapabilities": look, "GetActionResult": look}
-    assert backend(address, headers={"X-Key": "k"}).has("key") is False
+    assert backend(address, headers={"X-Key": "k"}).has_file("key") is False
     assert len(seen) == 2
     for metadata in seen:
         about = metadata["build.bazel.remote.execution.v2.requestmetadata-bin"]
@@ -173,7 +175,7 @@ def test_a_small_limit_of_a_message_is_kept(double: tuple[FarmDouble, str]) -> N
     handler, address = double
     handler.instead["GetCapabilities"] = capabilities(most=10_000)
     data = [os.urandom(3_000) for _ in range(10)]
-    backend(address).send_blobs({blob_for(each): each for each in data})
+    backend(address).send_blobs({make_blob(each): each for each in data})
     assert handler.names().count("BatchUpdateBlobs") == 5
 
 

@@ -9,9 +9,9 @@ from support.fake_engine import FakeJob, FakeStore
 from support.fake_runner import FakeRunner
 from tilusbuild.cache.tree import Tree
 from tilusbuild.reapi import execute
-from tilusbuild.reapi.execute import Executed
+from tilusbuild.reapi.execute import ExecutionCounts
 from tilusbuild.remote.lazy import LazyRemote
-from tilusbuild.remote.settings import settings_for
+from tilusbuild.remote.settings import make_settings
 
 
 class Opened:
@@ -20,7 +20,9 @@ class Opened:
     made: "list[Opened]"
 
     def __init__(self, settings: Any, probe: Any, warn: Any) -> None:
-        self.executed = Executed(commands=len(self.made) + 1, seconds=1.0, inputs=10, outputs=20)
+        self.executed = ExecutionCounts(
+            commands=len(self.made) + 1, seconds=1.0, inputs=10, outputs=20
+        )
         self.closed = False
         self.made.append(self)
 
@@ -33,7 +35,9 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(execute, "RemoteExecutor", Opened)
     tools: Any = ["of one", "of another"]
     with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
-        shared = remote.share(settings_for("grpc://there", "test"), FakeRunner(), lambda: 1)
+        shared = remote.open_executors(
+            make_settings("grpc://there", "test"), FakeRunner(), lambda: 1
+        )
         assert shared is not None
         assert remote.summary() is None
         asked: Any = [
@@ -55,4 +59,7 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_nothing_here_speaks_to_compiles_nothing(tmp_path: Path) -> None:
     with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
-        assert remote.share(settings_for("x://there", "test"), FakeRunner(), lambda: 1) is None
+        assert (
+            remote.open_executors(make_settings("x://there", "test"), FakeRunner(), lambda: 1)
+            is None
+        )

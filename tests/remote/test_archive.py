@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zstandard import ZstdCompressor
 
 from tilusbuild.remote import archive
-from tilusbuild.remote.archive import ArchiveError, Unpacker, pack
+from tilusbuild.remote.archive import ArchiveError, Unpacker, pack_entry
 
 FILES = {"meta.json": b"{}", "module/lib.so": bytes(9000), "program.txt": b"", "\x1b[31m": b"\n"}
 names = st.text(max_size=9)
@@ -21,7 +21,7 @@ names = st.text(max_size=9)
 
 def read(data: bytes, directory: str = "/nonexistent") -> dict[str, bytes]:
     """The files of an archive."""
-    found = Unpacker(directory).unpack([data]).files
+    found = Unpacker(directory).unpack_entry([data]).files
     return {
         n: each if isinstance(each, bytes) else Path(each).read_bytes() for n, each in found.items()
     }
@@ -29,23 +29,23 @@ def read(data: bytes, directory: str = "/nonexistent") -> dict[str, bytes]:
 
 @given(st.dictionaries(names, st.binary(max_size=99)), st.floats(0, 1e5), st.integers(1, 50))
 def test_an_entry_is_read_back(files, seconds, size) -> None:
-    data = pack(files, seconds)
-    found = Unpacker("/nonexistent").unpack(
+    data = pack_entry(files, seconds)
+    found = Unpacker("/nonexistent").unpack_entry(
         data[at : at + size] for at in range(0, len(data), size)
     )
     assert (found.files, found.seconds) == (files, seconds)
-    assert pack(dict(reversed(files.items())), seconds) == data
+    assert pack_entry(dict(reversed(files.items())), seconds) == data
 
 
 def test_large_files_are_on_the_disk_and_no_name_leads_there(tmp_path: Path) -> None:
     files = {"../x": bytes(2 << 20), "/etc/passwd": bytes(3 << 20), "a": b"a"}
-    assert read(pack(files), str(tmp_path)) == files
+    assert read(pack_entry(files), str(tmp_path)) == files
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["0", "1", "2"]
 
 
 @given(st.binary(max_size=200), st.integers(0, 400), st.integers(1, 255))
 def test_any_bytes_are_an_entry_or_refused(data: bytes, at: int, flipped: int) -> None:
-    whole = bytearray(pack(FILES))
+    whole = bytearray(pack_entry(FILES))
     whole[at % len(whole)] ^= flipped
     for each in (data, ZstdCompressor().compress(data), bytes(whole[: at % len(whole)])):
         with suppress(ArchiveError):
@@ -86,17 +86,17 @@ def test_a_window_that_takes_the_memory_is_refused() -> None:
 def test_what_no_reader_takes_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MAX_BYTES", 100)
     with pytest.raises(ArchiveError, match="more than"):
-        pack(FILES)
+        pack_entry(FILES)
 
 
 MEETING = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from tilusbuild.remote.archive import Unpacker, pack
-data, met = pack({"meta.json": b"{}"}), threading.Barrier(8)
+from tilusbuild.remote.archive import Unpacker, pack_entry
+data, met = pack_entry({"meta.json": b"{}"}), threading.Barrier(8)
 def read():
     met.wait()
-    Unpacker("/nonexistent").unpack([data])
+    Unpacker("/nonexistent").unpack_entry([data])
 threads = [threading.Thread(target=read) for _ in range(8)]
 for each in threads:
     each.start()

@@ -19,7 +19,7 @@ from support.lying_server import STREAMS
 from tilusbuild.remote.archive import key_digest
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.http import HttpBackend
-from tilusbuild.remote.settings import settings_for
+from tilusbuild.remote.settings import make_settings
 
 CONTENTS = [b"content %d" % number * (number + 1) for number in range(40)]
 BY_KEY = {f"key {number}": data for number, data in enumerate(CONTENTS)}
@@ -107,13 +107,13 @@ def fetch(remote: HttpBackend, *keys: str, most: int = MOST) -> dict[str, bytes]
                 break
         found[key] = data
 
-    remote.fetch(keys, take)
+    remote.fetch_files(keys, take)
     return found
 
 
 @contextmanager
 def backend(port: int, timeout: float = 60.0) -> Iterator[HttpBackend]:
-    made = HttpBackend(settings_for(f"http://127.0.0.1:{port}", "test", timeout=timeout))
+    made = HttpBackend(make_settings(f"http://127.0.0.1:{port}", "test", timeout=timeout))
     with closing(made):
         yield made
 
@@ -140,8 +140,8 @@ def test_what_is_there_is_asked_for_without_its_content() -> None:
         return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, size), False
 
     with serving(head) as port, backend(port) as remote:
-        assert all(remote.has(key) for key in BY_KEY)
-        assert not any(remote.has(f"absent {number}") for number in range(3))
+        assert all(remote.has_file(key) for key in BY_KEY)
+        assert not any(remote.has_file(f"absent {number}") for number in range(3))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_no_request_takes_longer_than_it_may(scheme: str) -> None:
 def is_late(scheme: str, first: bytes, again: bytes) -> None:
     with dripping(first, again, 0.02) as port:
         address = f"{scheme}://127.0.0.1:{port}"
-        settings = settings_for(address, "test", timeout=0.5, connect_timeout=0.5)
+        settings = make_settings(address, "test", timeout=0.5, connect_timeout=0.5)
         with closing(HttpBackend(settings)) as remote:
             began = time.monotonic()
             with pytest.raises(RemoteTroubleError) as caught:
@@ -227,7 +227,7 @@ def test_a_flood_ends_with_what_was_asked_for(name: str) -> None:
 def test_a_handshake_that_drips_is_late() -> None:
     """A TLS record that comes byte by byte: its head says that it has 16 KiB."""
     with dripping(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc", b"\x03", 0.02) as port:
-        settings = settings_for(f"https://localhost:{port}", "test", connect_timeout=0.5)
+        settings = make_settings(f"https://localhost:{port}", "test", connect_timeout=0.5)
         with closing(HttpBackend(settings)) as remote:
             began = time.monotonic()
             with pytest.raises(RemoteTroubleError, match="no answer in time"):
@@ -241,7 +241,7 @@ def test_a_name_that_nobody_answers_for_is_late(monkeypatch: pytest.MonkeyPatch)
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", look)
-    settings = settings_for("http://cache.example", "test", connect_timeout=0.3)
+    settings = make_settings("http://cache.example", "test", connect_timeout=0.3)
     with closing(HttpBackend(settings)) as remote:
         began = time.monotonic()
         with pytest.raises(RemoteTroubleError, match="no answer in time"):
@@ -270,7 +270,7 @@ def test_who_waits_is_woken_at_the_end() -> None:
 
 
 def test_a_header_that_cannot_be_sent_is_not_shown() -> None:
-    settings = settings_for("http://127.0.0.1:1", "test", headers={"A": "secret\nB: b"})
+    settings = make_settings("http://127.0.0.1:1", "test", headers={"A": "secret\nB: b"})
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         remote = HttpBackend(replace(settings, _address=address))

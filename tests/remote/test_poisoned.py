@@ -22,7 +22,7 @@ from support.http_cache import HttpCache
 from support.poison import path_of, unpack
 from support.remote_client import Asked
 from support.trees import published
-from tilusbuild.remote.archive import include_key, pack, program_key
+from tilusbuild.remote.archive import include_key, pack_entry, program_key
 from tilusbuild.runtime.sealed import seal, unseal
 from tilusbuild.state.files import sha256_bytes
 
@@ -65,7 +65,7 @@ class Poison:
         """One that is right, and that compile.sh names."""
         lines = "".join(f"{sha256_bytes(data)}  {name}\n" for name, data in files.items()).encode()
         digest = sha256_bytes(lines)
-        self.server.held[path_of(include_key(digest))] = pack({**files, "MANIFEST": lines})
+        self.server.held[path_of(include_key(digest))] = pack_entry({**files, "MANIFEST": lines})
         self.name_directory(digest)
 
     def name_directory(self, digest: str) -> None:
@@ -73,7 +73,7 @@ class Poison:
         self.add("module/compile.sh", script)
 
     def put(self) -> None:
-        self.server.held[self.path] = pack({**self.files, "meta.json": seal(self.meta)})
+        self.server.held[self.path] = pack_entry({**self.files, "meta.json": seal(self.meta)})
 
 
 def a_file(poison: Poison, random: Random) -> None:
@@ -214,7 +214,7 @@ def test_an_archive_of_headers_that_are_not_those_of_its_name(held, ask, origin)
     (digest,) = (each.name for each in (origin[0] / "include").iterdir())
     path = path_of(include_key(digest))
     files = unpack(held.held[path])
-    held.held[path] = pack({**files, "launcher.c": b"int x;\n"})
+    held.held[path] = pack_entry({**files, "launcher.c": b"int x;\n"})
     found = ask(held.address)
     assert (found.hits, found.summary.refused) == (0, 4)
     assert f"include/{digest}" in found.warnings[0]

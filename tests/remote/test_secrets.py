@@ -18,7 +18,7 @@ import pytest
 from support.project import NewProject
 from tilusbuild.cli.main import main
 from tilusbuild.errors import InputError
-from tilusbuild.remote.settings import decide
+from tilusbuild.remote.settings import choose_remote
 
 CANARY = "c4n4ry"
 TEXT = (
@@ -128,7 +128,7 @@ def test_what_is_said_of_a_mistake(tmp_path: Path) -> None:
     for seed in range(int(os.environ.get("SECRET_SEEDS", "600"))):
         content = broken(seed)
         try:
-            decide(None, {"HOME": home_with(tmp_path, content)})
+            choose_remote(None, {"HOME": home_with(tmp_path, content)})
         except InputError as error:
             mistakes += 1
             said = f"{error} {error.args!r} {error.diagnostics!r} {error.__cause__!r}"
@@ -152,7 +152,7 @@ def test_each_key_in_the_environment(tmp_path: Path) -> None:
             if name == "HEADERS" and value != CANARY:
                 continue  # these are some
             with pytest.raises(InputError) as caught:
-                decide(None, {f"TILUSBUILD_REMOTE_{name}": value, "HOME": str(tmp_path)})
+                choose_remote(None, {f"TILUSBUILD_REMOTE_{name}": value, "HOME": str(tmp_path)})
             assert CANARY not in f"{caught.value} {caught.value.diagnostics!r}", (name, value)
             assert f"TILUSBUILD_REMOTE_{name}" in str(caught.value)
 

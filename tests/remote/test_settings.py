@@ -10,14 +10,14 @@ from tilusbuild.errors import InputError
 from tilusbuild.manifest.sections import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, Settings, format_variable
 from tilusbuild.manifest.table import check_table
-from tilusbuild.remote.settings import RemoteSettings, decide
+from tilusbuild.remote.settings import RemoteSettings, choose_remote
 from tilusbuild.runtime.option import VARIABLES
 
 
 def decided(home: Path, manifest: dict[str, Any] | None = None, **variables: str) -> Any:
     section = None if manifest is None else check_table(RemoteSection, manifest)
     environment = {f"{REMOTE_PREFIX}{name}": value for name, value in variables.items()}
-    return decide(section, {"HOME": str(home), **environment})
+    return choose_remote(section, {"HOME": str(home), **environment})
 
 
 def user(home: Path, text: str) -> None:
@@ -64,7 +64,7 @@ def test_an_own_directory_for_settings(tmp_path: Path) -> None:
     path = tmp_path / "xdg" / "tilusbuild" / "config.toml"
     path.parent.mkdir(parents=True)
     path.write_text('[remote]\ncache = "https://user"\n')
-    found = decide(None, {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path / "xdg")})
+    found = choose_remote(None, {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path / "xdg")})
     assert isinstance(found, RemoteSettings)
 
 

@@ -11,7 +11,7 @@ from support.poison import path_of, unpack
 from support.project import NewProject, Project
 from support.scale import include_headers
 from support.trees import published
-from tilusbuild.remote.archive import include_key, pack, program_key
+from tilusbuild.remote.archive import include_key, pack_entry, program_key
 from tilusbuild.runtime.sealed import seal, unseal
 from tilusbuild.state.files import sha256_bytes
 
@@ -81,7 +81,7 @@ def test_a_file_with_other_bytes_is_refused_by_name(server, new_user, name) -> N
     whole = server.held[path]
     files = unpack(whole)
     files[name] = files[name][:-1] + bytes([files[name][-1] ^ 1])
-    server.held[path] = pack(files)
+    server.held[path] = pack_entry(files)
     summary, said = warnings(second)
     assert summary["attempts"] == summary["remote"]["refused"] == 1
     assert any(name in each and "scale/" in each for each in said)
@@ -101,7 +101,7 @@ def test_a_boundary_between_the_texts_that_moved_is_refused(server, new_user) ->
     meta = unseal(files["meta.json"])
     for name in ("program.txt", "options.txt"):
         meta["files"][name] = {"size": len(files[name]), "sha256": sha256_bytes(files[name])}
-    server.held[path] = pack({**files, "meta.json": seal(meta)})
+    server.held[path] = pack_entry({**files, "meta.json": seal(meta)})
     summary, said = warnings(second)
     assert summary["attempts"] == summary["remote"]["refused"] == 1, said
     same_trees(first, second)

@@ -42,7 +42,7 @@ def test_what_was_told_before_the_last_was_sent_is_said(
     user = new_user(server.address)
     user.build()
     server.status = 403
-    is_busy = RemoteCache.busy
+    is_busy = RemoteCache.is_busy
 
     def never_seen_busy(client: RemoteCache) -> bool:
         """As for a thread that comes late: all has ended by then."""
@@ -50,7 +50,7 @@ def test_what_was_told_before_the_last_was_sent_is_said(
             time.sleep(0.01)
         return False
 
-    monkeypatch.setattr(RemoteCache, "busy", never_seen_busy)
+    monkeypatch.setattr(RemoteCache, "is_busy", never_seen_busy)
     for name, value in user.environment.items():
         monkeypatch.setenv(name, value)
     assert main(["-C", str(user.directory), "cache", "push"]) == 1

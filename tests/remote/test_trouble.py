@@ -24,7 +24,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
 from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.remote.client import RemoteCache
-from tilusbuild.remote.settings import settings_for
+from tilusbuild.remote.settings import make_settings
 
 Ask = Callable[..., Asked]
 
@@ -150,14 +150,14 @@ def test_uploads_have_a_deadline(server: HttpCache, origin: Any, tmp_path: Path)
     cache = Tree(str(origin[0]))
     told: SimpleQueue[Any] = SimpleQueue()
     with line_to(server.port, Faults(delay=0.5)) as line, BuildStore(cache) as store:
-        settings = settings_for(line.address, "test", write=True, send_timeout=1.0)
+        settings = make_settings(line.address, "test", write=True, send_timeout=1.0)
         client = RemoteCache(settings, store, cache, told.put)
         for program in find_programs(cache, ""):
-            client.built(program, 1.0)
-        while client.busy():
+            client.record_built(program, 1.0)
+        while client.is_busy():
             time.sleep(0.05)
         client.close()
-        summary = client.summary()
+        summary = client.make_summary()
     assert (summary.sent, summary.unsent) == (0, 4)
     assert "not everything was sent in 1 s" in told.get_nowait().message
 
@@ -167,13 +167,13 @@ def test_two_troubles_are_one_warning(server: HttpCache, origin: Any, tmp_path: 
     told: SimpleQueue[Any] = SimpleQueue()
     server.full = True
     with BuildStore(cache) as store:
-        settings = settings_for(server.address, "test", write=True)
+        settings = make_settings(server.address, "test", write=True)
         client = RemoteCache(settings, store, cache, told.put)
-        client.built(find_programs(cache, "")[0], 1.0)
-        while client.busy():
+        client.record_built(find_programs(cache, "")[0], 1.0)
+        while client.is_busy():
             time.sleep(0.05)
         server.status = 403
-        client.ask({"0" * 64: "scale/0 cpu"})
+        client.request_programs({"0" * 64: "scale/0 cpu"})
         while not isinstance(message := told.get(timeout=60), RemoteAnswered):
             if isinstance(message, events.Warned):
                 assert "status 507" in message.message

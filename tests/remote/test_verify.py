@@ -6,7 +6,7 @@ from support.http_cache import HttpCache
 from support.poison import files_of, path_of, poison
 from support.project import NewProject, Project
 from support.trees import published
-from tilusbuild.remote.archive import pack, program_key
+from tilusbuild.remote.archive import pack_entry, program_key
 from tilusbuild.runtime.sealed import seal, unseal
 from tilusbuild.state.files import sha256_bytes
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_compiled_again_is_compiled_here(server, writer, new_user
     )
     data = files["module/compile.sh"]
     meta["files"]["module/compile.sh"] = {"size": len(data), "sha256": sha256_bytes(data)}
-    server.held[path_of(program_key(program))] = pack({**files, "meta.json": seal(meta)})
+    server.held[path_of(program_key(program))] = pack_entry({**files, "meta.json": seal(meta)})
     user = reader(new_user, server.address, "1")
     ran = user.run("build", "--json")
     (said,) = [each["message"] for each in ran.events if each["event"] == "warning"]

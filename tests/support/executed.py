@@ -11,8 +11,8 @@ from support.farm_double import FarmDouble, farm_double
 from support.processes import wait_until
 from tilusbuild.process.base import Command, CompletedCommand
 from tilusbuild.reapi.execute import RemoteExecutor
-from tilusbuild.reapi.operations import untold
-from tilusbuild.remote.settings import settings_for
+from tilusbuild.reapi.operations import ignore_place
+from tilusbuild.remote.settings import make_settings
 
 
 @dataclass
@@ -27,13 +27,13 @@ class Executed:
     @property
     def heard(self) -> int:
         """How many actions the server has said something of."""
-        return sum(each.heard for each in [*self.executor._running.values()])
+        return sum(each.has_messages for each in [*self.executor._running.values()])
 
     def run(
         self, outputs: tuple[str, ...] = ("out",), cancelled: threading.Event | None = None
     ) -> CompletedCommand | None:
         command = Command(("true",), str(self.directory), {}, 1.0, outputs=outputs)
-        return self.executor.run(command, cancelled or threading.Event(), untold)
+        return self.executor.run_command(command, cancelled or threading.Event(), ignore_place)
 
 
 @contextmanager
@@ -45,13 +45,13 @@ def executors(tmp_path: Path) -> Iterator[Callable[..., Executed]]:
         opened.append(farm_double(**how))
         double, address = opened[-1].__enter__()
         warned: list[str] = []
-        settings = settings_for(address, "test", timeout=timeout, jobs=jobs)
+        settings = make_settings(address, "test", timeout=timeout, jobs=jobs)
         executor = RemoteExecutor(settings, lambda there: None, warned.append)
         opened.append(executor)
         (tmp_path / "work").mkdir(exist_ok=True)
         made = Executed(double, executor, tmp_path / "work", warned)
         made.run()
-        wait_until(lambda: executor._proved is not None)
+        wait_until(lambda: executor._probe_passed is not None)
         double.calls.clear()
         return made
 

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.blobs import Blob, blob_for
+from tilusbuild.reapi.blobs import Blob, make_blob
 
 COMPLETED, EXECUTING, QUEUED = 4, 3, 2
 _REQUESTS: dict[str, Any] = {
@@ -72,7 +72,7 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
         return [name for name, _ in self.calls]
 
     def keep(self, data: bytes) -> reapi.Digest:
-        blob = blob_for(data)
+        blob = make_blob(data)
         self.held[blob.digest] = data
         return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
 
@@ -127,7 +127,7 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _batch_update_blobs(self, request: Any, context: Any) -> Iterator[Any]:
         answer = reapi.BatchUpdateBlobsResponse()
         for each in request.requests:
-            assert blob_for(each.data) == Blob(each.digest.hash, each.digest.size_bytes)
+            assert make_blob(each.data) == Blob(each.digest.hash, each.digest.size_bytes)
             self.keep(each.data)
             answer.responses.add(digest=each.digest)
         yield answer
@@ -166,7 +166,7 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
         *_, digest, size = name.split("/")
         whole = b"".join(pieces)
         if other is None:
-            assert blob_for(whole) == Blob(digest, int(size))
+            assert make_blob(whole) == Blob(digest, int(size))
             self.keep(whole)
         committed = len(whole) if other is None else other
         answer: bytes = reapi.WriteResponse(committed_size=committed).SerializeToString()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from support.http_cache import HttpCache
 from support.project import Project
-from tilusbuild.remote.archive import Unpacker, key_digest, pack, program_key
+from tilusbuild.remote.archive import Unpacker, key_digest, pack_entry, program_key
 from tilusbuild.runtime.sealed import seal, unseal
 from tilusbuild.state.files import sha256_bytes
 
@@ -16,7 +16,7 @@ def path_of(key: str) -> str:
 
 def unpack(data: bytes) -> dict[str, bytes]:
     """The files in a small archive."""
-    files = Unpacker("/nonexistent").unpack([data]).files
+    files = Unpacker("/nonexistent").unpack_entry([data]).files
     return {name: each for name, each in files.items() if isinstance(each, bytes)}
 
 
@@ -40,4 +40,4 @@ def poison(
     data = files[product]
     meta["files"][product] = {"size": len(data), "sha256": sha256_bytes(data)}
     files["meta.json"] = seal(meta)
-    server.held[path_of(program_key(program))] = pack(files, 1.0)
+    server.held[path_of(program_key(program))] = pack_entry(files, 1.0)

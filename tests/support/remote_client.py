@@ -19,7 +19,7 @@ from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.remote.archive import include_key, key_digest, program_key
 from tilusbuild.remote.backend import open_backend
 from tilusbuild.remote.client import RemoteCache
-from tilusbuild.remote.settings import settings_for
+from tilusbuild.remote.settings import make_settings
 
 
 @dataclass
@@ -43,9 +43,9 @@ class Asked:
 
 def fill_with(address: str, held: Mapping[str, bytes]) -> None:
     """Send files to a server by their keys."""
-    backend = open_backend(settings_for(address, "test"))
+    backend = open_backend(make_settings(address, "test"))
     for key, data in held.items():
-        backend.send(key, data)
+        backend.send_file(key, data)
     backend.close()
 
 
@@ -64,9 +64,9 @@ def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) 
     warnings: list[str] = []
     started = time.monotonic()
     with BuildStore(cache) as store:
-        given = settings_for(address, "test", connect_timeout=1.0, timeout=1.0)
+        given = make_settings(address, "test", connect_timeout=1.0, timeout=1.0)
         client = RemoteCache(replace(given, **settings), store, cache, told.put)
-        expected = client.ask(dict.fromkeys(programs, "scale/0 cpu"))
+        expected = client.request_programs(dict.fromkeys(programs, "scale/0 cpu"))
         while len(answers) < len(expected):
             match told.get(timeout=60):
                 case RemoteAnswered(program, answer):
@@ -78,4 +78,4 @@ def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) 
         client.close()
     assert verify_cache(cache) == []
     assert litter(cache) == []
-    return Asked(answers, warnings, seconds, cache, client.summary())
+    return Asked(answers, warnings, seconds, cache, client.make_summary())

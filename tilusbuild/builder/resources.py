@@ -29,7 +29,7 @@ from tilusbuild.manifest import Settings
 from tilusbuild.process.jobserver import Jobserver, JobserverError, find_jobserver
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.lazy import LazyRemote
-from tilusbuild.remote.settings import decide
+from tilusbuild.remote.settings import choose_remote
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -123,12 +123,12 @@ def _add_executor(
 ) -> tuple[BuildConfig, WrapRunner | None]:
     """Return the config and the function that wraps a job's runner, None without an executor. With
     one, there are more tokens and jobs than this machine has places. Raises `InputError`."""
-    settings = decide(project.manifest.remote, project.environment, "executor")
+    settings = choose_remote(project.manifest.remote, project.environment, "executor")
     if settings is None:
         return config, None
     here = config.slots
     tokens = SharedTokens(config.tokens, here - 1, settings.jobs)
-    elsewhere = remote.share(
+    elsewhere = remote.open_executors(
         settings, project.runner.open_scope(), lambda: min(here, 1 + tokens.local_tokens)
     )
     if elsewhere is None:
@@ -160,7 +160,7 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
         open_resources(project.settings, project.environment, project.runner, config) as limited,
         BuildStore(project.cache) as store,
         LazyRemote(
-            decide(project.manifest.remote, project.environment),
+            choose_remote(project.manifest.remote, project.environment),
             store,
             project.cache,
             _lazy_verify(project),

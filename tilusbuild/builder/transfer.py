@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import closing
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -19,7 +19,10 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.remote.settings import RemoteSettings, decide
+from tilusbuild.remote.settings import RemoteSettings, choose_remote
+
+if TYPE_CHECKING:
+    from tilusbuild.remote.client import RemoteCache
 
 
 def transfer(
@@ -49,12 +52,12 @@ def transfer(
             # Warnings that came after the last program ended.
             while not messages.empty():
                 _next_answer(messages, warn)
-        return client.summary()
+        return client.make_summary()
 
 
 def _require_settings(project: Project) -> RemoteSettings:
     """Return the settings of the remote cache. Raises `InputError` where there are none."""
-    settings = decide(project.manifest.remote, project.environment)
+    settings = choose_remote(project.manifest.remote, project.environment)
     if settings is None:
         hint = 'set cache = "…" in [remote] of tilus.toml, or TILUSBUILD_REMOTE_CACHE'
         raise input_error("there is no remote cache", hint=hint)
@@ -63,7 +66,7 @@ def _require_settings(project: Project) -> RemoteSettings:
 
 def _push(
     project: Project,
-    client: Any,
+    client: RemoteCache,
     programs: dict[str, ProgramJob],
     messages: SimpleQueue[Any],
     warn: Callable[[str], None],
@@ -72,19 +75,21 @@ def _push(
     history = History(project.cache.state_path)
     for program, job in programs.items():
         if lookup(project.cache, program) is not None:
-            client.built(program, history.find_measurement(job).seconds or 0.0)
-    while client.busy():
+            client.record_built(program, history.find_measurement(job).seconds or 0.0)
+    while client.is_busy():
         _next_answer(messages, warn)
 
 
 def _pull(
-    client: Any,
+    client: RemoteCache,
     missing: list[ProgramJob],
     messages: SimpleQueue[Any],
     warn: Callable[[str], None],
 ) -> None:
     """Fetch the programs that are not in the cache."""
-    waiting = set(client.ask({job.hash: job.label for job in missing})) if missing else set()
+    waiting = (
+        set(client.request_programs({job.hash: job.label for job in missing})) if missing else set()
+    )
     while waiting:
         waiting.discard(_next_answer(messages, warn))
 

@@ -81,14 +81,14 @@ def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
 
 def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
     """Yield what the remote cache and the executor answer, where there are such."""
-    from tilusbuild.remote.settings import decide
+    from tilusbuild.remote.settings import choose_remote
 
     section = manifest.remote if manifest else None
     for key, component, gives in (
         ("cache", "remote cache", "programs that others compiled"),
         ("executor", "remote executor", "compiles on other machines"),
     ):
-        if (chosen := decide(section, os.environ, key)) is None:
+        if (chosen := choose_remote(section, os.environ, key)) is None:
             continue
         detail, is_ok = _query_server(chosen, executes=key == "executor")
         remedy = f"set by {chosen.source}; builds go on without it"
@@ -101,10 +101,10 @@ def _query_server(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]
 
     try:
         with closing(open_backend(chosen)) as backend:
-            reply = backend.check(write=chosen.write and not executes)
+            reply = backend.check_access(write=chosen.write and not executes)
             # The connection is there by now: this is what each question of a build takes.
             began = time.monotonic()
-            backend.has("tilusbuild doctor")
+            backend.has_file("tilusbuild doctor")
             reply += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
     except RemoteTroubleError as error:
         return str(error), False

@@ -16,12 +16,14 @@ _WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to
 
 def run(arguments: SelectionArgs) -> int:
     """Print an explanation for each group of programs that share it. Reads only."""
-    from tilusbuild.remote.settings import decide
+    from tilusbuild.remote.settings import choose_remote
 
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
         section, environment = project.manifest.remote, project.environment
-        cache, executor = (decide(section, environment, key) for key in ("cache", "executor"))
+        cache, executor = (
+            choose_remote(section, environment, key) for key in ("cache", "executor")
+        )
         explanations = explain_plan(
             project.plan(selection),
             project.manifest.path,

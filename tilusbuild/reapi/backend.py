@@ -27,15 +27,15 @@ import grpc
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.blobs import Blob, BlobError, Keep, blob_for
+from tilusbuild.reapi.blobs import Blob, BlobError, Keep, make_blob
 from tilusbuild.remote.archive import MAX_BYTES
 from tilusbuild.remote.backend import (
     UNKNOWN_CLIENT,
     UNTRUSTED,
     Credentials,
     RemoteTroubleError,
-    Take,
-    about_credentials,
+    TakeFile,
+    explain_credentials,
 )
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
@@ -62,8 +62,8 @@ _RESULT_LIMIT = json.dumps(
     }
 )
 """Many results are asked for at once, and each names one file."""
-_PASSING = ("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL")
-_WORDS = {
+_RETRIED_STATUS = ("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL")
+_STATUS_TEXTS = {
     "DEADLINE_EXCEEDED": "no answer in time",
     "UNAVAILABLE": "it cannot be reached (UNAVAILABLE)",
     "INTERNAL": "it is in trouble, or does not speak gRPC (INTERNAL)",
@@ -97,13 +97,13 @@ class ReapiBackend:
         self._about = about.SerializeToString()
         target = urlsplit(settings.address).netloc
         self._channel: Any = (
-            grpc.secure_channel(target, _certificates(settings), options=_OPTIONS)
+            grpc.secure_channel(target, _load_credentials(settings), options=_OPTIONS)
             if settings.scheme == "grpcs"
             else grpc.insecure_channel(target, options=_OPTIONS)
         )
 
-    def check(self, *, write: bool) -> str:
-        found = self._checked()
+    def check_access(self, *, write: bool) -> str:
+        found = self._require_capabilities()
         low, high = found.low_api_version, found.high_api_version
         cache = found.cache_capabilities
         updates = cache.action_cache_update_capabilities.update_enabled
@@ -117,121 +117,131 @@ class ReapiBackend:
         ]
         return ", ".join(words)
 
-    def fetch(self, keys: Sequence[str], take: Take) -> None:
+    def fetch_files(self, keys: Sequence[str], take: TakeFile) -> None:
         keys_by_blob: dict[Blob, list[str]] = {}
-        for key, blob in zip(keys, self._find_blobs(keys), strict=True):
+        for key, blob in zip(keys, self._find_entry_blobs(keys), strict=True):
             if blob is not None:
                 keys_by_blob.setdefault(blob, []).append(key)
 
-        def keep(blob: Blob, pieces: Iterable[bytes]) -> None:
+        def keep_blob(blob: Blob, pieces: Iterable[bytes]) -> None:
             # Two keys have one blob only where a writer lies: the second has no content.
             for key in keys_by_blob[blob]:
                 take(key, pieces)
 
-        self.blobs(keys_by_blob.keys(), keep)
+        self.fetch_blobs(keys_by_blob.keys(), keep_blob)
 
-    def has(self, key: str) -> bool:
-        (blob,) = self._find_blobs([key])
-        return blob is not None and not self.missing([blob])
+    def has_file(self, key: str) -> bool:
+        (blob,) = self._find_entry_blobs([key])
+        return blob is not None and not self.find_missing([blob])
 
-    def send(self, key: str, data: bytes) -> None:
-        blob = blob_for(data)
+    def send_file(self, key: str, data: bytes) -> None:
+        blob = make_blob(data)
         self.send_blobs({blob: data})
         result = reapi.ActionResult()
-        result.output_files.add(path=_ENTRY, digest=digest(blob))
+        result.output_files.add(path=_ENTRY, digest=make_digest(blob))
         request = reapi.UpdateActionResultRequest(
             instance_name=self._settings.instance,
-            action_digest=digest(blob_for(key.encode())),
+            action_digest=make_digest(make_blob(key.encode())),
             action_result=result,
         )
-        self._ask(f"{V2}.ActionCache/UpdateActionResult", request, reapi.ActionResult)
+        self._call_method(f"{V2}.ActionCache/UpdateActionResult", request, reapi.ActionResult)
 
-    def _find_blobs(self, keys: Sequence[str]) -> list[Blob | None]:
+    def _find_entry_blobs(self, keys: Sequence[str]) -> list[Blob | None]:
         """Return the blob of each key's file; None for a key without a file."""
-        self._checked()
+        self._require_capabilities()
         calls = []
         for key in keys:
             request = reapi.GetActionResultRequest(
-                instance_name=self._settings.instance, action_digest=digest(blob_for(key.encode()))
+                instance_name=self._settings.instance,
+                action_digest=make_digest(make_blob(key.encode())),
             )
-            calls.append(self._start(f"{V2}.ActionCache/GetActionResult", request))
-        return [_entry_of(self._end(call, reapi.ActionResult, absent=True)) for call in calls]
+            calls.append(self._start_call(f"{V2}.ActionCache/GetActionResult", request))
+        return [
+            _find_entry_blob(self._finish_call(call, reapi.ActionResult, absent=True))
+            for call in calls
+        ]
 
-    def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
+    def fetch_blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
         """As `BlobReader` has it."""
-        self._checked()
+        self._require_capabilities()
         small = [blob for blob in wanted if blob.size <= self._limit - _OVERHEAD]
-        for batch in in_batches(small, self._limit):
+        for batch in split_into_batches(small, self._limit):
             request = reapi.BatchReadBlobsRequest(
-                instance_name=self._settings.instance, digests=map(digest, batch)
+                instance_name=self._settings.instance, digests=map(make_digest, batch)
             )
-            answer = self._ask(f"{_CAS}/BatchReadBlobs", request, reapi.BatchReadBlobsResponse)
+            answer = self._call_method(
+                f"{_CAS}/BatchReadBlobs", request, reapi.BatchReadBlobsResponse
+            )
             for each in answer.responses:
                 blob = Blob(each.digest.hash, each.digest.size_bytes)
                 if not each.status.code and blob in batch:
                     keep(blob, (each.data,))
         for blob in wanted:
             if blob.size > self._limit - _OVERHEAD:
-                self._stream(blob, keep)
+                self._fetch_stream(blob, keep)
 
-    def missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
+    def find_missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
         """Return those that the server does not have. Raises `RemoteTroubleError`."""
-        self._checked()
+        self._require_capabilities()
         found: list[Blob] = []
         most = self._limit // _OVERHEAD
         every = list(blobs)
         for at in range(0, len(every), most):
             request = reapi.FindMissingBlobsRequest(
                 instance_name=self._settings.instance,
-                blob_digests=map(digest, every[at : at + most]),
+                blob_digests=map(make_digest, every[at : at + most]),
             )
-            answer = self._ask(f"{_CAS}/FindMissingBlobs", request, reapi.FindMissingBlobsResponse)
+            answer = self._call_method(
+                f"{_CAS}/FindMissingBlobs", request, reapi.FindMissingBlobsResponse
+            )
             found += [Blob(each.hash, each.size_bytes) for each in answer.missing_blob_digests]
         return set(found).intersection(every)
 
     def send_blobs(self, blobs: Mapping[Blob, bytes]) -> None:
         """Have the server keep these. Raises `RemoteTroubleError`."""
-        self._checked()
+        self._require_capabilities()
         small = [blob for blob in blobs if blob.size <= self._limit - _OVERHEAD]
-        for batch in in_batches(small, self._limit):
+        for batch in split_into_batches(small, self._limit):
             request = reapi.BatchUpdateBlobsRequest(instance_name=self._settings.instance)
             for blob in batch:
-                request.requests.add(digest=digest(blob), data=blobs[blob])
-            answer = self._ask(f"{_CAS}/BatchUpdateBlobs", request, reapi.BatchUpdateBlobsResponse)
+                request.requests.add(digest=make_digest(blob), data=blobs[blob])
+            answer = self._call_method(
+                f"{_CAS}/BatchUpdateBlobs", request, reapi.BatchUpdateBlobsResponse
+            )
             for each in answer.responses:
                 if each.status.code:
-                    why = f"{self._settings.address} takes no blob: {said(each.status)}"
+                    why = f"{self._settings.address} takes no blob: {describe_status(each.status)}"
                     raise RemoteTroubleError(why)
         for blob in blobs.keys() - set(small):
-            self._write(blob, blobs[blob])
+            self._write_stream(blob, blobs[blob])
 
-    def stream(self, name: str, request: Any) -> Any:
+    def open_stream(self, name: str, request: Any) -> Any:
         """Begin a call that answers with messages, as bytes. Raises `RemoteTroubleError`."""
-        self._checked()
-        return self._begin(self._channel.unary_stream(name), request.SerializeToString())
+        self._require_capabilities()
+        return self._begin_call(self._channel.unary_stream(name), request.SerializeToString())
 
-    def try_to(self, name: str, request: Any, seconds: float) -> None:
+    def attempt_call(self, name: str, request: Any, seconds: float) -> None:
         """Ask for something that the server need not be able to do, and wait for so long."""
         with suppress(RemoteTroubleError):
-            self._end(self._start(name, request, seconds))
+            self._finish_call(self._start_call(name, request, seconds))
 
     def is_alive(self) -> bool:
         """Return whether the server answers at all."""
         with suppress(RemoteTroubleError):
-            self._asked()
+            self._ask_capabilities()
             return True
         return False
 
     def close(self) -> None:
         self._channel.close()
 
-    def _checked(self) -> reapi.ServerCapabilities:
+    def _require_capabilities(self) -> reapi.ServerCapabilities:
         """Return what the server can do, asked once: the first connection has its own time. What
         came of it instead is the answer to all: threads that wait here would each wait as long."""
         with self._lock:
             if self._capabilities is None:
                 try:
-                    self._capabilities = self._asked()
+                    self._capabilities = self._ask_capabilities()
                 except RemoteTroubleError as error:
                     # No answer now would be no answer again, and as late.
                     self._capabilities = RemoteTroubleError(str(error), retry=False)
@@ -239,11 +249,11 @@ class ReapiBackend:
                 raise self._capabilities
             return self._capabilities
 
-    def _asked(self) -> reapi.ServerCapabilities:
+    def _ask_capabilities(self) -> reapi.ServerCapabilities:
         request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
         name, seconds = f"{V2}.Capabilities/GetCapabilities", self._settings.connect_timeout
-        found: reapi.ServerCapabilities = self._end(
-            self._start(name, request, seconds), reapi.ServerCapabilities
+        found: reapi.ServerCapabilities = self._finish_call(
+            self._start_call(name, request, seconds), reapi.ServerCapabilities
         )
         if _SHA256 not in found.cache_capabilities.digest_functions:
             raise RemoteTroubleError(f"{self._settings.address} does not name content by SHA256")
@@ -252,24 +262,26 @@ class ReapiBackend:
             self._limit = max(most - min(_MARGIN, most // 4), _OVERHEAD * 2)
         return found
 
-    def _metadata(self) -> list[tuple[str, str | bytes]]:
-        headers = [(name.lower(), value) for name, value in self._credentials.headers().items()]
+    def _make_metadata(self) -> list[tuple[str, str | bytes]]:
+        headers = [
+            (name.lower(), value) for name, value in self._credentials.collect_headers().items()
+        ]
         key = "build.bazel.remote.execution.v2.requestmetadata-bin"
         return [*headers, (key, self._about)]
 
-    def _begin(self, call: Callable[..., Any], data: Any, seconds: float | None = None) -> Any:
+    def _begin_call(self, call: Callable[..., Any], data: Any, seconds: float | None = None) -> Any:
         timeout = self._settings.timeout if seconds is None else seconds
-        metadata = self._metadata()
+        metadata = self._make_metadata()
         try:
             return call(data, timeout=timeout, metadata=metadata)
         except ValueError:  # grpc's word for a channel that was closed
             raise RemoteTroubleError("closed", retry=False) from None
 
-    def _start(self, name: str, request: Any, seconds: float | None = None) -> Any:
+    def _start_call(self, name: str, request: Any, seconds: float | None = None) -> Any:
         call = self._channel.unary_unary(name).future
-        return self._begin(call, request.SerializeToString(), seconds)
+        return self._begin_call(call, request.SerializeToString(), seconds)
 
-    def _end(self, call: Any, kind: Any = None, *, absent: bool = False) -> Any:
+    def _finish_call(self, call: Any, kind: Any = None, *, absent: bool = False) -> Any:
         """Return the answer, of a kind; None for "not found", where that is one."""
         try:
             data = call.result()
@@ -278,29 +290,29 @@ class ReapiBackend:
         except grpc.RpcError as error:
             if absent and error.code() is grpc.StatusCode.NOT_FOUND:
                 return None
-            raise self.trouble(error) from None
-        return None if kind is None else parsed(kind, data)
+            raise self.explain_error(error) from None
+        return None if kind is None else parse_message(kind, data)
 
-    def _ask(self, name: str, request: Any, kind: Any) -> Any:
-        return self._end(self._start(name, request), kind)
+    def _call_method(self, name: str, request: Any, kind: Any) -> Any:
+        return self._finish_call(self._start_call(name, request), kind)
 
-    def _stream(self, blob: Blob, keep: Keep) -> None:
+    def _fetch_stream(self, blob: Blob, keep: Keep) -> None:
         """Have a large blob kept, if it is there."""
         name = f"{self._instance}blobs/{blob.digest}/{blob.size}"
         request = reapi.ReadRequest(resource_name=name)
-        answers = self.stream("/google.bytestream.ByteStream/Read", request)
+        answers = self.open_stream("/google.bytestream.ByteStream/Read", request)
         try:
-            keep(blob, (parsed(reapi.ReadResponse, data).data for data in answers))
+            keep(blob, (parse_message(reapi.ReadResponse, data).data for data in answers))
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:
-                raise self.trouble(error) from None
+                raise self.explain_error(error) from None
         finally:
             answers.cancel()  # of one that is too long
 
-    def _write(self, blob: Blob, data: bytes) -> None:
+    def _write_stream(self, blob: Blob, data: bytes) -> None:
         name = f"{self._instance}uploads/{uuid.uuid4()}/blobs/{blob.digest}/{blob.size}"
 
-        def pieces() -> Iterator[bytes]:
+        def generate_requests() -> Iterator[bytes]:
             for at in range(0, len(data), _CHUNK):
                 yield reapi.WriteRequest(
                     resource_name=name if not at else "",
@@ -310,7 +322,7 @@ class ReapiBackend:
                 ).SerializeToString()
 
         call = self._channel.stream_unary("/google.bytestream.ByteStream/Write").future
-        answer = self._end(self._begin(call, pieces()), reapi.WriteResponse)
+        answer = self._finish_call(self._begin_call(call, generate_requests()), reapi.WriteResponse)
         # A server that has it already ends early, with the whole size.
         if answer.committed_size != blob.size:
             raise RemoteTroubleError(f"{self._settings.address} keeps a blob in part")
@@ -319,32 +331,32 @@ class ReapiBackend:
     def _instance(self) -> str:
         return f"{self._settings.instance}/" if self._settings.instance else ""
 
-    def trouble(self, error: Any) -> RemoteTroubleError:
+    def explain_error(self, error: Any) -> RemoteTroubleError:
         """Return what an error of gRPC means. Its own text is for who knows gRPC: of a server's
         words the first line is shown."""
         code = error.code().name
-        details = shown(error.details() or "")
-        why = _WORDS.get(code) or f"it answers {code}{f': {details}' if details else ''}"
+        details = clean_line(error.details() or "")
+        why = _STATUS_TEXTS.get(code) or f"it answers {code}{f': {details}' if details else ''}"
         if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-            why = f"it answers {code}; {about_credentials(self._settings)}"
+            why = f"it answers {code}; {explain_credentials(self._settings)}"
         elif "CERTIFICATE_VERI" in details:  # …FY_FAILED; gRPC cuts it
             why = UNTRUSTED
         elif self._settings.scheme == "grpcs" and details.endswith("header with status: 400"):
             why += "" if self._settings.tls_certificate else f"; {UNKNOWN_CLIENT}"
-        return RemoteTroubleError(f"{self._settings.address}: {why}", retry=code in _PASSING)
+        return RemoteTroubleError(f"{self._settings.address}: {why}", retry=code in _RETRIED_STATUS)
 
 
-def shown(text: str) -> str:
+def clean_line(text: str) -> str:
     """Return what a server says, as it can be shown: one line of it."""
     return "".join(each for each in text.partition("\n")[0][:200] if each.isprintable())
 
 
-def said(status: reapi.Status) -> str:
+def describe_status(status: reapi.Status) -> str:
     """Return what a server says is wrong: one line of it."""
-    return shown(status.message) or f"code {status.code}"
+    return clean_line(status.message) or f"code {status.code}"
 
 
-def in_batches(blobs: Iterable[Blob], most: int) -> Iterator[list[Blob]]:
+def split_into_batches(blobs: Iterable[Blob], most: int) -> Iterator[list[Blob]]:
     """Yield blobs in lists that make messages of at most `most` bytes."""
     batch: list[Blob] = []
     size = 0
@@ -358,12 +370,12 @@ def in_batches(blobs: Iterable[Blob], most: int) -> Iterator[list[Blob]]:
         yield batch
 
 
-def digest(blob: Blob) -> reapi.Digest:
+def make_digest(blob: Blob) -> reapi.Digest:
     """Return the message for what names a blob."""
     return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
 
 
-def parsed(kind: Any, data: bytes) -> Any:
+def parse_message(kind: Any, data: bytes) -> Any:
     """Return the message in these bytes. Raises `RemoteTroubleError`."""
     try:
         return kind.FromString(data)
@@ -371,7 +383,7 @@ def parsed(kind: Any, data: bytes) -> Any:
         raise RemoteTroubleError("the server's answer cannot be read") from None
 
 
-def _certificates(settings: RemoteSettings) -> Any:
+def _load_credentials(settings: RemoteSettings) -> Any:
     paths = (settings.tls_ca, settings.tls_key, settings.tls_certificate)
     try:
         texts = [read_bytes(os.path.expanduser(path)) if path else None for path in paths]
@@ -381,17 +393,17 @@ def _certificates(settings: RemoteSettings) -> Any:
     return grpc.ssl_channel_credentials(*texts)
 
 
-def blob_of(digest: reapi.Digest) -> Blob:
+def parse_digest(digest: reapi.Digest) -> Blob:
     """Return a digest of a message, checked in form. Raises `BlobError`."""
     if not layout.is_hash(digest.hash) or not 0 <= digest.size_bytes <= MAX_BYTES:
         raise BlobError(f"no such digest: {digest.hash[:80]!r} of {digest.size_bytes} bytes")
     return Blob(digest.hash, digest.size_bytes)
 
 
-def _entry_of(result: reapi.ActionResult | None) -> Blob | None:
+def _find_entry_blob(result: reapi.ActionResult | None) -> Blob | None:
     """Return the blob of the file that a result names; None for a result without one."""
     for file in () if result is None else result.output_files:
         if file.path == _ENTRY:
             with suppress(BlobError):
-                return blob_of(file.digest)
+                return parse_digest(file.digest)
     return None

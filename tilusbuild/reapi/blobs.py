@@ -31,12 +31,12 @@ Keep: TypeAlias = Callable[[Blob, Iterable[bytes]], None]
 class BlobReader(Protocol):
     """A server that has blobs."""
 
-    def blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
+    def fetch_blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
         """Call `keep` with the content of each that the server has, unchecked. Raises
         `RemoteTroubleError`, and what `keep` raises."""
 
 
-def blob_for(data: bytes) -> Blob:
+def make_blob(data: bytes) -> Blob:
     """Return the blob with this content."""
     return Blob(sha256_bytes(data), len(data))
 
@@ -50,7 +50,7 @@ def read_blobs(server: BlobReader, wanted: Collection[Blob]) -> Mapping[Blob, by
     """Return the content of small blobs, unchecked."""
     contents: dict[Blob, bytes] = {}
 
-    def keep(blob: Blob, pieces: Iterable[bytes]) -> None:
+    def keep_blob(blob: Blob, pieces: Iterable[bytes]) -> None:
         data = bytearray()
         for piece in pieces:
             data += piece[: blob.size + 1 - len(data)]
@@ -58,7 +58,7 @@ def read_blobs(server: BlobReader, wanted: Collection[Blob]) -> Mapping[Blob, by
                 break
         contents[blob] = bytes(data)
 
-    server.blobs(wanted, keep)
+    server.fetch_blobs(wanted, keep_blob)
     return contents
 
 

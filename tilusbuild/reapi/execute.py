@@ -28,12 +28,19 @@ from tilusbuild.process.base import (
 )
 from tilusbuild.process.warden import CapturedOutput
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.backend import ReapiBackend, blob_of, digest, in_batches, said, shown
+from tilusbuild.reapi.backend import (
+    ReapiBackend,
+    clean_line,
+    describe_status,
+    make_digest,
+    parse_digest,
+    split_into_batches,
+)
 from tilusbuild.reapi.blobs import (
     Blob,
     BlobError,
     Sources,
-    blob_for,
+    make_blob,
     read_blobs,
     read_source,
     write_blob,
@@ -41,24 +48,24 @@ from tilusbuild.reapi.blobs import (
 from tilusbuild.reapi.operations import (
     InputsAbsentError,
     Operations,
-    Running,
-    Tell,
-    worker_name,
+    ReportPlace,
+    RunningAction,
+    clean_worker_name,
 )
 from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
 
 _TIMED_OUT = 4
-_NOT_OF_A_COMPILER = range(126, 193)
+_SIGNAL_STATUS = range(126, 193)
 """An exit status with which a shell or a signal speaks. nvcc has 255 for errors of its parts."""
 _MAX_LENGTH = 1e5
 """Seconds of an action, whatever a server says."""
-_AT_ONCE = 64 << 20
+_UPLOAD_SIZE = 64 << 20
 """Bytes that are read to be sent together."""
-_MAX_SAID = 16 << 20
+_MAX_OUTPUT = 16 << 20
 """Bytes of what a command printed."""
-_LAST_WORDS = 5.0
+_JOIN_SECONDS = 5.0
 """Seconds that the probe has to remove what it made."""
 WORKING = "w"
 """The command's directory on a worker, which may be below the root of its file system. No system
@@ -69,7 +76,7 @@ class _NoAnswerError(Exception):
     """A worker could not do it, which says nothing about the program or the server."""
 
 
-class Executed(Struct):
+class ExecutionCounts(Struct):
     """What other machines did for a build."""
 
     commands: int = 0
@@ -82,7 +89,7 @@ class Executed(Struct):
     """Bytes that came."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(
+    def add_counts(
         self,
         *,
         commands: int = 0,
@@ -113,69 +120,73 @@ class RemoteExecutor:
         """Connects to nothing yet. Raises `RemoteTroubleError`."""
         self._settings = settings
         self._backend = ReapiBackend(settings)
-        self._actions = Actions(settings.properties)
+        self._actions = ActionBuilder(settings.properties)
         self._guard = Guard(lambda why: warn(f"{why}; this build compiles here"))
         self._probe = probe
         self._lock = threading.Lock()
-        self._known: set[Blob] = set()
+        self._uploaded_blobs: set[Blob] = set()
         """Blobs that the server has, as far as we know."""
         self._operations = Operations(self._backend, settings)
-        self._running: dict[threading.Event, Running] = {}
-        self._proved: bool | None = None
+        self._running: dict[threading.Event, RunningAction] = {}
+        self._probe_passed: bool | None = None
         """None until the probe has ended."""
-        self._prover: threading.Thread | None = None
-        self.executed = Executed()
+        self._probe_thread: threading.Thread | None = None
+        self.executed = ExecutionCounts()
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether it takes a command now; it may need to be asked to become so."""
         with self._lock, suppress(OSError):
-            self._prover = self._prover or start_thread(self._prove)
+            self._probe_thread = self._probe_thread or start_thread(self._probe_worker)
         free = len(self._running) < self._settings.jobs
-        return bool(self._proved) and free and not self._guard.broken
+        return bool(self._probe_passed) and free and not self._guard.is_broken
 
-    def run(
-        self, command: Command, cancelled: threading.Event, tell: Tell
+    def run_command(
+        self, command: Command, cancelled: threading.Event, tell: ReportPlace
     ) -> CompletedCommand | None:
         """Run to the end, outputs brought into `cwd`; return None when that is not possible now.
         Raises `CancelledError` once `cancelled` is set and `cancel` was called."""
-        if not self.ready():
+        if not self.is_ready():
             return None
         try:
-            done = self._guard.call(lambda: self._try(command, Running(cancelled, tell)))
+            done = self._guard.call_request(
+                lambda: self._run_action(command, RunningAction(cancelled, tell))
+            )
             there = done.elsewhere is not None and done.elsewhere.remembered
-            self.executed.add(commands=1, remembered=there, seconds=done.seconds)
+            self.executed.add_counts(commands=1, remembered=there, seconds=done.seconds)
             return done
         except (BrokenError, _NoAnswerError, OSError, BlobError):
             return None
 
-    def cancel(self, cancelled: threading.Event) -> None:
+    def cancel_command(self, cancelled: threading.Event) -> None:
         """Give up the command that has this event; does not wait."""
         with self._lock:
             running = self._running.get(cancelled)
         if running is not None:
-            self._operations.give_up(running)
+            self._operations.abandon_action(running)
 
     def close(self) -> None:
         """Give everything up."""
-        self._guard.open(None)
+        self._guard.break_circuit(None)
         with self._lock:
             running = list(self._running.values())
         for each in running:
             each.cancelled.set()
             if each.call is not None:
                 each.call.cancel()
-        if self._prover is not None:
-            self._prover.join(_LAST_WORDS)
+        if self._probe_thread is not None:
+            self._probe_thread.join(_JOIN_SECONDS)
         self._backend.close()
 
-    def try_once(self, command: Command) -> CompletedCommand:
+    def run_uncached(self, command: Command) -> CompletedCommand:
         """Run a command on a worker, whatever the server remembers of it. Raises
         `RemoteTroubleError`, `OSError`."""
-        return self._try(command, Running(threading.Event()), cached=False)
+        return self._run_action(command, RunningAction(threading.Event()), cached=False)
 
-    def _prove(self) -> None:
+    def _probe_worker(self) -> None:
         try:
-            problem = self._probe(lambda command: self._guard.call(lambda: self.try_once(command)))
+            problem = self._probe(
+                lambda command: self._guard.call_request(lambda: self.run_uncached(command))
+            )
         except (BrokenError, CancelledError):
             return
         except _NoAnswerError as error:
@@ -183,16 +194,18 @@ class RemoteExecutor:
         except OSError as error:
             problem = str(error)
         if problem is None:
-            self._proved = True
+            self._probe_passed = True
         else:
-            self._guard.open(f"{self._settings.address}: {problem}")
+            self._guard.break_circuit(f"{self._settings.address}: {problem}")
 
-    def _try(self, command: Command, running: Running, *, cached: bool = True) -> CompletedCommand:
-        action, sources = self._actions.of(command, cached=cached)
+    def _run_action(
+        self, command: Command, running: RunningAction, *, cached: bool = True
+    ) -> CompletedCommand:
+        action, sources = self._actions.build_action(command, cached=cached)
         request = reapi.ExecuteRequest(
             instance_name=self._settings.instance,
             skip_cache_lookup=not cached,
-            action_digest=digest(action),
+            action_digest=make_digest(action),
             inline_stdout=True,
             inline_stderr=True,
             inline_output_files=sorted(command.outputs),
@@ -203,13 +216,13 @@ class RemoteExecutor:
             self._running[running.cancelled] = running
         try:
             for again in (False, True):
-                self._upload(sources, again=again)
-                running.tell(SENT, "")
+                self._upload_inputs(sources, again=again)
+                running.report_place(SENT, "")
                 try:
-                    answer = self._operations.execute(request, running, command.timeout)
-                    return self._completed(answer, command)
+                    answer = self._operations.execute_action(request, running, command.timeout)
+                    return self._read_result(answer, command)
                 except InputsAbsentError as error:
-                    absent = shown(str(error))
+                    absent = clean_line(str(error))
             raise RemoteTroubleError(
                 f"{self._settings.address}: {absent or 'inputs are missing there'}"
             )
@@ -217,37 +230,37 @@ class RemoteExecutor:
             with self._lock:
                 del self._running[running.cancelled]
 
-    def _upload(self, sources: Sources, *, again: bool) -> None:
+    def _upload_inputs(self, sources: Sources, *, again: bool) -> None:
         with self._lock:
             if again:  # something is gone that was there
-                self._known.difference_update(sources)
-            unknown = sources.keys() - self._known
-        missing = self._backend.missing(unknown) if unknown else ()
-        for some in in_batches(missing, _AT_ONCE):
+                self._uploaded_blobs.difference_update(sources)
+            unknown = sources.keys() - self._uploaded_blobs
+        missing = self._backend.find_missing(unknown) if unknown else ()
+        for some in split_into_batches(missing, _UPLOAD_SIZE):
             self._backend.send_blobs({blob: read_source(sources[blob]) for blob in some})
-            self.executed.add(inputs=sum(blob.size for blob in some))
+            self.executed.add_counts(inputs=sum(blob.size for blob in some))
         with self._lock:
-            self._known |= unknown
+            self._uploaded_blobs |= unknown
 
-    def _completed(self, answer: reapi.ExecuteResponse, command: Command) -> CompletedCommand:
+    def _read_result(self, answer: reapi.ExecuteResponse, command: Command) -> CompletedCommand:
         """Return how a command ended there, its files brought here. Raises `RemoteTroubleError` for
         what cannot be, `_NoAnswerError` for what says nothing about the command."""
         result = answer.result
         status = result.exit_code
         timed_out = answer.status.code == _TIMED_OUT and command.timeout is not None
         if answer.status.code and not timed_out:
-            raise RemoteTroubleError(f"{self._settings.address}: {said(answer.status)}")
+            raise RemoteTroubleError(f"{self._settings.address}: {describe_status(answer.status)}")
         if not answer.HasField("result") and not timed_out:
             raise RemoteTroubleError(f"{self._settings.address}: an answer has no result")
         made = {each.path: each for each in result.output_files if each.path in command.outputs}
         if not timed_out:
             silent = () if command.on_worker is None else command.on_worker.silent
-            if status in _NOT_OF_A_COMPILER or status < 0 or status in silent:
+            if status in _SIGNAL_STATUS or status < 0 or status in silent:
                 # Killed: it had no memory, say; or not started.
                 raise _NoAnswerError(f"{command.argv[0]} ended with status {status}")
             if status == 0 and made.keys() != set(command.outputs):
                 raise _NoAnswerError(f"{command.argv[0]} made no {', '.join(command.outputs)}")
-        output = self._output(result, command.output_limit)
+        output = self._read_output(result, command.output_limit)
         if status and not output and not timed_out:
             # A compiler says why.
             raise _NoAnswerError(
@@ -255,18 +268,22 @@ class RemoteExecutor:
             )
         targets = {os.path.join(command.cwd, path): each for path, each in made.items()}
         for target, each in targets.items():
-            self._bring(each, f"{target}.coming")
+            self._fetch_output(each, f"{target}.coming")
         for target, each in targets.items():
             os.replace(f"{target}.coming", target)
             if each.is_executable:
                 os.chmod(target, 0o755)  # noqa: S103 - as the tool left it there
         about = result.execution_metadata
-        seconds = _between(about.execution_start_timestamp, about.execution_completed_timestamp)
+        seconds = _count_seconds(
+            about.execution_start_timestamp, about.execution_completed_timestamp
+        )
         seconds = min(seconds, command.timeout or _MAX_LENGTH)
-        worker = WorkerRun(self._settings.address, worker_name(about.worker), answer.cached_result)
+        worker = WorkerRun(
+            self._settings.address, clean_worker_name(about.worker), answer.cached_result
+        )
         return CompletedCommand(status, output, seconds, 0, timed_out, worker)
 
-    def _output(self, result: reapi.ActionResult, limit: int) -> bytes:
+    def _read_output(self, result: reapi.ActionResult, limit: int) -> bytes:
         kept = CapturedOutput(limit)
         for raw, named in (
             (result.stdout_raw, result.stdout_digest),
@@ -275,40 +292,40 @@ class RemoteExecutor:
             if raw or not named.size_bytes:
                 kept.add_data(raw)
                 continue
-            if (blob := blob_of(named)).size > _MAX_SAID:
+            if (blob := parse_digest(named)).size > _MAX_OUTPUT:
                 raise BlobError(f"{blob.size} bytes of output")
             printed = read_blobs(self._backend, [blob]).get(blob, b"")
-            if blob_for(printed) != blob:
-                raise self._wrong_digest()
-            self.executed.add(outputs=blob.size)
+            if make_blob(printed) != blob:
+                raise self._make_digest_error()
+            self.executed.add_counts(outputs=blob.size)
             kept.add_data(printed)
         return kept.join_pieces()
 
-    def _wrong_digest(self) -> RemoteTroubleError:
+    def _make_digest_error(self) -> RemoteTroubleError:
         return RemoteTroubleError(f"{self._settings.address}: an output is not what it says")
 
-    def _bring(self, file: reapi.OutputFile, path: str) -> None:
+    def _fetch_output(self, file: reapi.OutputFile, path: str) -> None:
         """Write a file that was made there, compared with its digest. Raises `BlobError`,
         `RemoteTroubleError`, `OSError`."""
-        blob = blob_of(file.digest)
+        blob = parse_digest(file.digest)
         right = write_blob(path, blob, (file.contents,))
 
-        def keep(_: Blob, pieces: Iterable[bytes]) -> None:
+        def keep_output(_: Blob, pieces: Iterable[bytes]) -> None:
             nonlocal right
             right = write_blob(path, blob, pieces)
 
         try:
             if not right:
-                self._backend.blobs({blob}, keep)
-            self.executed.add(outputs=blob.size)
+                self._backend.fetch_blobs({blob}, keep_output)
+            self.executed.add_counts(outputs=blob.size)
             if not right:
-                raise self._wrong_digest()
+                raise self._make_digest_error()
         finally:
             if not right:
                 os.unlink(path)
 
 
-def _between(start: Any, end: Any) -> float:
+def _count_seconds(start: Any, end: Any) -> float:
     """Return the seconds between two times of one machine; 0 where one is not said."""
     if not start.seconds or not end.seconds:
         return 0.0
@@ -316,7 +333,7 @@ def _between(start: Any, end: Any) -> float:
     return max(0.0, seconds)
 
 
-class Actions:
+class ActionBuilder:
     """Makes of a command an Action of the API: its directory as a Merkle tree, its words and its
     environment, and what it makes. May be used from several threads.
 
@@ -333,13 +350,13 @@ class Actions:
         for name, value in sorted(properties.items()):
             self._platform.properties.add(name=name, value=value)
 
-    def of(self, command: Command, *, cached: bool = True) -> tuple[Blob, Sources]:
+    def build_action(self, command: Command, *, cached: bool = True) -> tuple[Blob, Sources]:
         """Return the digest of a command's Action, and all of its blobs. Raises `OSError`."""
         sources: Sources = {}
         more = {} if command.on_worker is None else command.on_worker.files
-        inside = self._directory(command.cwd, sources, more)
+        inside = self._add_directory(command.cwd, sources, more)
         root = reapi.Directory()
-        root.directories.add(name=WORKING, digest=digest(inside))
+        root.directories.add(name=WORKING, digest=make_digest(inside))
         there = command.on_worker
         environment = command.env if there is None else there.env
         about = reapi.Command(
@@ -351,16 +368,16 @@ class Actions:
         for name, value in sorted(environment.items()):
             about.environment_variables.add(name=name, value=value)
         action = reapi.Action(
-            command_digest=digest(_add(about, sources)),
-            input_root_digest=digest(_add(root, sources)),
+            command_digest=make_digest(_add_message(about, sources)),
+            input_root_digest=make_digest(_add_message(root, sources)),
             platform=self._platform,
             do_not_cache=not cached,
         )
         if command.timeout is not None:
             action.timeout.seconds = math.ceil(command.timeout)
-        return _add(action, sources), sources
+        return _add_message(action, sources), sources
 
-    def _directory(
+    def _add_directory(
         self, path: str, sources: Sources, more: Mapping[str, str] | None = None
     ) -> Blob:
         """Return the tree of a directory, with `more` files by their names in it."""
@@ -368,19 +385,19 @@ class Actions:
         files = {**{name: os.path.join(path, name) for name in os.listdir(path)}, **(more or {})}
         for name, inside in sorted(files.items()):
             if os.path.islink(inside):
-                self._link(inside, name, found, sources)
+                self._add_link(inside, name, found, sources)
             elif os.path.isdir(inside):
-                blob = self._directory(inside, sources)
-                found.directories.add(name=name, digest=digest(blob))
+                blob = self._add_directory(inside, sources)
+                found.directories.add(name=name, digest=make_digest(blob))
             else:
                 data = read_bytes(inside)
-                blob = blob_for(data)
+                blob = make_blob(data)
                 sources[blob] = data
                 runs = os.access(inside, os.X_OK)
-                found.files.add(name=name, digest=digest(blob), is_executable=runs)
-        return _add(found, sources)
+                found.files.add(name=name, digest=make_digest(blob), is_executable=runs)
+        return _add_message(found, sources)
 
-    def _link(self, path: str, name: str, found: reapi.Directory, sources: Sources) -> None:
+    def _add_link(self, path: str, name: str, found: reapi.Directory, sources: Sources) -> None:
         target = os.readlink(path)
         if not os.path.isfile(os.path.join(path, layout.MANIFEST)):
             found.symlinks.add(name=name, target=target)
@@ -388,14 +405,14 @@ class Actions:
         with self._lock:
             if target not in self._headers:
                 held: Sources = {}
-                self._headers[target] = self._directory(target, held), held
+                self._headers[target] = self._add_directory(target, held), held
             blob, held = self._headers[target]
         sources.update(held)
-        found.directories.add(name=name, digest=digest(blob))
+        found.directories.add(name=name, digest=make_digest(blob))
 
 
-def _add(message: Any, sources: Sources) -> Blob:
+def _add_message(message: Any, sources: Sources) -> Blob:
     data = message.SerializeToString(deterministic=True)
-    blob = blob_for(data)
+    blob = make_blob(data)
     sources[blob] = data
     return blob

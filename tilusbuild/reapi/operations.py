@@ -18,32 +18,32 @@ from msgspec import Struct
 from tilusbuild.engine.events import EXECUTING, QUEUED
 from tilusbuild.process.base import CancelledError
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.backend import V2, ReapiBackend, parsed, said
+from tilusbuild.reapi.backend import V2, ReapiBackend, describe_status, parse_message
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
 
 _MAX_LENGTH = 3600.0
 """Seconds of an action whose command has no timeout."""
-_PLACES = {2: QUEUED, 3: EXECUTING}
+_STAGE_PLACES = {2: QUEUED, 3: EXECUTING}
 """The stages of an action that are reported."""
 _MAX_NAME = 100
-_QUEUED = (1, 2)
+_QUEUED_STAGES = (1, 2)
 """Stages before a worker has it: the cache is looked up, and it waits. Servers need not say."""
-_ABSENT = (5, 9)
+_ABSENT_STATUS = (5, 9)
 """NOT_FOUND and FAILED_PRECONDITION, of inputs that are there no more."""
-_CANCEL = 1.0
+_CANCEL_SECONDS = 1.0
 """Seconds that the server has to take note of it."""
-_LOSSES = 6
+_MAX_LOSSES = 6
 """How often a stream is taken up again that has ended before its time."""
 _PAUSE = 0.05
 """Seconds before the first of them; twice as many before each next, but never more than one."""
 
 
-Tell: TypeAlias = Callable[[str, str], None]
+ReportPlace: TypeAlias = Callable[[str, str], None]
 """Is called with where a command is, as `events.Placed` has it, and on which worker if known."""
 
 
-def untold(place: str, worker: str) -> None:
+def ignore_place(place: str, worker: str) -> None:
     """For commands that are not followed."""
 
 
@@ -51,18 +51,18 @@ class InputsAbsentError(Exception):
     """Something that the action consists of is missing on the server. The text is what it said."""
 
 
-class Running(Struct, eq=False):
+class RunningAction(Struct, eq=False):
     """An action under way."""
 
     cancelled: threading.Event
-    tell: Tell = untold
+    report_place: ReportPlace = ignore_place
     call: Any = None
     name: str = ""
     """Of its operation."""
     stage: int = 0
-    heard: bool = False
+    has_messages: bool = False
     """Whether its stream has brought anything."""
-    given_up: bool = False
+    is_abandoned: bool = False
     losses: int = 0
 
 
@@ -73,8 +73,8 @@ class Operations:
         self._backend = backend
         self._settings = settings
 
-    def execute(
-        self, request: reapi.ExecuteRequest, running: Running, timeout: float | None
+    def execute_action(
+        self, request: reapi.ExecuteRequest, running: RunningAction, timeout: float | None
     ) -> reapi.ExecuteResponse:
         """Return an action's answer, which may be that something went wrong there. `timeout` is the
         command's. Raises `CancelledError`, `InputsAbsentError`, `RemoteTroubleError`."""
@@ -84,110 +84,116 @@ class Operations:
                 name, message = "WaitExecution", reapi.WaitExecutionRequest(name=running.name)
             else:
                 name, message = "Execute", request
-            running.heard = False
+            running.has_messages = False
             try:
-                answer = self._follow(f"{V2}.Execution/{name}", message, running)
+                answer = self._follow_stream(f"{V2}.Execution/{name}", message, running)
             except grpc.RpcError as error:
-                self._lost(error, running, until)
+                self._handle_lost_stream(error, running, until)
                 continue
             if answer is not None:
-                if answer.status.code in _ABSENT:
+                if answer.status.code in _ABSENT_STATUS:
                     raise InputsAbsentError(answer.status.message)
                 return answer
-            self._pause(running, until, "its streams end without an answer")
+            self._wait_to_resume(running, until, "its streams end without an answer")
 
-    def give_up(self, running: Running) -> None:
+    def abandon_action(self, running: RunningAction) -> None:
         """Have the thread that waits for it end; does not wait."""
-        if running.call is None or running.given_up:
+        if running.call is None or running.is_abandoned:
             return
-        running.given_up = True
+        running.is_abandoned = True
         if running.name:
             running.call.cancel()
         else:
             # Without its name it could not be cancelled there; the server says it at once.
-            threading.Timer(_CANCEL, running.call.cancel).start()
+            threading.Timer(_CANCEL_SECONDS, running.call.cancel).start()
 
-    def _follow(self, name: str, request: Any, running: Running) -> reapi.ExecuteResponse | None:
+    def _follow_stream(
+        self, name: str, request: Any, running: RunningAction
+    ) -> reapi.ExecuteResponse | None:
         """Return an action's answer; None when the stream ends without."""
-        running.call = self._backend.stream(name, request)
+        running.call = self._backend.open_stream(name, request)
         if running.cancelled.is_set():
             running.call.cancel()
         for data in running.call:
-            operation = parsed(reapi.Operation, data)
-            running.name, running.heard = operation.name or running.name, True
+            operation = parse_message(reapi.Operation, data)
+            running.name, running.has_messages = operation.name or running.name, True
             if running.cancelled.is_set():
                 running.call.cancel()
                 continue
-            if _is(operation.metadata, "ExecuteOperationMetadata"):
-                self._heard(running, operation.metadata.value)
+            if _has_type(operation.metadata, "ExecuteOperationMetadata"):
+                self._note_stage(running, operation.metadata.value)
             if operation.done:
-                return self._answer(operation)
+                return self._read_answer(operation)
         return None
 
-    def _heard(self, running: Running, metadata: bytes) -> None:
-        about = parsed(reapi.ExecuteOperationMetadata, metadata)
+    def _note_stage(self, running: RunningAction, metadata: bytes) -> None:
+        about = parse_message(reapi.ExecuteOperationMetadata, metadata)
         running.stage = about.stage
-        if (place := _PLACES.get(about.stage)) is not None:
-            running.tell(place, worker_name(about.partial_execution_metadata.worker))
+        if (place := _STAGE_PLACES.get(about.stage)) is not None:
+            running.report_place(place, clean_worker_name(about.partial_execution_metadata.worker))
 
-    def _answer(self, operation: reapi.Operation) -> reapi.ExecuteResponse:
+    def _read_answer(self, operation: reapi.Operation) -> reapi.ExecuteResponse:
         error = operation.error
-        if error.code in _ABSENT:
+        if error.code in _ABSENT_STATUS:
             raise InputsAbsentError(error.message)
         if error.code:
-            raise RemoteTroubleError(f"{self._settings.address}: {said(error)}")
-        if not _is(operation.response, "ExecuteResponse"):
+            raise RemoteTroubleError(f"{self._settings.address}: {describe_status(error)}")
+        if not _has_type(operation.response, "ExecuteResponse"):
             raise RemoteTroubleError(f"{self._settings.address}: an operation ended without answer")
-        answer: reapi.ExecuteResponse = parsed(reapi.ExecuteResponse, operation.response.value)
+        answer: reapi.ExecuteResponse = parse_message(
+            reapi.ExecuteResponse, operation.response.value
+        )
         return answer
 
-    def _lost(self, error: Any, running: Running, until: float) -> None:
+    def _handle_lost_stream(self, error: Any, running: RunningAction, until: float) -> None:
         """Return when a stream that has ended is to be taken up again. Raises `CancelledError`,
         `InputsAbsentError`, `RemoteTroubleError`."""
         if running.cancelled.is_set():
-            self._cancel_there(running)
+            self._cancel_operation(running)
             raise CancelledError
         code = error.code()
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             # casd says nothing more of an action until it has ended; then the server is asked.
-            silent = not running.heard and not (running.name and self._backend.is_alive())
-            if silent or running.stage in _QUEUED or time.monotonic() > until:
+            silent = not running.has_messages and not (running.name and self._backend.is_alive())
+            if silent or running.stage in _QUEUED_STAGES or time.monotonic() > until:
                 why = "no answer in time" if silent else "no worker took a compile in time"
-                if not silent and running.stage not in _QUEUED:
+                if not silent and running.stage not in _QUEUED_STAGES:
                     why = "a worker did not end a compile in time"
-                self._gave_up(running, why)
+                self._raise_given_up(running, why)
             return
         if code is grpc.StatusCode.NOT_FOUND and running.name:
             running.name = ""  # a server that was started again knows it no more
-        elif code.value[0] in _ABSENT and not running.name:
+        elif code.value[0] in _ABSENT_STATUS and not running.name:
             raise InputsAbsentError(error.details() or "")
-        elif not running.name or not running.heard:
-            raise self._backend.trouble(error)
-        self._pause(running, until, str(self._backend.trouble(error)))
+        elif not running.name or not running.has_messages:
+            raise self._backend.explain_error(error)
+        self._wait_to_resume(running, until, str(self._backend.explain_error(error)))
 
-    def _pause(self, running: Running, until: float, why: str) -> None:
+    def _wait_to_resume(self, running: RunningAction, until: float, why: str) -> None:
         """Wait before a stream goes on. Raises `CancelledError`, `RemoteTroubleError`."""
         running.losses += 1
-        if running.losses > _LOSSES or time.monotonic() > until:
-            self._gave_up(running, why)
+        if running.losses > _MAX_LOSSES or time.monotonic() > until:
+            self._raise_given_up(running, why)
         if running.cancelled.wait(min(_PAUSE * 2 ** (running.losses - 1), 1.0)):
-            self._cancel_there(running)
+            self._cancel_operation(running)
             raise CancelledError
 
-    def _gave_up(self, running: Running, why: str) -> None:
-        self._cancel_there(running)
+    def _raise_given_up(self, running: RunningAction, why: str) -> None:
+        self._cancel_operation(running)
         raise RemoteTroubleError(f"{self._settings.address}: {why}", retry=False)
 
-    def _cancel_there(self, running: Running) -> None:
+    def _cancel_operation(self, running: RunningAction) -> None:
         if running.name:
             request = reapi.CancelOperationRequest(name=running.name)
-            self._backend.try_to("/google.longrunning.Operations/CancelOperation", request, _CANCEL)
+            self._backend.attempt_call(
+                "/google.longrunning.Operations/CancelOperation", request, _CANCEL_SECONDS
+            )
 
 
-def worker_name(name: str) -> str:
+def clean_worker_name(name: str) -> str:
     """Return what a server calls a worker, as it can be shown."""
     return "".join(each for each in name[:_MAX_NAME] if each.isprintable())
 
 
-def _is(message: reapi.Any, name: str) -> bool:
+def _has_type(message: reapi.Any, name: str) -> bool:
     return message.type_url.rpartition("/")[2].rpartition(".")[2] == name

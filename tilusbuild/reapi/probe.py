@@ -24,21 +24,21 @@ done
 """
 """For a shell: so many directories, each as one digest, and files, each with its own."""
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
-_MEASURED = 600.0
+_PROBE_SECONDS = 600.0
 """Seconds."""
 
 
-def probe(
+def probe_worker(
     toolchain: Toolchain, here: Runner, there: Callable[[Command], CompletedCommand]
 ) -> str | None:
     """Return why a worker's tools are not this machine's; or None. Raises what the two raise."""
-    tools, directories = _tools(toolchain), toolchain.reach().headers
+    tools, directories = _list_tools(toolchain), toolchain.reach().headers
     with TemporaryDirectory("probe") as empty:
         # The tools' digests are those of the fingerprint; of the headers it has other sums.
-        ours = _command(empty.path, directories, ())
+        ours = _make_command(empty.path, directories, ())
         with ThreadPoolExecutor(1) as meanwhile:
             own = meanwhile.submit(here.run, ours)
-            theirs = there(_command(empty.path, directories, tuple(tools)))
+            theirs = there(_make_command(empty.path, directories, tuple(tools)))
             headers = own.result().output.splitlines()
     said = theirs.output.splitlines()
     for directory, one, other in zip(directories, headers, said, strict=False):
@@ -49,10 +49,10 @@ def probe(
     for path, digest in tools.items():
         if found.get(path) != digest:
             return f"a worker has another {path} than this machine, or none"
-    return _nvrtc_problem(toolchain, there)
+    return _find_nvrtc_problem(toolchain, there)
 
 
-def _nvrtc_problem(
+def _find_nvrtc_problem(
     toolchain: Toolchain, there: Callable[[Command], CompletedCommand]
 ) -> str | None:
     """Return why a worker cannot be given NVRTC's command: its library is this machine's."""
@@ -61,19 +61,19 @@ def _nvrtc_problem(
         return None
     words = nvrtc.on_worker(("identify",))
     with TemporaryDirectory("probe") as empty:
-        done = there(Command(words.argv, empty.path, words.env, _MEASURED, on_worker=words))
+        done = there(Command(words.argv, empty.path, words.env, _PROBE_SECONDS, on_worker=words))
     expected = f"{nvrtc.release[0]}.{nvrtc.release[1]}\n{' '.join(map(str, nvrtc.numbers))}\n"
     if done.output.decode("utf-8", "replace") != expected:
         return "a worker does not run NVRTC: it needs Python 3.8 or later, as python3"
     return None
 
 
-def _command(directory: str, directories: Sequence[str], files: Sequence[str]) -> Command:
+def _make_command(directory: str, directories: Sequence[str], files: Sequence[str]) -> Command:
     words = ("sh", "-c", _DIGESTS, "sh", str(len(directories)), *directories, *files)
-    return Command(words, directory, _ENVIRONMENT, _MEASURED)
+    return Command(words, directory, _ENVIRONMENT, _PROBE_SECONDS)
 
 
-def _tools(toolchain: Toolchain) -> dict[str, str]:
+def _list_tools(toolchain: Toolchain) -> dict[str, str]:
     """Return the digest of each program that compiles, by its path."""
     host, cuda = toolchain.host, toolchain.cuda
     files: Sequence[tuple[str, str]] = [

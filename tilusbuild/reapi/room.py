@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 
-def wrong_address(parts: SplitResult) -> tuple[str, str] | None:
+def find_address_problem(parts: SplitResult) -> tuple[str, str] | None:
     """Return what is wrong with an address, and a hint."""
     if parts.hostname and parts.port and not parts.path.strip("/"):
         return None
@@ -16,7 +16,7 @@ def wrong_address(parts: SplitResult) -> tuple[str, str] | None:
 
 _SCHEMES = ("grpc", "grpcs")
 BRINGS = {
-    "remote address": dict.fromkeys(_SCHEMES, "tilusbuild.reapi.room:wrong_address"),
+    "remote address": dict.fromkeys(_SCHEMES, "tilusbuild.reapi.room:find_address_problem"),
     "remote backend": dict.fromkeys(_SCHEMES, "tilusbuild.reapi.backend:ReapiBackend"),
     "remote executor": dict.fromkeys(_SCHEMES, "tilusbuild.reapi.sharing:Sharing"),
 }

@@ -18,13 +18,13 @@ from tilusbuild.engine.events import HERE, WAITING, Placed, Warned
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, Runner
 from tilusbuild.remote.backend import RemoteTroubleError
-from tilusbuild.remote.settings import RemoteSettings, not_installed
+from tilusbuild.remote.settings import RemoteSettings, explain_missing_package
 from tilusbuild.toolchain import Toolchain
 
 if TYPE_CHECKING:
     from tilusbuild.reapi.execute import RemoteExecutor
 
-Tell: TypeAlias = Callable[[str, str], None]
+ReportPlace: TypeAlias = Callable[[str, str], None]
 _CHECK_EVERY = 0.1
 
 
@@ -42,23 +42,23 @@ class Sharing:
         at once; `listen` gets events."""
         self._settings = settings
         self._runner = runner
-        self._places = Places(limit)
+        self._places = CompileSlots(limit)
         self._listen = listen
         self._executors: list[tuple[Toolchain, RemoteExecutor | None]] = []
         """One for each toolchain: what a worker has is compared with what is here."""
         self._lock = threading.Lock()
 
-    def runner(self, inner: Runner, job: Job, toolchain: Toolchain) -> Runner:
+    def make_runner(self, inner: Runner, job: Job, toolchain: Toolchain) -> Runner:
         """Return what runs a job's commands here, on `inner`, or elsewhere."""
 
-        def told(place: str, worker: str) -> None:
+        def report_place(place: str, worker: str) -> None:
             where = "" if place in (WAITING, HERE) else self._settings.address
             self._listen(Placed(job.hash, job.label, place, where, worker))
 
-        find = partial(self._executor_for, toolchain)
-        return SharingRunner(inner, find, self._places, told)
+        find = partial(self._find_executor, toolchain)
+        return SharingRunner(inner, find, self._places, report_place)
 
-    def counts(self) -> Mapping[str, Any]:
+    def make_counts(self) -> Mapping[str, Any]:
         """Return what of `events.RemoteSummary` is about other machines, if they did anything."""
         opened = [each.executed for _, each in self._executors if each is not None]
         done = [each for each in opened if each.commands]
@@ -79,7 +79,7 @@ class Sharing:
             if executor is not None:
                 executor.close()
 
-    def _executor_for(self, toolchain: Toolchain) -> RemoteExecutor | None:
+    def _find_executor(self, toolchain: Toolchain) -> RemoteExecutor | None:
         """Return who compiles elsewhere with a toolchain, opened when it is asked for first; None
         where that is not possible."""
         with self._lock:
@@ -89,22 +89,22 @@ class Sharing:
             made = None
             try:
                 from tilusbuild.reapi.execute import RemoteExecutor
-                from tilusbuild.reapi.probe import probe
+                from tilusbuild.reapi.probe import probe_worker
 
-                compare = partial(probe, toolchain, self._runner)
-                made = RemoteExecutor(self._settings, compare, self._warn)
+                compare = partial(probe_worker, toolchain, self._runner)
+                made = RemoteExecutor(self._settings, compare, self._emit_warning)
             except ImportError as error:
-                self._warn(not_installed(error))
+                self._emit_warning(explain_missing_package(error))
             except RemoteTroubleError as error:
-                self._warn(str(error))
+                self._emit_warning(str(error))
             self._executors.append((toolchain, made))
             return made
 
-    def _warn(self, why: str) -> None:
+    def _emit_warning(self, why: str) -> None:
         self._listen(Warned(f"remote execution: {why}"))
 
 
-class Places:
+class CompileSlots:
     """The right to compile here; `limit` says how many have it at once, and may change."""
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -112,19 +112,19 @@ class Places:
         self._taken = 0
         self._freed = threading.Condition()
 
-    def try_take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Take a place if there is one."""
         with self._freed:
             free = self._taken < self._limit()
             self._taken += free
             return free
 
-    def wait(self) -> None:
+    def wait_briefly(self) -> None:
         """Wait a moment, or until a place is free."""
         with self._freed:
             self._freed.wait(_CHECK_EVERY)
 
-    def give(self) -> None:
+    def release_slot(self) -> None:
         """Give a place back."""
         with self._freed:
             self._taken -= 1
@@ -139,8 +139,8 @@ class SharingRunner:
         self,
         inner: Runner,
         find: Callable[[], RemoteExecutor | None],
-        places: Places,
-        tell: Tell,
+        places: CompileSlots,
+        tell: ReportPlace,
     ) -> None:
         self._inner = inner
         self._find = find
@@ -153,12 +153,12 @@ class SharingRunner:
         if not command.outputs and not command.stays:
             return self._inner.run(command)
         tried, told = command.stays, False
-        while not self._places.try_take():
+        while not self._places.try_acquire():
             if not tried:
                 self._executor = self._executor or self._find()
-            if not tried and self._executor and self._executor.ready():
+            if not tried and self._executor and self._executor.is_ready():
                 tried = True
-                done = self._executor.run(command, self._cancelled, self._tell)
+                done = self._executor.run_command(command, self._cancelled, self._tell)
                 if done is not None:
                     return done
                 told = False
@@ -166,7 +166,7 @@ class SharingRunner:
                 if not told:
                     self._tell(WAITING, "")
                 told = True
-                self._places.wait()
+                self._places.wait_briefly()
             if self._cancelled.is_set():
                 raise CancelledError
         try:
@@ -174,10 +174,10 @@ class SharingRunner:
                 self._tell(HERE, "")
             return self._inner.run(command)
         finally:
-            self._places.give()
+            self._places.release_slot()
 
     def cancel(self) -> None:
         self._cancelled.set()
         if self._executor is not None:
-            self._executor.cancel(self._cancelled)
+            self._executor.cancel_command(self._cancelled)
         self._inner.cancel()

@@ -77,7 +77,7 @@ def key_digest(key: str) -> str:
     return sha256_text(key)
 
 
-def pack(files: Mapping[str, bytes], seconds: float = 0.0) -> bytes:
+def pack_entry(files: Mapping[str, bytes], seconds: float = 0.0) -> bytes:
     """Return the archive of an entry. Raises `ArchiveError` for one that no reader accepts."""
     from zstandard import ZstdCompressor
 
@@ -97,7 +97,7 @@ class Unpacker:
         self._directory = directory
         self._numbers = count()
 
-    def unpack(self, pieces: Iterable[bytes]) -> Archive:
+    def unpack_entry(self, pieces: Iterable[bytes]) -> Archive:
         """Return the entry in an archive, which comes in pieces. Raises `ArchiveError` and
         `OSError`."""
         from zstandard import ZstdDecompressor, ZstdError
@@ -121,21 +121,23 @@ class Unpacker:
         held = 0
         for name, size in head.files.items():
             held += size
-            files[name] = _read(content, size) if held <= _MAX_HELD else self._write(content, size)
+            files[name] = (
+                _read_bytes(content, size) if held <= _MAX_HELD else self._write_file(content, size)
+            )
         if content.read(1):
             raise ArchiveError("it has more bytes than its first line says")
         return Archive(files, head.seconds)
 
-    def _write(self, content: IO[bytes], size: int) -> str:
+    def _write_file(self, content: IO[bytes], size: int) -> str:
         """Write the next bytes of an archive to a file; return its path."""
         path = os.path.join(self._directory, str(next(self._numbers)))
         with open(path, "xb") as file:
             while size:
-                size -= file.write(_read(content, min(size, _PIECE)))
+                size -= file.write(_read_bytes(content, min(size, _PIECE)))
         return path
 
 
-def _read(content: IO[bytes], size: int) -> bytes:
+def _read_bytes(content: IO[bytes], size: int) -> bytes:
     data = content.read(size)
     if len(data) < size:
         raise ArchiveError("it is truncated")

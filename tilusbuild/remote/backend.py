@@ -24,20 +24,20 @@ from typing import Protocol, TypeAlias, TypeVar
 from msgspec import DecodeError, Struct, json
 
 from tilusbuild.manifest.settings import REMOTE_PREFIX, WHERE_SECRETS_ARE
-from tilusbuild.remote.settings import RemoteSettings, not_installed
+from tilusbuild.remote.settings import RemoteSettings, explain_missing_package
 from tilusbuild.rooms import brought, load
 
 UNTRUSTED = "its certificate is of a CA that is not trusted here: name that as tls-ca"
 UNKNOWN_CLIENT = "it may want a client's certificate: tls-certificate and tls-key"
-_OF_USER = f"headers or credential-helper in [remote] of {WHERE_SECRETS_ARE}"
+_USER_SETTINGS = f"headers or credential-helper in [remote] of {WHERE_SECRETS_ARE}"
 _ATTEMPTS = 3
 _PAUSE = 0.1
 """Seconds before the second attempt; four times as many before the third."""
 
-_OF_HELPER = 30.0
+_HELPER_SECONDS = 30.0
 """Seconds that a helper may take: some ask a server of their own."""
-_EARLY = 60.0
-_NAME, _VALUE = re.compile(r"[A-Za-z0-9_.-]+"), re.compile("[ -~]*")
+_RENEWAL_SECONDS = 60.0
+_HEADER_NAME, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_.-]+"), re.compile("[ -~]*")
 """Of a header: what a library would refuse it would show."""
 
 Answer = TypeVar("Answer")
@@ -53,16 +53,16 @@ class RemoteTroubleError(Exception):
         """Whether the same request may well succeed in a moment."""
 
 
-def about_credentials(settings: RemoteSettings) -> str:
+def explain_credentials(settings: RemoteSettings) -> str:
     """Return what would be right where a server wants other credentials."""
     if settings.withheld:
         return "headers are only for the server that the user's own settings name"
     if settings.headers or settings.credential_helper:
-        return f"it does not take those of {_OF_USER}"
-    return f"it wants credentials: {_OF_USER}, or {REMOTE_PREFIX}HEADERS"
+        return f"it does not take those of {_USER_SETTINGS}"
+    return f"it wants credentials: {_USER_SETTINGS}, or {REMOTE_PREFIX}HEADERS"
 
 
-Take: TypeAlias = Callable[[str, Iterable[bytes]], None]
+TakeFile: TypeAlias = Callable[[str, Iterable[bytes]], None]
 """Takes a key and the content of its file, in pieces: all of them, or as many as it accepts."""
 
 
@@ -74,17 +74,17 @@ class Backend(Protocol):
     width: int
     """How many threads ask at once."""
 
-    def check(self, *, write: bool) -> str:
+    def check_access(self, *, write: bool) -> str:
         """Ask the server what it can do, and return that in words, for people."""
 
-    def fetch(self, keys: Sequence[str], take: Take) -> None:
+    def fetch_files(self, keys: Sequence[str], take: TakeFile) -> None:
         """Call `take` with the content of each key's file, unchecked; not for a key without a file.
         Raises also what `take` raises."""
 
-    def has(self, key: str) -> bool:
+    def has_file(self, key: str) -> bool:
         """Return whether there is a file under this key, without fetching it."""
 
-    def send(self, key: str, data: bytes) -> None:
+    def send_file(self, key: str, data: bytes) -> None:
         """Write the file under this key, as a whole or not at all."""
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ def open_backend(settings: RemoteSettings) -> Backend:
         made: Backend = load(kind)(settings)
         return made
     except ImportError as error:
-        raise RemoteTroubleError(not_installed(error), retry=False) from None
+        raise RemoteTroubleError(explain_missing_package(error), retry=False) from None
 
 
 class BrokenError(Exception):
@@ -125,10 +125,10 @@ class Guard:
         self._lock = threading.Lock()
 
     @property
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         return self._broken.is_set()
 
-    def call(self, request: Callable[[], Answer]) -> Answer:
+    def call_request(self, request: Callable[[], Answer]) -> Answer:
         """Return the answer to a request. Raises `BrokenError`."""
         for attempt in range(_ATTEMPTS):
             if self._broken.is_set():
@@ -137,13 +137,13 @@ class Guard:
                 return request()
             except RemoteTroubleError as error:
                 if not error.retry or attempt == _ATTEMPTS - 1:
-                    self.open(str(error))
+                    self.break_circuit(str(error))
                     raise BrokenError from None
             pause = _PAUSE * 4**attempt * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             self._broken.wait(pause)
         raise BrokenError
 
-    def open(self, why: str | None) -> None:
+    def break_circuit(self, why: str | None) -> None:
         """Break the circuit; without a reason, quietly."""
         with self._lock:
             first = not self._broken.is_set()
@@ -152,7 +152,7 @@ class Guard:
             self._broke(why)
 
 
-class _Answer(Struct):
+class _HelperAnswer(Struct):
     """Of a helper."""
 
     headers: dict[str, list[str]] = {}
@@ -175,43 +175,45 @@ class Credentials:
         self._until: float | None = 0.0
         """By `time.time`; None: for ever."""
 
-    def headers(self) -> dict[str, str]:
+    def collect_headers(self) -> dict[str, str]:
         """Return the headers. Raises `RemoteTroubleError` without the helper's answer, and for what
         cannot be sent."""
         found = dict(self._settings.headers)
         if (helper := self._settings.credential_helper) is not None:
             with self._guard:
-                if self._until is not None and time.time() >= self._until - _EARLY:
-                    self._of_helper, self._until = _ask(helper, self._settings.address)
+                if self._until is not None and time.time() >= self._until - _RENEWAL_SECONDS:
+                    self._of_helper, self._until = _ask_helper(helper, self._settings.address)
                 found |= self._of_helper
-        if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(found[name]) for name in found):
+        if not all(
+            _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(found[name]) for name in found
+        ):
             why = f"{self._settings.address}: a header that cannot be sent"
             raise RemoteTroubleError(why, retry=False)
         return found
 
 
-def _ask(helper: str, address: str) -> tuple[dict[str, str], float | None]:
+def _ask_helper(helper: str, address: str) -> tuple[dict[str, str], float | None]:
     try:
         ended = subprocess.run(
             [os.path.expanduser(helper), "get"],
             input=b'{"uri": %s}' % json.encode(address),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=_OF_HELPER,
+            timeout=_HELPER_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        why = getattr(error, "strerror", None) or f"no answer in {_OF_HELPER:g} s"
-        raise _trouble(why) from None
+        why = getattr(error, "strerror", None) or f"no answer in {_HELPER_SECONDS:g} s"
+        raise _make_helper_error(why) from None
     if ended.returncode:
-        raise _trouble(f"it ended with status {ended.returncode}")
+        raise _make_helper_error(f"it ended with status {ended.returncode}")
     try:
-        answer = json.decode(ended.stdout, type=_Answer)
+        answer = json.decode(ended.stdout, type=_HelperAnswer)
     except (DecodeError, RecursionError):
-        raise _trouble("its answer is not of the protocol") from None
+        raise _make_helper_error("its answer is not of the protocol") from None
     headers = {name: ", ".join(values) for name, values in answer.headers.items()}
     return headers, answer.expires.timestamp() if answer.expires else None
 
 
-def _trouble(why: str) -> RemoteTroubleError:
+def _make_helper_error(why: str) -> RemoteTroubleError:
     return RemoteTroubleError(f"the credential helper: {why}", retry=False)

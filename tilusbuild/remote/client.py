@@ -25,18 +25,18 @@ from tilusbuild.engine import events
 from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.process.base import start_thread
-from tilusbuild.remote.archive import Archive, ArchiveError, include_key, pack, program_key
+from tilusbuild.remote.archive import Archive, ArchiveError, include_key, pack_entry, program_key
 from tilusbuild.remote.backend import Backend, BrokenError, Guard, open_backend
 from tilusbuild.remote.fetch import Fetcher, Outcome
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
 
-_NAMED = 3
+_MAX_REFUSED = 3
 """Programs that are refused by name; after so many nothing of that remote is used."""
 _SENDERS = 2
-_LAST_WORDS = 5.0
+_JOIN_SECONDS = 5.0
 """Seconds that the threads have to end."""
-_COUNTED = ("hits", "misses", "refused", "verified", "wrong")
+_COUNTER_NAMES = ("hits", "misses", "refused", "verified", "wrong")
 
 
 class RemoteCache:
@@ -55,28 +55,28 @@ class RemoteCache:
         self._settings = settings
         self._listen = listen
         self._lock = threading.Lock()
-        self._asking = Guard(self._broke)
+        self._asking = Guard(self._report_broken_circuit)
         self._backend = open_backend(settings)
         self._uploads = Uploads(
             settings,
             self._backend,
             cache,
             listen,
-            lambda why: self._trouble(f"{why}; nothing more is sent to it"),
+            lambda why: self._warn_once(f"{why}; nothing more is sent to it"),
         )
         self._fetcher = Fetcher(self._backend, self._asking, store, cache, verify, settings.verify)
         self._to_ask: SimpleQueue[list[tuple[str, str]] | None] = SimpleQueue()
         self._stopped = False
         self._troubled = False
-        self._counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
+        self._counts: dict[str, Any] = dict.fromkeys(_COUNTER_NAMES, 0)
         self._saved = 0.0
         self._askers: list[threading.Thread] = []
 
     # On the build's thread.
 
-    def ask(self, labels: Mapping[str, str]) -> Collection[str]:
+    def request_programs(self, labels: Mapping[str, str]) -> Collection[str]:
         """Begin to ask for programs, by their hashes; return those that will be answered."""
-        if self._asking.broken:
+        if self._asking.is_broken:
             return ()
         named = list(labels.items())
         # All threads have a part of few programs: what one has on its way, a fault takes along.
@@ -84,7 +84,7 @@ class RemoteCache:
         batches = [named[at : at + size] for at in range(0, len(named), size)]
         try:
             while len(self._askers) < min(self._backend.width, len(batches)):
-                self._askers.append(start_thread(self._ask_all))
+                self._askers.append(start_thread(self._answer_batches))
         except OSError:
             if not self._askers:
                 return ()
@@ -92,30 +92,30 @@ class RemoteCache:
             self._to_ask.put(batch)
         return labels.keys()
 
-    def built(self, program: str, seconds: float, /) -> None:
+    def record_built(self, program: str, seconds: float, /) -> None:
         if self._settings.write:
-            self._uploads.add(program, seconds)
+            self._uploads.add_program(program, seconds)
 
-    def busy(self) -> bool:
-        return self._uploads.busy()
+    def is_busy(self) -> bool:
+        return self._uploads.is_busy()
 
-    def stop(self) -> None:
+    def stop_transfers(self) -> None:
         self._stopped = True
-        self._asking.open(None)
-        self._uploads.stop()
+        self._asking.break_circuit(None)
+        self._uploads.stop_sending()
         self._backend.close()
         for _ in self._askers:
             self._to_ask.put(None)
 
     def close(self) -> None:
         """Wait until the threads leave the store alone, for as long as a rename may take."""
-        self.stop()
-        until = time.monotonic() + _LAST_WORDS
+        self.stop_transfers()
+        until = time.monotonic() + _JOIN_SECONDS
         for thread in (*self._askers, *self._uploads.threads):
             thread.join(max(0.0, until - time.monotonic()))
         self._fetcher.close()
 
-    def summary(self) -> events.RemoteSummary:
+    def make_summary(self) -> events.RemoteSummary:
         return events.RemoteSummary(
             address=self._settings.address,
             sent=self._uploads.sent,
@@ -128,26 +128,26 @@ class RemoteCache:
 
     # On threads of its own.
 
-    def _ask_all(self) -> None:
+    def _answer_batches(self) -> None:
         while (batch := self._to_ask.get()) is not None:
             unanswered = dict(batch)
             try:
-                self._ask_batch(unanswered)
+                self._answer_batch(unanswered)
             except BrokenError:
                 pass
             except Exception as error:
                 # Whatever is wrong with us, or with the disk: the build has compilers.
                 # A library's text is not shown: it may have the headers in it.
                 more = f": {error}" if isinstance(error, OSError) else ""
-                self._asking.open(f"{type(error).__name__}{more}")
+                self._asking.break_circuit(f"{type(error).__name__}{more}")
             for program in unanswered:
                 self._listen(RemoteAnswered(program, None))
 
-    def _ask_batch(self, unanswered: dict[str, str]) -> None:
-        for outcome in self._fetcher.fetch(list(unanswered)):
-            self._take(outcome, unanswered.pop(outcome.program))
+    def _answer_batch(self, unanswered: dict[str, str]) -> None:
+        for outcome in self._fetcher.fetch_programs(list(unanswered)):
+            self._report_outcome(outcome, unanswered.pop(outcome.program))
 
-    def _take(self, outcome: Outcome, label: str) -> None:
+    def _report_outcome(self, outcome: Outcome, label: str) -> None:
         """Count and report how the fetch of a program ended."""
         with self._lock:
             self._counts["verified"] += outcome.verified
@@ -158,12 +158,14 @@ class RemoteCache:
             elif outcome.refused is None:
                 self._counts["misses"] += 1
         if outcome.outdated:
-            self._uploads.replace(outcome.program)
+            self._uploads.replace_program(outcome.program)
         if outcome.refused is not None:
-            self._refuse(f"{label} ({outcome.program[:12]})", outcome.refused, wrong=outcome.wrong)
+            self._refuse_program(
+                f"{label} ({outcome.program[:12]})", outcome.refused, wrong=outcome.wrong
+            )
         self._listen(RemoteAnswered(outcome.program, outcome.answer))
 
-    def _refuse(self, program: str, problem: str, *, wrong: bool) -> None:
+    def _refuse_program(self, program: str, problem: str, *, wrong: bool) -> None:
         """Warn of a program. After some of them, or one that computes something else, use nothing
         more of this remote."""
         with self._lock:
@@ -171,29 +173,29 @@ class RemoteCache:
             number = self._counts["refused"]
         address = self._settings.address
         if wrong:
-            self._warn(
+            self._emit_warning(
                 f"{program} of {address} is not what this machine compiles: {problem}; nothing more"
                 " of it is used. Programs fetched before may be wrong, too: clear the cache"
             )
-            self._asking.open(None)
-            self._uploads.guard.open(None)
-        elif number <= _NAMED:
-            self._warn(f"refused {program}: {problem}")
-            if number == _NAMED:
-                self._asking.open(f"{number} programs were refused")
+            self._asking.break_circuit(None)
+            self._uploads.guard.break_circuit(None)
+        elif number <= _MAX_REFUSED:
+            self._emit_warning(f"refused {program}: {problem}")
+            if number == _MAX_REFUSED:
+                self._asking.break_circuit(f"{number} programs were refused")
 
-    def _broke(self, why: str) -> None:
-        self._uploads.guard.open(None)
-        self._trouble(f"{why}; the rest of this build does not use it")
+    def _report_broken_circuit(self, why: str) -> None:
+        self._uploads.guard.break_circuit(None)
+        self._warn_once(f"{why}; the rest of this build does not use it")
 
-    def _trouble(self, message: str) -> None:
+    def _warn_once(self, message: str) -> None:
         """Warn, unless its other use has failed before: once is enough of one server."""
         with self._lock:
             first, self._troubled = not self._troubled, True
         if first:
-            self._warn(message)
+            self._emit_warning(message)
 
-    def _warn(self, message: str) -> None:
+    def _emit_warning(self, message: str) -> None:
         if not self._stopped:
             self._listen(events.Warned(f"remote cache: {message}"))
 
@@ -235,26 +237,26 @@ class Uploads:
     def unsent(self) -> int:
         return self._lost + self._waiting
 
-    def add(self, program: str, seconds: float) -> None:
+    def add_program(self, program: str, seconds: float) -> None:
         """Begin to send a program, whose compile took so long."""
-        if self._stopped or self.guard.broken:
+        if self._stopped or self.guard.is_broken:
             return
         with self._lock:
             self._waiting += 1
             self._idle_since = None
         try:
             while len(self.threads) < min(_SENDERS, self._waiting):
-                self.threads.append(start_thread(self._send_all))
+                self.threads.append(start_thread(self._send_programs))
         except OSError:
             if not self.threads:
-                self.guard.open("no thread can be started")
+                self.guard.break_circuit("no thread can be started")
         self._queue.put((program, seconds))
 
-    def replace(self, program: str) -> None:
+    def replace_program(self, program: str) -> None:
         """Send a program although the remote has an entry for it: that one is not right."""
         self._outdated.add(program)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether something is on its way that is worth waiting for."""
         with self._lock:
             if not self._waiting or self._stopped:
@@ -264,21 +266,21 @@ class Uploads:
                 self._idle_since = now
             late = now - self._idle_since > self._patience
         if late:
-            self.guard.open(f"not everything was sent in {self._patience:g} s")
+            self.guard.break_circuit(f"not everything was sent in {self._patience:g} s")
         return not late
 
-    def stop(self) -> None:
+    def stop_sending(self) -> None:
         """Send nothing more; does not wait."""
         self._stopped = True
-        self.guard.open(None)
+        self.guard.break_circuit(None)
         for _ in self.threads:
             self._queue.put(None)
 
-    def _send_all(self) -> None:
+    def _send_programs(self) -> None:
         while (next_one := self._queue.get()) is not None:
             size = None
             with suppress(BrokenError, OSError, ArchiveError):  # the last two: it is damaged here
-                size = self._send(*next_one)
+                size = self._send_program(*next_one)
             with self._lock:
                 self.sent += size is not None
                 self.sent_bytes += size or 0
@@ -288,7 +290,7 @@ class Uploads:
             if done:
                 self._listen(None)
 
-    def _send(self, program: str, seconds: float) -> int | None:
+    def _send_program(self, program: str, seconds: float) -> int | None:
         """Send one program; return how many bytes, 0 when the remote has it, and None when it is
         not in the cache. Raises `BrokenError`, `OSError`, `ArchiveError`."""
         if (entry := lookup(self._cache, program)) is None:
@@ -299,26 +301,28 @@ class Uploads:
                 size += self._send_include(digest)
                 self._sent_includes.add(digest)
         key = program_key(program)
-        if program not in self._outdated and self.guard.call(lambda: self._backend.has(key)):
+        if program not in self._outdated and self.guard.call_request(
+            lambda: self._backend.has_file(key)
+        ):
             return size
-        return size + self._send_file(key, pack(_files_of(entry), seconds))
+        return size + self._send_file(key, pack_entry(_read_entry_files(entry), seconds))
 
     def _send_include(self, digest: str) -> int:
         key = include_key(digest)
-        if self.guard.call(lambda: self._backend.has(key)):
+        if self.guard.call_request(lambda: self._backend.has_file(key)):
             return 0
         path = self._cache.include_path(digest)
         files = {name: read_bytes(os.path.join(path, name)) for name in layout.files_below(path)}
         if problems := check_directory(digest, files):
             raise ArchiveError(str(problems[0]))
-        return self._send_file(key, pack(files))
+        return self._send_file(key, pack_entry(files))
 
     def _send_file(self, key: str, data: bytes) -> int:
-        self.guard.call(lambda: self._backend.send(key, data))
+        self.guard.call_request(lambda: self._backend.send_file(key, data))
         return len(data)
 
 
-def _files_of(entry: Entry) -> dict[str, bytes]:
+def _read_entry_files(entry: Entry) -> dict[str, bytes]:
     """Return the files of an entry. Raises `OSError`, and `ArchiveError` for a damaged one."""
     names = [layout.META, *(name for name, _, _ in listed(entry.meta))]
     files = {name: read_bytes(os.path.join(entry.path, name)) for name in names}

@@ -94,14 +94,14 @@ class _Candidate(Struct, frozen=True):
     @property
     def meta(self) -> dict[str, Any]:
         """The content of its meta.json, which was checked."""
-        return unseal(self.read(layout.META))
+        return unseal(self.read_text(layout.META))
 
     @property
     def directories(self) -> list[str]:
         """The digests of the include directories that it names."""
-        return layout.mentioned_headers(self.read(layout.COMPILE_SH))
+        return layout.mentioned_headers(self.read_text(layout.COMPILE_SH))
 
-    def read(self, name: str) -> bytes:
+    def read_text(self, name: str) -> bytes:
         """Return the content of a text; an empty one where there is none."""
         content = self.contents.get(name)
         return content if isinstance(content, bytes) else b""
@@ -141,9 +141,9 @@ class Fetcher:
         if self._private is not None:
             self._private.discard()
 
-    def fetch(self, programs: Sequence[str]) -> Iterator[Outcome]:
+    def fetch_programs(self, programs: Sequence[str]) -> Iterator[Outcome]:
         """Yield how each of these ended. Raises `BrokenError`, `OSError`, `CacheError`."""
-        archives = self._receive(program_key, programs)
+        archives = self._receive_archives(program_key, programs)
         try:
             candidates: list[_Candidate] = []
             for program in programs:
@@ -152,19 +152,19 @@ class Fetcher:
                     if isinstance(archive, ArchiveError):
                         raise archive
                     if archive is not None:
-                        contents = _contents_of(archive.files)
+                        contents = _map_contents(archive.files)
                         candidates.append(_Candidate(program, archive, contents))
                     else:
                         yield Outcome(program)
                 except ArchiveError as error:
-                    yield _refusal(program, error)
-            yield from self._accept(candidates)
+                    yield _refuse_entry(program, error)
+            yield from self._accept_candidates(candidates)
         finally:
             for archive in archives.values():
                 if isinstance(archive, Archive):
                     _remove_files(archive)
 
-    def _accept(self, candidates: Sequence[_Candidate]) -> Iterator[Outcome]:
+    def _accept_candidates(self, candidates: Sequence[_Candidate]) -> Iterator[Outcome]:
         """Yield how these ended: those that pass all checks are published."""
         self._receive_includes(
             {digest for each in candidates for digest in each.directories[:_MAX_DIRECTORIES]}
@@ -172,25 +172,25 @@ class Fetcher:
         accepted: list[_Candidate] = []
         verified: set[str] = set()
         for candidate in candidates:
-            outcome = self._check(candidate)
+            outcome = self._check_candidate(candidate)
             if outcome is None and self._is_sample(candidate):
                 outcome = self._compile_again(candidate)
                 verified.add(candidate.program)
             if outcome is None:
-                self._lay_out(candidate.directories)
+                self._lay_out_includes(candidate.directories)
                 accepted.append(candidate)
             else:
                 yield outcome
         for attempt in range(_ATTEMPTS):
             if not accepted:
                 return
-            outcomes, accepted = self._publish(accepted, verified)
+            outcomes, accepted = self._publish_candidates(accepted, verified)
             yield from outcomes
             if accepted:
                 time.sleep(_PAUSE * (attempt + 1))
         yield from (Outcome(each.program) for each in accepted)
 
-    def _receive(
+    def _receive_archives(
         self, key_of: Callable[[str], str], names: Collection[str]
     ) -> dict[str, Archive | ArchiveError]:
         """Return what the remote has under these names: archives, unpacked, or why one cannot be.
@@ -199,32 +199,32 @@ class Fetcher:
         archives: dict[str, Archive | ArchiveError] = {}
         missing = set(by_key)
 
-        def take(key: str, pieces: Iterable[bytes]) -> None:
-            archives[by_key[key]] = self._unpack(pieces)
+        def take_archive(key: str, pieces: Iterable[bytes]) -> None:
+            archives[by_key[key]] = self._unpack_archive(pieces)
             missing.discard(key)
 
-        def fetch() -> None:
+        def fetch_missing() -> None:
             # A request that is tried again asks only for what has not come.
-            self._backend.fetch([key for key in by_key if key in missing], take)
+            self._backend.fetch_files([key for key in by_key if key in missing], take_archive)
 
         for _ in range(_TRANSFERS):
             if missing:
-                self._guard.call(fetch)
+                self._guard.call_request(fetch_missing)
             missing = {key for key in by_key if isinstance(archives.get(by_key[key]), ArchiveError)}
         return archives
 
-    def _unpack(self, pieces: Iterable[bytes]) -> Archive | ArchiveError:
+    def _unpack_archive(self, pieces: Iterable[bytes]) -> Archive | ArchiveError:
         """Return an archive, unpacked, or why it cannot be. Raises what `pieces` raises."""
         with self._lock:
             if self._private is None or self._unpacker is None:
                 self._private = self._cache.private()
                 self._unpacker = Unpacker(self._private.path)
         try:
-            return self._unpacker.unpack(self._counted(pieces))
+            return self._unpacker.unpack_entry(self._count_bytes(pieces))
         except ArchiveError as error:
             return error
 
-    def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def _count_bytes(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
             with self._lock:
                 self.fetched_bytes += len(piece)
@@ -238,16 +238,16 @@ class Fetcher:
             for digest in unknown:
                 path = self._cache.include_path(digest)
                 if is_whole(path, digest):
-                    self._includes[digest] = _Include(_contents_below(path), None)
+                    self._includes[digest] = _Include(_list_include(path), None)
             absent = [digest for digest in unknown if digest not in self._includes]
-            archives = self._receive(include_key, absent) if absent else {}
+            archives = self._receive_archives(include_key, absent) if absent else {}
             for digest in absent:
                 archive = archives.get(digest)
                 self._includes[digest] = (
-                    _include_of(archive) if isinstance(archive, Archive) else archive
+                    _hash_include(archive) if isinstance(archive, Archive) else archive
                 )
 
-    def _check(self, candidate: _Candidate) -> Outcome | None:
+    def _check_candidate(self, candidate: _Candidate) -> Outcome | None:
         """Return why an entry is not accepted; None for one that is right."""
         program, contents = candidate.program, candidate.contents
         directories: dict[str, Mapping[str, Content]] = {}
@@ -255,14 +255,14 @@ class Fetcher:
         for digest in candidate.directories[:_MAX_DIRECTORIES]:
             include = self._includes[digest]
             if isinstance(include, ArchiveError):
-                return _refusal(program, f"{layout.INCLUDE}/{digest}: {include}")
+                return _refuse_entry(program, f"{layout.INCLUDE}/{digest}: {include}")
             if include is None:
                 absent = True
             else:
                 directories[digest] = include.contents
         carried = None if absent else directories
         if problems := check_entry(program, contents, carried, origin=Origin.REMOTE):
-            return _refusal(program, problems[0])
+            return _refuse_entry(program, problems[0])
         return Outcome(program, outdated=True) if absent else None
 
     def _is_sample(self, candidate: _Candidate) -> bool:
@@ -273,7 +273,7 @@ class Fetcher:
     def _compile_again(self, candidate: _Candidate) -> Outcome | None:
         """Return why an entry is not what this machine compiles; None for one that is."""
         assert self._verify is not None  # noqa: S101 - `_is_sample` saw it
-        self._lay_out(candidate.directories)
+        self._lay_out_includes(candidate.directories)
         try:
             with self._verifying:  # one compiler beside those of the build
                 difference = self._verify(candidate.program, candidate.archive)
@@ -283,7 +283,7 @@ class Fetcher:
             return None
         return Outcome(candidate.program, refused=difference, outdated=True, wrong=True)
 
-    def _lay_out(self, digests: Iterable[str]) -> None:
+    def _lay_out_includes(self, digests: Iterable[str]) -> None:
         """Publish include directories that were checked. Raises `CacheError`."""
         with self._includes_lock:
             for digest in digests:
@@ -292,7 +292,7 @@ class Fetcher:
                     publish_include(self._cache, digest, include.files)
                     self._includes[digest] = _Include(include.contents, None)
 
-    def _publish(
+    def _publish_candidates(
         self, candidates: Sequence[_Candidate], verified: Collection[str]
     ) -> tuple[list[Outcome], list[_Candidate]]:
         """Put programs into the store; return how they ended, and those of which another process
@@ -310,7 +310,7 @@ class Fetcher:
                     outcomes.append(Outcome(program, make_answer(entry)))
                     continue
                 files = {n: each for n, each in archive.files.items() if n != layout.META}
-                arrivals.add(program, files, candidate.read(layout.META))
+                arrivals.add(program, files, candidate.read_text(layout.META))
                 meta = candidate.meta
                 compiled = Compiled(Status(meta["status"]), reason=meta["reason"])
                 answer = ProgramAnswer(compiled, cached=True, remote=True)
@@ -321,13 +321,13 @@ class Fetcher:
         return outcomes, locked
 
 
-def _refusal(program: str, problem: object) -> Outcome:
+def _refuse_entry(program: str, problem: object) -> Outcome:
     # A name in it is whatever a server says.
     text = "".join(each if each.isprintable() else "?" for each in f"{problem!s:.500}")
     return Outcome(program, refused=text, outdated=True)
 
 
-def _contents_of(files: Mapping[str, bytes | str]) -> dict[str, Content]:
+def _map_contents(files: Mapping[str, bytes | str]) -> dict[str, Content]:
     """Return the files of a program as they are checked. Raises `ArchiveError` for a text that is
     too large to be read."""
     contents: dict[str, Content] = {}
@@ -335,7 +335,7 @@ def _contents_of(files: Mapping[str, bytes | str]) -> dict[str, Content]:
         if isinstance(source, bytes):
             contents[name] = source
         elif name not in _TEXTS:
-            contents[name] = _mapped(source)
+            contents[name] = _map_file(source)
         else:
             contents[name] = _read_text(name, source)
     return contents
@@ -348,7 +348,7 @@ def _read_text(name: str, path: str) -> bytes:
     return read_bytes(path)
 
 
-def _include_of(archive: Archive) -> _Include | ArchiveError:
+def _hash_include(archive: Archive) -> _Include | ArchiveError:
     """Return an include directory with each file hashed once, whoever names it."""
     contents: dict[str, Content] = {}
     for name, source in archive.files.items():
@@ -367,7 +367,7 @@ def _include_of(archive: Archive) -> _Include | ArchiveError:
     return _Include(contents, files)
 
 
-def _contents_below(path: str) -> dict[str, Content]:
+def _list_include(path: str) -> dict[str, Content]:
     """Return the files of an include directory that is whole."""
     manifest = read_bytes(os.path.join(path, layout.MANIFEST))
     contents: dict[str, Content] = {layout.MANIFEST: manifest}
@@ -376,7 +376,7 @@ def _contents_below(path: str) -> dict[str, Content]:
     return contents
 
 
-def _mapped(path: str) -> bytes:
+def _map_file(path: str) -> bytes:
     """Return a large file as readers of binaries take content, without all of it in memory."""
     with open_file(path) as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # type: ignore[return-value]

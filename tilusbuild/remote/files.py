@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from urllib.parse import unquote
 
 from tilusbuild.remote.archive import key_digest
-from tilusbuild.remote.backend import RemoteTroubleError, Take
+from tilusbuild.remote.backend import RemoteTroubleError, TakeFile
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.files import write_atomic
@@ -29,7 +29,7 @@ class FileBackend:
     def __init__(self, settings: RemoteSettings) -> None:
         self._root = unquote(settings.path)
 
-    def check(self, *, write: bool) -> str:
+    def check_access(self, *, write: bool) -> str:
         # Reading what is not there is no trouble; a directory that is not mounted would be, and
         # looks the same.
         if not os.path.isdir(self._root):
@@ -40,36 +40,36 @@ class FileBackend:
             raise RemoteTroubleError(f"{self._root} cannot be written", retry=False)
         return f"the directory {self._root}"
 
-    def fetch(self, keys: Sequence[str], take: Take) -> None:
+    def fetch_files(self, keys: Sequence[str], take: TakeFile) -> None:
         for key in keys:
-            if self.has(key):
-                take(key, self._pieces(key))
+            if self.has_file(key):
+                take(key, self._read_pieces(key))
 
-    def has(self, key: str) -> bool:
-        with self._troubles(), suppress(FileNotFoundError, NotADirectoryError):
-            os.stat(self._path(key))
+    def has_file(self, key: str) -> bool:
+        with self._translate_errors(), suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(self._locate_file(key))
             return True
         return False
 
-    def send(self, key: str, data: bytes) -> None:
-        path = self._path(key)
-        with self._troubles():
+    def send_file(self, key: str, data: bytes) -> None:
+        path = self._locate_file(key)
+        with self._translate_errors():
             os.makedirs(os.path.dirname(path), exist_ok=True)
             write_atomic(path, data)
 
     def close(self) -> None: ...
 
-    def _path(self, key: str) -> str:
+    def _locate_file(self, key: str) -> str:
         return os.path.join(self._root, "ac", key_digest(key))
 
-    def _pieces(self, key: str) -> Iterator[bytes]:
+    def _read_pieces(self, key: str) -> Iterator[bytes]:
         # A file that is removed after `has` is trouble that may pass.
-        with self._troubles(), open_file(self._path(key)) as file:
+        with self._translate_errors(), open_file(self._locate_file(key)) as file:
             while piece := file.read(_PIECE):
                 yield piece
 
     @contextmanager
-    def _troubles(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

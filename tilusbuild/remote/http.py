@@ -3,7 +3,7 @@
 nginx with WebDAV and gateways of buckets serve it. Such a server checks nothing: it takes any bytes
 under any name. No redirect is followed, no proxy is used, and no more is read than the reader of
 the content accepts. urllib3 keeps the connections and speaks the protocol, on sockets of our own
-(`Line`), which end a request that is late as a whole.
+(`BudgetedSocket`), which end a request that is late as a whole.
 
 A library's time-outs are those of one read: whoever sends a byte now and then is never late, and
 what is skipped on the way to the content (interim answers, headers, trailers) has no end. Here the
@@ -42,28 +42,28 @@ from tilusbuild.remote.backend import (
     UNTRUSTED,
     Credentials,
     RemoteTroubleError,
-    Take,
-    about_credentials,
+    TakeFile,
+    explain_credentials,
 )
 from tilusbuild.remote.settings import RemoteSettings
 
 _CONNECTIONS = 16
 """That are kept: those of all who ask, and of those who send."""
-_FINE = {"GET": (200, 404, 410), "PUT": (200, 201, 202, 204)}
+_EXPECTED_STATUS = {"GET": (200, 404, 410), "PUT": (200, 201, 202, 204)}
 """What a request may be answered with; HEAD with anything, of which 200 says that it is there."""
-_PASSING = (408, 425, 429, 500, 502, 503, 504)
+_RETRIED_STATUS = (408, 425, 429, 500, 502, 503, 504)
 _MAX_REFUSAL = 4 << 10
 """Bytes that are read of what comes with a status other than 200."""
 _PIECE = 64 << 10
-_UNTRUSTED = (18, 19, 20, 21)
+_UNKNOWN_ISSUER = (18, 19, 20, 21)
 """OpenSSL's codes of an issuer that it does not know."""
 
 
 _RATE = 1 << 20
 """Bytes a second that make a request longer by as much."""
-_BESIDES = 256 << 10
+_MAX_OVERHEAD = 256 << 10
 """Bytes that may come besides the content: headers, the frames of chunks, a refusal."""
-_LOOK = 0.1
+_POLL_SECONDS = 0.1
 """Seconds after which a call that waits looks whether the back end was closed."""
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -98,49 +98,49 @@ class HttpBackend:
         self._pool = HTTPConnectionPool(*server, **how)
         self._pool.ConnectionCls = _Connection
         if settings.scheme == "https":
-            self._pool = HTTPSConnectionPool(*server, ssl_context=tls_context(settings), **how)
+            self._pool = HTTPSConnectionPool(*server, ssl_context=make_tls_context(settings), **how)
             self._pool.ConnectionCls = _SecureConnection
 
-    def check(self, *, write: bool) -> str:
-        with self._asked("GET", "tilusbuild doctor"):
+    def check_access(self, *, write: bool) -> str:
+        with self._send_request("GET", "tilusbuild doctor"):
             return "a server of /ac over HTTP"
 
-    def fetch(self, keys: Sequence[str], take: Take) -> None:
+    def fetch_files(self, keys: Sequence[str], take: TakeFile) -> None:
         for key in keys:
-            with self._asked("GET", key) as pieces:
+            with self._send_request("GET", key) as pieces:
                 if pieces is not None:
                     take(key, pieces)
 
-    def has(self, key: str) -> bool:
-        with self._asked("HEAD", key) as pieces:
+    def has_file(self, key: str) -> bool:
+        with self._send_request("HEAD", key) as pieces:
             return pieces is not None
 
-    def send(self, key: str, data: bytes) -> None:
-        with self._asked("PUT", key, data):
+    def send_file(self, key: str, data: bytes) -> None:
+        with self._send_request("PUT", key, data):
             pass
 
     def close(self) -> None:
         self._closed.set()
         self._pool.close()
 
-    def _refused(self, method: str, status: int) -> RemoteTroubleError:
+    def _explain_refusal(self, method: str, status: int) -> RemoteTroubleError:
         message = f"{self._settings.address} answers {method} with status {status}"
         if status in (401, 403):
-            message += f"; {about_credentials(self._settings)}"
+            message += f"; {explain_credentials(self._settings)}"
         is_secure = self._settings.scheme == "https"
         if status == 400 and is_secure and self._settings.tls_certificate is None:
             message += f"; {UNKNOWN_CLIENT}"
-        return RemoteTroubleError(message, retry=status in _PASSING)
+        return RemoteTroubleError(message, retry=status in _RETRIED_STATUS)
 
     @contextmanager
-    def _asked(
+    def _send_request(
         self, method: str, key: str, body: bytes | None = None
     ) -> Iterator[Iterator[bytes] | None]:
         """Yield the content of an answer with status 200, in pieces; None for a key without a
         file. Raises `RemoteTroubleError`, also for other answers."""
-        headers = {"User-Agent": f"tilusbuild/{__version__}", **self._credentials.headers()}
-        with Request(self._settings.timeout, self._closed):
-            with self._troubles():
+        headers = {"User-Agent": f"tilusbuild/{__version__}", **self._credentials.collect_headers()}
+        with RequestBudget(self._settings.timeout, self._closed):
+            with self._translate_errors():
                 response = self._pool.urlopen(
                     method,
                     f"{self._prefix}/ac/{key_digest(key)}",
@@ -152,34 +152,34 @@ class HttpBackend:
                     decode_content=False,
                 )
             status = response.status
-            pieces = self._pieces(response, 1 + (MAX_BYTES if status == 200 else _MAX_REFUSAL))
+            pieces = self._read_pieces(response, 1 + (MAX_BYTES if status == 200 else _MAX_REFUSAL))
             try:
-                if status not in _FINE.get(method, (status,)):
-                    raise self._refused(method, status)
+                if status not in _EXPECTED_STATUS.get(method, (status,)):
+                    raise self._explain_refusal(method, status)
                 yield pieces if status == 200 else None
                 # A connection is in the pool again once its answer was read to the end.
                 next(pieces, None)
             finally:
                 response.close()
 
-    def _pieces(self, response: BaseHTTPResponse, left: int) -> Iterator[bytes]:
+    def _read_pieces(self, response: BaseHTTPResponse, left: int) -> Iterator[bytes]:
         while left > 0:
-            with self._troubles():
+            with self._translate_errors():
                 data = response.read(min(left, _PIECE))
             if not data:
                 return
             left -= len(data)
-            _thread.request.allow(len(data))
+            _thread.request.allow_bytes(len(data))
             yield data
 
     @contextmanager
-    def _troubles(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (HTTPError, OSError, ValueError) as error:
-            raise self._trouble(error) from None
+            raise self._explain_error(error) from None
 
-    def _trouble(self, error: Exception) -> RemoteTroubleError:
+    def _explain_error(self, error: Exception) -> RemoteTroubleError:
         cause: BaseException = error
         # urllib3 puts what happened into an error of its own.
         while inside := [e for e in (cause.__cause__, *cause.args) if isinstance(e, Exception)]:
@@ -189,7 +189,9 @@ class HttpBackend:
             why = "no answer in time"
         elif isinstance(cause, IncompleteRead):
             why = "the connection was cut"
-        elif isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _UNTRUSTED:
+        elif (
+            isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _UNKNOWN_ISSUER
+        ):
             why = UNTRUSTED
         # The next attempt would take as long, or end alike.
         final = isinstance(
@@ -198,12 +200,12 @@ class HttpBackend:
         return RemoteTroubleError(f"{self._settings.address}: {why}", retry=not final)
 
 
-class Request:
+class RequestBudget:
     """What one request may still take, of the thread that is in its `with`."""
 
     def __init__(self, seconds: float, closed: threading.Event) -> None:
         self._until = time.monotonic() + seconds
-        self._bytes = _BESIDES
+        self._bytes = _MAX_OVERHEAD
         self._closed = closed
 
     def __enter__(self) -> None:
@@ -212,7 +214,7 @@ class Request:
     def __exit__(self, *raised: object) -> None:
         del _thread.request
 
-    def left(self) -> float:
+    def check_deadline(self) -> float:
         """Return the seconds that are left. Raises `TimeoutError`, `ConnectionError`."""
         if self._closed.is_set():
             raise ConnectionAbortedError("closed")
@@ -220,11 +222,11 @@ class Request:
             raise TimeoutError
         return seconds
 
-    def allow(self, size: int) -> None:
+    def allow_bytes(self, size: int) -> None:
         """Allow as many bytes more as were given to the reader of the content."""
         self._bytes += size
 
-    def moved(self, size: int, *, came: bool) -> None:
+    def count_bytes(self, size: int, *, came: bool) -> None:
         """Count bytes. Raises `ConnectionError`."""
         self._until += size / _RATE
         self._bytes -= size if came else 0
@@ -232,47 +234,47 @@ class Request:
             raise ConnectionAbortedError("more comes than was asked for")
 
 
-class Line(socket.socket):
+class BudgetedSocket(socket.socket):
     """A connection, as the library calls it."""
 
     def recv_into(self, *arguments: Any) -> int:
-        size = self._in_time(partial(super().recv_into, *arguments))
-        _thread.request.moved(size, came=True)
+        size = self._call_in_time(partial(super().recv_into, *arguments))
+        _thread.request.count_bytes(size, came=True)
         return size
 
     def sendall(self, data: Any, flags: int = 0) -> None:
         left = memoryview(data).cast("B")
         while left:
-            size = self._in_time(partial(super().send, left[:_PIECE], flags))
-            _thread.request.moved(size, came=False)
+            size = self._call_in_time(partial(super().send, left[:_PIECE], flags))
+            _thread.request.count_bytes(size, came=False)
             left = left[size:]
 
-    def _in_time(self, call: Callable[[], int]) -> int:
+    def _call_in_time(self, call: Callable[[], int]) -> int:
         while True:
-            self.settimeout(min(_thread.request.left(), _LOOK))
+            self.settimeout(min(_thread.request.check_deadline(), _POLL_SECONDS))
             with suppress(TimeoutError):  # then nothing was moved
                 return call()
 
 
-class SecureLine(Line, ssl.SSLSocket):
+class BudgetedTlsSocket(BudgetedSocket, ssl.SSLSocket):
     """The `sslsocket_class` of a context. Its handshake has the time that the socket has then."""
 
 
 class _Connection(HTTPConnection):
-    def _new_conn(self) -> Line:
+    def _new_conn(self) -> BudgetedSocket:
         made: Future[socket.socket] = Future()
         plain = super()._new_conn
 
-        def connect() -> None:
+        def connect_socket() -> None:
             try:
                 made.set_result(plain())
             except (HTTPError, OSError, ValueError) as error:
                 made.set_exception(error)
 
-        start_thread(connect)
+        start_thread(connect_socket)
         if not wait([made], self.timeout).done:
             raise TimeoutError
-        line = Line(fileno=made.result().detach())
+        line = BudgetedSocket(fileno=made.result().detach())
         line.settimeout(self.timeout)  # for the handshake
         return line
 
@@ -281,12 +283,12 @@ class _SecureConnection(_Connection, HTTPSConnection):
     pass
 
 
-def tls_context(settings: RemoteSettings) -> ssl.SSLContext:
+def make_tls_context(settings: RemoteSettings) -> ssl.SSLContext:
     """Return the certificates for a server. Raises `RemoteTroubleError`."""
     try:
         ca = settings.tls_ca and os.path.expanduser(settings.tls_ca)
         context = ssl.create_default_context(cafile=ca)
-        context.sslsocket_class = SecureLine
+        context.sslsocket_class = BudgetedTlsSocket
         if settings.tls_certificate is not None:
             key = settings.tls_key and os.path.expanduser(settings.tls_key)
             context.load_cert_chain(os.path.expanduser(settings.tls_certificate), key)

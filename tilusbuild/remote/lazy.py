@@ -30,10 +30,10 @@ class Executors(Protocol):
     the settings, a runner for its own commands, how many compile here at once, and a function that
     gets events."""
 
-    def runner(self, inner: Runner, job: Job, toolchain: Toolchain) -> Runner:
+    def make_runner(self, inner: Runner, job: Job, toolchain: Toolchain) -> Runner:
         """Return what runs a job's commands on `inner`, or elsewhere."""
 
-    def counts(self) -> Mapping[str, Any]:
+    def make_counts(self) -> Mapping[str, Any]:
         """Return what of `events.RemoteSummary` is about them; empty if they did nothing."""
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class LazyRemote(Remote):
         self._verify = verify
         self._client: RemoteCache | None = None
         self._opened = False
-        self._listen: Callable[[Any], None] = _unheard
+        self._listen: Callable[[Any], None] = _ignore_message
         self._executors: Executors | None = None
 
     def __enter__(self) -> Self:
@@ -77,32 +77,32 @@ class LazyRemote(Remote):
         self._listen = listen
         if jobs and not self._opened and self._settings is not None:
             self._opened = True  # whatever comes of it, once is enough
-            self._open(self._settings, listen)
+            self._open_client(self._settings, listen)
         if self._client is None:
             return ()
-        return self._client.ask({job.hash: job.label for job in jobs})
+        return self._client.request_programs({job.hash: job.label for job in jobs})
 
     def add_built(self, job: Job, compiled: Compiled, /) -> None:
         # What was compiled was asked for before, so the client is there if there can be one.
         if self._client is not None and not job.kept_here:
-            self._client.built(job.hash, compiled.seconds)
+            self._client.record_built(job.hash, compiled.seconds)
 
     def is_busy(self) -> bool:
-        return self._client is not None and self._client.busy()
+        return self._client is not None and self._client.is_busy()
 
     def stop(self) -> None:
         if self._client is not None:
-            self._client.stop()
+            self._client.stop_transfers()
 
     def summary(self) -> events.RemoteSummary | None:
-        found = None if self._client is None else self._client.summary()
-        counts = {} if self._executors is None else self._executors.counts()
+        found = None if self._client is None else self._client.make_summary()
+        counts = {} if self._executors is None else self._executors.make_counts()
         if not counts:
             return found
         nothing = events.RemoteSummary(counts["executor"], 0, 0, 0, 0, 0, 0, 0, 0.0)
         return replace(found or nothing, **counts)
 
-    def share(
+    def open_executors(
         self, settings: RemoteSettings, runner: Runner, limit: Callable[[], int]
     ) -> Callable[[Runner, Job, Toolchain], Runner] | None:
         """Have programs compiled elsewhere, too; return what makes a job's runner, None where
@@ -112,9 +112,9 @@ class LazyRemote(Remote):
             return None
         executors: Executors = load(kind)(settings, runner, limit, lambda each: self._listen(each))
         self._executors = executors
-        return executors.runner
+        return executors.make_runner
 
-    def _open(self, settings: RemoteSettings, listen: Callable[[Any], None]) -> None:
+    def _open_client(self, settings: RemoteSettings, listen: Callable[[Any], None]) -> None:
         from tilusbuild.remote.backend import RemoteTroubleError
         from tilusbuild.remote.client import RemoteCache
 
@@ -124,4 +124,4 @@ class LazyRemote(Remote):
             listen(events.Warned(f"remote cache: {error}; this build does not use it"))
 
 
-def _unheard(message: object) -> None: ...
+def _ignore_message(message: object) -> None: ...

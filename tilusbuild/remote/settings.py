@@ -60,19 +60,19 @@ class RemoteSettings(RemoteSection, frozen=True):
 
     @property
     def scheme(self) -> str:
-        return _split(self.address).scheme
+        return _split_address(self.address).scheme
 
     @property
     def path(self) -> str:
-        return _split(self.address).path
+        return _split_address(self.address).path
 
 
-def not_installed(error: ImportError) -> str:
+def explain_missing_package(error: ImportError) -> str:
     """Return in words which library of a protocol is missing, and what brings it."""
     return "{} is not installed: {}".format(*missing_package(error.name))
 
 
-def user_file(environment: Mapping[str, str]) -> str | None:
+def find_user_file(environment: Mapping[str, str]) -> str | None:
     """Return the path of the user's settings; None without a home."""
     base = environment.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):
@@ -83,24 +83,24 @@ def user_file(environment: Mapping[str, str]) -> str | None:
     return os.path.join(base, "tilusbuild", "config.toml")
 
 
-def decide(
+def choose_remote(
     section: RemoteSection | None, environment: Mapping[str, str], key: str = "cache"
 ) -> RemoteSettings | None:
     """Return the remote cache to use, or None; with the key "executor", who else compiles. Raises
     `InputError` for wrong settings."""
     given: Mapping[str, Any] = {}
     if any(name.startswith(REMOTE_PREFIX) for name in environment):
-        from tilusbuild.remote.user_settings import from_environment
+        from tilusbuild.remote.user_settings import read_environment
 
-        given = from_environment(environment)
+        given = read_environment(environment)
     if given.get(key) == REMOTE_OFF:
         return None
-    path = user_file(environment)
+    path = find_user_file(environment)
     user: Mapping[str, Any] = {}
     if path is not None and os.path.lexists(path):
-        from tilusbuild.remote.user_settings import of_user
+        from tilusbuild.remote.user_settings import read_user_file
 
-        user = of_user(path)
+        user = read_user_file(path)
     declared = {} if section is None else section.given
     layers = ((given, REMOTE_PREFIX), (declared, "tilus.toml"), (user, path or ""))
     address, source = next(
@@ -111,25 +111,25 @@ def decide(
     whole: dict[str, Any] = {**user, **declared, **given}
     own = given.get(key) or user.get(key)
     withheld = False
-    if own is None or _origin(own) != _origin(address):
+    if own is None or _server_of_address(own) != _server_of_address(address):
         withheld = any([whole.pop(name, None) for name in _SECRETS])  # noqa: C419 - take out all
     for name in REMOTE_ADDRESSES:
         whole.pop(name, None)
     source = f"{source}{key.upper()}" if source == REMOTE_PREFIX else source
-    return settings_for(address, source, _withheld=withheld, **whole)
+    return make_settings(address, source, _withheld=withheld, **whole)
 
 
-def settings_for(address: str, source: str, **values: Any) -> RemoteSettings:
+def make_settings(address: str, source: str, **values: Any) -> RemoteSettings:
     """Return the settings of a server, which were checked; the others have their defaults."""
     return RemoteSettings(_address=address, _source=source, **values)
 
 
-def _split(address: str) -> "SplitResult":
+def _split_address(address: str) -> "SplitResult":
     from urllib.parse import urlsplit
 
     return urlsplit(address)
 
 
-def _origin(address: str) -> tuple[str, str]:
-    parts = _split(address)
+def _server_of_address(address: str) -> tuple[str, str]:
+    parts = _split_address(address)
     return parts.scheme, parts.netloc

@@ -14,53 +14,55 @@ from tilusbuild.manifest.table import ValueFault, check_table
 from tilusbuild.remote.settings import RemoteSettings
 
 
-def of_user(path: str) -> dict[str, Any]:
+def read_user_file(path: str) -> dict[str, Any]:
     """Return what the user's settings have. Raises `InputError`, which names places and keys that
     are known, and says nothing else of what is in the file: a mistake is where a secret may be."""
     try:
         document = read_document(path)
         given = document.data
     except InputError as error:
-        raise InputError(*map(_unseen, error.diagnostics)) from None
+        raise InputError(*map(_hide_text, error.diagnostics)) from None
     except RecursionError:
         raise input_error("is nested too deeply", place=Place(shorten_path(path))) from None
     remote = given.pop("remote", {})
     if given:
         hint = "there is only the table [remote]"
-        places = [_bare(document.locate_key(key)) for key in given]
+        places = [_hide_source_line(document.locate_key(key)) for key in given]
         raise InputError(*(Diagnostic("an unknown key", place, hint) for place in places))
-    return _checked(
+    return _check_table(
         remote,
         lambda loc, said, hint: Diagnostic(
-            said, _bare(document.locate_value("remote", *loc)), hint
+            said, _hide_source_line(document.locate_value("remote", *loc)), hint
         ),
     )
 
 
-def _checked(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]) -> dict[str, Any]:
+def _check_table(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]) -> dict[str, Any]:
     """Return what a table gives. Raises `InputError` of what `wrong` returns for a mistake: of its
     path in the table, what is wrong, and a hint."""
     try:
         return dict(check_table(RemoteSettings, table).given)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        raise InputError(*(wrong(each["loc"], *_said(each)) for each in details)) from None
+        raise InputError(
+            *(wrong(each["loc"], *_describe_mistake(each)) for each in details)
+        ) from None
 
 
-def _unseen(found: Diagnostic) -> Diagnostic:
+def _hide_text(found: Diagnostic) -> Diagnostic:
     """Return what is wrong with a text that cannot be read, without a word of it."""
     place = found.place or Place("")
     if place.line is None:
         return Diagnostic(found.message, place)
     hint = "a string that is not closed or has no quotes, perhaps; the line is not shown"
-    return Diagnostic("not TOML, or not UTF-8", _bare(place), hint)
+    return Diagnostic("not TOML, or not UTF-8", _hide_source_line(place), hint)
 
 
-def _bare(place: Place) -> Place:
+def _hide_source_line(place: Place) -> Place:
     return Place(place.path, place.line, place.column)
 
 
-def _said(detail: Any) -> tuple[str, str | None]:
+def _describe_mistake(detail: Any) -> tuple[str, str | None]:
     """Return what is wrong, with the names of our own keys only, and a hint."""
     key = str(detail["loc"][0]) if detail["loc"] else "remote"
     if detail["type"] == "extra_forbidden":
@@ -71,7 +73,7 @@ def _said(detail: Any) -> tuple[str, str | None]:
     return f'"{key}" is wrong: {detail["msg"]}', None
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+def read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return what the environment sets, checked. Raises `InputError` that names the variable."""
     off = {
         key: REMOTE_OFF
@@ -79,14 +81,14 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if environment.get(REMOTE_PREFIX + key.upper()) == REMOTE_OFF
     }
 
-    def wrong(loc: Any, said: str, hint: str | None) -> Diagnostic:
+    def name_variable(loc: Any, said: str, hint: str | None) -> Diagnostic:
         variable = REMOTE_PREFIX + str(loc[0]).upper().replace("-", "_")
         return Diagnostic(f"{variable}: {said}", hint=hint)
 
-    return _checked(dict(_read(environment)), wrong) | off
+    return _check_table(dict(_read_variables(environment)), name_variable) | off
 
 
-def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _read_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     for name in RemoteSettings.fields_by_key().values():
         variable = REMOTE_PREFIX + name.upper()
         # An empty variable is how a shell unsets one for a single command.
@@ -100,16 +102,16 @@ def _read(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
                 raise input_error(f"{variable} must be 1 or 0")
         elif name == "headers":
             lines = [line for line in text.splitlines() if line.strip()]
-            value = _pairs(lines, ":", f"{variable} must hold lines of the form NAME: VALUE")
+            value = _parse_pairs(lines, ":", f"{variable} must hold lines of the form NAME: VALUE")
         elif name == "properties":
             words = text.split(",")
-            value = _pairs(words, "=", f'{variable} must be as "NAME=VALUE,NAME=VALUE"')
+            value = _parse_pairs(words, "=", f'{variable} must be as "NAME=VALUE,NAME=VALUE"')
         elif name == "jobs" and text.isdecimal():
             value = int(text)
         yield name.replace("_", "-"), value
 
 
-def _pairs(texts: Sequence[str], between: str, form: str) -> dict[str, str]:
+def _parse_pairs(texts: Sequence[str], between: str, form: str) -> dict[str, str]:
     """Return names and values. Raises `InputError` that says the form, and no secret."""
     parts = [text.partition(between) for text in texts]
     if not all(sign and name.strip() for name, sign, _ in parts):
