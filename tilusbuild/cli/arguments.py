@@ -23,7 +23,7 @@ _FALSE = ("", "0", "false", "no", "off")
 
 
 class _Spec(Struct, frozen=True):
-    """How a field becomes an argument of a parser. It is the factory of the field's default."""
+    """How a field becomes an argument of a parser. Also the default factory of the field."""
 
     default: Any
     add: Callable[..., None]
@@ -43,7 +43,8 @@ def option(
     variable: str | None = None,
     **keywords: Any,
 ) -> Any:
-    """Return an option with a value, or a word if it has no `names`; argparse knows `keywords`."""
+    """Declare an option with a value, or without `names` a positional argument. argparse takes
+    `keywords`."""
 
     def add_to_parser(parser: Any, name: str, **override: Any) -> None:
         option_strings, destination = (names, {"dest": name}) if names else ((name,), {})
@@ -63,22 +64,22 @@ repeated = partial(option, default=[], action="append")
 
 
 def positional(metavar: str, **keywords: Any) -> Any:
-    """Return a word that must be given."""
+    """Declare a positional argument that must be given."""
     return option(metavar=metavar, **keywords)
 
 
 def optional(metavar: str, *, help: str) -> Any:
-    """Return a word that may be left out."""
+    """Declare a positional argument that may be left out."""
     return positional(metavar, help=help, nargs="?")
 
 
 def positionals(metavar: str, *, help: str, at_least_one: bool = False) -> Any:
-    """Return all the words that are left."""
+    """Declare an argument for all remaining words."""
     return positional(metavar, help=help, nargs="+" if at_least_one else "*", default=[])
 
 
 def one_of(flags: Mapping[str, str]) -> Any:
-    """Return which of several flags was given, without its dashes; `flags` has their help."""
+    """Declare flags that exclude each other, with their help. The value is the name of one."""
 
     def add_to_parser(parser: Any, name: str) -> None:
         group = parser.add_mutually_exclusive_group()
@@ -94,7 +95,7 @@ def one_of(flags: Mapping[str, str]) -> Any:
 
 
 def target_option(help: str) -> Any:
-    """Return the option for the one target of a verb."""
+    """Declare the option for the one target of a verb."""
     return option(*("-t", "--target"), metavar="NAME", help=help, variable=TARGET_VARIABLE)
 
 
@@ -138,7 +139,7 @@ SIGN: Any = option(
 
 
 def list_specs(kind: type[Common]) -> dict[str, _Spec | None]:
-    """Return the names of the arguments, and how each becomes one of a parser; None: not."""
+    """Return how each field of a class becomes an argument; None for a field that is not one."""
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
     specs = [each.factory if hasattr(each, "factory") else None for each in defaults]
     unset = [None] * (len(names) - len(specs))
@@ -255,10 +256,10 @@ class SignedArgs(LimitArgs, frozen=True, kw_only=True):
 def add_arguments(
     parser: argparse.ArgumentParser, kind: type[Common], *, top: bool = False
 ) -> None:
-    """Add the fields of `kind` to the parser of a verb, those of every verb in a group.
+    """Add the fields of `kind` to a parser, those of every verb in a group of their own.
 
-    Only the `top` parser has defaults for these: others would undo what was given before the
-    verb's name.
+    Only the `top` parser gets their defaults: a default of a verb's parser would replace the value
+    that was given before the verb.
     """
     group = parser.add_argument_group("options of every verb")
     for name, spec in list_specs(kind).items():
@@ -273,7 +274,7 @@ def add_arguments(
 def fill_arguments(
     kind: type[A], namespace: argparse.Namespace, environment: Mapping[str, str] = os.environ
 ) -> A:
-    """Return the arguments as their value; what is not given comes from a field's variable."""
+    """Return the parsed arguments as a value of `kind`. A missing one comes from its variable."""
     values: dict[str, Any] = {}
     for name, spec in list_specs(kind).items():
         if spec is None and not hasattr(namespace, name):
@@ -286,7 +287,7 @@ def fill_arguments(
 
 
 def _parse_variable(absent_value: object, word: str) -> object:
-    """Return the value of a variable, by the kind of the value that it stands in for."""
+    """Return a variable's word as a value of the type of the absent one."""
     if isinstance(absent_value, bool):
         return word.lower() not in _FALSE
     if isinstance(absent_value, int):
@@ -297,7 +298,7 @@ def _parse_variable(absent_value: object, word: str) -> object:
 
 
 def collect_settings(arguments: Common) -> dict[str, Any]:
-    """Return the settings that the command line overrides; None is one that it leaves alone."""
+    """Return the settings of the command line by name; None for one that is not given."""
     settings = {}
     for name, spec in list_specs(type(arguments)).items():
         if spec is not None and spec.setting is not None:
@@ -307,7 +308,7 @@ def collect_settings(arguments: Common) -> dict[str, Any]:
 
 
 class Verb(Struct, Generic[A], frozen=True):
-    """What a verb's module declares: its arguments, what it does, and its lines of `--json`."""
+    """The declaration of a verb in its module: arguments, function, and lines of `--json`."""
 
     arguments: type[A]
     run: Callable[[A], int]

@@ -39,7 +39,7 @@ _BROKEN = (errno.ENOMEM, errno.EIO, errno.EROFS)
 
 
 class ErrorPart(Struct, frozen=True):
-    """One thing that is wrong, of an `error` line."""
+    """One mistake of an `error` line."""
 
     message: str
     path: str | None
@@ -78,7 +78,7 @@ InternalErrorLine = declare_line(
 
 
 def report_exception(error: Exception, words: list[str]) -> int:
-    """Say what happened, in the words of a person; return the exit status."""
+    """Print an exception as a message for people. Return the exit status."""
     if os.environ.get("TILUSBUILD_DEBUG") == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, OSError) and error.errno is not None:
@@ -103,7 +103,7 @@ def report_exception(error: Exception, words: list[str]) -> int:
 
 
 def _walk_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those that led to it: one of ours may stand for the machine's."""
+    """Yield an exception, then its causes: an error of ours may hide one of the machine."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
@@ -113,11 +113,13 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _report_machine_error(message: str, hint: Shortage | str | None = None) -> int:
+    """Print an error of the machine. Return exit status 1."""
     sys.stderr.write(f"error: {message}\n" + (f"  {hint}\n" if hint else ""))
     return 1
 
 
 def _format_os_error(error: OSError) -> str:
+    """Return an error as a sentence, with its file if it names one."""
     reason = error.strerror or os.strerror(error.errno or 0)
     if error.filename is None:
         return reason[0].lower() + reason[1:]
@@ -127,6 +129,7 @@ def _format_os_error(error: OSError) -> str:
 
 
 def _report_bug(error: Exception, words: list[str]) -> int:
+    """Print a bug with its report's file, also as a line of `--json`. Return exit status 70."""
     summary = f"{type(error).__name__}: {error}".strip().rstrip(":")
     message = f"{summary:.500}"
     path = _write_bug_report(error, words)
@@ -144,7 +147,7 @@ def _report_bug(error: Exception, words: list[str]) -> int:
 
 
 def _write_bug_report(error: Exception, words: list[str]) -> str | None:
-    """Write the report into a file of this user; return its path, None where there can be none."""
+    """Write the traceback to a temporary file. Return its path; None when that is impossible."""
     head = f"tilusbuild {__version__}, Python {platform.python_version()}, {platform.platform()}"
     text = f"{head}\n{words!r}\n\n" + "".join(traceback.format_exception(error))
     try:

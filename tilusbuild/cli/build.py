@@ -71,7 +71,7 @@ def run(arguments: BuildArgs) -> int:
 
 
 def _open_junit(path: str | None) -> JUnitReporter | None:
-    """Return the reporter of a JUnit file, if one is wanted. Raises `InputError`."""
+    """Return the reporter for a JUnit file; None without a path. Raises `InputError`."""
     if path is None:
         return None
     from tilusbuild.errors import input_error

@@ -107,7 +107,7 @@ def _verify_cache(arguments: CacheVerifyArgs) -> int:
 
 
 def report_foreign_files(cache: Tree) -> None:
-    """Say once what is in a cache, and is not tilusbuild's."""
+    """Print to stderr which files in a cache tilusbuild did not write."""
     from tilusbuild.cache.verify import strangers
 
     if names := strangers(cache):
@@ -116,6 +116,7 @@ def report_foreign_files(cache: Tree) -> None:
 
 
 def _report_leftovers(cache: Tree, *, remove: bool) -> None:
+    """Print to stderr what killed processes left in a cache; with `remove`, remove it."""
     from tilusbuild.cache.garbage import litter
 
     paths = litter(cache)
@@ -205,7 +206,7 @@ class CacheGcArgs(Common, frozen=True, kw_only=True):
 
 
 def _collect_garbage(arguments: CacheGcArgs) -> int:
-    """Remove what no project's last build made."""
+    """Remove entries that no project's last build made."""
     from tilusbuild.cache.garbage import collect_garbage
     from tilusbuild.cache.index import forget_projects
     from tilusbuild.errors import input_error
@@ -242,7 +243,7 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
 
 
 def _find_projects(cache: Tree, manifests: Sequence[str]) -> list[str]:
-    """Return what the index calls these projects. Raises `InputError` for one that it has not."""
+    """Return the keys of these manifests in the cache's index. Raises `InputError` for others."""
     from tilusbuild.cache.index import read_index
     from tilusbuild.errors import did_you_mean, input_error
 
@@ -261,7 +262,7 @@ def _find_projects(cache: Tree, manifests: Sequence[str]) -> list[str]:
 
 
 def _clear_cache(arguments: Common) -> int:
-    """Remove everything that is ours."""
+    """Remove every entry, and the state."""
     from tilusbuild.cache.garbage import clear_cache
 
     cache = options.find_cache(arguments.cache_dir)
@@ -274,8 +275,8 @@ def _clear_cache(arguments: Common) -> int:
 
 
 def _transfer_programs(arguments: SelectionArgs, *, push: bool) -> int:
-    """Send what is here, or fetch what is not; 1 when not all of it went, or the remote is in
-    trouble. What that has not is to be built."""
+    """Send programs to the remote cache, or fetch them. Return 1 when the remote is in trouble, or
+    a program was not sent. A program that cannot be fetched is left to the next build."""
     from tilusbuild.builder.transfer import transfer
 
     warnings: list[str] = []

@@ -73,6 +73,7 @@ def list_cache(arguments: CacheLsArgs) -> int:
 
 
 def _is_path(word: str) -> bool:
+    """Return whether a word is a path: it has a slash, and is not a name."""
     from tilusbuild.runtime.naming import parse_name
 
     try:
@@ -117,7 +118,7 @@ def _list_scripts(cache: Tree, arguments: Common) -> int:
 
 
 def _collect_roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
-    """Return the projects and packages that keep each script from being collected."""
+    """Return, by script, the projects and packages that keep it from the garbage collection."""
     from tilusbuild.cache.index import read_index
     from tilusbuild.runtime.sealed import CorruptFileError
 
@@ -160,7 +161,7 @@ def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
 
 
 def _print_programs(cache: Tree, script: ScriptListing, numbers: Sequence[int]) -> None:
-    """Print rows of the table of an instance's schedules."""
+    """Print the rows of an instance's table of schedules that have these numbers."""
     path = cache.script_path(script.directory, script.hash)
     print(f"{script.label}: {os.path.relpath(path)}")
     try:
@@ -193,7 +194,7 @@ ShownPartLine = declare_line("part", program=str, part=str, text=str)
 
 
 def show_program(arguments: CacheShowArgs) -> int:
-    """Print what is known of a program, or one part of it; 1 when it is damaged."""
+    """Print a program's facts, or one part of it. Return 1 when the program is damaged."""
     from tilusbuild.cache import index as cache_index
     from tilusbuild.cache.entries import lookup
 
@@ -243,6 +244,7 @@ def _print_entry(entry: Entry) -> None:
 
 
 def _read_part(program: str, directory: str, part: str) -> str:
+    """Return a text of a program. Raises `InputError` when it was not dumped."""
     if part == "source":
         return _read_file(os.path.join(directory, "module", "source.cu"))
     if part == "log":
@@ -265,7 +267,7 @@ def _read_file(path: str) -> str:
 
 
 def _format_resources(meta: Mapping[str, Any]) -> str:
-    """Return what each kernel takes on each architecture, as a table; "" for no kernel."""
+    """Return the resources of each kernel and architecture as a table; "" without a kernel."""
     from tilusbuild.table import table
 
     fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")

@@ -89,8 +89,8 @@ def _format_database(commands: Sequence[CommandLine]) -> str:
 def collect_commands(
     project: Project, plan: Plan, *, every: bool, clang: bool
 ) -> tuple[list[CommandLine], int]:
-    """Return the commands of each instance's default schedule, or of `every` one, and how many
-    programs have no source yet. Raises `InputError`."""
+    """Return the commands of all programs or of the default ones, and how many have no source yet.
+    Raises `InputError`."""
     compiled_jobs = (job for job in jobs(plan) if not job.needs)
     selected_jobs = {job.hash: job for job in compiled_jobs if every or _represents_instance(job)}
     sources = {name: _find_source(project, job) for name, job in selected_jobs.items()}
@@ -100,12 +100,12 @@ def collect_commands(
 
 
 def _represents_instance(job: ProgramJob) -> bool:
-    """Return whether it has the default schedule, or the first where none is the default; each of a
-    library's sources has its own command."""
+    """Return whether a job is its instance's default or first one, or a source of a library."""
     return is_source(job.planned.spec.owner) or job.index == job.planned.first
 
 
 def _find_source(project: Project, job: ProgramJob) -> str:
+    """Return the path of a job's source: of the project, or in the cache."""
     if is_source(job.planned.spec.owner):
         return os.path.join(project.manifest.root, source_file(job.schedule))
     return os.path.join(project.cache.program_path(job.hash), "module", "source.cu")
@@ -114,6 +114,7 @@ def _find_source(project: Project, job: ProgramJob) -> str:
 def _make_commands(
     project: Project, jobs_with_source: list[ProgramJob], sources: dict[str, str], *, clang: bool
 ) -> Iterator[CommandLine]:
+    """Yield the command of each job. Raises `InputError` when a recipe has none."""
     command = make_clang_command if clang else make_compile_command
     for job in jobs_with_source:
         rendered = job.render()
@@ -138,10 +139,10 @@ _TWO_WORDS = ("-isystem", "-include")
 def make_compile_command(
     recipe: Recipe, toolchain: Toolchain, source: str, directories: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the command that reads the source, with paths of this machine, without its output.
+    """Return the command that compiles a source, with paths of this machine and without `-o`.
 
-    `source` is the path of the source, `directories` those of the recipe's include roots by name.
-    Raises `ValueError` for a recipe that no command compiles.
+    `directories` has the recipe's include roots by name. Raises `ValueError` for a recipe without a
+    command.
     """
     argv = recipe.pipeline.source_command(recipe)
     paths = {
@@ -158,10 +159,9 @@ def make_compile_command(
 def make_clang_command(
     recipe: Recipe, toolchain: Toolchain, source: str, directories: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the equivalent of `make_compile_command` for clang.
+    """Return a command for clang that reads the source as `make_compile_command` does.
 
-    Of the user's flags it has those that every compiler knows: definitions, and directories and
-    files to include.
+    Of the user's flags it has definitions, include directories and included files.
     """
     if not recipe.pipeline.launcher.cuda:
         return make_compile_command(recipe, toolchain, source, directories)
@@ -199,7 +199,7 @@ def _find_toolkit(toolchain: Toolchain) -> str | None:
 
 
 def _select_common_flags(flags: tuple[str, ...]) -> list[str]:
-    """Return the flags that mean the same to nvcc and to clang."""
+    """Return the flags that nvcc and clang both know."""
     common_flags: list[str] = []
     words = iter(flags)
     for word in words:

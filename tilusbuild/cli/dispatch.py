@@ -89,6 +89,7 @@ def run(arguments: DispatchArgs) -> int:
 
 
 def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
+    """Yield the overview of each instance that the arguments name. Raises `InputError`."""
     from tilusbuild.dispatch.overview import overviews
     from tilusbuild.plan.model import named
 
@@ -171,6 +172,7 @@ def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview
 def _build_dispatchers(
     arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
 ) -> int:
+    """Compile the C dispatchers again, and print their paths."""
     from tilusbuild.dispatch.refresh import can_make_dispatchers, refresh_dispatcher
     from tilusbuild.errors import input_error
 
@@ -189,6 +191,7 @@ def _build_dispatchers(
 def _export_measurements(
     arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
 ) -> int:
+    """Write new measurements of this machine to the manifest's file. Raises `InputError`."""
     from tilusbuild.dispatch.committed import taken_over
     from tilusbuild.errors import input_error
     from tilusbuild.plan.tuned import TunedRow, read_rows, rows_text

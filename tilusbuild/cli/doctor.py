@@ -64,6 +64,7 @@ def run(arguments: Common) -> int:
 
 
 def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
+    """Yield the findings on the tools of every toolchain."""
     from tilusbuild.builder.project import requested
     from tilusbuild.process.local import LocalRunner
     from tilusbuild.toolchain import DigestMemory, ToolchainRequest
@@ -80,7 +81,7 @@ def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
 
 
 def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
-    """Yield what the remote cache and the executor answer, where there are such."""
+    """Yield a finding on the remote cache and on the executor, if they are set."""
     from tilusbuild.remote.settings import choose_remote
 
     section = manifest.remote if manifest else None
@@ -96,7 +97,7 @@ def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
 
 
 def _query_server(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
-    """Return what a server answers, in words, and whether all is well."""
+    """Return a server's answer in words, and whether builds can use the server."""
     from tilusbuild.remote.backend import RemoteTroubleError, open_backend
 
     try:
@@ -115,7 +116,7 @@ def _query_server(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]
 
 
 def _list_needed_components(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:
-    """Return the components that a build of the project cannot do without."""
+    """Return the components without which the project cannot be built."""
     if manifest is None:
         return {"g++"}
     from tilusbuild.manifest.settings import BY_DEFAULT
@@ -164,7 +165,7 @@ def _print_project(
 
 
 def _list_settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
-    """Yield each setting with its value and where that is from."""
+    """Yield the name, value and source of each setting."""
     from tilusbuild.manifest.settings import OF_KERNEL_CACHE
 
     for name, setting in asdict(chosen).items():

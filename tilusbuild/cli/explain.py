@@ -40,6 +40,7 @@ def run(arguments: SelectionArgs) -> int:
 
 
 def _print_groups(explanations: Sequence[ExplanationLine], *, every: bool) -> None:
+    """Print programs with the same reasons together; with `every`, also those up to date."""
     groups: dict[tuple[str, ...], list[ExplanationLine]] = {}
     for explanation in explanations:
         groups.setdefault((explanation.state, *explanation.reasons), []).append(explanation)

@@ -63,7 +63,7 @@ def run(arguments: InitArgs) -> int:
 
 
 def _restore_dot(name: str) -> str:
-    """Return the name in the project: packagers leave out dot files, so the dot is added here."""
+    """Return a starter file's name in the project. Packagers leave out dot files."""
     return ".gitignore" if name == "gitignore" else name
 
 

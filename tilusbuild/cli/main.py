@@ -61,8 +61,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Have the null device where a standard stream was closed (`>&-`): Python has None there, and
-    the next file that is opened would be what everybody else takes for stdout."""
+    """Open the null device for each closed standard stream (`>&-`).
+
+    Otherwise the next file that is opened would get its descriptor, and the command's output.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             if not _is_open(number):
@@ -75,7 +77,7 @@ def _open_streams() -> None:
 
 
 def _is_open(number: int) -> bool:
-    """Return whether a descriptor is open: Python takes one for closed that it may not ask."""
+    """Return whether a descriptor is open. Python has None also for a stream it may not use."""
     try:
         os.fstat(number)
     except OSError:
@@ -84,6 +86,7 @@ def _is_open(number: int) -> bool:
 
 
 def _report_unforeseen(error: Exception, words: list[str]) -> int:
+    """Report an exception that no verb handled. Return the exit status."""
     try:
         from tilusbuild.cli import boundary
         from tilusbuild.report.terminal import show_all_characters
@@ -108,21 +111,22 @@ def _write_stderr(text: str) -> None:
 
 
 def _silence_stream(stream: TextIO) -> None:
+    """Send what a stream still gets to the null device."""
     from tilusbuild.report.text import silence_stream
 
     silence_stream(stream)
 
 
 def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
-    """Run the verb; return its name and its exit status.
+    """Run the command. Return its verb and its exit status.
 
-    The imports in this and other functions of the command line are there for start-up time: a
-    build with nothing to do, and `--help`, must not wait for what they do not need.
+    Imports are in the functions for start-up time: a build with nothing to do, and `--help`, do not
+    wait for what they do not need.
     """
     import gc
 
-    # Modules and plans live until the end: a collector that traverses them again and again finds
-    # nothing to free. All that a small build makes is less than this.
+    # Modules and plans live until the end, so collections find nothing to free. A small build makes
+    # fewer objects than this threshold.
     gc.set_threshold(100_000, 20, 20)
 
     from tilusbuild.cli.parser import parse_command
@@ -155,8 +159,10 @@ def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
 
 
 def _find_unknown_variables() -> list[str]:
-    """Return a message for each variable that has our prefix and that nothing reads. A build that
-    has one is not answered from its record: the message would be missing."""
+    """Return a warning for each `TILUSBUILD_` variable that nothing reads.
+
+    The warnings are part of the no-op record's key, as a build from its record prints none.
+    """
     if not any(name.startswith("TILUSBUILD_") for name in os.environ):
         return []
     from tilusbuild.runtime.option import unknown_variables
@@ -171,8 +177,8 @@ def _print_warnings(messages: Sequence[str], command: ParsedCommand) -> None:
 
 
 def _show_progress_notice(command: ParsedCommand, started: int) -> AbstractContextManager[None]:
-    """Return the block in which a command that has printed nothing yet says on a terminal that it
-    works: what is printed elsewhere may not depend on time."""
+    """Return a context that prints `working …` on a terminal when nothing is printed for a while.
+    Elsewhere the context is empty: the text of a log does not depend on time."""
     from contextlib import nullcontext
 
     from tilusbuild.report.terminal import PATIENCE, can_redraw, show_working
@@ -186,7 +192,7 @@ def _show_progress_notice(command: ParsedCommand, started: int) -> AbstractConte
 
 
 def _print_error(error: TilusbuildError, json: bool, color: str) -> None:
-    """Print an error, and with `json` its line, too."""
+    """Print an error in colour if wanted; with `json`, print its line first."""
     from tilusbuild.cli.boundary import make_error_line
     from tilusbuild.cli.options import emit_line
     from tilusbuild.report import terminal
@@ -203,7 +209,7 @@ def _print_error(error: TilusbuildError, json: bool, color: str) -> None:
 
 
 def _enter_directory(directory: str | None) -> None:
-    """Go to the directory of -C; without one, see that there is a working directory."""
+    """Change to the directory of -C, or check the working directory. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
     if directory is None:

@@ -102,7 +102,8 @@ def run(arguments: PackageArgs) -> int:
 def _make_tests(
     project: Project, directory: str, large: bool, planned: Sequence[PlannedInstance]
 ) -> Mapping[str, str]:
-    """Make the files of the tests in a directory. Raises `InputError`."""
+    """Write the package's tests to a directory. Return their paths by name in the package. Raises
+    `InputError`."""
     from tilusbuild.tune.prepare import write_package_tests
 
     tests = write_package_tests(project, planned, directory, large=large)
@@ -112,7 +113,7 @@ def _make_tests(
 
 
 def parse_formats(words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the formats that are asked for, of those that are known. Raises `InputError`."""
+    """Return the formats in `words`, which may have commas. Raises `InputError` for others."""
     from tilusbuild.errors import did_you_mean, input_error
 
     names = options.split_values(words)
@@ -124,7 +125,7 @@ def parse_formats(words: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def show_files(arguments: Common, files: Sequence[tuple[str, str, int]], digest: str) -> None:
-    """Print the format, path and size of what was written; `digest` is the list's."""
+    """Print the format, path and size of each written file; `digest` is the file list's."""
     for format_name, path, size in files:
         if arguments.json:
             emit_line(PackageFileLine(format_name, path, size, digest))

@@ -98,7 +98,7 @@ _ELSEWHERE = {
 
 
 class ParsedCommand(Struct, frozen=True):
-    """A command line that was parsed."""
+    """A parsed command line."""
 
     verb: str
     arguments: Common
@@ -110,15 +110,17 @@ class ParsedCommand(Struct, frozen=True):
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with our form of an error and a suggestion for a mistyped option."""
+    """argparse with our errors, which suggest a near option for a mistyped one."""
 
     def __init__(self, *given: Any, **how: Any) -> None:
         super().__init__(*given, **how)
         self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's; what a verb's own parser does not know is refused there and not by the
-        parser above it, which would suggest options of other verbs."""
+        """Parse as argparse does, but refuse unknown arguments here.
+
+        The parser above would suggest options of other verbs.
+        """
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error("unrecognized arguments: " + " ".join(unknown))
@@ -137,7 +139,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _TopParser(_Parser):
-    """The parser above the verbs: its help lists them, and only that looks for optional rooms."""
+    """The parser of the verbs. Only its help looks for the optional rooms."""
 
     def format_help(self) -> str:
         self.epilog = _format_listing()
@@ -145,7 +147,7 @@ class _TopParser(_Parser):
 
 
 def walk_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the arguments of a parser and of the verbs below it."""
+    """Yield the arguments of a parser and of all its subparsers."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -154,7 +156,7 @@ def walk_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def load_actions(verb: str) -> Mapping[str, Verb[Any]]:
-    """Return the actions that a verb's module declares, by name; "" for a verb without actions."""
+    """Import a verb. Return its actions by name; the key is "" for a verb without actions."""
     module_name = f"tilusbuild.cli.{verb}" if verb in VERBS else brought("verb")[verb][3]
     module = importlib.import_module(module_name)
     actions: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
@@ -162,12 +164,12 @@ def load_actions(verb: str) -> Mapping[str, Verb[Any]]:
 
 
 def make_full_parser() -> argparse.ArgumentParser:
-    """Return the parser of all verbs, each with its help. Imports the modules of all."""
+    """Return the parser of all verbs. Imports the modules of all."""
     return _make_parser({verb: load_actions(verb) for verb in list_verbs()}, listed=True)
 
 
 def list_verbs() -> dict[str, Sequence[str]]:
-    """Return what is said of every verb by name, those of the optional rooms last."""
+    """Return the summary, group and example of each verb, those of optional rooms last."""
     return VERBS | brought("verb")
 
 
@@ -211,7 +213,7 @@ def _make_parser(
 
 
 def _format_listing() -> str:
-    """Return the verbs in groups."""
+    """Return the verbs in groups, and the exit statuses, for `--help`."""
     descriptions = list_verbs()
     width = max(map(len, descriptions)) + 2
     lines = []
@@ -224,6 +226,7 @@ def _format_listing() -> str:
 
 
 def _add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]) -> None:
+    """Add a verb's arguments, or a subparser for each of its actions."""
     if "" in actions:
         add_arguments(parser, actions[""].arguments)
         return
@@ -241,7 +244,7 @@ def _format_sentence(summary: str) -> str:
 
 
 def _find_verb(words: Sequence[str]) -> str | None:
-    """Return the first word that is neither an option nor the value of one."""
+    """Return the first word that is neither an option nor an option's value; None without one."""
     is_value = False
     for word in words:
         if is_value:
@@ -256,7 +259,7 @@ def _find_verb(words: Sequence[str]) -> str | None:
 def parse_command(words: Sequence[str], **extra_fields: object) -> ParsedCommand:
     """Parse a command line. Raises `InputError`; exits after `--help` and `--version`.
 
-    `extra_fields` are values for fields that are not options, for verbs that have such fields.
+    `extra_fields` are values for fields of the arguments that are not options.
     """
     if _find_verb(words) == "help":
         # `help`, `help VERB` and `help VERB ACTION`.

@@ -143,6 +143,7 @@ def _print_table(rows: list[InstanceLine], programs: int) -> None:
 
 
 def _print_spaces(arguments: PlanArgs, project: Project) -> int:
+    """Print each space's rules. Return 2 when a space is empty, else 0."""
     from tilusbuild.plan.spaces import reports
     from tilusbuild.table import table
 

@@ -78,6 +78,7 @@ def run(arguments: PreflightArgs) -> int:
 
 
 def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
+    """Return the machine that the options describe. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, DescribedHost
     from tilusbuild.runtime.device import Device

@@ -50,6 +50,7 @@ def run(arguments: RenderArgs) -> int:
 
 
 def _write_source(arguments: RenderArgs, job: ProgramJob) -> None:
+    """Write a program's source to a file below the output directory, or print it."""
     from tilusbuild.errors import input_error
 
     recipe = job.render().recipe

@@ -85,7 +85,7 @@ def run(arguments: ReportArgs) -> int:
 def _collect_lines(
     arguments: ReportArgs, project: Project, selection: PlanSelection
 ) -> Iterator[JsonLine]:
-    """Yield everything that is known: what `--json` prints, and what the page shows."""
+    """Yield all lines of the report, for `--json` and for the page."""
     from tilusbuild._version import __version__
     from tilusbuild.plan.spaces import reports
     from tilusbuild.tune.measured import list_measurements
@@ -110,8 +110,8 @@ def _collect_lines(
 
 
 def _read_texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
-    """Yield the texts of the programs that are built, each once, up to `_MAX_TEXTS`: as lines that
-    only the page has."""
+    """Yield a line with the source and the SASS of each built program, up to `_MAX_TEXTS`
+    characters. Only the page has these lines."""
     from tilusbuild.cache.entries import dumped
 
     remaining = _MAX_TEXTS

@@ -132,6 +132,7 @@ def run(arguments: TuneArgs) -> int:
 
 
 def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
+    """Return what to tune, from the arguments. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import named, script_of
     from tilusbuild.tune.tune import TuneRequest
@@ -158,6 +159,7 @@ def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
 
 
 def _parse_grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
+    """Yield every combination of the sizes of several --grid. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
     axes = []
@@ -173,6 +175,7 @@ def _parse_grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
 
 
 def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) -> int:
+    """Build and tune the instances of a script, and print the choices. Return the exit status."""
     from tilusbuild.tune.run import choose_target
     from tilusbuild.tune.tune import build_instances, tune_instance
 
@@ -207,6 +210,7 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
 
 
 def _import_log(arguments: TuneArgs, project: Project, log: str) -> int:
+    """Write tables from a log of `check --measure`. Return the exit status."""
     from tilusbuild.tune.importing import import_log
 
     tuned, problems = import_log(project, log)
@@ -241,8 +245,10 @@ def _make_tuned_line(label: str, decision: Decision) -> JsonLine:
 def _show_results(
     arguments: TuneArgs, project: Project, tuned: Sequence[TunedInstance], *, replayed: bool
 ) -> int:
-    """Print what was found; returns the exit status. With `--json` its lines were printed as they
-    came, unless they are `replayed` from a log."""
+    """Print the choices. Return the exit status.
+
+    With `--json`, the lines were printed during the tuning, unless they are `replayed` from a log.
+    """
     decisions = [decision for each in tuned for decision in each.decisions]
     unserved = sum(decision.winner is None for decision in decisions)
     if arguments.json:
@@ -267,8 +273,7 @@ def _show_results(
 
 
 def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str]:
-    """Yield each word of a person for a program that is chosen nowhere: calls that come to it are
-    refused."""
+    """Yield a message for each rule, table row or default that chooses a refused program."""
     from tilusbuild.runtime.tables import read_dispatch
 
     choices = [(f"the dispatch rule {rule.source!r}", rule.program) for rule in script.rules]
@@ -340,8 +345,7 @@ def _print_instance(tuned: TunedInstance) -> None:
 
 
 def _compute_gain(decision: Decision, default: int) -> float | None:
-    """Return how many times as fast as the default schedule the choice is; None where one of the
-    two has no time."""
+    """Return the speed-up over the default schedule; None when one of the times is unknown."""
     seconds = {outcome.program.index: outcome.seconds for outcome in decision.outcomes}
     before = seconds.get(default)
     after = decision.winner and decision.winner.seconds
@@ -349,7 +353,7 @@ def _compute_gain(decision: Decision, default: int) -> float | None:
 
 
 def _list_refused(tuned: TunedInstance) -> Iterator[str]:
-    """Yield each program that is not usable, once."""
+    """Yield a line for each program that cannot be used."""
     reported: set[int] = set()
     for decision in tuned.decisions:
         for outcome in decision.outcomes:

@@ -81,6 +81,7 @@ def _parse_share(word: str | None) -> float | None:
 
 
 def _verify_package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], str]:
+    """Return a package's problems by kind, and the text for none."""
     from tilusbuild.package.check import verify
     from tilusbuild.package.errors import PackageError
     from tilusbuild.package.read import opened
@@ -104,6 +105,7 @@ def _verify_package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, s
 
 
 def _verify_cache(path: str) -> tuple[list[tuple[str, str]], str]:
+    """Return a cache's problems by kind, and the text for none."""
     from tilusbuild.cache.tree import Tree
     from tilusbuild.cache.verify import verify_cache
     from tilusbuild.cli.cache import report_foreign_files
@@ -115,6 +117,7 @@ def _verify_cache(path: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def _rebuild_programs(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
+    """Compile a share of the programs again. Return how many, and how many differ."""
     from tilusbuild.package.rebuild import rebuild
 
     rebuilt = failed = 0
