@@ -30,7 +30,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import Recipe
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import jobs
-from tilusbuild.render.closure import layout
+from tilusbuild.render.closure import map_layout
 
 Cubins = dict[int, bytes]
 _ENTRY = re.compile(r"^\.visible \.entry (\w+)\(", re.MULTILINE)
@@ -60,7 +60,7 @@ def work(example: Path, script: str, target: str, count: int, directory: Path) -
         for job in found[:: max(1, len(found) // count)][:count]:
             made = job.render()
             recipes.append(made.recipe)
-            headers = layout(made.closure) if made.closure.headers else {}
+            headers = map_layout(made.closure) if made.closure.headers else {}
     for name, content in headers.items():
         path = directory / "include" / name
         path.parent.mkdir(parents=True, exist_ok=True)

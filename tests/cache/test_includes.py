@@ -16,7 +16,7 @@ from tilusbuild.cache.includes import publish_include, read_manifest
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.render.closure import Closure, Root
-from tilusbuild.render.closure import layout as files_of
+from tilusbuild.render.closure import map_layout as files_of
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes
 

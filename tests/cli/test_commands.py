@@ -9,7 +9,7 @@ import pytest
 from support.command_line import run
 from support.paths import ROOT
 from support.processes import run_to_end
-from tilusbuild.render import templates_directory
+from tilusbuild.render import find_templates_directory
 from tilusbuild.runtime.naming import command
 
 NAMES = ("plain", "my kernels", "it's", "$HOME", "-x", "a;b", "*", "größe", 'quo"te', "new\tline")
@@ -37,7 +37,7 @@ def test_what_init_prints_works_as_it_is(tmp_path: Path, name: str) -> None:
 
 
 def test_init_copies_only_what_is_ours(tmp_path: Path) -> None:
-    cache = Path(templates_directory(), "starter", "__pycache__")
+    cache = Path(find_templates_directory(), "starter", "__pycache__")
     was_there = cache.exists()
     cache.mkdir(exist_ok=True)
     (cache / "ref.pyc").write_bytes(b"")

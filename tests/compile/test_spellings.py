@@ -16,7 +16,7 @@ from support.closures import closure, copy_to
 from support.project import needs_cxx
 from support.spellings import SYSTEM, World, options, world
 from tilusbuild.plan.rendering import definitions
-from tilusbuild.render.closure import Outside, inside
+from tilusbuild.render.closure import Outside, make_root
 from tilusbuild.toolchain.nvrtc_library import Nvrtc
 
 COUNT = int(os.environ.get("SPELLINGS", "150"))
@@ -58,9 +58,9 @@ def different(directory: Path, made: World, ask: Ask, *, quotes: bool) -> tuple[
         (real / name).mkdir(parents=True, exist_ok=True)
         (copy / name).mkdir(parents=True)
     roots = [
-        *([inside("project", str(real / "project"), "kernels", quoted_only=True)] * quotes),
-        inside("project", str(real / "project"), "inc"),
-        inside("pkg", str(real / "pkg"), "inc"),
+        *([make_root("project", str(real / "project"), "kernels", quoted_only=True)] * quotes),
+        make_root("project", str(real / "project"), "inc"),
+        make_root("pkg", str(real / "pkg"), "inc"),
     ]
     source = (real / "source.cu").read_bytes().decode()
     given = "\n".join((source, *definitions((), [f"-D{each}" for each in made.defines])))

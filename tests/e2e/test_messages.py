@@ -17,7 +17,7 @@ from tilusbuild.engine.events import FailureGroup, Summary
 from tilusbuild.errors import InputError
 from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.manifest.loading import load_manifest
-from tilusbuild.render.messages import missing_header_help
+from tilusbuild.render.messages import explain_missing_header
 from tilusbuild.report.summary import format_summary
 
 
@@ -88,7 +88,7 @@ def test_a_misspelt_header_and_one_that_is_nowhere(tmp_path: Path) -> None:
 
     def said(name: str) -> str:
         log = f"source.cu:1:10: fatal error: {name}: No such file or directory"
-        return missing_header_help(log, (), directories=directories)
+        return explain_missing_header(log, (), directories=directories)
 
     assert 'did you mean "deep/tiles.cuh"?' in said("deep/tile.cuh")
     assert "headers = " not in said("cublasLt.h")

@@ -20,7 +20,7 @@ from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.steps import steps
 from tilusbuild.plan.identity import program_text
 from tilusbuild.plan.recorded import UnlikeOursError, recorded
-from tilusbuild.render.closure import Header, closure_of
+from tilusbuild.render.closure import Header, make_closure
 
 ROUNDS = int(os.environ.get("TILUSBUILD_TEST_RECORDED", "400"))
 _ODD = ("a", "$(touch x)", "it's", '"q"', "a,b", "a\\b", "`x`", "new\nline", "{nvcc}", "ä", " ", "")
@@ -62,7 +62,7 @@ def a_recipe(chosen: random.Random) -> tuple[Recipe, list[Header]]:
             cudart=chosen.choice(("static", "shared")),
             assembled=form == "kernel-nvrtc" and chosen.random() < 0.5,
         ),
-        "includes": Includes(closure_of(headers).digest if headers else None, tuple(roots)),
+        "includes": Includes(make_closure(headers).digest if headers else None, tuple(roots)),
         "headers": {"made.h": "#define X\n"} if chosen.random() < 0.3 else {},
     }
     if form == "object":
@@ -101,7 +101,7 @@ def texts(recipe: Recipe, headers: Sequence[Header]) -> tuple[str, str, dict[str
         signature=recipe.signature.format_text().splitlines(),
         launch=[],
         source=recipe.source,
-        headers=[(header.sha256, header.name) for header in closure_of(headers).headers],
+        headers=[(header.sha256, header.name) for header in make_closure(headers).headers],
         objects=[(f"o{number}", program) for number, program in enumerate(recipe.objects)],
     )
     toolchain = make_toolchain("/usr/bin/nvcc")

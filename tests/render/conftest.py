@@ -59,7 +59,7 @@ class Project:
         renderer = Renderer(str(self.directory))
         context = {**around, **values}
         rendered = renderer.render("k.cu.j2", context).text
-        return rendered, renderer.line_map("k.cu.j2", context, rendered)
+        return rendered, renderer.map_lines("k.cu.j2", context, rendered)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from support.closures import closure, copy_to
 from tilusbuild.errors import InputError
 from tilusbuild.render import closure as closures
-from tilusbuild.render.closure import Outside, inside
+from tilusbuild.render.closure import Outside, make_root
 from tilusbuild.render.headers import Headers
-from tilusbuild.render.scans import Scans
+from tilusbuild.render.scans import ScanMemory
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.patterns import PatternTooWideError
 
@@ -23,9 +23,9 @@ def roots(project):
     for name in ("project/kernels", "project/include", "pkg/src/inc"):
         os.makedirs(os.path.join(directory, name))
     return [
-        inside("project", f"{directory}/project", "kernels", quoted_only=True),
-        inside("project", f"{directory}/project", "include"),
-        inside("pkg", f"{directory}/pkg", "src/inc"),
+        make_root("project", f"{directory}/project", "kernels", quoted_only=True),
+        make_root("project", f"{directory}/project", "include"),
+        make_root("pkg", f"{directory}/pkg", "src/inc"),
     ]
 
 
@@ -207,8 +207,8 @@ def test_the_digest_depends_on_names_and_contents_only(project, roots, tmp_path)
     shutil.copytree(project.directory / "project", moved / "project")
     shutil.copytree(project.directory / "pkg", moved / "pkg")
     there = [
-        inside("project", str(moved / "project"), "include"),
-        inside("pkg", str(moved / "pkg"), "src/inc"),
+        make_root("project", str(moved / "project"), "include"),
+        make_root("pkg", str(moved / "pkg"), "src/inc"),
     ]
     assert closure(source, there).digest == before.digest
     assert closure(source.replace("a.h", "b.h"), roots).digest != before.digest
@@ -238,14 +238,14 @@ def test_many_sources_read_each_header_once(project, roots):
             return super().digest(path)
 
     headers = Headers(roots, digests=Memory())
-    found = [headers.closure(f'int x{i};\n#include "a.h"\n') for i in range(5)]
+    found = [headers.find_closure(f'int x{i};\n#include "a.h"\n') for i in range(5)]
     assert len(set(found)) == 1
     assert sorted(read) == ["a.h", "b.h"]
 
 
 def test_a_directory_out_of_its_tree_is_no_root():
     with pytest.raises(ValueError, match="not inside"):
-        inside("project", "/p", "../elsewhere")
+        make_root("project", "/p", "../elsewhere")
 
 
 def test_a_header_is_scanned_once_in_all_processes_and_again_when_it_changed(
@@ -253,18 +253,18 @@ def test_a_header_is_scanned_once_in_all_processes_and_again_when_it_changed(
 ):
     put = []
 
-    class Counted(Scans):
-        def put(self, digest, found):
+    class Counted(ScanMemory):
+        def put_scan(self, digest, found):
             put.append([include.name for include in found.includes])
-            super().put(digest, found)
+            super().put_scan(digest, found)
 
     for number in (0, 1, 1):
         project.write({"project/include/a.h": f'#include "b{number}.h"\n'})
         project.write({f"project/include/b{number}.h": f"int b{number};"})
         scans = Counted(str(tmp_path / "scans"))
-        found = Headers(roots, digests=DigestMemory(), scans=scans).closure('#include "a.h"\n')
+        found = Headers(roots, digests=DigestMemory(), scans=scans).find_closure('#include "a.h"\n')
         assert names(found) == ["project/include/a.h", f"project/include/b{number}.h"]
-        scans.save()
+        scans.save_scans()
     assert put == [["b0.h"], [], ["b1.h"], []]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tilusbuild.render.preprocessor import scan
+from tilusbuild.render.preprocessor import scan_text
 
 
 def asked(text):
     """The includes of a text as they are written; `next` has a ^, and an operand is bare."""
-    found = scan(text)
+    found = scan_text(text)
     named = [
         ("^" if i.next else "") + (f'"{i.name}"' if i.quoted else f"<{i.name}>")
         for i in found.includes
@@ -88,7 +88,7 @@ def test_includes(text, includes):
     ],
 )
 def test_whether_macros_make_a_name(text, is_computed):
-    assert scan(text).is_computed == is_computed
+    assert scan_text(text).is_computed == is_computed
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_whether_macros_make_a_name(text, is_computed):
     ],
 )
 def test_whether_a_computed_name_can_climb(text, climbs):
-    assert scan(text).climbs == climbs
+    assert scan_text(text).climbs == climbs

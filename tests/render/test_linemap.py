@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.processes import run_to_end
-from tilusbuild.render.preprocessor import lines_inside
+from tilusbuild.render.preprocessor import find_inner_lines
 from tilusbuild.render.renderer import Renderer
 
 
@@ -17,7 +17,7 @@ def origins(project, template, **values):
     text, lines = project.mapped(template, **values)
     told = []
     for number, line in enumerate(text.split("\n"), 1):
-        origin = lines.origin(number)
+        origin = lines.find_origin(number)
         callers = "".join(f" < {name}:{at}" for name, at in origin.callers) if origin else ""
         told.append(f"{line} <- {origin}{callers}")
     return told
@@ -89,27 +89,27 @@ NOSY = [
 @pytest.mark.parametrize("template", NOSY)
 def test_marks_are_never_seen(project, template):
     text, lines = project.mapped(template)
-    assert all(lines.origin(number) for number in range(1, len(text.splitlines()) + 1))
+    assert all(lines.find_origin(number) for number in range(1, len(text.splitlines()) + 1))
 
 
 def test_columns_lead_to_the_templates_own(project):
     template = "{% macro v() %}8{% endmacro %}\n{# c #}  a = {{ n }} + missing + {{ n }};\n"
     text, lines = project.mapped(template, n=12345)
     line = text.split("\n").index("  a = 12345 + missing + 12345;") + 1
-    assert lines.template_column(line, text.split("\n")[line - 1].index("missing") + 1) == 24
-    assert lines.template_column(line, 8) is None
+    assert lines.find_template_column(line, text.split("\n")[line - 1].index("missing") + 1) == 24
+    assert lines.find_template_column(line, 8) is None
 
 
 def test_text_that_was_not_rendered_from_the_template_is_not_mapped(project):
     project.write({"k.cu.j2": "a\nb\nc\n"})
-    lines = Renderer(str(project.directory)).line_map("k.cu.j2", {}, "a\nX\nc\n")
-    assert [lines.origin(n) is not None for n in (1, 2, 3)] == [True, False, False]
+    lines = Renderer(str(project.directory)).map_lines("k.cu.j2", {}, "a\nX\nc\n")
+    assert [lines.find_origin(n) is not None for n in (1, 2, 3)] == [True, False, False]
 
 
 def test_no_directive_stands_where_it_would_be_text(project):
     template = '/* {# c #}\n{# c\n #}a\n*/ R"x(\n{# c\n #}b\n)x" \\\n{# c\n#}c\n{# c\n#}d\n'
     text, lines = project.mapped(template)
-    directives = lines.with_directives()
+    directives = lines.insert_directives()
     assert [line for line in directives.split("\n") if not line.startswith("#line")] == (
         text.split("\n")
     )
@@ -130,7 +130,7 @@ def test_the_compiler_agrees_with_the_directives(project, tmp_path):
     )
     _, lines = project.mapped(template)
     command = ["g++", "-x", "c++", "-E", "-P", "-"]
-    shown = run_to_end(command, input=lines.with_directives()).stdout
+    shown = run_to_end(command, input=lines.insert_directives()).stdout
     told = dict(re.findall(r"int (\w+) =\s+(\w+);", shown))
     # gcc counts the line at which a spliced line ends or starts; both are lines of this statement.
     assert told.pop("b") in ("10", "11", "12")
@@ -154,7 +154,7 @@ def test_the_compiler_agrees_with_the_directives(project, tmp_path):
     ],
 )
 def test_lines_inside(text, inside):
-    assert lines_inside(text) == inside
+    assert find_inner_lines(text) == inside
 
 
 PIECES = st.sampled_from(
@@ -203,9 +203,9 @@ def test_random_templates_are_mapped_whole_and_right(project, template, n):
     for number, line in enumerate(text.split("\n"), 1):
         if not line:
             continue
-        origin = lines.origin(number)
+        origin = lines.find_origin(number)
         assert origin is not None
         told = re.match(r" *\[*(?:int a;|b|x|G)@(\d+)@", line)
         # A filter may do anything with lines, so its output belongs to the line that applies it.
-        if told and "trim" not in (lines.template_line(origin) or ""):
+        if told and "trim" not in (lines.read_template_line(origin) or ""):
             assert origin.line == int(told[1]) or line.lstrip(" ").startswith("[")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tilusbuild.plan.rendering import definitions
-from tilusbuild.render.closure import Closure, Outside, Root, layout
+from tilusbuild.render.closure import Closure, Outside, Root, map_layout
 from tilusbuild.render.headers import Headers
 from tilusbuild.state.digests import DigestMemory
 
@@ -22,12 +22,12 @@ def closure(
 ) -> Closure:
     headers = Headers(roots, digests=digests or DigestMemory(), outside=outside)
     defined = definitions((defines or {}).items(), ())
-    return headers.closure("\n".join((source, *defined)), extra=extra)
+    return headers.find_closure("\n".join((source, *defined)), extra=extra)
 
 
 def copy_to(directory: Path, found: Closure) -> None:
     """Write the copy as a compile sees it."""
-    for name, content in layout(found).items():
+    for name, content in map_layout(found).items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):

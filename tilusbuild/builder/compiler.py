@@ -28,7 +28,7 @@ from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.process.base import Command, CompletedCommand, PrefixRunner, Runner
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.render.closure import Closure, layout
+from tilusbuild.render.closure import Closure, map_layout
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import Cause, Compiled
 from tilusbuild.toolchain import Toolchain
@@ -164,7 +164,7 @@ class Layout:
         """Return the directory of a closure's headers, laid out; None when there are none."""
         if not headers.headers:
             return None
-        return self._lay_out(headers.digest, lambda: layout(headers))
+        return self._lay_out(headers.digest, lambda: map_layout(headers))
 
     def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:
         """Return the directory of a launcher or of headers, checked by content once a build."""

@@ -26,7 +26,7 @@ from tilusbuild.expr import Value
 from tilusbuild.plan.instance import style_of
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.rendering import RenderedProgram
-from tilusbuild.render.renderer import resolved
+from tilusbuild.render.renderer import resolve_includes
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import Compiled
@@ -112,8 +112,8 @@ def _template_steps(
     rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
     write(os.path.join(directory, "1_values.txt"), table(("", "name", "value"), rows))
     script = project.manifest.scripts[job.script]
-    renderer = project.renderer.styled(style_of(script))
-    write(os.path.join(directory, "2_template.cu.j2"), resolved(renderer, script.template))
+    renderer = project.renderer.with_style(style_of(script))
+    write(os.path.join(directory, "2_template.cu.j2"), resolve_includes(renderer, script.template))
     write(os.path.join(directory, "3_source.cu"), made.recipe.source)
 
 

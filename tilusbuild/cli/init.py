@@ -24,11 +24,11 @@ CreatedLine = declare_line("created", directory=str, files=tuple[str, ...])
 def run(arguments: InitArgs) -> int:
     """Copy the starter project."""
     from tilusbuild.errors import input_error
-    from tilusbuild.render import templates_directory
+    from tilusbuild.render import find_templates_directory
     from tilusbuild.state.files import write_atomic
 
     directory = os.path.abspath(arguments.into or ".")
-    starter = os.path.join(templates_directory(), "starter")
+    starter = os.path.join(find_templates_directory(), "starter")
     files = sorted(
         os.path.relpath(os.path.join(where, name), starter)
         for where, _, names in os.walk(starter)

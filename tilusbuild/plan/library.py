@@ -18,7 +18,7 @@ from tilusbuild.errors import input_error
 from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
 from tilusbuild.plan.roots import PROJECT, root_of, torch_needed
-from tilusbuild.render.closure import Closure, Header, closure_of
+from tilusbuild.render.closure import Closure, Header, make_closure
 from tilusbuild.runtime.naming import program_name
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.space import Schedule
@@ -80,7 +80,7 @@ def link_of(spec: InstanceSpec, memory: DigestMemory) -> tuple[Link, Closure, tu
         cudart=owner.cudart,
         objects=tuple(program for _, program in spec.objects),
     )
-    return link, closure_of([*own, *libs]), tuple(looked)
+    return link, make_closure([*own, *libs]), tuple(looked)
 
 
 def link_of_entry(

@@ -25,7 +25,7 @@ from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources
 from tilusbuild.plan.rendering import Reads, RenderedProgram, closure_of_text, render
 from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure
-from tilusbuild.render.scans import Scans
+from tilusbuild.render.scans import ScanMemory
 from tilusbuild.space import Schedule
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.envelope import Envelope
@@ -77,7 +77,7 @@ class PlanMemo:
         self._changed: set[str] = set()
         self.spaces = SpaceCache(directory, owner, self.code)
         """The schedules that were chosen of the scripts' spaces."""
-        self.scans = Scans(os.path.join(directory, sha256_text(f"{self.code}\0scans")))
+        self.scans = ScanMemory(os.path.join(directory, sha256_text(f"{self.code}\0scans")))
         """The scans of headers, of any project with this cache."""
 
     def programs(
@@ -103,7 +103,7 @@ class PlanMemo:
     def save(self) -> None:
         """Write what is new; do nothing where that is not possible."""
         self.spaces.save()
-        self.scans.save()
+        self.scans.save_scans()
         for script in self._changed:
             _ENVELOPE.save(self._path(script), self._scripts[script])
         self._changed.clear()
@@ -123,7 +123,7 @@ class _Lookup:
     def __init__(self, spec: InstanceSpec, sources: Sources, known: KnownPrograms) -> None:
         self._spec = spec
         self._sources = sources
-        self._digest = sources.renderer.styled(spec.style).digest
+        self._digest = sources.renderer.with_style(spec.style).digest_template
         self._known = known
         self.reads = Reads()
         self._valid: dict[int, bool] = {}

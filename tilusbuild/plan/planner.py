@@ -330,7 +330,7 @@ class ProgramJob(Struct, frozen=True):
     def translate_log(self, log: str) -> str:
         """Return a compiler's log with the template's places, and help for a missing header."""
         from tilusbuild.plan.readable import readable
-        from tilusbuild.render.messages import misses_header, missing_header_help
+        from tilusbuild.render.messages import explain_missing_header, misses_header
 
         spec, sources = self.planned.spec, self.planned.sources
         text = readable(spec, sources, self.schedule, log)
@@ -340,7 +340,7 @@ class ProgramJob(Struct, frozen=True):
             notes = self.render().closure.notes
         except InputError:
             notes = ()
-        helping = missing_header_help(
+        helping = explain_missing_header(
             log,
             notes,
             nvrtc=not spec.pipeline.host_code,

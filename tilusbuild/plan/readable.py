@@ -30,10 +30,10 @@ def readable(spec: InstanceSpec, sources: Sources, schedule: Schedule, log: str)
         return log
     try:
         given = context(spec, schedule)
-        renderer = sources.renderer.styled(spec.style)
+        renderer = sources.renderer.with_style(spec.style)
         template = spec.owner.template
         source = renderer.render(template, given).text
-        lines = renderer.line_map(template, given, source)
+        lines = renderer.map_lines(template, given, source)
         values = spec.values(schedule)
         symbol = spec.valued.symbol(values)
         whole = spec.valued.whole(source, symbol, spec.unit(values))

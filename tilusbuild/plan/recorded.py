@@ -26,7 +26,7 @@ from tilusbuild.compile.steps import LAUNCHER
 from tilusbuild.manifest.denied_flags import find_denied_flags, names_march
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.plan.identity import section_of
-from tilusbuild.render.closure import Header, manifest_of
+from tilusbuild.render.closure import Header, format_manifest
 from tilusbuild.signature import Signature
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
@@ -49,7 +49,7 @@ def headers_of(program_txt: str) -> tuple[str | None, Mapping[str, str]]:
     """Return the name of the directory of a program's headers, None without, and their digests."""
     digests = section_of(program_txt, "headers")
     headers = [Header(name, digest, None) for name, digest in digests.items()]
-    return (sha256_text(manifest_of(headers)) if headers else None), digests
+    return (sha256_text(format_manifest(headers)) if headers else None), digests
 
 
 def program_files(program_txt: str, options_txt: str) -> dict[str, str | None]:

@@ -24,7 +24,7 @@ from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources, is_source, language_of
 from tilusbuild.plan.valued import launch_lines
-from tilusbuild.render.closure import Closure, joined
+from tilusbuild.render.closure import Closure, add_files
 from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.space import Schedule
 from tilusbuild.state.files import sha256_text
@@ -75,13 +75,13 @@ class Reads:
 
     def inputs(self, spec: InstanceSpec, sources: Sources) -> Inputs:
         """Return them together."""
-        renderer = sources.renderer.styled(spec.style)
+        renderer = sources.renderer.with_style(spec.style)
         templates: set[str] = set()
         paths = set(self._files)
         names: set[str] = set()
         any_name = bool(spec.manifest.headers_for(spec.script))
         for asked, closure in self._seen.values():
-            templates.update(map(renderer.path, asked))
+            templates.update(map(renderer.resolve_path, asked))
             paths.update(header.path for header in closure.headers if header.path)
             paths.update(closure.probed)
             sought = closure.sought
@@ -101,15 +101,15 @@ def render(spec: InstanceSpec, sources: Sources, schedule: Schedule) -> Rendered
     if is_source(spec.owner):
         return _plain(spec, sources, schedule)
     given = context(spec, schedule)
-    renderer = sources.renderer.styled(spec.style)
+    renderer = sources.renderer.with_style(spec.style)
     template = spec.owner.template
     rendered = _rendered(spec, renderer, template, given, "template")
     source = rendered.text
     if spec.manifest.build.line_directives:
-        source = renderer.line_map(template, given, source).with_directives()
+        source = renderer.map_lines(template, given, source).insert_directives()
     headers: dict[str, Rendering] = {}
     if spec.owner.generate:
-        generator = sources.renderer.styled(replace(spec.style, rendered=True))
+        generator = sources.renderer.with_style(replace(spec.style, rendered=True))
         headers = {
             name: _rendered(spec, generator, each, given, "generate", name)
             for name, each in spec.owner.generate.items()
@@ -146,7 +146,8 @@ def _rendered(
     try:
         return renderer.render(template, given)
     except InputError as error:
-        if not os.path.lexists(renderer.path(template)):  # deleted since the manifest was checked
+        # It was deleted since the manifest was checked.
+        if not os.path.lexists(renderer.resolve_path(template)):
             place = spec.manifest.locate_value("script", spec.script, *keys)
             raise InputError(missing_file_error(spec.manifest.root, template, place)) from None
         raise error if spec.grouping is None else spec.grouping.explained(error) from None
@@ -156,7 +157,7 @@ def _plain(spec: InstanceSpec, sources: Sources, schedule: Schedule) -> Rendered
     """Return the program of a library's source. It is not rendered; its first line says which file
     it is, so that messages and `__FILE__` have the name that the project has for it."""
     name = source_file(schedule)
-    rendered = sources.renderer.styled(spec.style).plain(name)
+    rendered = sources.renderer.with_style(spec.style).read_plain(name)
     quoted = name.replace("\\", r"\\").replace('"', r"\"")
     return _program(spec, sources, schedule, f'#line 1 "{quoted}"\n{rendered.text}', name, rendered)
 
@@ -185,7 +186,7 @@ def _program(
     scanned = "\n".join((*texts, *definitions(spec.recipe.options.defines, flags)))
     found = closure_of_text(spec, sources, scanned, template)
     link, libs, files = library.link_of_entry(spec, sources.memory)
-    closure = joined(found, libs)
+    closure = add_files(found, libs)
     symbol, unit = valued.symbol(values), spec.unit(values)
     roots = sources.headers(template).roots if found.headers else ()
     recipe = replace(
@@ -286,7 +287,7 @@ def closure_of_text(spec: InstanceSpec, sources: Sources, source: str, template:
         return spec.manifest.locate_key(*keys)
 
     try:
-        found = sources.headers(template).closure(
+        found = sources.headers(template).find_closure(
             source,
             extra=spec.manifest.headers_for(spec.script),
             rendered=spec.owner.generate.keys(),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.errors import Place, input_error
 from tilusbuild.manifest.names import PACKAGE
-from tilusbuild.render.closure import Root, inside
+from tilusbuild.render.closure import Root, make_root
 from tilusbuild.runtime.regular import read_bytes, try_read_text
 from tilusbuild.toolchain import package_dir
 
@@ -53,7 +53,7 @@ def roots_of(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]
 def _beside(manifest: Manifest, script: str, template: str) -> Root:
     """Return the template's own directory."""
     if not template.startswith(PACKAGE):
-        return inside(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)
+        return make_root(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)
     package, _, name = template.removeprefix(PACKAGE).partition("/")
     directory = os.path.dirname(name)
     try:
@@ -61,7 +61,7 @@ def _beside(manifest: Manifest, script: str, template: str) -> Root:
     except LookupError as error:
         place = manifest.locate_key("script", script, "template")
         raise input_error(str(error), place=place) from None
-    return inside(package, _base(path, directory), directory, quoted_only=True)
+    return make_root(package, _base(path, directory), directory, quoted_only=True)
 
 
 def root_of(project: str, declared: Directory, place: Place, taken: dict[str, str]) -> Root:
@@ -71,15 +71,15 @@ def root_of(project: str, declared: Directory, place: Place, taken: dict[str, st
             path = package_dir(declared.package, declared.path)
         except LookupError as error:
             raise input_error(str(error), place=place) from None
-        return inside(declared.package, _base(path, declared.path), declared.path)
+        return make_root(declared.package, _base(path, declared.path), declared.path)
     path = os.path.normpath(os.path.join(project, os.path.expanduser(declared.path)))
     if not os.path.isdir(path):
         raise input_error(f"there is no directory {declared.path}", place=place)
     relative = os.path.relpath(path, project)
     if relative != ".." and not relative.startswith("../"):
-        return inside(PROJECT, project, relative)
+        return make_root(PROJECT, project, relative)
     # Where it lies must not enter a hash, so only its last name does, numbered when it comes twice.
-    return inside(numbered(os.path.basename(path), path, taken), path)
+    return make_root(numbered(os.path.basename(path), path, taken), path)
 
 
 def numbered(name: str, path: str, taken: dict[str, str]) -> str:
@@ -112,14 +112,14 @@ def _torch_roots(place: Place) -> Iterator[Root]:
     `InputError`."""
     directory = _torch_directory("", place)
     for path in _INCLUDES:
-        yield inside(_TORCH, directory, path)
+        yield make_root(_TORCH, directory, path)
     nvidia = os.path.join(os.path.dirname(directory), "nvidia")
     for path in sorted(glob.glob(f"{glob.escape(nvidia)}/*/include")):
         if not os.path.exists(os.path.join(path, "cuda_runtime.h")):
-            yield inside("nvidia", nvidia, os.path.relpath(path, nvidia))
+            yield make_root("nvidia", nvidia, os.path.relpath(path, nvidia))
     python = sysconfig.get_path("include")
     if os.path.isdir(python):
-        yield inside(os.path.basename(python), python)
+        yield make_root(os.path.basename(python), python)
 
 
 def torch_defines(place: Place) -> dict[str, str]:

@@ -6,7 +6,7 @@ Importing this package does not import Jinja2, which takes longer than a build w
 import os
 
 
-def templates_directory() -> str:
+def find_templates_directory() -> str:
     """Return the directory of shipped templates: of the installed package, or the checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "_templates")

@@ -63,7 +63,7 @@ class Root(Struct, frozen=True):
         return path
 
 
-def inside(tree: str, base: str, directory: str = "", *, quoted_only: bool = False) -> Root:
+def make_root(tree: str, base: str, directory: str = "", *, quoted_only: bool = False) -> Root:
     """Return the root for `directory` of the tree `tree`, whose directory is `base`. Raises
     `ValueError` for a directory that leads out of it."""
     parts = [part for part in posixpath.normpath(directory or ".").split("/") if part != "."]
@@ -111,24 +111,24 @@ class Closure(Struct, frozen=True):
     @property
     def manifest(self) -> str:
         """One line per header, as sha256sum writes and checks them."""
-        return manifest_of(self.headers)
+        return format_manifest(self.headers)
 
 
-def closure_of(files: Iterable[Header]) -> Closure:
+def make_closure(files: Iterable[Header]) -> Closure:
     """Return the closure that holds these files and no other."""
     headers = tuple(sorted(files, key=lambda header: header.name))
-    return Closure(headers, sha256_text(manifest_of(headers)))
+    return Closure(headers, sha256_text(format_manifest(headers)))
 
 
-def joined(found: Closure, files: Sequence[Header]) -> Closure:
+def add_files(found: Closure, files: Sequence[Header]) -> Closure:
     """Return a closure with further files in its layout."""
     if not files:
         return found
-    both = closure_of([*found.headers, *files])
-    return replace(found, headers=both.headers, digest=both.digest)
+    closure = make_closure([*found.headers, *files])
+    return replace(found, headers=closure.headers, digest=closure.digest)
 
 
-def layout(found: Closure) -> Mapping[str, bytes | str]:
+def map_layout(found: Closure) -> Mapping[str, bytes | str]:
     """Return the copy's files by relative path: bytes, or the path of a file to copy."""
     # A header may change until it is copied: the caller must compare the sha256 of what it reads.
     files: dict[str, bytes | str] = {MANIFEST: found.manifest.encode("utf-8", "surrogateescape")}
@@ -137,7 +137,7 @@ def layout(found: Closure) -> Mapping[str, bytes | str]:
     return files
 
 
-def manifest_of(headers: Sequence[Header]) -> str:
+def format_manifest(headers: Sequence[Header]) -> str:
     """Return one line per header, as sha256sum writes and checks them."""
     lines = []
     for header in headers:
@@ -151,13 +151,13 @@ def manifest_of(headers: Sequence[Header]) -> str:
     return "".join(lines)
 
 
-def parents(name: str) -> Iterable[str]:
+def list_parents(name: str) -> Iterable[str]:
     """Yield the directories that a name in the copy lies in."""
     while name := posixpath.dirname(name):
         yield name
 
 
-def climbs_within(tree: str, directory: str, name: str) -> bool:
+def stays_within(tree: str, directory: str, name: str) -> bool:
     """Return whether `directory/name`, followed part by part, stays in the tree."""
     limit = tree.count("/") + 1
     depth = directory.count("/") + 1
@@ -168,7 +168,7 @@ def climbs_within(tree: str, directory: str, name: str) -> bool:
     return True
 
 
-def links_matter(path: str) -> bool:
+def has_links_before_parent(path: str) -> bool:
     """Return whether `..` in an existing path follows a symbolic link, so that it leads elsewhere
     than in the copy, which has no links."""
     by_name = os.path.normpath(path)
@@ -177,7 +177,7 @@ def links_matter(path: str) -> bool:
     )
 
 
-def passed(directory: str, name: str) -> Iterable[str]:
+def list_passed_directories(directory: str, name: str) -> Iterable[str]:
     """Yield the directories that must exist for `..` in `directory/name` to be followed."""
     parts = directory.split("/")
     for part in name.split("/"):
@@ -195,7 +195,7 @@ HEADER_SUFFIXES = (".h", ".hh", ".hpp", ".cuh", ".inl", ".inc")
 _EVERY_FILE = "**"  # but for hidden ones
 
 
-class Matched(Struct, frozen=True):
+class PatternMatches(Struct, frozen=True):
     """What a pattern matches below one directory of a tree."""
 
     tree: str
@@ -205,10 +205,10 @@ class Matched(Struct, frozen=True):
     """Names and paths of the directories where a new file could match."""
 
 
-def files_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> Matched:
+def match_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> PatternMatches:
     """Return what matches below a directory, `name` in the copy. Raises `PatternTooWideError`."""
-    found = matching(path, pattern)
-    files = tuple(_files(path, found.names))
+    matches = matching(path, pattern)
+    files = tuple(_list_files(path, matches.names))
     size = sum(size for _, size in files)
     if len(files) > MAX_FILES or size > MAX_BYTES:
         raise PatternTooWideError(
@@ -216,27 +216,27 @@ def files_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> 
             f"matches {len(files):,} files of {size >> 20:,} MiB in {path}; headers are at "
             f"most {MAX_FILES:,} of {MAX_BYTES >> 20} MiB",
         )
-    return Matched(
+    return PatternMatches(
         tree,
         tuple((posixpath.join(name, each), os.path.join(path, each)) for each, _ in files),
         tuple(
             (posixpath.normpath(posixpath.join(name, os.path.relpath(each, path))), each)
-            for each in sorted(found.directories)
+            for each in sorted(matches.directories)
         ),
     )
 
 
-def declared(roots: Sequence[Root], pattern: str) -> Iterator[Matched]:
+def match_declared(roots: Sequence[Root], pattern: str) -> Iterator[PatternMatches]:
     """Yield what matches below each root and its tree. Raises `PatternTooWideError`."""
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return
     bases = {(root.tree, root.name, root.path) for root in roots}
     bases |= {(root.tree, root.tree, root.base) for root in roots}
     for base in sorted(bases):
-        yield files_below(*base, pattern)
+        yield match_below(*base, pattern)
 
 
-def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _list_files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yield those that are files, and their sizes."""
     for name in names:
         status = try_stat(os.path.join(directory, name))
@@ -263,30 +263,31 @@ class Overlap(Struct):
     """The names that would make a difference in them."""
 
 
-def overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
+def find_overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
     """Compare the project's directories with those outside, name by name."""
-    found = Overlap()
+    result = Overlap()
     pending = [(directory, tuple(outside)) for directory in directories]
-    while pending and not found.shadows:
-        own, others = pending.pop()
-        theirs = [(other, names_in(other)) for other in others]
-        found.probed.add(own)
-        found.sought.update(*(names for _, names in theirs))
-        for name in sorted(names_in(own)):
-            path = os.path.join(own, name)
-            also = [os.path.join(other, name) for other, names in theirs if name in names]
-            if not also:
+    while pending and not result.shadows:
+        own_directory, others = pending.pop()
+        names_outside = [(other, list_names(other)) for other in others]
+        result.probed.add(own_directory)
+        result.sought.update(*(names for _, names in names_outside))
+        for name in sorted(list_names(own_directory)):
+            path = os.path.join(own_directory, name)
+            holders = (other for other, names in names_outside if name in names)
+            paths_outside = [os.path.join(holder, name) for holder in holders]
+            if not paths_outside:
                 continue
             if not os.path.isdir(path):
-                if any(os.path.isfile(other) for other in also):
-                    found.shadows = True
-                    found.probed.add(path)
-            elif below := tuple(other for other in also if os.path.isdir(other)):
+                if any(os.path.isfile(other) for other in paths_outside):
+                    result.shadows = True
+                    result.probed.add(path)
+            elif below := tuple(filter(os.path.isdir, paths_outside)):
                 pending.append((path, below))
-    return found
+    return result
 
 
-def names_in(directory: str) -> frozenset[str]:
+def list_names(directory: str) -> frozenset[str]:
     """Return what is in a directory; nothing where there is none. Raises `OSError` for trouble."""
     try:
         return frozenset(os.listdir(directory))

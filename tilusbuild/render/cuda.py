@@ -31,7 +31,7 @@ def raise_error(message: object) -> str:
     raise RaisedError(str(message))
 
 
-def known_dtype(dtype: object) -> str:
+def check_dtype(dtype: object) -> str:
     """Return `dtype` if it is the name of an element type. Raises `TemplateRuntimeError`."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
@@ -40,13 +40,13 @@ def known_dtype(dtype: object) -> str:
 
 
 @pass_context
-def ctype(context: Context, dtype: object, portable: bool = False) -> str:
+def spell_ctype(context: Context, dtype: object, portable: bool = False) -> str:
     """Return the C++ type of an element type: `{{ "f16" | ctype }}` is `__half`, on the cpu
     `tb::f16`.
 
     With `portable=true` it is `tb::f16` on either: the type of `portable.cuh.j2`, without a header.
     """
-    name = known_dtype(dtype)
+    name = check_dtype(dtype)
     if DTYPES[name].c != "void":
         return DTYPES[name].cuda
     target = context.get("target")
@@ -62,17 +62,17 @@ def ctype(context: Context, dtype: object, portable: bool = False) -> str:
 _CUDA_ONLY = ("f8e8m0", "f4e2m1x2")
 
 
-def bits(dtype: object) -> int:
+def bits_of(dtype: object) -> int:
     """Return the size of an element type: `{{ "bf16" | bits }}` is 16."""
-    return DTYPES[known_dtype(dtype)].bytes * 8
+    return DTYPES[check_dtype(dtype)].bytes * 8
 
 
 def size_of(dtype: object) -> int:
     """Return the size of an element type in bytes: `{{ "bf16" | bytes }}` is 2."""
-    return DTYPES[known_dtype(dtype)].bytes
+    return DTYPES[check_dtype(dtype)].bytes
 
 
-def hexadecimal(value: object, digits: int = 0) -> str:
+def format_hexadecimal(value: object, digits: int = 0) -> str:
     """Return an integer in hexadecimal: `{{ 255 | hex }}` is `0xff`; `digits` pads with zeros."""
     if type(value) is not int:
         raise TemplateRuntimeError(f"hex needs an integer, not {value!r:.60}")
@@ -94,7 +94,7 @@ _ADDRESS = re.compile(r"<([^<>\n]{1,200}) at 0x[0-9a-f]{6,16}>")
 """What Python writes of an object that has no text, as of a joiner."""
 
 
-def spell(value: object) -> object:
+def spell_value(value: object) -> object:
     """Return what `{{ value }}` writes. Raises `TemplateRuntimeError` for what C++ cannot spell."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -111,14 +111,14 @@ def spell(value: object) -> object:
     if isinstance(value, (int, float, Undefined)):
         return value
     kind = type(value).__name__.lower()
-    what = "a macro, which is called with ()" if kind == "macro" else f"a {kind}"
+    noun = "a macro, which is called with ()" if kind == "macro" else f"a {kind}"
     # `int a[1][2] = {{1, n}};` is C++, and an expression of Jinja2: a tuple.
     cpp = ': in C++ text write "{ {" for two braces' if kind == "tuple" else ""
-    raise TemplateRuntimeError(f"only text and numbers can be written, and this is {what}{cpp}")
+    raise TemplateRuntimeError(f"only text and numbers can be written, and this is {noun}{cpp}")
 
 
 @lru_cache(maxsize=4096)
-def _evaluate(name: str, values: tuple[int | float, ...]) -> Any:
+def _evaluate_call(name: str, values: tuple[int | float, ...]) -> Any:
     """Return `name(values…)`, computed as an expression of a manifest."""
     literals = ", ".join(repr(int(v) if isinstance(v, bool) else v) for v in values)
     try:
@@ -127,20 +127,20 @@ def _evaluate(name: str, values: tuple[int | float, ...]) -> Any:
         raise TemplateRuntimeError(error.message) from None
 
 
-def _arithmetic(name: str) -> Callable[..., Any]:
-    def apply(*values: Any) -> Any:
+def _make_function(name: str) -> Callable[..., Any]:
+    def apply_function(*values: Any) -> Any:
         for value in values:
             if isinstance(value, Undefined):
                 value._fail_with_undefined_error()
             if not isinstance(value, (int, float)):
                 raise TemplateRuntimeError(f"{name} needs numbers, not {value!r:.60}")
-        return _evaluate(name, values)
+        return _evaluate_call(name, values)
 
-    apply.__name__ = name
-    return apply
+    apply_function.__name__ = name
+    return apply_function
 
 
-def counted_range(*bounds: int) -> range:
+def make_range(*bounds: int) -> range:
     """Return `range(*bounds)`. Raises `TemplateRuntimeError` above the sandbox's limit."""
     numbers = range(*bounds)
     if len(numbers) > MAX_RANGE:
@@ -149,18 +149,18 @@ def counted_range(*bounds: int) -> range:
 
 
 _FUNCTIONS = ("min", "max", "abs", "cdiv", "align", "pow2", "log2", "divides", "gcd")
-ARITHMETIC = {name: _arithmetic(name) for name in _FUNCTIONS}
+ARITHMETIC = {name: _make_function(name) for name in _FUNCTIONS}
 GLOBALS: dict[str, Any] = {
     **ARITHMETIC,
-    "range": counted_range,
+    "range": make_range,
     "raise": raise_error,
-    "ctype": ctype,
+    "ctype": spell_ctype,
 }
 FILTERS: dict[str, Any] = {
     **{name: ARITHMETIC[name] for name in ("cdiv", "align", "pow2", "log2", "gcd")},
-    "ctype": ctype,
-    "bits": bits,
+    "ctype": spell_ctype,
+    "bits": bits_of,
     "bytes": size_of,
-    "hex": hexadecimal,
+    "hex": format_hexadecimal,
 }
 TESTS: dict[str, Any] = {"pow2": is_pow2, "divisible": is_divisible}

@@ -39,7 +39,7 @@ from jinja2.utils import missing
 from msgspec import Struct
 
 from tilusbuild.manifest.names import PACKAGE
-from tilusbuild.render import cuda, templates_directory
+from tilusbuild.render import cuda, find_templates_directory
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.where import is_within
 from tilusbuild.state.stamp import Sighting, sighting
@@ -73,7 +73,7 @@ class Style(Struct, frozen=True):
     """Whether `{{ true }}` writes what C++ calls it, and not what Python does."""
 
 
-OURS = Style()
+DEFAULT_STYLE = Style()
 
 
 class BadTemplateError(TemplateError):
@@ -97,13 +97,13 @@ class ProjectLoader(BaseLoader):
     def __init__(self, root: str, *, exact: bool = False) -> None:
         self._exact = exact
         self.root = os.path.realpath(root)
-        self.shipped = os.path.realpath(templates_directory())
+        self.shipped = os.path.realpath(find_templates_directory())
         self.texts: dict[str, str] = {}
         """What was read so far, by name."""
         self.sightings: dict[str, Sighting] = {}
         """Files by path, as they were before they were read."""
 
-    def path(self, name: str) -> str:
+    def resolve_path(self, name: str) -> str:
         """Return the file of a template, whether it exists or not. Raises `BadTemplateError`."""
         if not name or name.startswith("/") or "\0" in name:
             raise BadTemplateError(
@@ -112,7 +112,7 @@ class ProjectLoader(BaseLoader):
         if ".." in name.split("/"):
             raise BadTemplateError(name, f'the template "{name}" leads out of the project')
         if name.startswith(PACKAGE):
-            return self._path_in_package(name)
+            return self._resolve_in_package(name)
         base = self.shipped if name.startswith(SHIPPED) else self.root
         path = os.path.join(base, name)
         real = os.path.realpath(path)
@@ -122,19 +122,19 @@ class ProjectLoader(BaseLoader):
             )
         return path
 
-    def _path_in_package(self, name: str) -> str:
+    def _resolve_in_package(self, name: str) -> str:
         package, _, path = name.removeprefix(PACKAGE).partition("/")
         try:
             return os.path.join(package_dir(package, os.path.dirname(path)), os.path.basename(path))
         except LookupError as error:
             raise BadTemplateError(name, str(error)) from None
 
-    def text(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         """Return the content of a template. Raises `TemplateNotFound`, and `BadTemplateError` if
         it cannot be read or is not UTF-8."""
         if (known := self.texts.get(name)) is not None:
             return known
-        path = self.path(name)
+        path = self.resolve_path(name)
         self.sightings.setdefault(path, sighting(path))
         try:
             data = read_bytes(path)
@@ -154,7 +154,7 @@ class ProjectLoader(BaseLoader):
     def get_source(
         self, environment: Any, template: str
     ) -> tuple[str, str | None, Callable[[], bool] | None]:
-        return self.text(template), self.path(template), lambda: True
+        return self.read_text(template), self.resolve_path(template), lambda: True
 
     def list_templates(self) -> list[str]:
         """Return the names of templates, for suggestions."""
@@ -207,7 +207,7 @@ class Steps:
         self._items = items
 
     def __iter__(self) -> Iterator[Any]:
-        charge = self._environment.charge
+        charge = self._environment.count_step
         for item in self._items:
             charge()
             yield item
@@ -232,11 +232,11 @@ class Environment(ImmutableSandboxedEnvironment):
 
     template_class = ProjectTemplate
 
-    def __init__(self, loader: ProjectLoader, style: Style = OURS) -> None:
+    def __init__(self, loader: ProjectLoader, style: Style = DEFAULT_STYLE) -> None:
         super().__init__(
             loader=loader,
             undefined=Strict if style.strict else Undefined,
-            finalize=self.finalized,
+            finalize=self.finalize_value,
             autoescape=False,
             trim_blocks=style.trim_blocks,
             lstrip_blocks=style.lstrip_blocks,
@@ -257,14 +257,14 @@ class Environment(ImmutableSandboxedEnvironment):
         self.filters["_steps"] = pass_context(lambda context, items: Steps(self, items))
         self.tests.update(cuda.TESTS)
 
-    def begin(self, context: Mapping[str, Any], used: Callable[[str], None]) -> None:
+    def begin_rendering(self, context: Mapping[str, Any], used: Callable[[str], None]) -> None:
         """Start a rendering in this thread; `used` is called with the name of each template."""
         self.local.steps = MAX_STEPS
         self.local.used = used
         self.local.modules = {}
         self.local.shared = {name: context[name] for name in SHARED_NAMES if name in context}
 
-    def charge(self) -> None:
+    def count_step(self) -> None:
         """Count one step."""
         self.local.steps -= 1
         if self.local.steps < 0:
@@ -272,11 +272,11 @@ class Environment(ImmutableSandboxedEnvironment):
                 f"a rendering may take {MAX_STEPS:,} steps (loop iterations and calls), no more"
             )
 
-    def finalized(self, value: object) -> object:
+    def finalize_value(self, value: object) -> object:
         """Return what `{{ value }}` writes: Jinja2 calls it."""
         if not self._cpp_values and (value is None or isinstance(value, (bool, float))):
             return value
-        return cuda.spell(value)
+        return cuda.spell_value(value)
 
     def join_path(self, template: str, parent: str) -> str:
         """Return a template's name; `./x` and `../x` are relative to the directory of `parent`."""
@@ -303,12 +303,12 @@ class Environment(ImmutableSandboxedEnvironment):
         tree: nodes.Template | None = None
         try:
             tree = parser.parse()
-            _see_loops(tree, name)
+            _instrument_loops(tree, name)
         except TemplateError:
             raise
         except Exception as error:  # the lexer's, of a number that is too long
-            line = parser.stream.current.lineno if tree is None else _deepest(tree)
-            raise TemplateSyntaxError(_said(error), line, name, filename) from None
+            line = parser.stream.current.lineno if tree is None else _find_deepest_line(tree)
+            raise TemplateSyntaxError(_describe_failure(error), line, name, filename) from None
         return tree
 
     def compile(self, source: Any, name: Any = None, filename: Any = None, *rest: Any) -> Any:
@@ -319,23 +319,24 @@ class Environment(ImmutableSandboxedEnvironment):
         except TemplateSyntaxError:
             raise
         except Exception as error:
-            raise BadTemplateError(str(name), _said(error), self._line(error, tree)) from None
+            line = self._find_line(error, tree)
+            raise BadTemplateError(str(name), _describe_failure(error), line) from None
 
-    def _line(self, error: Exception, tree: nodes.Template) -> int:
+    def _find_line(self, error: Exception, tree: nodes.Template) -> int:
         """Return the line of a template that did not become Python: where Python's compiler was, or
         where most is nested."""
         if isinstance(error, SyntaxError) and error.lineno is not None:
             python = self._generate(tree, None, None)
             pairs = re.findall(r"(\d+)=(\d+)", python.rpartition("debug_info =")[2])
             return max((int(line) for line, at in pairs if int(at) <= error.lineno), default=1)
-        return _deepest(tree)
+        return _find_deepest_line(tree)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        __self.charge()
+        __self.count_step()
         return super().call(__context, __obj, *args, **kwargs)
 
 
-def _deepest(tree: nodes.Template) -> int:
+def _find_deepest_line(tree: nodes.Template) -> int:
     """Return the line of what is nested most."""
     waiting: list[tuple[int, nodes.Node]] = [(0, tree)]
     deepest = (0, 1)
@@ -346,22 +347,22 @@ def _deepest(tree: nodes.Template) -> int:
     return deepest[1]
 
 
-def _said(error: Exception) -> str:
+def _describe_failure(error: Exception) -> str:
     """Return what is wrong with a template that Jinja2 or Python could not compile."""
     if isinstance(error, MemoryError):
         return "the template needs too much memory to be compiled"
     if isinstance(error, RecursionError) or "too many" in str(error):
         return _TOO_DEEP
     # Python's names for a template's.
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
-    return re.sub(r"'l_\d+_(\w+)'", r'"\1"', said)
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return re.sub(r"'l_\d+_(\w+)'", r'"\1"', message)
 
 
 _TOO_DEEP = "blocks or expressions are nested too deeply, or an expression is too long"
 _FUNCTIONS = (nodes.Macro, nodes.CallBlock, nodes.Block)
 
 
-def _see_loops(node: nodes.Node, name: str | None, *, in_loop: bool = False) -> None:
+def _instrument_loops(node: nodes.Node, name: str | None, *, in_loop: bool = False) -> None:
     """Have each loop count its steps. Raise `TemplateSyntaxError` for a jump outside of a loop:
     Jinja2 makes wrong Python of it."""
     if isinstance(node, (nodes.Break, nodes.Continue)) and not in_loop:
@@ -370,7 +371,7 @@ def _see_loops(node: nodes.Node, name: str | None, *, in_loop: bool = False) -> 
     if isinstance(node, nodes.For):
         node.iter = nodes.Filter(node.iter, "_steps", [], [], None, None, lineno=node.lineno)
         in_loop = True
-    inside = in_loop and not isinstance(node, _FUNCTIONS)
+    stays_in_loop = in_loop and not isinstance(node, _FUNCTIONS)
     for child in node.iter_child_nodes():
         if isinstance(child, nodes.Stmt):
-            _see_loops(child, name, in_loop=inside)
+            _instrument_loops(child, name, in_loop=stays_in_loop)

@@ -29,21 +29,21 @@ from tilusbuild.render.closure import (
     UNDETERMINED,
     Closure,
     Header,
-    Matched,
     Outside,
     Overlap,
+    PatternMatches,
     Root,
-    climbs_within,
-    declared,
-    files_below,
-    links_matter,
-    manifest_of,
-    overlap,
-    parents,
-    passed,
+    find_overlap,
+    format_manifest,
+    has_links_before_parent,
+    list_parents,
+    list_passed_directories,
+    match_below,
+    match_declared,
+    stays_within,
 )
-from tilusbuild.render.preprocessor import Include, Scan, scan
-from tilusbuild.render.scans import Scans
+from tilusbuild.render.preprocessor import Include, Scan, scan_text
+from tilusbuild.render.scans import ScanMemory
 from tilusbuild.runtime.regular import read_bytes, try_read_text, try_stat
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_bytes, sha256_text
@@ -54,7 +54,7 @@ _MAX_NOTES = 3
 _EMPTY = sha256_bytes(b"")
 
 
-class File(Struct, frozen=True, eq=False):
+class HeaderFile(Struct, frozen=True, eq=False):
     """A header that was found. One outside the project has no tree, and its path for a name."""
 
     tree: str
@@ -77,20 +77,20 @@ class Headers:
         *,
         digests: DigestMemory,
         outside: Outside | None = None,
-        scans: Scans | None = None,
+        scans: ScanMemory | None = None,
     ) -> None:
         self.roots = tuple(roots)
         self.outside = outside or Outside(())
         self._digests = digests
-        self._scans = scans or Scans()
-        self._files: dict[str, File | None] = {}
+        self._scans = scans or ScanMemory()
+        self._files: dict[str, HeaderFile | None] = {}
         self._closures: dict[object, Closure] = {}
-        self._reached: dict[tuple[File, frozenset[str]], Reached] = {}
+        self._reached: dict[tuple[HeaderFile, frozenset[str]], ReachedHeaders] = {}
         self._ancestors: dict[str, str] = {}
-        self._declared: dict[str, tuple[Matched, ...]] = {}
-        self._below: dict[tuple[str, str, str], Matched] = {}
+        self._declared: dict[str, tuple[PatternMatches, ...]] = {}
+        self._below: dict[tuple[str, str, str], PatternMatches] = {}
 
-    def closure(
+    def find_closure(
         self,
         source: str,
         *,
@@ -101,28 +101,31 @@ class Headers:
         a root or to a root's tree. `rendered` are the names of headers that lie beside the source
         and are a part of its text here. Raises `InputError` for a header that cannot be read, and
         `PatternTooWideError`."""
-        found = scan(source)
-        key = found, tuple(extra), tuple(sorted(rendered))
+        source_scan = scan_text(source)
+        key = source_scan, tuple(extra), tuple(sorted(rendered))
         if (closure := self._closures.get(key)) is None:
-            closure = _Search(self, frozenset(rendered)).run(found, source, extra)
+            search = _ClosureSearch(self, frozenset(rendered))
+            closure = search.run_search(source_scan, source, extra)
             self._closures[key] = closure
         return closure
 
-    def reached(self, includer: File, rendered: frozenset[str]) -> Reached:
+    def follow_includes(self, includer: HeaderFile, rendered: frozenset[str]) -> ReachedHeaders:
         """Return what a header's own includes lead to: many sources reach the same ones."""
         key = includer, rendered
         if key not in self._reached:
-            self._reached[key] = Reached(self, rendered)
+            self._reached[key] = ReachedHeaders(self, rendered)
             for include in includer.scan.includes:
-                self._reached[key].find(include, includer)
+                self._reached[key].resolve_include(include, includer)
         return self._reached[key]
 
     @cached_property
     def overlap(self) -> Overlap:
         """What the roots and the directories outside have in common."""
-        return overlap(dict.fromkeys(r.path for r in self.roots), self.outside.directories)
+        return find_overlap(dict.fromkeys(r.path for r in self.roots), self.outside.directories)
 
-    def candidates(self, include: Include, includer: File | None) -> Iterable[tuple[str, str, str]]:
+    def list_candidates(
+        self, include: Include, includer: HeaderFile | None
+    ) -> Iterable[tuple[str, str, str]]:
         """Yield an include's places in search order: tree, directory in the copy, and on disk."""
         if include.quoted and includer is not None:
             yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
@@ -131,96 +134,96 @@ class Headers:
                 if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
                     yield root.tree, root.name, root.path
 
-    def below(self, tree: str, name: str, path: str) -> Matched:
+    def list_below(self, tree: str, name: str, path: str) -> PatternMatches:
         """Return the files below a directory that may be headers. Raises `PatternTooWideError`."""
         key = tree, name, path
         if key not in self._below:
-            found = files_below(*key)
+            matches = match_below(*key)
             # Most of what lies in a tree's own directory is none.
-            is_header = _has_suffix if name == tree else _is_no_template
-            files = tuple(file for file in found.files if is_header(file[0]))
-            self._below[key] = replace(found, files=files)
+            is_header = _has_header_suffix if name == tree else _is_not_template
+            files = tuple(file for file in matches.files if is_header(file[0]))
+            self._below[key] = replace(matches, files=files)
         return self._below[key]
 
     def is_of_source(self, directory: str) -> bool:
         """Return whether the source is taken to lie in a directory of the copy."""
         return any(root.quoted_only and root.name == directory for root in self.roots)
 
-    def beside(self, include: Include, includer: File) -> File | None:
+    def find_beside(self, include: Include, includer: HeaderFile) -> HeaderFile | None:
         """Return the header outside that lies beside the one outside that includes it."""
         path = os.path.normpath(os.path.join(os.path.dirname(includer.path), include.name))
-        return self.file("", path, path)
+        return self.find_file("", path, path)
 
-    def beyond(self, include: Include) -> Iterator[str]:
+    def list_outside(self, include: Include) -> Iterator[str]:
         """Yield the places of an include outside, in search order."""
         for directory in self.outside.directories:
             yield os.path.normpath(os.path.join(directory, include.name))
 
-    def file(self, tree: str, name: str, path: str) -> File | None:
+    def find_file(self, tree: str, name: str, path: str) -> HeaderFile | None:
         """Return the file at a path, if it exists; it is scanned only if its digest is new."""
         key = f"{name}\0{path}"
         if key not in self._files:
-            self._files[key] = self._read(tree, name, path)
+            self._files[key] = self._read_file(tree, name, path)
         return self._files[key]
 
-    def _read(self, tree: str, name: str, path: str) -> File | None:
+    def _read_file(self, tree: str, name: str, path: str) -> HeaderFile | None:
         status = try_stat(path)
         if status is None or not stat.S_ISREG(status.st_mode):
             return None
         try:
             digest = self._digests.digest(path)
-            if (found := self._scans.get(digest)) is None:
+            if (header_scan := self._scans.get_scan(digest)) is None:
                 data = read_bytes(path)
                 digest = sha256_bytes(data)
-                found = scan(data.decode("utf-8", "surrogateescape"))
-                self._scans.put(digest, found)
+                header_scan = scan_text(data.decode("utf-8", "surrogateescape"))
+                self._scans.put_scan(digest, header_scan)
         except OSError as error:
             raise input_error(
-                f"cannot read the header {_shown(name)}: {error.strerror}", place=Place(path)
+                f"cannot read the header {_display_name(name)}: {error.strerror}", place=Place(path)
             ) from None
-        return File(tree, name, path, digest, found)
+        return HeaderFile(tree, name, path, digest, header_scan)
 
-    def ancestor(self, directory: str) -> str:
+    def find_existing_ancestor(self, directory: str) -> str:
         """Return the nearest directory that exists, which a new file would change."""
-        if (known := self._ancestors.get(directory)) is None:
+        if (nearest := self._ancestors.get(directory)) is None:
             parent = os.path.dirname(directory)
-            known = (
+            nearest = (
                 directory
                 if parent == directory or os.path.isdir(directory)
-                else self.ancestor(parent)
+                else self.find_existing_ancestor(parent)
             )
-            self._ancestors[directory] = known
-        return known
+            self._ancestors[directory] = nearest
+        return nearest
 
-    def declared(self, pattern: str) -> Iterable[Matched]:
+    def match_declared(self, pattern: str) -> Iterable[PatternMatches]:
         """Return what a glob matches below each directory. Raises `PatternTooWideError`."""
-        if (found := self._declared.get(pattern)) is None:
-            found = self._declared[pattern] = tuple(declared(self.roots, pattern))
-        return found
+        if (matches := self._declared.get(pattern)) is None:
+            matches = self._declared[pattern] = tuple(match_declared(self.roots, pattern))
+        return matches
 
 
-class Reached(Struct):
+class ReachedHeaders(Struct):
     """What includes lead to, whatever other texts there are."""
 
     headers: Headers
     rendered: frozenset[str]
-    files: dict[str, File] = field(default_factory=dict)
-    outside: dict[str, File] = field(default_factory=dict)
+    files: dict[str, HeaderFile] = field(default_factory=dict)
+    outside: dict[str, HeaderFile] = field(default_factory=dict)
     directories: set[str] = field(default_factory=set)
     probed: set[str] = field(default_factory=set)
     external: set[str] = field(default_factory=set)
     sought: set[str] = field(default_factory=set)
     unknown: bool = False
-    notes: dict[tuple[File | None, str, str, str], None] = field(default_factory=dict)
-    queue: list[File] = field(default_factory=list)
+    notes: dict[tuple[HeaderFile | None, str, str, str], None] = field(default_factory=dict)
+    queue: list[HeaderFile] = field(default_factory=list)
     """Files whose includes are still to be found."""
 
-    def add(self, other: Reached) -> None:
+    def add_reached(self, other: ReachedHeaders) -> None:
         """Take in what other includes lead to."""
         for file in other.files.values():
-            self.take(file)
+            self.add_file(file)
         for file in other.outside.values():
-            self._enter(file)
+            self._add_outside(file)
         self.directories |= other.directories
         self.probed |= other.probed
         self.external |= other.external
@@ -228,79 +231,82 @@ class Reached(Struct):
         self.unknown |= other.unknown
         self.notes |= other.notes
 
-    def find(self, include: Include, includer: File | None) -> None:
+    def resolve_include(self, include: Include, includer: HeaderFile | None) -> None:
         """Look for the header that an include of a text names."""
-        beyond = includer if includer is not None and not includer.tree else None
+        outside_includer = includer if includer is not None and not includer.tree else None
         if include.name.startswith("/"):
-            if beyond is None:
+            if outside_includer is None:
                 self.unknown = True
-                self.note(
+                self.add_note(
                     include.name, includer, "the include is an absolute path",
                     "put the header in a directory of include-dirs and include it by its name "
                     "there",
                 )  # fmt: skip
             return
-        if beyond and include.quoted and self._enter(self.headers.beside(include, beyond)):
+        if outside_includer is not None and include.quoted:
+            file = self.headers.find_beside(include, outside_includer)
+            if self._add_outside(file):
+                return
+        own_includer = None if outside_includer else includer
+        if self._resolve_in_roots(include, own_includer) and not include.next:
             return
-        if self._find_own(include, None if beyond else includer) and not include.next:
-            return
-        if beyond:
+        if outside_includer:
             self.sought.add(include.name)
         else:
             if ".." in include.name.split("/"):
-                self._leads_out(include, includer, "include-dirs")
+                self._note_leads_out(include, includer, "include-dirs")
             self.external.add(include.name)
         if self.headers.overlap.shadows:
-            for path in self.headers.beyond(include):
-                if self._enter(self.headers.file("", path, path)) and not include.next:
+            for path in self.headers.list_outside(include):
+                if self._add_outside(self.headers.find_file("", path, path)) and not include.next:
                     return
 
-    def _find_own(self, include: Include, includer: File | None) -> bool:
+    def _resolve_in_roots(self, include: Include, includer: HeaderFile | None) -> bool:
         """Look for an include in the roots. Return whether it is there."""
-        found = False
+        is_resolved = False
         is_rendered = include.quoted and include.name in self.rendered
-        for tree, directory, on_disk in self.headers.candidates(include, includer):
+        for tree, directory, disk_directory in self.headers.list_candidates(include, includer):
             if is_rendered and self.headers.is_of_source(directory):
                 return True
-            path = f"{on_disk}/{include.name}"
+            path = f"{disk_directory}/{include.name}"
             name = posixpath.normpath(f"{directory}/{include.name}")
-            if ".." in include.name and links_matter(path):
-                self.note(
+            if ".." in include.name and has_links_before_parent(path):
+                self.add_note(
                     include.name, includer, '".." after a symbolic link leads elsewhere in a copy',
                     "include the header by a path without the link",
                 )  # fmt: skip
                 path = os.path.realpath(path)
-            file = self.headers.file(tree, name, path)
+            file = self.headers.find_file(tree, name, path)
             if file is None:
-                self.probed.add(self.headers.ancestor(os.path.dirname(path)))
+                self.probed.add(self.headers.find_existing_ancestor(os.path.dirname(path)))
                 continue
-            found = True
+            is_resolved = True
             # Compilers would read it, but the copy does not reach above a tree.
-            if not climbs_within(tree, directory, include.name):
-                self._leads_out(include, includer, tree)
+            if not stays_within(tree, directory, include.name):
+                self._note_leads_out(include, includer, tree)
             else:
-                self.take(file)
-                self.directories.update(passed(directory, include.name))
+                self.add_file(file)
+                self.directories.update(list_passed_directories(directory, include.name))
             # Where `#include_next` goes on depends on where the compiler found this file: take all.
             if not include.next:
                 break
-        return found
+        return is_resolved
 
-    def _enter(self, file: File | None) -> bool:
+    def _add_outside(self, file: HeaderFile | None) -> bool:
         """Go on in a header outside. Return whether it is there."""
         if file is not None and file.path not in self.outside:
             self.outside[file.path] = file
             self.queue.append(file)
         return file is not None
 
-    def take(self, file: File) -> None:
+    def add_file(self, file: HeaderFile) -> None:
         """Go on in a header of the project."""
         if file.name not in self.files:
             self.files[file.name] = file
             self.queue.append(file)
 
-    def _leads_out(self, include: Include, includer: File | None, tree: str) -> None:
-        self.note(
+    def _note_leads_out(self, include: Include, includer: HeaderFile | None, tree: str) -> None:
+        self.add_note(
             include.name,
             includer,
             f'"{include.name}" leads out of the directory that is copied ({tree})',
@@ -308,109 +314,111 @@ class Reached(Struct):
             "includes from there",
         )
 
-    def note(self, spelled: str, includer: File | None, message: str, hint: str) -> None:
+    def add_note(
+        self, include_text: str, includer: HeaderFile | None, message: str, hint: str
+    ) -> None:
         """Remember what is to be said of an include."""
-        self.notes[includer, spelled, message, hint] = None
+        self.notes[includer, include_text, message, hint] = None
 
 
-class _Search(Reached):
+class _ClosureSearch(ReachedHeaders):
     """A search in progress: what was reached, and what texts with computed includes can name."""
 
     is_computed: bool = False
     """Whether macros make a name in a text of the project."""
     climbs: bool = False
     """Whether such a name may have `..` in it."""
-    beside: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    includer_directories: dict[tuple[str, str, str], None] = field(default_factory=dict)
     """The directories of the headers with computed includes: tree, name in the copy, and path."""
-    searched: set[tuple[str, str, str]] = field(default_factory=set)
+    taken_directories: set[tuple[str, str, str]] = field(default_factory=set)
     """The directories of which every file was taken."""
-    operands: dict[str, File | None] = field(default_factory=dict)
+    operands: dict[str, HeaderFile | None] = field(default_factory=dict)
     """The operands of computed includes, and their texts."""
 
-    def run(self, found: Scan, source: str, extra: Sequence[str]) -> Closure:
-        unmatched = tuple(pattern for pattern in extra if not self._declare(pattern))
+    def run_search(self, source_scan: Scan, source: str, extra: Sequence[str]) -> Closure:
+        unmatched = tuple(pattern for pattern in extra if not self._add_declared(pattern))
         if self.headers.overlap.shadows:
             for name in self.headers.outside.implied:
-                self.find(Include(name, quoted=True), None)
-        self._read(found, None)
-        for include in found.includes:
-            self.find(include, None)
-        while self.queue or self._take_computed(source):
+                self.resolve_include(Include(name, quoted=True), None)
+        self._note_scan(source_scan, None)
+        for include in source_scan.includes:
+            self.resolve_include(include, None)
+        while self.queue or self._add_computed(source):
             if self.queue:
                 file = self.queue.pop()
-                self._read(file.scan, file)
-                self.add(self.headers.reached(file, self.rendered))
+                self._note_scan(file.scan, file)
+                self.add_reached(self.headers.follow_includes(file, self.rendered))
         for operand, includer in [*self.operands.items()][:_MAX_NOTES]:
-            self.note(
+            self.add_note(
                 operand, includer, f"which header {operand} names {UNDETERMINED}",
                 "those that it can name are looked for in include-dirs: put them there, or declare "
                 'them: headers = ["…/*.h"] in [build] or in the script',
             )  # fmt: skip
-        kept = self._kept()
-        shared = self.headers.overlap
+        headers = self._list_headers()
+        overlap = self.headers.overlap
         return Closure(
-            kept, sha256_text(manifest_of(kept)),
-            tuple(dict.fromkeys(_diagnostic(source, *note) for note in self.notes)), unmatched,
-            tuple(sorted(self.probed | shared.probed)),
+            headers, sha256_text(format_manifest(headers)),
+            tuple(dict.fromkeys(_make_diagnostic(source, *note) for note in self.notes)), unmatched,
+            tuple(sorted(self.probed | overlap.probed)),
             None if self.unknown else tuple(sorted(self.external)),
-            frozenset(self.sought | shared.sought),
+            frozenset(self.sought | overlap.sought),
         )  # fmt: skip
 
-    def _read(self, found: Scan, includer: File | None) -> None:
+    def _note_scan(self, text_scan: Scan, includer: HeaderFile | None) -> None:
         if includer is not None and not includer.tree:
             return
-        self.climbs |= found.climbs
-        if not found.is_computed:
+        self.climbs |= text_scan.climbs
+        if not text_scan.is_computed:
             return
         self.is_computed = self.unknown = True
-        for operand in found.operands:
+        for operand in text_scan.operands:
             self.operands.setdefault(operand, includer)
         if includer is not None:
             name, path = posixpath.dirname(includer.name), os.path.dirname(includer.path)
-            self.beside[includer.tree, name, path] = None
+            self.includer_directories[includer.tree, name, path] = None
 
-    def _declare(self, pattern: str) -> bool:
-        matched = False
-        for found in self.headers.declared(pattern):
-            matched |= self._take_matched(found)
-        return matched
+    def _add_declared(self, pattern: str) -> bool:
+        has_match = False
+        for matches in self.headers.match_declared(pattern):
+            has_match |= self._add_matches(matches)
+        return has_match
 
-    def _take_matched(self, found: Matched) -> bool:
+    def _add_matches(self, matches: PatternMatches) -> bool:
         """Go on in the files that a pattern matches. Return whether there is one."""
-        matched = False
-        self.probed.update(path for _, path in found.directories)
-        for name, path in found.files:
-            if (file := self.headers.file(found.tree, name, path)) is not None:
-                matched = True
-                self.take(file)
-        return matched
+        has_match = False
+        self.probed.update(path for _, path in matches.directories)
+        for name, path in matches.files:
+            if (file := self.headers.find_file(matches.tree, name, path)) is not None:
+                has_match = True
+                self.add_file(file)
+        return has_match
 
-    def _take_computed(self, source: str) -> bool:
+    def _add_computed(self, source: str) -> bool:
         """Take what computed includes of the texts so far can name. Return whether any is new.
         Raises `InputError` for more than a program may carry."""
         if not self.is_computed:
             return False
         roots = self.headers.roots
         directories = dict.fromkeys((root.tree, root.name, root.path) for root in roots)
-        directories |= self.beside
+        directories |= self.includer_directories
         # Of `..` only what is before it is in the text: it may lead up to the tree's own directory.
         above = {(root.tree, root.tree, root.base) for root in roots} if self.climbs else set()
         for directory in (*directories, *sorted(above)):
-            if directory in self.searched:
+            if directory in self.taken_directories:
                 continue
-            self.searched.add(directory)
+            self.taken_directories.add(directory)
             try:
-                found = self.headers.below(*directory)
+                matches = self.headers.list_below(*directory)
             except PatternTooWideError as error:
                 if directory in above:
                     continue  # what is not there, the compile misses, and its note says why
-                raise self._too_wide(source, error) from None
-            self._take_matched(found)
+                raise self._make_too_wide_error(source, error) from None
+            self._add_matches(matches)
             if self.climbs:
-                self.directories.update(name for name, _ in found.directories)
+                self.directories.update(name for name, _ in matches.directories)
         return bool(self.queue)
 
-    def _too_wide(self, source: str, error: PatternTooWideError) -> InputError:
+    def _make_too_wide_error(self, source: str, error: PatternTooWideError) -> InputError:
         operand, includer = next(iter(self.operands.items()), ("", None))
         message = (
             f"which header {operand or 'a macro'} names {UNDETERMINED}, and the directory is too "
@@ -420,13 +428,13 @@ class _Search(Reached):
             "name the header in plain words, or put those that it can name into a smaller "
             "directory of include-dirs"
         )
-        found = _diagnostic(source, includer, operand, message, hint)
-        return InputError(found._replace(severity="error"))
+        diagnostic = _make_diagnostic(source, includer, operand, message, hint)
+        return InputError(diagnostic._replace(severity="error"))
 
-    def _kept(self) -> tuple[Header, ...]:
+    def _list_headers(self) -> tuple[Header, ...]:
         """Return the headers, and an empty file in each directory that only `..` passes through."""
         headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
-        existing = {parent for file in self.files for parent in parents(file)}
+        existing = {parent for file in self.files for parent in list_parents(file)}
         headers += [
             Header(f"{directory}/{KEEP}", _EMPTY, None)
             for directory in self.directories
@@ -435,33 +443,33 @@ class _Search(Reached):
         return tuple(sorted(headers, key=lambda header: header.name))
 
 
-def _has_suffix(name: str) -> bool:
+def _has_header_suffix(name: str) -> bool:
     return name.endswith(HEADER_SUFFIXES)
 
 
-def _is_no_template(name: str) -> bool:
+def _is_not_template(name: str) -> bool:
     return not name.endswith(".j2")
 
 
-def _diagnostic(
-    source: str, includer: File | None, spelled: str, message: str, hint: str
+def _make_diagnostic(
+    source: str, includer: HeaderFile | None, include_text: str, message: str, hint: str
 ) -> Diagnostic:
     """Return what is to be said of an include, at its place."""
     if includer is None:
         text, path = source, "source.cu"
     else:
-        path = _shown(includer.name)
+        path = _display_name(includer.name)
         text = try_read_text(includer.path, "replace") or ""
-    return Diagnostic(message, _locate(text, path, spelled), hint, "warning")
+    return Diagnostic(message, _locate_include(text, path, include_text), hint, "warning")
 
 
-def _locate(text: str, path: str, spelled: str) -> Place:
+def _locate_include(text: str, path: str, include_text: str) -> Place:
     for number, line in enumerate(text.split("\n"), 1):
-        if "include" in line and spelled in line:
-            return Place(path, number, line.index(spelled) + 1, line, len(spelled))
+        if "include" in line and include_text in line:
+            return Place(path, number, line.index(include_text) + 1, line, len(include_text))
     return Place(path)
 
 
-def _shown(name: str) -> str:
+def _display_name(name: str) -> str:
     """Return a header's name for messages, relative to the project if it is there."""
     return name.removeprefix("project/")

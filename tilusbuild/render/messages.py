@@ -23,7 +23,7 @@ _TAB = 8
 """gcc counts columns with tab stops of eight (-ftabstop)."""
 
 
-class _Head(Struct, frozen=True):
+class _MessageHead(Struct, frozen=True):
     """The first line of a message about the rendered source."""
 
     line: int
@@ -35,10 +35,10 @@ class _Head(Struct, frozen=True):
 
 def map_messages(log: str, line_map: LineMap, source: str = "source.cu") -> str:
     """Return the log with the places in `source` replaced; other lines are unchanged."""
-    return "\n".join(_Mapper(line_map, source).map(log.split("\n")))
+    return "\n".join(_LogMapper(line_map, source).map_lines(log.split("\n")))
 
 
-class _Mapper:
+class _LogMapper:
     def __init__(self, line_map: LineMap, source: str) -> None:
         self._map = line_map
         name = rf"(?:[^\s\"'()]*/)?{re.escape(source)}"
@@ -52,77 +52,79 @@ class _Mapper:
         self._other_file = re.compile(rf"\S.*\(\d+\): {_SEVERITY}")
         self._in_source = True
 
-    def map(self, lines: list[str]) -> Iterator[str]:
-        at = 0
-        while at < len(lines):
-            text = lines[at]
-            at += 1
-            head = self._head(text)
+    def map_lines(self, lines: list[str]) -> Iterator[str]:
+        index = 0
+        while index < len(lines):
+            text = lines[index]
+            index += 1
+            head = self._parse_head(text)
             if head is None:
-                yield self._plain(text)
+                yield self._map_plain_line(text)
                 continue
-            end = self._echo_end(lines, at, head)
-            yield from self._message(head, lines[at:end])
-            at = end
+            end = self._find_echo_end(lines, index, head)
+            yield from self._format_message(head, lines[index:end])
+            index = end
 
-    def _head(self, text: str) -> _Head | None:
+    def _parse_head(self, text: str) -> _MessageHead | None:
         if match := self._edg.fullmatch(text):
-            return _Head(int(match[1]), None, match[2], edg=True)
+            return _MessageHead(int(match[1]), None, match[2], edg=True)
         if match := self._gcc.fullmatch(text):
-            return _Head(int(match[1]), int(match[2]) if match[2] else None, match[3], edg=False)
+            column = int(match[2]) if match[2] else None
+            return _MessageHead(int(match[1]), column, match[3], edg=False)
         return None
 
-    def _plain(self, text: str) -> str:
+    def _map_plain_line(self, text: str) -> str:
         """Return a line that does not start a message about the source, its references mapped."""
         if match := self._included.fullmatch(text):
-            origin = self._map.origin(int(match[2]))
+            origin = self._map.find_origin(int(match[2]))
             return f"{match[1]}{origin}{match[3]}" if origin else text
-        if (match := self._context.fullmatch(text)) and (origin := self._first()):
+        if (match := self._context.fullmatch(text)) and (origin := self._find_first_origin()):
             return origin.template + match[1]
         if self._other_file.match(text):
             self._in_source = False
-        return self._references(text)
+        return self._map_references(text)
 
-    def _references(self, text: str) -> str:
-        def mapped(match: re.Match[str]) -> str:
-            named = match[2] is not None
-            origin = self._map.origin(int(match[1])) if named or self._in_source else None
+    def _map_references(self, text: str) -> str:
+        def map_reference(match: re.Match[str]) -> str:
+            names_source = match[2] is not None
+            is_ours = names_source or self._in_source
+            origin = self._map.find_origin(int(match[1])) if is_ours else None
             return f"at {origin}" if origin else match[0]
 
-        return self._reference.sub(mapped, text)
+        return self._reference.sub(map_reference, text)
 
-    def _first(self) -> Origin | None:
+    def _find_first_origin(self) -> Origin | None:
         """Return the template that the rendering began with."""
         for number in range(1, len(self._map.rendered) + 1):
-            if origin := self._map.origin(number):
+            if origin := self._map.find_origin(number):
                 name, line = (
                     origin.callers[-1] if origin.callers else (origin.template, origin.line)
                 )
                 return Origin(name, line)
         return None
 
-    def _echo_end(self, lines: list[str], at: int, head: _Head) -> int:
+    def _find_echo_end(self, lines: list[str], index: int, head: _MessageHead) -> int:
         """Return where the compiler's echo of the source, which starts at `at`, ends."""
         if head.edg:
-            for end in range(at, min(at + 8, len(lines))):
+            for end in range(index, min(index + 8, len(lines))):
                 if re.fullmatch(r"\s+\^", lines[end]):
                     return end + 1
                 if not lines[end].startswith(" "):
                     break
-            return at
-        while at < len(lines) and re.match(r" *\d* \| ", lines[at] + " "):
-            at += 1
-        return at
+            return index
+        while index < len(lines) and re.match(r" *\d* \| ", lines[index] + " "):
+            index += 1
+        return index
 
-    def _message(self, head: _Head, echo: list[str]) -> Iterator[str]:
+    def _format_message(self, head: _MessageHead, echo: list[str]) -> Iterator[str]:
         self._in_source = True
-        column = self._column(head)
-        origin = self._map.origin(head.line, column)
+        column = self._find_column(head)
+        origin = self._map.find_origin(head.line, column)
         if origin is None:
-            yield from [_unmapped(head), *(self._references(text) for text in echo)]
+            yield from [_format_unmapped(head), *(self._map_references(text) for text in echo)]
             return
-        template_column = self._map.template_column(head.line, column) if column else None
-        rest = self._references(head.rest)
+        template_column = self._map.find_template_column(head.line, column) if column else None
+        rest = self._map_references(head.rest)
         if head.edg:
             yield f"{origin.template}({origin.line}){rest}"
         else:
@@ -131,20 +133,20 @@ class _Mapper:
             number = f"{head.line:>5}"
             if not head.edg and text.startswith(f"{number} |"):
                 text = f"{origin.line:>5}{text[5:]}"
-            yield self._references(text)
-        yield from self._snippet(head, origin, template_column, echo)
+            yield self._map_references(text)
+        yield from self._format_snippet(head, origin, template_column, echo)
 
-    def _snippet(
-        self, head: _Head, origin: Origin, column: int | None, echo: list[str]
+    def _format_snippet(
+        self, head: _MessageHead, origin: Origin, column: int | None, echo: list[str]
     ) -> Iterator[str]:
         """Yield the template's line, if its text is not the echo's, and who called it."""
-        text = self._map.template_line(origin)
+        text = self._map.read_template_line(origin)
         if text is not None and not (echo and text == self._map.rendered[head.line - 1]):
             width = 1
-            if column is None and (word := _pointed_at(echo)):
-                found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text))
-                if len(found) == 1:
-                    column, width = found[0].start() + 1, len(word)
+            if column is None and (word := _find_pointed_identifier(echo)):
+                matches = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text))
+                if len(matches) == 1:
+                    column, width = matches[0].start() + 1, len(word)
             yield f"{origin.line:>5} | {text.expandtabs(4)}"
             if column is not None:
                 before = text[: column - 1].expandtabs(4)
@@ -152,7 +154,7 @@ class _Mapper:
         for name, line in origin.callers:
             yield f"  called from {name}:{line}"
 
-    def _column(self, head: _Head) -> int | None:
+    def _find_column(self, head: _MessageHead) -> int | None:
         """Return the index, from 1, of the character at gcc's column: gcc counts terminal cells."""
         if head.column is None or not 1 <= head.line <= len(self._map.rendered):
             return None
@@ -168,14 +170,14 @@ class _Mapper:
         return len(text) + 1
 
 
-def _unmapped(head: _Head) -> str:
+def _format_unmapped(head: _MessageHead) -> str:
     if head.edg:
         return f"source.cu({head.line}){head.rest}"
     column = f":{head.column}" if head.column else ""
     return f"source.cu:{head.line}{column}:{head.rest}"
 
 
-def _pointed_at(echo: list[str]) -> str | None:
+def _find_pointed_identifier(echo: list[str]) -> str | None:
     """Return the identifier that the echo's last line, a caret, points at."""
     if len(echo) < 2 or "^" not in echo[-1]:
         return None
@@ -206,7 +208,7 @@ def misses_header(log: str) -> bool:
     return _MISSING.search(log) is not None
 
 
-def missing_header_help(
+def explain_missing_header(
     log: str, notes: Sequence[Diagnostic], *, nvrtc: bool = False, directories: Sequence[str] = ()
 ) -> str:
     """Return lines to append to a compiler's log: "" if no header is missing. `directories` are
@@ -215,35 +217,35 @@ def missing_header_help(
     `notes` are the closure's: a compile sees a copy of the headers that can be found in the text of
     its source. A name that macros assemble in a way that is not followed must be declared.
     """
-    found = _MISSING.search(log)
-    if found is None:
+    match = _MISSING.search(log)
+    if match is None:
         return ""
-    name = found["gcc"] or found["edg"]
+    name = match["gcc"] or match["edg"]
     if nvrtc and name in _LIBRARY:
-        return _of_the_library(name) + "\n"
+        return _explain_library_header(name) + "\n"
     certain = [note.render() for note in notes if UNDETERMINED not in note.message]
     others = [note.render() for note in notes if UNDETERMINED in note.message]
-    return "\n".join([*(certain or [_general(name, directories)]), *others]) + "\n"
+    return "\n".join([*(certain or [_explain_absent_header(name, directories)]), *others]) + "\n"
 
 
-def _below(directories: Sequence[str]) -> list[str]:
+def _list_header_names(directories: Sequence[str]) -> list[str]:
     """Return headers of the project by the names that an include has; not all of very many."""
-    found: list[str] = []
+    header_names: list[str] = []
     for directory in directories:
         for parent, inner, names in os.walk(directory):
             inner[:] = [name for name in inner if not name.startswith(".")]
             relative = os.path.relpath(parent, directory)
-            found += [
+            header_names += [
                 os.path.normpath(os.path.join(relative, name))
                 for name in names
                 if name.endswith(HEADER_SUFFIXES)
             ]
-            if len(found) > _MAX_COUNT:
-                return found
-    return found
+            if len(header_names) > _MAX_COUNT:
+                return header_names
+    return header_names
 
 
-def _of_the_library(name: str) -> str:
+def _explain_library_header(name: str) -> str:
     plain = name.removesuffix(".h")
     own = f"c{plain}" if name.endswith(".h") else plain
     return (
@@ -252,16 +254,16 @@ def _of_the_library(name: str) -> str:
     )
 
 
-def _of_torch(name: str) -> str | None:
+def _explain_torch_header(name: str) -> str | None:
     if re.match(r"(torch|ATen|c10)/", name):
         return "PyTorch has it: torch = true in [library.NAME]"
     return None
 
 
-def _general(name: str, directories: Sequence[str]) -> str:
-    there = any(os.path.isfile(os.path.join(directory, name)) for directory in directories)
-    if directories and not there:
-        near = did_you_mean(name, _below(directories)) or _of_torch(name)
+def _explain_absent_header(name: str, directories: Sequence[str]) -> str:
+    exists = any(os.path.isfile(os.path.join(directory, name)) for directory in directories)
+    if directories and not exists:
+        near = did_you_mean(name, _list_header_names(directories)) or _explain_torch_header(name)
         return (
             f"{name}: neither include-dirs, nor the toolkit, nor the host compiler has it;"
             f"\n  {near or 'add its directory to include-dirs in [build] or in the script'}"

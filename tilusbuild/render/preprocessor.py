@@ -40,7 +40,7 @@ SPLICE = re.compile(r"\\[ \t\f\v]*\n")
 """A backslash at the end of a line joins it with the next; gcc lets blanks stand between."""
 
 
-def lines_inside(text: str) -> set[int]:
+def find_inner_lines(text: str) -> set[int]:
     """Return the lines, counted from 1, that start within a comment, a raw string or a spliced
     line: a directive that is put before such a line would not be one."""
     # Blanks of the same length stand for each splice, so that what it joins is matched as one.
@@ -94,7 +94,7 @@ _NUMBERS = re.compile(r"\b\d[\w']*")
 _TRIGRAPHS = {f"??{a}": b for a, b in zip("=/'()!<>-", "#\\^[]|{}~", strict=True)}
 
 
-def scan(text: str) -> Scan:
+def scan_text(text: str) -> Scan:
     """Scan a source or a header. Never fails: text that is not C++ has no includes."""
     text = "\n" + text.replace("\r\n", "\n").replace("\0", " ").removeprefix("\ufeff")
     readings = [text]
@@ -103,55 +103,55 @@ def scan(text: str) -> Scan:
     if "??" in text:
         readings += [re.sub(r"\?\?[=/'()!<>-]", lambda m: _TRIGRAPHS[m[0]], r) for r in readings]
     # gcc joins lines where a blank follows the backslash, and other compilers do not.
-    blank = re.search(r"\\[ \t\f\v]+\n", text)
+    has_blank = re.search(r"\\[ \t\f\v]+\n", text)
     readings = [SPLICE.sub("", r) for r in readings] + (
-        [r.replace("\\\n", "") for r in readings] if blank else []
+        [r.replace("\\\n", "") for r in readings] if has_blank else []
     )
-    found = [_scan(reading) for reading in readings]
-    if len(found) == 1:
-        return found[0]
+    scans = [_scan_reading(reading) for reading in readings]
+    if len(scans) == 1:
+        return scans[0]
     return Scan(
-        tuple(dict.fromkeys(include for each in found for include in each.includes)),
-        any(each.is_computed for each in found),
-        tuple(dict.fromkeys(operand for each in found for operand in each.operands)),
-        any(each.climbs for each in found),
+        tuple(dict.fromkeys(include for each in scans for include in each.includes)),
+        any(each.is_computed for each in scans),
+        tuple(dict.fromkeys(operand for each in scans for operand in each.operands)),
+        any(each.climbs for each in scans),
     )
 
 
-def _blanked(match: re.Match[str]) -> str:
+def _blank_token(match: re.Match[str]) -> str:
     token = match[0]
     if token[0] == "/":
         return " "
     if token[0] in "#%?":
-        return re.sub(BLOCK_COMMENT, _unless_in_name, token)
+        return re.sub(BLOCK_COMMENT, _blank_comment, token)
     return '""' if match["delimiter"] is not None else token
 
 
-def _unless_in_name(comment: re.Match[str]) -> str:
+def _blank_comment(comment: re.Match[str]) -> str:
     """Return a blank for a comment in an include; `/*` inside the header's name is kept."""
     before = comment.string[: comment.start()]
     return comment[0] if "<" in before or '"' in before else " "
 
 
-def _scan(text: str) -> Scan:
+def _scan_reading(text: str) -> Scan:
     includes: dict[Include, None] = {}
     operands: dict[str, None] = {}
     is_computed = _ASSEMBLED.search(text) is not None
     climbs = False
-    for match in _directives(text):
+    for match in _find_directives(text):
         word, rest = match[1], match[2].strip()
-        following = "_next" in word or "_next" in rest
+        is_next = "_next" in word or "_next" in rest
         if word not in ("define", "if", "elif"):
-            if named := _PLAIN.match(rest):
-                includes[Include(named[1] or named[2], named[2] is not None, following)] = None
+            if name := _PLAIN.match(rest):
+                includes[Include(name[1] or name[2], name[2] is not None, is_next)] = None
             elif re.search(r"[\w$]", rest):
                 operands[rest] = None
                 climbs |= _CLIMBS.search(rest) is not None
             continue
         climbs |= _CLIMBS.search(rest) is not None
         if "__has_" in rest:
-            for named in HAS_PLAIN.finditer(rest):
-                includes[Include(named[1] or named[2], named[2] is not None, following)] = None
+            for name in HAS_PLAIN.finditer(rest):
+                includes[Include(name[1] or name[2], name[2] is not None, is_next)] = None
             rest = _IS_THERE.sub("0", rest)
             if word != "define":  # where the words of a plain name may be parameters
                 rest = HAS_PLAIN.sub("0", rest)
@@ -160,24 +160,24 @@ def _scan(text: str) -> Scan:
     return Scan(tuple(includes), is_computed or bool(operands), tuple(operands), climbs)
 
 
-def _directives(text: str) -> Iterator[re.Match[str]]:
+def _find_directives(text: str) -> Iterator[re.Match[str]]:
     """Yield the directives of a text, without comments."""
     if "/*" in text or 'R"' in text:
-        unsure: list[str] = []
+        doubtful_texts: list[str] = []
 
-        def blanked(match: re.Match[str]) -> str:
+        def blank_or_doubt(match: re.Match[str]) -> str:
             # A quote that nothing closes (`don't /*`) may take the start of a comment to itself.
             _, newline, rest = match[0].partition("\n")
             before = text[max(0, text.rfind("\n", 0, match.start())) : match.start()]
             if newline and re.search(r"['\"]", _NUMBERS.sub("", TOKENS.sub("", before))):
-                unsure.append(f"\n{rest}")
-            return _blanked(match)
+                doubtful_texts.append(f"\n{rest}")
+            return _blank_token(match)
 
-        yield from _DIRECTIVE.finditer(TOKENS.sub(blanked, text))
-        for each in unsure:
-            yield from _directives(each)
+        yield from _DIRECTIVE.finditer(TOKENS.sub(blank_or_doubt, text))
+        for each in doubtful_texts:
+            yield from _find_directives(each)
         return
     # No token spans lines here, so only the directives need to be tokenised: most of a large header
     # is not.
     for match in _DIRECTIVE.finditer(text):
-        yield from _DIRECTIVE.finditer(TOKENS.sub(_blanked, "\n" + match[0].lstrip()))
+        yield from _DIRECTIVE.finditer(TOKENS.sub(_blank_token, "\n" + match[0].lstrip()))

@@ -32,7 +32,7 @@ Problem: TypeAlias = tuple[str, str | None, str | None]
 """A message, a hint, and the word at whose column they are shown."""
 
 
-def explain(
+def explain_error(
     error: Exception,
     template: str,
     context: Mapping[str, Any],
@@ -40,7 +40,7 @@ def explain(
 ) -> InputError:
     """Return `error` as a mistake of the template: whatever it is, a template led to it."""
     loader = environment.templates
-    stack = _stack(error.__traceback__)
+    stack = _list_template_lines(error.__traceback__)
     if isinstance(error, TemplateSyntaxError):
         place: Place | None = Place(error.name or template, error.lineno)
         callers = stack
@@ -56,19 +56,19 @@ def explain(
             place = callers.pop()
     inner = place.path if place else template
     try:
-        message, hint, word = _problem(error, inner, template, context, environment)
+        message, hint, word = _describe_error(error, inner, template, context, environment)
     except Exception:  # a value of the template's does what it likes in a message
         message, hint, word = f"{type(error).__name__} in the template", None, None
     hints = [hint] if hint else []
     hints += [f"from {line}" for line in reversed(callers)]
     return input_error(
         message,
-        place=_place(place, word, loader) if place else Place(template),
+        place=_locate_word(place, word, loader) if place else Place(template),
         hint="\n".join(hints) or None,
     )
 
 
-def _stack(traceback: TracebackType | None) -> list[Place]:
+def _list_template_lines(traceback: TracebackType | None) -> list[Place]:
     """Return the template lines that were running, outermost first."""
     lines: list[Place] = []
     while traceback is not None:
@@ -81,33 +81,33 @@ def _stack(traceback: TracebackType | None) -> list[Place]:
     return lines
 
 
-def _place(line: Place, word: str | None, loader: ProjectLoader) -> Place:
+def _locate_word(line: Place, word: str | None, loader: ProjectLoader) -> Place:
     """Return where `word` stands, in `line` or in the lines that the same tag goes on over."""
-    lines, start = _lines(loader, line.path), line.line or 0
-    at = start
+    lines, start = _read_lines(loader, line.path), line.line or 0
+    number = start
     # A name stands alone; punctuation stands beside what it separates.
-    whole = rf"\b{re.escape(word)}\b" if word and word.isidentifier() else re.escape(word or "")
-    while word and at <= len(lines):
-        text = lines[at - 1]
-        found = list(re.finditer(whole, text))
-        if found:
+    pattern = rf"\b{re.escape(word)}\b" if word and word.isidentifier() else re.escape(word or "")
+    while word and number <= len(lines):
+        text = lines[number - 1]
+        matches = list(re.finditer(pattern, text))
+        if matches:
             # With several, the one that was reached is unknown.
-            column = found[0].start() + 1 if len(found) == 1 else None
-            return Place(line.path, at, column, text, len(word))
+            column = matches[0].start() + 1 if len(matches) == 1 else None
+            return Place(line.path, number, column, text, len(word))
         if re.search(r"[%}]\}", text):
             break
-        at += 1
+        number += 1
     return Place(line.path, start, None, lines[start - 1] if 1 <= start <= len(lines) else None)
 
 
-def _lines(loader: ProjectLoader, template: str) -> list[str]:
+def _read_lines(loader: ProjectLoader, template: str) -> list[str]:
     try:
-        return loader.text(template).split("\n")
+        return loader.read_text(template).split("\n")
     except NOT_USABLE:
         return []
 
 
-def _problem(
+def _describe_error(
     error: Exception,
     inner: str,
     outer: str,
@@ -115,14 +115,14 @@ def _problem(
     environment: Environment,
 ) -> Problem:
     if isinstance(error, UndefinedNameError) and error.name is not None:
-        return _undefined(error, error.name, inner, outer, context, environment)
+        return _describe_undefined(error, error.name, inner, outer, context, environment)
     if isinstance(error, BadTemplateError):
         hint = None if error.bad_line else "templates lie in the project's directory"
         return str(error.message), hint, str(error.name)
     if isinstance(error, TemplateNotFound):
-        return _not_found(error, environment)
+        return _describe_not_found(error, environment)
     if isinstance(error, TemplateSyntaxError):
-        return _syntax(error, environment)
+        return _describe_syntax_error(error, environment)
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, SecurityError):
         message = f"not allowed in a template: {error}"
@@ -137,7 +137,7 @@ def _problem(
     return message, None, None
 
 
-def _undefined(
+def _describe_undefined(
     error: UndefinedNameError,
     name: str,
     inner: str,
@@ -146,8 +146,8 @@ def _undefined(
     environment: Environment,
 ) -> Problem:
     if error.owner is not missing:
-        near = did_you_mean(name, _members(error.owner))
-        return f'{_describe(error.owner)} has no "{name}"', near, name
+        near = did_you_mean(name, _list_members(error.owner))
+        return f'{_describe_owner(error.owner)} has no "{name}"', near, name
     if not str(error).endswith("is undefined"):
         return str(error), None, name
     if name in context and inner != outer:
@@ -158,7 +158,7 @@ def _undefined(
         )
         return f'"{name}" is undefined here', hint, name
     near = did_you_mean(name, [*context, *environment.globals], max_listed=0)
-    script = _script(context)
+    script = _name_script(context)
     declare = f"or declare it in [script.{script}.params] or [script.{script}.space]"
     if near is None:
         names = ", ".join(sorted(n for n in context))
@@ -166,13 +166,13 @@ def _undefined(
     return f'"{name}" is undefined', f"{near}\n{declare}", name
 
 
-def _script(context: Mapping[str, Any]) -> str:
+def _name_script(context: Mapping[str, Any]) -> str:
     script = context.get("script", "…")
     name = script.get("name") if isinstance(script, Mapping) else getattr(script, "name", script)
     return str(name)
 
 
-def _describe(owner: object) -> str:
+def _describe_owner(owner: object) -> str:
     if isinstance(owner, TemplateModule):
         return f'the template "{owner.__name__}"'
     if isinstance(owner, (str, int, float)):
@@ -180,7 +180,7 @@ def _describe(owner: object) -> str:
     return "the mapping" if isinstance(owner, Mapping) else f"the {type(owner).__name__.lower()}"
 
 
-def _members(owner: object) -> Iterable[str]:
+def _list_members(owner: object) -> Iterable[str]:
     if isinstance(owner, Mapping):
         return [str(key) for key in owner]
     if isinstance(owner, (str, int, float, list, tuple)):
@@ -188,7 +188,7 @@ def _members(owner: object) -> Iterable[str]:
     return [name for name in dir(owner) if not name.startswith("_")]
 
 
-def _not_found(error: TemplateNotFound, environment: Environment) -> Problem:
+def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Problem:
     names = error.templates if isinstance(error, TemplatesNotFound) else [error.name or ""]
     if not names:
         return "there is no template in an empty list, or in none", None, None
@@ -198,22 +198,22 @@ def _not_found(error: TemplateNotFound, environment: Environment) -> Problem:
     return f"no template {quoted}", hint, None
 
 
-def _syntax(error: TemplateSyntaxError, environment: Environment) -> Problem:
+def _describe_syntax_error(error: TemplateSyntaxError, environment: Environment) -> Problem:
     message = error.message or "syntax error"
     if isinstance(error, TemplateAssertionError):
-        named = re.match(r"No (filter|test) named '(.*)'", message)
-        if named:
-            table: Mapping[str, Any] = getattr(environment, f"{named[1]}s")
+        match = re.match(r"No (filter|test) named '(.*)'", message)
+        if match:
+            table: Mapping[str, Any] = getattr(environment, f"{match[1]}s")
             known = [name for name in table if not name.startswith("_")]
-            hint = did_you_mean(named[2], known)
-            return f'there is no {named[1]} "{named[2]}"', hint, named[2]
+            hint = did_you_mean(match[2], known)
+            return f'there is no {match[1]} "{match[2]}"', hint, match[2]
     if message == "tag name expected":
         hint = 'in C++ text write "{ %", as in asm("… { %0, %1 }")'
         return 'a tag has no name: "{%" starts a tag', hint, None
     if message.startswith("Unexpected end of template"):
         return message[0].lower() + message[1:], None, None
-    got = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
-    word, hint = got[1] if got else None, None
+    token_match = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
+    word, hint = token_match[1] if token_match else None, None
     if word in ("}", ",", ";", "{", "end of print statement"):
         # What braces of C++ end in, read as an expression.
         hint = '"{{" starts an expression: in C++ text write "{ {", as in int a[2][2] = { {1, 2}, …'

@@ -16,14 +16,14 @@ from msgspec import Struct
 
 from tilusbuild.errors import InputError, Place, TilusbuildError, input_error
 from tilusbuild.render.environment import (
+    DEFAULT_STYLE,
     MAX_CHARACTERS,
     NOT_USABLE,
-    OURS,
     Environment,
     ProjectLoader,
     Style,
 )
-from tilusbuild.render.problems import explain
+from tilusbuild.render.problems import explain_error
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import Sighting
@@ -48,14 +48,14 @@ class Renderer:
     `style` is how templates are read, and `styled` returns a renderer with another one.
     """
 
-    def __init__(self, root: str, *, style: Style = OURS) -> None:
+    def __init__(self, root: str, *, style: Style = DEFAULT_STYLE) -> None:
         self._loader = ProjectLoader(root, exact=not style.rendered)
         self._style = style
         self._environment = Environment(self._loader, style)
         self._styled: dict[Style, Renderer] = {}
         self._marking: MarkingEnvironment | None = None
 
-    def styled(self, style: Style) -> Renderer:
+    def with_style(self, style: Style) -> Renderer:
         """Return the renderer of a style."""
         if style == self._style:
             return self
@@ -69,28 +69,28 @@ class Renderer:
         Raises `InputError`, located in the template whose line is at fault.
         """
         if not self._style.rendered:
-            return self.plain(template)
+            return self.read_plain(template)
         names: dict[str, None] = {}
         text = render_text(self._environment, template, context, names)
-        return self._rendering(text, names)
+        return self._make_rendering(text, names)
 
-    def plain(self, name: str) -> Rendering:
+    def read_plain(self, name: str) -> Rendering:
         """Return a file of the project as it is. Raises `InputError`."""
         try:
-            return Rendering(self._loader.text(name), (name,), ())
+            return Rendering(self._loader.read_text(name), (name,), ())
         except NOT_USABLE as error:
-            raise self._explained(error, name, {}) from None
+            raise self._explain_error(error, name, {}) from None
 
-    def _rendering(self, text: str, used: Iterable[str]) -> Rendering:
-        absent = tuple(name for name in used if not self._exists(name))
+    def _make_rendering(self, text: str, used: Iterable[str]) -> Rendering:
+        absent = tuple(name for name in used if not self._has_template(name))
         return Rendering(text, tuple(name for name in used if name not in absent), absent)
 
-    def path(self, template: str) -> str:
+    def resolve_path(self, template: str) -> str:
         """Return the file of a template. Raises `InputError` for a name outside the project."""
         try:
-            return self._loader.path(template)
+            return self._loader.resolve_path(template)
         except NOT_USABLE as error:
-            raise self._explained(error, template, {}) from None
+            raise self._explain_error(error, template, {}) from None
 
     @property
     def sightings(self) -> Mapping[str, Sighting]:
@@ -101,39 +101,41 @@ class Renderer:
                 found.setdefault(path, seen)
         return found
 
-    def digest(self, template: str) -> str:
+    def digest_template(self, template: str) -> str:
         """Return the sha256 of a template's text; "" if it does not exist."""
         try:
-            return sha256_text(self._loader.text(template))
+            return sha256_text(self._loader.read_text(template))
         except NOT_USABLE:
             return ""
 
-    def line_map(self, template: str, context: Mapping[str, Any], text: str) -> LineMap:
+    def map_lines(self, template: str, context: Mapping[str, Any], text: str) -> LineMap:
         """Return the line map of `text`, which `render` returned for the same arguments.
 
         Takes a second rendering.
         """
-        from tilusbuild.render.linemap import MarkingEnvironment, build, of_itself
+        from tilusbuild.render.linemap import MarkingEnvironment, build_line_map, map_to_itself
 
         if not self._style.rendered:
-            return of_itself(template, text, self._loader.text)
+            return map_to_itself(template, text, self._loader.read_text)
         if self._marking is None:
             self._marking = MarkingEnvironment(self._loader, self._style)
         try:
             marked = render_text(self._marking, template, context, {})
         except TilusbuildError:
             marked = ""
-        return build(marked, text, self._marking.names, self._loader.text)
+        return build_line_map(marked, text, self._marking.names, self._loader.read_text)
 
-    def _exists(self, name: str) -> bool:
+    def _has_template(self, name: str) -> bool:
         try:
-            self._loader.text(name)
+            self._loader.read_text(name)
         except NOT_USABLE:
             return False
         return True
 
-    def _explained(self, error: Exception, template: str, context: Mapping[str, Any]) -> Exception:
-        return explain(error, template, context, self._environment)
+    def _explain_error(
+        self, error: Exception, template: str, context: Mapping[str, Any]
+    ) -> Exception:
+        return explain_error(error, template, context, self._environment)
 
 
 def render_text(
@@ -143,7 +145,7 @@ def render_text(
     used: dict[str, None],
 ) -> str:
     """Render within bounds; add the names of used templates to `used`. Raises `InputError`."""
-    environment.begin(context, lambda name: used.setdefault(name))
+    environment.begin_rendering(context, lambda name: used.setdefault(name))
     try:
         compiled = environment.get_template(template)
         parts: list[str] = []
@@ -165,28 +167,28 @@ def render_text(
     except UnicodeEncodeError:
         raise input_error("the rendering has a lone surrogate", place=Place(template)) from None
     except Exception as error:
-        raise explain(error, template, context, environment) from error
+        raise explain_error(error, template, context, environment) from error
 
 
 _INCLUDE = re.compile(r"""\{%[-+]?\s*include\s+(?P<quote>["'])(?P<name>.+?)(?P=quote)[^%]*%\}""")
 
 
-def resolved(renderer: Renderer, template: str, around: tuple[str, ...] = ()) -> str:
+def resolve_includes(renderer: Renderer, template: str, around: tuple[str, ...] = ()) -> str:
     """Return a template with the templates that it includes in their place, for people to read.
 
     Only includes by a literal name are followed. Raises `InputError` and `OSError` when the
     template cannot be read.
     """
-    text = read_text(renderer.path(template), "replace")
+    text = read_text(renderer.resolve_path(template), "replace")
 
-    def included(match: re.Match[str]) -> str:
+    def replace_include(match: re.Match[str]) -> str:
         name = match["name"]
         if name in (template, *around):
             return match[0]
         try:
-            inner = resolved(renderer, name, (template, *around))
+            inner = resolve_includes(renderer, name, (template, *around))
         except (InputError, OSError):
             return match[0]
         return f"{{# {name} #}}{inner}{{# end of {name} #}}"
 
-    return _INCLUDE.sub(included, text)
+    return _INCLUDE.sub(replace_include, text)

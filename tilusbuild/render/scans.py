@@ -17,42 +17,42 @@ _SLACK = 4
 """Where the file has so many times more than a run asked for, the rest is left out."""
 
 
-class Scans:
+class ScanMemory:
     """What was scanned; with a path it outlives the process, in a file that is read when it is
     asked for and written by `save` only."""
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path
-        self._known: dict[str, Scan] | None = None
-        self._used: set[str] = set()
+        self._scans: dict[str, Scan] | None = None
+        self._used_digests: set[str] = set()
         self._changed = False
 
-    def get(self, digest: str) -> Scan | None:
+    def get_scan(self, digest: str) -> Scan | None:
         """Return the scan of the text with this sha256, if there is one."""
-        self._used.add(digest)
-        return self._loaded().get(digest)
+        self._used_digests.add(digest)
+        return self._load_scans().get(digest)
 
-    def put(self, digest: str, found: Scan) -> None:
+    def put_scan(self, digest: str, found: Scan) -> None:
         """Keep a scan."""
-        self._used.add(digest)
-        self._loaded()[digest] = found
+        self._used_digests.add(digest)
+        self._load_scans()[digest] = found
         self._changed = True
 
-    def save(self) -> None:
+    def save_scans(self) -> None:
         """Write what is new; do nothing where that is not possible."""
         if not self._changed or self._path is None:
             return
-        known = self._loaded()
+        known = self._load_scans()
         texts = {}
-        kept = self._used & known.keys()
-        for digest in known if len(known) <= _SLACK * len(kept) else kept:
+        used = self._used_digests & known.keys()
+        for digest in known if len(known) <= _SLACK * len(used) else used:
             with suppress(UnicodeEncodeError):  # of text that is not UTF-8
                 texts[digest] = Raw(msgpack.encode(known[digest]))
         _ENVELOPE.save(self._path, texts)
         self._changed = False
 
-    def _loaded(self) -> dict[str, Scan]:
-        if self._known is None:
+    def _load_scans(self) -> dict[str, Scan]:
+        if self._scans is None:
             known = None if self._path is None else _ENVELOPE.load(self._path, dict[str, Scan])
-            self._known = known or {}
-        return self._known
+            self._scans = known or {}
+        return self._scans

@@ -24,7 +24,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.plan import identity
 from tilusbuild.plan.rendering import RenderedProgram, definitions
 from tilusbuild.plan.roots import PROJECT, numbered
-from tilusbuild.render.closure import Root, inside
+from tilusbuild.render.closure import Root, make_root
 from tilusbuild.render.headers import Headers
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Signature
@@ -118,7 +118,7 @@ class Planner(Struct):
         text = read_text(found.source, "surrogateescape")
         source = f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}"
         headers = self._headers(roots, pipeline, toolchain)
-        closure = headers.closure("\n".join((source, *definitions((), words))))
+        closure = headers.find_closure("\n".join((source, *definitions((), words))))
         seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
         recipe = Recipe(
             pipeline=pipeline,
@@ -208,7 +208,7 @@ def _placed(
     """Return the words with names for directories, the directories in search order, and where
     each tree of them is. Raises `NotCarriedError`."""
     own = os.path.dirname(os.path.relpath(found.source, base))
-    beside = inside(PROJECT, base, own, quoted_only=True)
+    beside = make_root(PROJECT, base, own, quoted_only=True)
     found_as: list[tuple[int, Root]] = []
     taken = {PROJECT: base}
     quote = f"{HERE}/include/{beside.name}"
@@ -251,7 +251,7 @@ def _root(path: str, base: str, taken: dict[str, str], *, quoted_only: bool) -> 
         tree, above, below = PROJECT, base, os.path.relpath(path, base)
     else:
         tree, above, below = os.path.basename(path), path, ""
-    return inside(numbered(tree, above, taken), above, below, quoted_only=quoted_only)
+    return make_root(numbered(tree, above, taken), above, below, quoted_only=quoted_only)
 
 
 def _cpu() -> str:
