@@ -92,7 +92,7 @@ def choose_remote(
     if any(name.startswith(REMOTE_PREFIX) for name in environment):
         from tilusbuild.remote.user_settings import read_environment
 
-        given = read_environment(environment)
+        given = read_environment(RemoteSettings, environment)
     if given.get(key) == REMOTE_OFF:
         return None
     path = find_user_file(environment)
@@ -100,7 +100,7 @@ def choose_remote(
     if path is not None and os.path.lexists(path):
         from tilusbuild.remote.user_settings import read_user_file
 
-        user = read_user_file(path)
+        user = read_user_file(RemoteSettings, path)
     declared = {} if section is None else section.given
     layers = ((given, REMOTE_PREFIX), (declared, "tilus.toml"), (user, path or ""))
     address, source = next(

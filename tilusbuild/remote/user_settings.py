@@ -1,4 +1,7 @@
-"""The user's settings of a remote cache, checked: in the environment and in the file at home."""
+"""Read the user's settings of a remote cache, from the environment and from the file at home.
+
+`keys` is the table of all settings, `remote.settings.RemoteSettings`: its module imports this one.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,10 @@ from pydantic import ValidationError
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document, shorten_path
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX, SWITCH
-from tilusbuild.manifest.table import ValueFault, check_table
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.manifest.table import Table, ValueFault, check_table
 
 
-def read_user_file(path: str) -> dict[str, Any]:
+def read_user_file(keys: type[Table], path: str) -> dict[str, Any]:
     """Return what the user's settings have. Raises `InputError`, which names places and keys that
     are known, and says nothing else of what is in the file: a mistake is where a secret may be."""
     try:
@@ -30,6 +32,7 @@ def read_user_file(path: str) -> dict[str, Any]:
         places = [_hide_source_line(document.locate_key(key)) for key in given]
         raise InputError(*(Diagnostic("an unknown key", place, hint) for place in places))
     return _check_table(
+        keys,
         remote,
         lambda loc, said, hint: Diagnostic(
             said, _hide_source_line(document.locate_value("remote", *loc)), hint
@@ -37,15 +40,17 @@ def read_user_file(path: str) -> dict[str, Any]:
     )
 
 
-def _check_table(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]) -> dict[str, Any]:
+def _check_table(
+    keys: type[Table], table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]
+) -> dict[str, Any]:
     """Return what a table gives. Raises `InputError` of what `wrong` returns for a mistake: of its
     path in the table, what is wrong, and a hint."""
     try:
-        return dict(check_table(RemoteSettings, table).given)
+        return dict(check_table(keys, table).given)
     except ValidationError as error:
         details = error.errors(include_url=False)
         raise InputError(
-            *(wrong(each["loc"], *_describe_mistake(each)) for each in details)
+            *(wrong(each["loc"], *_describe_mistake(keys, each)) for each in details)
         ) from None
 
 
@@ -62,18 +67,18 @@ def _hide_source_line(place: Place) -> Place:
     return Place(place.path, place.line, place.column)
 
 
-def _describe_mistake(detail: Any) -> tuple[str, str | None]:
+def _describe_mistake(keys: type[Table], detail: Any) -> tuple[str, str | None]:
     """Return what is wrong, with the names of our own keys only, and a hint."""
     key = str(detail["loc"][0]) if detail["loc"] else "remote"
     if detail["type"] == "extra_forbidden":
-        return "an unknown key in [remote]", did_you_mean(key, RemoteSettings.fields_by_key())
+        return "an unknown key in [remote]", did_you_mean(key, keys.fields_by_key())
     if detail["type"] == "value_error":
         error: ValueFault = detail["ctx"]["error"]
         return f'"{key}" {error.message}', error.hint
     return f'"{key}" is wrong: {detail["msg"]}', None
 
 
-def read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+def read_environment(keys: type[Table], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return what the environment sets, checked. Raises `InputError` that names the variable."""
     off = {
         key: REMOTE_OFF
@@ -85,11 +90,11 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         variable = REMOTE_PREFIX + str(loc[0]).upper().replace("-", "_")
         return Diagnostic(f"{variable}: {said}", hint=hint)
 
-    return _check_table(dict(_read_variables(environment)), name_variable) | off
+    return _check_table(keys, dict(_read_variables(keys, environment)), name_variable) | off
 
 
-def _read_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for name in RemoteSettings.fields_by_key().values():
+def _read_variables(keys: type[Table], environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for name in keys.fields_by_key().values():
         variable = REMOTE_PREFIX + name.upper()
         # An empty variable is how a shell unsets one for a single command.
         if not (text := environment.get(variable)) or (
