@@ -113,7 +113,8 @@ class NoCompiler(builder.ProgramCompiler):
         module = os.path.join(stage.path, "module")
         os.mkdir(module)
         if LIKE:
-            launcher, _ = self._layout.of(work, stage.path, self._runners.local.open_scope())
+            scope = self._runners.local.open_scope()
+            launcher, _ = self._layout.lay_out_program(work, stage.path, scope)
         else:
             launcher, _ = launcher_directory(work.recipe, None)
         files = module_files(work.recipe, work.toolchain, launcher)
@@ -153,7 +154,7 @@ class Quiet:
     def close(self): pass
 with Project.open(os.getcwd(), {}, os.environ) as project:
     invocation = Invocation(noop.key(words, os.environ), started)
-    result = build.build(project, PlanSelection(), BuildConfig(jobs=JOBS), Quiet(),
+    result = build.build_project(project, PlanSelection(), BuildConfig(jobs=JOBS), Quiet(),
                          invocation=invocation)
 assert result.summary.exit_status == 0, result.summary
 import resource

@@ -55,7 +55,7 @@ def work(example: Path, script: str, target: str, count: int, directory: Path) -
     headers: Mapping[str, bytes | str] = {}
     environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(directory / "cache")}
     with Project.open(str(directory / "project"), {}, environment) as project:
-        plan = project.plan(PlanSelection((script,), (target,), 2))
+        plan = project.make_plan(PlanSelection((script,), (target,), 2))
         found = [job for job in jobs(plan) if job.planned is plan.instances[0]]
         for job in found[:: max(1, len(found) // count)][:count]:
             made = job.render()

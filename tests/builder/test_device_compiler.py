@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from support.fake_engine import Listener
 from support.processes import wait_until
-from tilusbuild.builder.build import build
+from tilusbuild.builder.build import build_project
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError
@@ -104,22 +104,24 @@ def test_a_project_through_nvrtc(directory: Path, opened: Opened) -> None:
     """Its programs are others than nvcc's, both lie in one cache, and a second build finds all."""
     try:
         with opened() as project:
-            project.plan(PlanSelection())
+            project.make_plan(PlanSelection())
             before = project.runner.command_count
-            first = build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+            first = build_project(project, PlanSelection(), BuildConfig(jobs=1), Listener())
             started = project.runner.command_count - before
-            hashes = [p for i in project.plan(PlanSelection()).instances for p in i.programs]
+            hashes = [p for i in project.make_plan(PlanSelection()).instances for p in i.programs]
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
     assert (first.summary.compiled, first.summary.failed) == (3, 0)
     once, each = ("the launcher's compiler", "NVRTC's process"), ("as", "ld")
     assert started == len(once) + 3 * len(each)
     with opened() as project:
-        assert build(project, PlanSelection(), BuildConfig(), Listener()).summary.cached == 3
+        assert (
+            build_project(project, PlanSelection(), BuildConfig(), Listener()).summary.cached == 3
+        )
         assert project.runner.command_count == 0
     if shutil.which("nvcc"):
         with opened("nvcc") as project:
-            others = [p for i in project.plan(PlanSelection()).instances for p in i.programs]
+            others = [p for i in project.make_plan(PlanSelection()).instances for p in i.programs]
         assert set(hashes).isdisjoint(others)
     modules = list((directory / "cache/programs").glob("*/module"))
     assert len(modules) == 3
@@ -134,7 +136,7 @@ def test_an_error_is_told_at_the_templates_line(directory: Path, opened: Opened)
     listener = Listener()
     try:
         with opened() as project:
-            build(project, PlanSelection(), BuildConfig(), listener)
+            build_project(project, PlanSelection(), BuildConfig(), listener)
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
     (entry, *_) = (directory / "cache/programs").glob("*/meta.json")
@@ -163,8 +165,8 @@ def test_what_happens_to_one_program_happens_to_no_other(
         manifest = MANIFEST.replace("[build]", f"[build]\ntimeout = {timeout}")
         (directory / "tilus.toml").write_text(manifest)
     with fake() as project:
-        result = build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
-        programs = project.plan(PlanSelection()).instances[0].programs
+        result = build_project(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+        programs = project.make_plan(PlanSelection()).instances[0].programs
     assert [result.statuses[program] for program in programs] == ["no_output", status, "no_output"]
     recorded = list((directory / "cache/programs").iterdir()) if status == "failed" else []
     assert len(recorded) == (status == "failed")
@@ -210,7 +212,7 @@ def test_what_it_cannot_do_is_said_where_it_is_asked(
     text = MANIFEST.replace('flags = ["-lineinfo"]', change)
     (directory / "tilus.toml").write_text(text)
     with fake() as project, pytest.raises(InputError) as caught:
-        project.plan(PlanSelection())
+        project.make_plan(PlanSelection())
     (diagnostic,) = caught.value.diagnostics
     assert message in diagnostic.message
     assert diagnostic.place is not None
@@ -220,23 +222,23 @@ def test_what_it_cannot_do_is_said_where_it_is_asked(
 def test_several_architectures_need_what_joins_them(directory: Path, fake: Opened) -> None:
     (directory / "tilus.toml").write_text(MANIFEST.replace('"sm_90a"', '["sm_80", "sm_90"]'))
     with fake() as project, pytest.raises(InputError, match="need libnvfatbin beside NVRTC"):
-        project.plan(PlanSelection())
+        project.make_plan(PlanSelection())
 
 
 def test_a_template_with_host_code_stays_nvccs(directory: Path, fake: Opened) -> None:
     text = MANIFEST.replace('kernel = "scale"', 'entry = "scale"')
     (directory / "tilus.toml").write_text(text[: text.index("launch =")])
     with fake(PATH="/usr/bin:/bin") as project, pytest.raises(InputError, match="no nvcc found"):
-        project.plan(PlanSelection())
+        project.make_plan(PlanSelection())
 
 
 def test_the_toolchain_plans_with_the_compiler_that_was_asked_for(opened: Opened) -> None:
     """An unknown one was planned as nvcc."""
     with opened("nvcc") as project:
         project.settings = replace(project.settings, device_compiler=Setting("ptxjit", "a test"))
-        assert project.toolchain(cuda=False).device_compiler.name == "ptxjit"
+        assert project.find_toolchain(cuda=False).device_compiler.name == "ptxjit"
         with pytest.raises(LookupError, match="with ptxjit"):
-            project.planner(PlanSelection())
+            project.make_planner(PlanSelection())
 
 
 @pytest.mark.nvcc
@@ -250,5 +252,5 @@ def test_a_script_may_choose_for_itself(directory, asked_for, compilers) -> None
     (directory / "tilus.toml").write_text(MANIFEST + own)
     options = {"cache-dir": str(directory / "cache"), "device-compiler": asked_for}
     with Project.open(str(directory), options, os.environ) as project:
-        plan = project.plan(PlanSelection())
+        plan = project.make_plan(PlanSelection())
         assert [each.spec.pipeline.compiler for each in plan.instances] == compilers

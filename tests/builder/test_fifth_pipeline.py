@@ -7,7 +7,7 @@ from pathlib import Path
 from support.fake_engine import Listener
 from support.processes import run_to_end
 from support.project import head
-from tilusbuild.builder.build import build
+from tilusbuild.builder.build import build_project
 from tilusbuild.builder.project import Project
 from tilusbuild.compile import pipelines
 from tilusbuild.engine.running import BuildConfig
@@ -37,7 +37,9 @@ def built(directory: Path) -> tuple[str, Path]:
     """The hash and the directory of the one program."""
     options = {"cache-dir": str(directory / "cache")}
     with Project.open(str(directory), options, {"PATH": os.environ["PATH"]}) as project:
-        result = build(project, PlanSelection(), BuildConfig(jobs=1), Listener(), dump_ir=True)
+        result = build_project(
+            project, PlanSelection(), BuildConfig(jobs=1), Listener(), dump_ir=True
+        )
         ((program, status),) = result.statuses.items()
         assert status == "built"
         return program, Path(project.cache.program_path(program))

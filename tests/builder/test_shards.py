@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.builder.shards import Shard, parse_shard, part
+from tilusbuild.builder.shards import Shard, parse_shard, select_programs
 from tilusbuild.errors import InputError
 
 HASHES = st.sets(st.text("0123456789abcdef", min_size=4, max_size=4), max_size=60)
@@ -12,7 +12,7 @@ HASHES = st.sets(st.text("0123456789abcdef", min_size=4, max_size=4), max_size=6
 
 @given(HASHES, st.integers(1, 80))
 def test_every_program_is_in_one_shard(programs: set[str], count: int) -> None:
-    parts = [part(programs, Shard(number, count)) for number in range(1, count + 1)]
+    parts = [select_programs(programs, Shard(number, count)) for number in range(1, count + 1)]
     assert sorted(program for each in parts for program in each) == sorted(programs)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

@@ -24,7 +24,7 @@ def test_a_compile_lasts_from_its_start_to_its_answer() -> None:
     ends = (story.finished(1, "failed", reason="no"), story.finished(0, worker="w1"))
     cached = story.finished(2, cached=True)
     recorder = record(story.start, story.plan, story.started(0), story.started(1), *ends, cached)
-    timeline = recorder.timeline()
+    timeline = recorder.make_timeline()
     assert timeline is not None
     assert (timeline.jobs, timeline.planned, timeline.seconds) == (7, 2.0, 7.0)
     attempts = [(a.label, a.start, a.end, a.status, a.reason) for a in timeline.attempts]
@@ -39,20 +39,20 @@ def test_a_compile_that_is_retried_begins_with_its_last_start() -> None:
     story = Story(1)
     start = story.started(0)
     retried = Retried(start.hash, start.label, "killed")
-    timeline = record(start, retried, start, story.finished(0)).timeline()
+    timeline = record(start, retried, start, story.finished(0)).make_timeline()
     assert timeline is not None
     assert [(each.start, each.end) for each in timeline.attempts] == [(3.0, 4.0)]
 
 
 def test_a_build_that_compiles_nothing_has_no_timeline() -> None:
     story = Story(1)
-    assert record(story.start, story.plan, story.finished(0, cached=True)).timeline() is None
+    assert record(story.start, story.plan, story.finished(0, cached=True)).make_timeline() is None
 
 
 def test_a_timeline_that_is_full_keeps_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timelines, "MAX_ATTEMPTS", 1)
     story = Story(2)
     both = (event for index in (0, 1) for event in (story.started(index), story.finished(index)))
-    timeline = record(*both).timeline()
+    timeline = record(*both).make_timeline()
     assert timeline is not None
     assert [each.hash for each in timeline.attempts] == [f"{0:064x}"]

@@ -13,7 +13,7 @@ from support import scale
 from support.fake_engine import Listener
 from support.project import head, needs_cxx
 from tilusbuild.builder import publish
-from tilusbuild.builder.build import build
+from tilusbuild.builder.build import build_project
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import index
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
@@ -119,32 +119,32 @@ def test_compilers_are_started_through_the_launcher(small: Path, opened: Opened)
     with (small / "tilus.toml").open("a") as file:
         file.write(f'[toolchain]\nlauncher = ["{prefix}"]\n')
     with opened(small) as project:
-        result = build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
-        assert project.toolchain(cuda=False).host.cxx.path in (small / "journal").read_text()
+        result = build_project(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+        assert project.find_toolchain(cuda=False).host.cxx.path in (small / "journal").read_text()
     assert result.summary.compiled == 2
 
 
 def test_a_launcher_changes_no_hash(small: Path, opened: Opened) -> None:
     with opened(small) as project:
-        before = [i.programs for i in project.plan(PlanSelection()).instances]
+        before = [i.programs for i in project.make_plan(PlanSelection()).instances]
     with (small / "tilus.toml").open("a") as file:
         file.write('[toolchain]\nlauncher = ["env"]\n')
     with opened(small) as project:
-        assert [i.programs for i in project.plan(PlanSelection()).instances] == before
+        assert [i.programs for i in project.make_plan(PlanSelection()).instances] == before
 
 
 def test_a_launcher_that_is_not_there_is_said_at_its_place(small: Path, opened: Opened) -> None:
     with (small / "tilus.toml").open("a") as file:
         file.write('[toolchain]\nlauncher = ["no-such-program"]\n')
     with opened(small) as project, pytest.raises(InputError, match="no program no-such-program"):
-        build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+        build_project(project, PlanSelection(), BuildConfig(jobs=1), Listener())
 
 
 def test_a_pattern_that_matches_no_header_is_an_error(small: Path, opened: Opened) -> None:
     text = (small / "tilus.toml").read_text()
     (small / "tilus.toml").write_text(text + 'headers = ["tables/*.inc"]\n')
     with opened(small) as project, pytest.raises(InputError) as caught:
-        project.plan(PlanSelection())
+        project.make_plan(PlanSelection())
     diagnostic = caught.value.diagnostics[0]
     assert diagnostic.message == 'no header matches "tables/*.inc"'
     assert diagnostic.place is not None
@@ -157,7 +157,9 @@ def test_building_a_part_again_takes_the_place_of_its_last_build(small, opened) 
     for body in (FILL, FILL.replace("= {{ value }}", "= 0 + {{ value }}")):
         (small / "fill.cu.j2").write_text(body)
         with opened(small) as project:
-            build(project, PlanSelection(scripts=("fill",)), BuildConfig(jobs=2), Listener())
+            build_project(
+                project, PlanSelection(scripts=("fill",)), BuildConfig(jobs=2), Listener()
+            )
             planned = {i.hash for i in project.plan(PlanSelection()).instances}
             (noted,) = read_index(project.cache).values()
             assert {digest for _, digest in noted.scripts} == planned
@@ -177,7 +179,7 @@ def built(tmp_path: Path) -> Built:
     def build_it(schedules: int = 1) -> None:
         (tmp_path / "tilus.toml").write_text(scale.manifest(scale.script(schedules=schedules)))
         with Project.open(str(tmp_path), {}, {"PATH": os.environ["PATH"]}) as project:
-            build(project, PlanSelection(), BuildConfig(jobs=1), Listener())
+            build_project(project, PlanSelection(), BuildConfig(jobs=1), Listener())
 
     return build_it
 
@@ -190,7 +192,7 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
     cache = tmp_path / ".cache"
     built()
     (cache / "state/published").unlink(missing_ok=True)
-    after = publish._Dispatch.after
+    after = publish._DispatchRefresher.refresh_directory
 
     def removed_first(self: Any, path: str, instance: Any) -> None:
         if who == "somebody":
@@ -200,7 +202,7 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
                 clear_cache(Tree(str(cache)))
         after(self, path, instance)
 
-    monkeypatch.setattr(publish._Dispatch, "after", removed_first)
+    monkeypatch.setattr(publish._DispatchRefresher, "refresh_directory", removed_first)
     if who == "somebody":
         with pytest.raises(TilusbuildError, match="build the project again"):
             built()
@@ -232,7 +234,7 @@ def test_programs_are_not_cleared_after_they_were_found(built, tmp_path, monkeyp
     cache = Tree(str(tmp_path / ".cache"))
     built()
     shutil.rmtree(tmp_path / ".cache/scripts/scale")
-    record = publish.script_record
+    record = publish.make_script_record
     looks: list[object] = []
 
     def cleared_after_it(*words: Any, **more: Any) -> Any:
@@ -242,7 +244,7 @@ def test_programs_are_not_cleared_after_they_were_found(built, tmp_path, monkeyp
             clear_cache(cache)
         return found
 
-    monkeypatch.setattr(publish, "script_record", cleared_after_it)
+    monkeypatch.setattr(publish, "make_script_record", cleared_after_it)
     built()
     assert looks
     assert verify_cache(cache) == []

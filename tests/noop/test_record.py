@@ -37,7 +37,7 @@ def tree(tmp_path: Path) -> Path:
 def made(tree: Path, started: int = LATER) -> bytes | None:
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
     entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ["p", "q", "r"]}
-    return write.make(
+    return write.make_record(
         NAME, SUMMARY, {path: sighting(path) for path in inputs}, entries, Moment(started)
     )
 
@@ -96,7 +96,9 @@ def test_a_name_that_comes_or_goes_ends_it(tree: Path, data: bytes, change: obje
 def test_inputs_may_be_relative_or_lie_where_no_directory_is(tree, monkeypatch) -> None:
     monkeypatch.chdir(tree)
     inputs = ["in/a", "in", "", "none", str(tree / "in/b"), str(tree / "no/such/folder"), "/"]
-    data = write.make(NAME, SUMMARY, {path: sighting(path) for path in inputs}, {}, Moment(LATER))
+    data = write.make_record(
+        NAME, SUMMARY, {path: sighting(path) for path in inputs}, {}, Moment(LATER)
+    )
     assert data is not None
     assert noop.holds(data, NAME) == SUMMARY
     (tree / "no/such").mkdir(parents=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.builder.explain import differences
+from tilusbuild.builder.explain import list_differences
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.table import format_toml
@@ -68,7 +68,7 @@ def test_a_value_tells_its_type(first: object, second: object) -> None:
 
 
 def reasons(before: str, after: str) -> list[str]:
-    return list(differences(before, after))
+    return list(list_differences(before, after))
 
 
 def test_a_changed_header_is_named() -> None:
@@ -121,7 +121,7 @@ def programs(
     (directory / "one.cpp.j2").write_text('extern "C" void scale(const float *x, long long n) {}\n')
     cache = {"cache-dir": str(directory / "cache")}
     with Project.open(str(directory), cache, os.environ) as project:
-        plan = project.plan(PlanSelection((), (), 2))
+        plan = project.make_plan(PlanSelection((), (), 2))
         return {
             (instance.params["kind"], schedule.values["level"]): render(
                 instance.spec, instance.sources, schedule

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tilusbuild.builder.costs import Cost, Usage, costs_text, most, total, totals
+from tilusbuild.builder.costs import Cost, Usage, format_costs, rank_costs, sum_by_target, sum_costs
 
 
 def cost(number: int, **facts: Any) -> Cost:
@@ -12,7 +12,7 @@ def cost(number: int, **facts: Any) -> Cost:
 
 def test_what_is_not_known_counts_for_nothing() -> None:
     usages = (Usage("mm", "sm_80", 40, 0), Usage("mm", "sm_90a", 255, 16))
-    found = total(
+    found = sum_costs(
         [
             cost(0, seconds=1.0, peak_rss=100, library=10, usages=usages),
             cost(1, seconds=3.0, peak_rss=50, library=20, usages=usages[:1]),
@@ -25,7 +25,7 @@ def test_what_is_not_known_counts_for_nothing() -> None:
     assert (found.peak_rss, found.library) == (100, 30)
     assert (found.registers, found.spilling) == (255, 1)
 
-    nothing = total([cost(0, status="missing")])
+    nothing = sum_costs([cost(0, status="missing")])
     assert (nothing.seconds, nothing.median, nothing.peak_rss, nothing.registers) == (
         0,
         *[None] * 3,
@@ -34,16 +34,16 @@ def test_what_is_not_known_counts_for_nothing() -> None:
 
 def test_a_program_that_two_scripts_share_counts_once_in_all() -> None:
     shared = [cost(0), cost(0, script="mm2", seconds=2.0)]
-    assert {pair: each.timed for pair, each in totals(shared).items()} == {
+    assert {pair: each.timed for pair, each in sum_by_target(shared).items()} == {
         ("mm", "h100"): 0,
         ("mm2", "h100"): 1,
     }
-    assert (total(shared).programs, total(shared).seconds) == (1, 2.0)
-    assert most(shared, lambda each: each.seconds, 5) == shared[1:]
+    assert (sum_costs(shared).programs, sum_costs(shared).seconds) == (1, 2.0)
+    assert rank_costs(shared, lambda each: each.seconds, 5) == shared[1:]
 
 
 def test_the_text_ranks_what_is_worth_it() -> None:
-    text = costs_text(
+    text = format_costs(
         [
             cost(0, seconds=0.5, peak_rss=94_000_000, library=26_000),
             cost(1, seconds=1.5, usages=(Usage("mm", "sm_90a", 255, 24),), library=9_000),

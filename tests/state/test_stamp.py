@@ -64,7 +64,7 @@ def of_stamp(path: Path) -> Callable[[], bool]:
 
 
 def of_record(path: Path) -> Callable[[], bool]:
-    data = write.make(
+    data = write.make_record(
         b"name", b"summary", {str(path): sighting(path)}, {}, Moment(time.time_ns() + 10 * SECOND)
     )
     assert data is not None
@@ -111,7 +111,7 @@ def test_a_record_is_made_by_the_same_rule(tmp_path: Path) -> None:
     file.write_bytes(b"one")
     newest = stamp_of(file).newest
     for at in (newest, newest + TICK, newest + TICK + 1):
-        made = write.make(b"name", b"summary", {str(file): sighting(file)}, {}, Moment(at))
+        made = write.make_record(b"name", b"summary", {str(file): sighting(file)}, {}, Moment(at))
         assert (made is not None) == stamp_of(file).is_settled(at)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
-from tilusbuild.builder.costs import Cost, Usage, total
+from tilusbuild.builder.costs import Cost, Usage, sum_costs
 from tilusbuild.builder.timeline import BuildTimeline, TimedAttempt
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
@@ -133,6 +133,6 @@ def lines(count: int) -> list[str]:
         CoverageLine(instance, {"m": 16, "n": 64}, 1, "measured", "measured"),
         CoverageLine(instance, {"m": 7, "n": 7}, 1, "nearest", "nearest <b>"),
         timeline(found),
-        CostSummary(total(found)),
+        CostSummary(sum_costs(found)),
     ]
     return [format_json_line(line) for line in made]

@@ -13,7 +13,12 @@ from msgspec.structs import replace
 
 from tilusbuild.builder.noop_record import Invocation, PlanRead, write_record
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.publish import Everything, OneShard, Publish, mend_needed
+from tilusbuild.builder.publish import (
+    ProjectPublication,
+    Publication,
+    ShardPublication,
+    restore_needed,
+)
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.shards import Shard
 from tilusbuild.builder.timeline import record_timeline
@@ -30,11 +35,11 @@ class BuildRequest(Struct, frozen=True):
 
     plan: Plan
     selection: PlanSelection
-    publishes: Publish = field(default_factory=Everything)
+    publishes: Publication = field(default_factory=ProjectPublication)
     dump_ir: bool = False
 
 
-def build(
+def build_project(
     project: Project,
     selection: PlanSelection,
     config: BuildConfig,
@@ -50,46 +55,46 @@ def build(
     `InputError` and `CacheError`.
     """
     config = replace(config, started_at=config.clock())
-    plan = project.plan(selection)
+    plan = project.make_plan(selection)
     request = BuildRequest(plan, selection, dump_ir=dump_ir)
     if shard is not None:
-        request = replace(request, publishes=OneShard(shard))
-        return build_planned(project, request, replace(config, part=True), reporter)
+        request = replace(request, publishes=ShardPublication(shard))
+        return build_request(project, request, replace(config, part=True), reporter)
     if invocation is None:
-        return build_planned(project, request, config, reporter)
-    read = PlanRead.of(project, plan, invocation)
-    result = build_planned(project, request, config, reporter)
+        return build_request(project, request, config, reporter)
+    read = PlanRead.collect_inputs(project, plan, invocation)
+    result = build_request(project, request, config, reporter)
     if not config.dry_run and not plan.wanted:
         write_record(project, plan, result, project.settings.jobs.value, read)
     return result
 
 
-def build_planned(
+def build_request(
     project: Project, request: BuildRequest, config: BuildConfig, reporter: Reporter
 ) -> Result:
     """Build what was planned, and publish what it is for. Raises `InputError` and `CacheError`."""
     plan, publishes = request.plan, request.publishes
-    config = replace(config, notices=publishes.notices(project, plan))
+    config = replace(config, notices=publishes.list_notices(project, plan))
     with open_builder(project, config) as builder:
         with (
             closing(reporter),
             closing(builder.compiler),
             record_timeline(project.cache, builder.config, reporter) as recorder,
         ):
-            wanted = publishes.jobs(plan, recorder)
+            wanted = publishes.list_jobs(plan, recorder)
             result = run_engine(wanted, builder.store, builder.compiler, recorder, builder.config)
             came_to_its_end = not (config.dry_run or result.was_stopped)
-            if came_to_its_end and publishes.mends:
-                mend_needed(project.cache, plan, builder.compiler.lay_out)
+            if came_to_its_end and publishes.restores_includes:
+                restore_needed(project.cache, plan, builder.compiler.lay_out_includes)
         if Status.CHANGED in result.statuses.values():
             project.memo.forget()
         if not came_to_its_end:
             return result
         if project.cache.exists():
             project.cache.sweep()
-        publishes.publish(project, plan, request.selection, result)
+        publishes.publish_results(project, plan, request.selection, result)
         if request.dump_ir:
-            from tilusbuild.builder.dump_ir import dump
+            from tilusbuild.builder.dump_ir import dump_programs
 
-            dump(project, plan)
+            dump_programs(project, plan)
     return result

@@ -2,7 +2,7 @@
 
 It is called from several threads. A directory of headers, or of a launcher, is published before the
 first program that needs it is compiled. What runs a program's commands is a stack of runners, made
-for each program by `RunnerStack.runner_for`, from the innermost outwards.
+for each program by `RunnerStack.make_runner`, from the innermost outwards.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RunnerStack(Struct, frozen=True):
     elsewhere: WrapRunner | None = None
     """None where only this machine compiles."""
 
-    def runner_for(self, job: Job, toolchain: Toolchain, residents: Residents) -> Runner:
+    def make_runner(self, job: Job, toolchain: Toolchain, residents: ResidentPools) -> Runner:
         """Return a runner for one program, whose commands can be cancelled alone: a process that
         has NVRTC loaded or a new one, the prefix, other machines."""
         scope = self.local.open_scope()
@@ -65,8 +65,8 @@ class RunnerStack(Struct, frozen=True):
         if toolchain.nvrtc is not None and not self.prefix:
             from tilusbuild.toolchain.nvrtc_command import MORE
 
-            more = MORE if residents.more_to_come(job.script) else ()
-            runner = residents.pool(toolchain.nvrtc).make_runner(scope, more)
+            more = MORE if residents.expects_several(job.script) else ()
+            runner = residents.find_pool(toolchain.nvrtc).make_runner(scope, more)
         if self.prefix or self.nice:
             runner = PrefixRunner(self.prefix, runner, self.nice, self.environment)
         return runner if self.elsewhere is None else self.elsewhere(runner, job, toolchain)
@@ -87,7 +87,7 @@ class RecordingRunner:
         self._runner.cancel()
 
 
-class Residents:
+class ResidentPools:
     """The processes that have NVRTC loaded, by its library, and how much they have to expect."""
 
     def __init__(self, runner: LocalRunner) -> None:
@@ -98,16 +98,16 @@ class Residents:
         self.running: list[tuple[Job, Runner]] = []
         """What is compiled now, and by whom."""
 
-    def expect(self, jobs: Iterable[Job]) -> None:
+    def expect_jobs(self, jobs: Iterable[Job]) -> None:
         """Take note of what is still to be compiled."""
         self._expected = Counter(job.script for job in jobs)
 
-    def more_to_come(self, script: str) -> bool:
+    def expects_several(self, script: str) -> bool:
         """Return whether each compiler will probably get several more of a script."""
         self._expected[script] -= 1
         return self._expected[script] >= _SEVERAL * (len(self.running) + 1)
 
-    def pool(self, nvrtc: NvrtcLibrary) -> ResidentPool:
+    def find_pool(self, nvrtc: NvrtcLibrary) -> ResidentPool:
         """Return the processes of one library."""
         from tilusbuild.process.resident import ResidentPool
 
@@ -116,7 +116,7 @@ class Residents:
                 self._pools[nvrtc] = ResidentPool(self._runner, nvrtc.command)
             return self._pools[nvrtc]
 
-    def drain(self) -> None:
+    def release_idle(self) -> None:
         """End the idle processes."""
         for pool in list(self._pools.values()):
             pool.release_idle()
@@ -127,7 +127,7 @@ class Residents:
             pool.close()
 
 
-class Layout:
+class IncludeLayout:
     """The directories of headers and launchers that a build's programs are compiled with."""
 
     def __init__(self, cache: Tree, runners: RunnerStack, timeout: float | None) -> None:
@@ -138,14 +138,14 @@ class Layout:
         self._guard = threading.Lock()
         self.launchers = StepStore(os.path.join(cache.state_path, "launchers"))
 
-    def of(
+    def lay_out_program(
         self, work: RenderedProgram, stage: str, runner: Runner
     ) -> tuple[str, str | None] | Compiled:
         """Return the launcher's digest ("" without one) and the directory of headers, both laid
         out; or the end of a launcher that was not made."""
         recipe = work.recipe
         if not recipe.pipeline.launcher.is_there:
-            return "", self._headers(work.closure)
+            return "", self._lay_out_headers(work.closure)
         made: bytes | None = None
         if not recipe.pipeline.host_code:
             from tilusbuild.compile.program import launcher_object
@@ -157,16 +157,18 @@ class Layout:
                 return answer
             made = answer
         launcher, files = launcher_directory(recipe, made)
-        self._lay_out(launcher, lambda: files)
-        return launcher, self._headers(work.closure)
+        self._lay_out_directory(launcher, lambda: files)
+        return launcher, self._lay_out_headers(work.closure)
 
-    def _headers(self, headers: Closure) -> str | None:
+    def _lay_out_headers(self, headers: Closure) -> str | None:
         """Return the directory of a closure's headers, laid out; None when there are none."""
         if not headers.headers:
             return None
-        return self._lay_out(headers.digest, lambda: map_layout(headers))
+        return self._lay_out_directory(headers.digest, lambda: map_layout(headers))
 
-    def _lay_out(self, digest: str, files: Callable[[], Mapping[str, bytes | str]]) -> str:
+    def _lay_out_directory(
+        self, digest: str, files: Callable[[], Mapping[str, bytes | str]]
+    ) -> str:
         """Return the directory of a launcher or of headers, checked by content once a build."""
         with self._guard:
             if digest not in self._directories:
@@ -183,16 +185,16 @@ class ProgramCompiler:
         self._runners = runners
         self._timeout = timeout
         self._units = unit_store(os.path.join(cache.state_path, "units"))
-        self._residents = Residents(runners.local)
-        self._layout = Layout(cache, runners, timeout)
+        self._residents = ResidentPools(runners.local)
+        self._layout = IncludeLayout(cache, runners, timeout)
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
         """Fill `stage`. Raises `CancelledError` and `OSError`."""
-        runner = RecordingRunner(self._runners.runner_for(job, work.toolchain, self._residents))
+        runner = RecordingRunner(self._runners.make_runner(job, work.toolchain, self._residents))
         units = UnitSteps(self._units, work.options_txt.partition("\n[toolchain]\n")[2])
         self._residents.running.append(running := (job, runner))
         try:
-            compiled = self._compile(work, stage.path, runner, units)
+            compiled = self._compile_rendered(work, stage.path, runner, units)
         finally:
             self._residents.running.remove(running)
         try:
@@ -206,7 +208,7 @@ class ProgramCompiler:
             commands=tuple(runner.command_lines),
         )
 
-    def _compile(
+    def _compile_rendered(
         self,
         work: RenderedProgram,
         stage: str,
@@ -217,7 +219,7 @@ class ProgramCompiler:
 
         module = os.path.join(stage, "module")
         os.makedirs(module)
-        laid_out = self._layout.of(work, stage, runner)
+        laid_out = self._layout.lay_out_program(work, stage, runner)
         if isinstance(laid_out, Compiled):
             return laid_out
         launcher, include = laid_out
@@ -241,20 +243,20 @@ class ProgramCompiler:
             units,
         )
 
-    def lay_out(self, work: RenderedProgram) -> None:
+    def lay_out_includes(self, work: RenderedProgram) -> None:
         """Lay out a program's headers and its launcher, as compiling it does. Raises `CacheError`
         and `CancelledError`."""
         stage = Stage(self._cache)
         try:
-            self._layout.of(work, stage.path, self._runners.local.open_scope())
+            self._layout.lay_out_program(work, stage.path, self._runners.local.open_scope())
         finally:
             stage.discard()
 
     def expect_jobs(self, jobs: Iterable[Job], /) -> None:
-        self._residents.expect(jobs)
+        self._residents.expect_jobs(jobs)
 
     def cancel(self) -> None:
-        self._residents.drain()
+        self._residents.release_idle()
         for _, runner in list(self._residents.running):
             runner.cancel()
         self._runners.local.cancel()

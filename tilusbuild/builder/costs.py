@@ -102,16 +102,18 @@ class Total(Struct, frozen=True):
     """How many spill."""
 
 
-def costs(plan: Plan, cache: Tree) -> list[Cost]:
+def collect_costs(plan: Plan, cache: Tree) -> list[Cost]:
     """Return every program, in plan order. Reads only."""
     history = History(cache.state_path)
     groups: dict[str, list[tuple[ProgramJob, Entry | None]]] = {}
     for job in jobs(plan):
         groups.setdefault(job.planned.label, []).append((job, lookup(cache, job.hash)))
-    return [cost for group in groups.values() for cost in _instance(group, cache, history)]
+    return [
+        cost for group in groups.values() for cost in _list_instance_costs(group, cache, history)
+    ]
 
 
-def _instance(
+def _list_instance_costs(
     group: Sequence[tuple[ProgramJob, Entry | None]], cache: Tree, history: History
 ) -> Iterator[Cost]:
     """Yield the programs of one instance."""
@@ -119,7 +121,7 @@ def _instance(
     values = [job.planned.spec.values(job.schedule) for job, _ in group]
     reasons: set[str] = set()
     for number, (job, entry) in enumerate(group):
-        cost = _cost(job, entry, history, values[number])
+        cost = _make_cost(job, entry, history, values[number])
         used = resources_of(first.planned, values[number], entry.meta if entry else None)
         parts = [used.get(name) for name in ("static_smem", "dynamic_smem")]
         if entry is not None and all(part is not None for part in parts):
@@ -135,7 +137,7 @@ def _instance(
         yield cost
 
 
-def _cost(
+def _make_cost(
     job: ProgramJob, entry: Entry | None, history: History, values: Mapping[str, Value]
 ) -> Cost:
     last = history.find_measurement(job)
@@ -149,14 +151,14 @@ def _cost(
         seconds=last.seconds,
         peak_rss=last.peak_rss,
         library=product_of(entry.meta).size if entry else None,
-        usages=_usages(entry.meta["kernels"]) if entry else (),
+        usages=_list_usages(entry.meta["kernels"]) if entry else (),
         instance=job.planned.label,
         index=job.index,
         default=job.is_default,
     )
 
 
-def _usages(kernels: dict[str, dict[str, Any]]) -> tuple[Usage, ...]:
+def _list_usages(kernels: dict[str, dict[str, Any]]) -> tuple[Usage, ...]:
     return tuple(
         Usage(kernel, arch, used["registers"], used["spill_stores"] + used["spill_loads"])
         for kernel, archs in kernels.items()
@@ -167,9 +169,9 @@ def _usages(kernels: dict[str, dict[str, Any]]) -> tuple[Usage, ...]:
 # Sums and text.
 
 
-def total(costs: Iterable[Cost]) -> Total:
+def sum_costs(costs: Iterable[Cost]) -> Total:
     """Return the sums of some programs, each counted once."""
-    once = _distinct(costs)
+    once = _drop_duplicates(costs)
     seconds = [cost.seconds for cost in once if cost.seconds is not None]
     statuses = [cost.status for cost in once]
     return Total(
@@ -186,15 +188,15 @@ def total(costs: Iterable[Cost]) -> Total:
     )
 
 
-def totals(costs: Iterable[Cost]) -> dict[tuple[str, str], Total]:
+def sum_by_target(costs: Iterable[Cost]) -> dict[tuple[str, str], Total]:
     """By script and target, in their order."""
     groups: dict[tuple[str, str], list[Cost]] = {}
     for cost in costs:
         groups.setdefault((cost.script, cost.target), []).append(cost)
-    return {pair: total(group) for pair, group in groups.items()}
+    return {pair: sum_costs(group) for pair, group in groups.items()}
 
 
-def _distinct(costs: Iterable[Cost]) -> list[Cost]:
+def _drop_duplicates(costs: Iterable[Cost]) -> list[Cost]:
     """Return each program once: of those that share it, one whose compile is remembered."""
     found: dict[str, Cost] = {}
     for cost in costs:
@@ -204,26 +206,26 @@ def _distinct(costs: Iterable[Cost]) -> list[Cost]:
     return list(found.values())
 
 
-def most(costs: Iterable[Cost], key: Callable[[Cost], float | None], top: int) -> list[Cost]:
+def rank_costs(costs: Iterable[Cost], key: Callable[[Cost], float | None], top: int) -> list[Cost]:
     """Return the `top` programs with most of something; those with none of it are left out."""
-    ranked = sorted(_distinct(costs), key=lambda cost: -(key(cost) or 0))
+    ranked = sorted(_drop_duplicates(costs), key=lambda cost: -(key(cost) or 0))
     return [cost for cost in ranked if key(cost)][:top]
 
 
-def costs_text(costs: Sequence[Cost], top: int) -> str:
+def format_costs(costs: Sequence[Cost], top: int) -> str:
     """Return the sums, and the `top` programs of each kind."""
-    everything = total(costs)
-    rows = [_total_row(*pair, each) for pair, each in totals(costs).items()]
+    everything = sum_costs(costs)
+    rows = [_make_total_row(*pair, each) for pair, each in sum_by_target(costs).items()]
     if len(rows) > 1:
-        rows.append(_total_row("all", "", everything))
+        rows.append(_make_total_row("all", "", everything))
     parts = [table(_TOTALS, rows)]
     if everything.timed < everything.programs:
         programs = format_count(everything.programs, "program")
         parts.append(f"the compiles of {everything.timed} of {programs} are remembered\n")
     for title, key in _RANKINGS.items():
-        ranked = most(costs, key, top)
+        ranked = rank_costs(costs, key, top)
         if ranked:
-            parts.append(f"{title}\n\n" + table(_PROGRAMS, map(_program_row, ranked)))
+            parts.append(f"{title}\n\n" + table(_PROGRAMS, map(_make_program_row, ranked)))
     return "\n".join(parts)
 
 
@@ -243,40 +245,40 @@ _PROGRAMS = (
 )
 
 
-def _total_row(script: str, target: str, each: Total) -> tuple[Cell, ...]:
+def _make_total_row(script: str, target: str, each: Total) -> tuple[Cell, ...]:
     return (
         script,
         target,
         each.programs,
         each.statuses[Status.BUILT],
         each.statuses[Status.FAILED] + each.statuses[Status.PRUNED],
-        _seconds(each.seconds if each.timed else None),
-        _seconds(each.median),
-        _seconds(each.longest),
-        _scaled(each.peak_rss, 1e6),
+        _round_seconds(each.seconds if each.timed else None),
+        _round_seconds(each.median),
+        _round_seconds(each.longest),
+        _scale_size(each.peak_rss, 1e6),
         each.registers,
         each.spilling,
-        _scaled(each.library, 1e3),
+        _scale_size(each.library, 1e3),
     )
 
 
-def _program_row(cost: Cost) -> tuple[Cell, ...]:
+def _make_program_row(cost: Cost) -> tuple[Cell, ...]:
     return (
         cost.label,
         cost.hash[:12],
         cost.status,
-        _seconds(cost.seconds),
-        _scaled(cost.peak_rss, 1e6),
+        _round_seconds(cost.seconds),
+        _scale_size(cost.peak_rss, 1e6),
         cost.registers,
         cost.spills,
-        _scaled(cost.library, 1e3),
+        _scale_size(cost.library, 1e3),
         " ".join(f"{name}={cell_text(value)}" for name, value in cost.values.items()),
     )
 
 
-def _seconds(seconds: float | None) -> float | None:
+def _round_seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 2)
 
 
-def _scaled(size: int | None, unit: float) -> int | None:
+def _scale_size(size: int | None, unit: float) -> int | None:
     return None if size is None else round(size / unit)

@@ -36,7 +36,7 @@ from tilusbuild.toolchain.cuda import disassembler
 TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
 
 
-def dump(project: Project, plan: Plan) -> int:
+def dump_programs(project: Project, plan: Plan) -> int:
     """Dump what has no dump yet; how many programs that were. Raises `InputError`, `CacheError`,
     and `CancelledError`."""
     wanted = {
@@ -49,21 +49,21 @@ def dump(project: Project, plan: Plan) -> int:
     if not wanted:
         return 0
     with ThreadPoolExecutor(project.settings.jobs.value) as pool:
-        for done in [pool.submit(_dump, project, job) for job in wanted.values()]:
+        for done in [pool.submit(_dump_program, project, job) for job in wanted.values()]:
             done.result()
     return len(wanted)
 
 
-def _dump(project: Project, job: ProgramJob) -> None:
+def _dump_program(project: Project, job: ProgramJob) -> None:
     made = job.render()
     private = project.cache.private()
     try:
         stage = private.path
         with wrap_oserror(stage):
             os.makedirs(os.path.join(stage, "module"))
-            write(os.path.join(stage, "module", "source.cu"), made.recipe.source)
-            _template_steps(project, job, made, os.path.join(stage, TEMPLATE_STEPS))
-            _compiler_steps(project, job, made, stage)
+            write_text(os.path.join(stage, "module", "source.cu"), made.recipe.source)
+            _write_template_steps(project, job, made, os.path.join(stage, TEMPLATE_STEPS))
+            _write_compiler_steps(project, job, made, stage)
             directory = project.cache.program_path(job.hash)
             for name in (COMPILER_STEPS, TEMPLATE_STEPS):
                 project.cache.move(os.path.join(stage, name), os.path.join(directory, name))
@@ -71,7 +71,9 @@ def _dump(project: Project, job: ProgramJob) -> None:
         private.discard()
 
 
-def _compiler_steps(project: Project, job: ProgramJob, made: RenderedProgram, stage: str) -> None:
+def _write_compiler_steps(
+    project: Project, job: ProgramJob, made: RenderedProgram, stage: str
+) -> None:
     """Write `module/ir` in a stage whose `module` directory holds the module's files."""
     recipe, toolchain = made.recipe, job.planned.spec.toolchain
     digest = recipe.includes.digest
@@ -97,7 +99,7 @@ def _compiler_steps(project: Project, job: ProgramJob, made: RenderedProgram, st
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _template_steps(
+def _write_template_steps(
     project: Project, job: ProgramJob, made: RenderedProgram, directory: str
 ) -> None:
     """1: the values; 2: the template with what it includes; 3: what was rendered."""
@@ -110,14 +112,16 @@ def _template_steps(
         "derived": {name: schedule.values[name] for name in instance.spec.derived},
     }
     rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
-    write(os.path.join(directory, "1_values.txt"), table(("", "name", "value"), rows))
+    write_text(os.path.join(directory, "1_values.txt"), table(("", "name", "value"), rows))
     script = project.manifest.scripts[job.script]
     renderer = project.renderer.with_style(style_of(script))
-    write(os.path.join(directory, "2_template.cu.j2"), resolve_includes(renderer, script.template))
-    write(os.path.join(directory, "3_source.cu"), made.recipe.source)
+    write_text(
+        os.path.join(directory, "2_template.cu.j2"), resolve_includes(renderer, script.template)
+    )
+    write_text(os.path.join(directory, "3_source.cu"), made.recipe.source)
 
 
-def write(path: str, text: str) -> None:
+def write_text(path: str, text: str) -> None:
     """Write a file of a private directory. Raises `OSError`."""
     with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
@@ -137,7 +141,7 @@ class Dump:
 
     def finish(self, outcome: Compiled) -> None:
         """Write what the compilers said of the resources."""
-        self._write("usage.txt", "".join(self._usage(outcome)))
+        self._write_file("usage.txt", "".join(self._format_usage(outcome)))
 
     def run(self, step: Step) -> bool:
         """Run a command. Return whether it made its output."""
@@ -151,7 +155,7 @@ class Dump:
         """Write the instructions of every cubin in a file, with source lines if it has them."""
         if self._disassembler is None:
             return
-        for cubin in _cubins(path):
+        for cubin in _extract_cubins(path):
             name = f"{cubin.image.arch}.sass"
             with open(os.path.join(self.work, "one.cubin"), "wb") as file:
                 file.write(cubin.data)
@@ -161,18 +165,18 @@ class Dump:
             except OSError:
                 return
             if finished.status == 0:
-                self._write(name, self._compiling.scrub(finished.output))
+                self._write_file(name, self._compiling.scrub(finished.output))
 
     def copy(self, made: str, name: str) -> None:
         """Add the output `made` of a command as `name`, without the paths and times of this run."""
-        self._write(name, self._compiling.scrub(read_bytes(os.path.join(self.work, made))))
+        self._write_file(name, self._compiling.scrub(read_bytes(os.path.join(self.work, made))))
 
-    def _write(self, name: str, text: str) -> None:
+    def _write_file(self, name: str, text: str) -> None:
         if text:
             with open(os.path.join(self._directory, name), "w", encoding="utf-8") as file:
                 file.write(text)
 
-    def _usage(self, outcome: Compiled) -> Iterator[str]:
+    def _format_usage(self, outcome: Compiled) -> Iterator[str]:
         for each in outcome.ptxas:
             yield (
                 f"{each.arch} {each.kernel}: {each.registers} registers, {each.stack} bytes of"
@@ -182,7 +186,7 @@ class Dump:
             )
 
 
-def _cubins(path: str) -> tuple[Cubin, ...]:
+def _extract_cubins(path: str) -> tuple[Cubin, ...]:
     try:
         return extract_cubins(read_bytes(path))
     except (OSError, BinaryError):

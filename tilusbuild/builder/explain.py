@@ -44,18 +44,18 @@ _NAMES = {
 }
 
 
-def differences(before: str, after: str) -> tuple[str, ...]:
+def list_differences(before: str, after: str) -> tuple[str, ...]:
     """Return the differences between two texts of the same kind, in words and in their order."""
     old, new = (sections(_OF_THE_SOURCE.sub("/tilusbuild", text)) for text in (before, after))
     return tuple(
-        _reason(title, key, old.get(title, {}).get(key), new.get(title, {}).get(key))
+        _describe_difference(title, key, old.get(title, {}).get(key), new.get(title, {}).get(key))
         for title in {**new, **old}
         for key in {**new.get(title, {}), **old.get(title, {})}
         if old.get(title, {}).get(key) != new.get(title, {}).get(key)
     )
 
 
-def _reason(title: str, key: str, before: str | None, after: str | None) -> str:
+def _describe_difference(title: str, key: str, before: str | None, after: str | None) -> str:
     """Say one difference; `before` is None for what was added, `after` for what was removed."""
     if title == "" and key == "source":
         return "the rendered source changed"
@@ -76,17 +76,17 @@ def _reason(title: str, key: str, before: str | None, after: str | None) -> str:
     return f"{name} changed" + (f": {before} → {after}" if shows else "")
 
 
-def identity(program_txt: str) -> tuple[tuple[str, str], ...]:
+def make_match_key(program_txt: str) -> tuple[tuple[str, str], ...]:
     """Return the key that programs of two builds are matched by: constants and schedule."""
     found = sections(program_txt)
     return tuple(sorted(item for title in _MATCHED_BY for item in found.get(title, {}).items()))
 
 
-Programs: TypeAlias = Mapping[tuple[tuple[str, str], ...], str]
+ProgramsByKey: TypeAlias = Mapping[tuple[tuple[str, str], ...], str]
 """Hashes of programs by what they are matched by."""
 
 
-def last_programs(cache: Tree, manifest: str, directory: str, target: str) -> Programs:
+def find_last_programs(cache: Tree, manifest: str, directory: str, target: str) -> ProgramsByKey:
     """Return the programs of one script and target in the last build of a project."""
     found: dict[tuple[tuple[str, str], ...], str] = {}
     try:
@@ -101,12 +101,12 @@ def last_programs(cache: Tree, manifest: str, directory: str, target: str) -> Pr
         except (FileNotFoundError, CorruptFileError):
             continue
         for program in script.programs if script.head.get("target") == target else ():
-            if (texts := _texts(cache, program)) is not None:
-                found[identity(texts[0])] = program
+            if (texts := _read_texts(cache, program)) is not None:
+                found[make_match_key(texts[0])] = program
     return found
 
 
-def _texts(cache: Tree, program: str) -> tuple[str, str] | None:
+def _read_texts(cache: Tree, program: str) -> tuple[str, str] | None:
     """program.txt and options.txt of an entry; None when they are not there."""
     directory = cache.program_path(program)
     program_txt, options_txt = (
@@ -131,32 +131,32 @@ class ExplanationLine(JsonLine, frozen=True):
         return self.state != Status.MISSING
 
 
-def explain(
+def explain_program(
     label: str,
     program: str,
     texts: tuple[str, str],
     cache: Tree,
-    last: Programs,
+    last: ProgramsByKey,
 ) -> ExplanationLine:
     """Explain one program from its texts and the cache."""
     if (entry := lookup(cache, program)) is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
         return ExplanationLine(label, program, entry.status, reason)
-    reasons = _why_missing(program, texts, cache, last)
+    reasons = _explain_missing(program, texts, cache, last)
     return ExplanationLine(label, program, Status.MISSING, reasons)
 
 
-def _why_missing(
-    program: str, texts: tuple[str, str], cache: Tree, last: Programs
+def _explain_missing(
+    program: str, texts: tuple[str, str], cache: Tree, last: ProgramsByKey
 ) -> tuple[str, ...]:
-    before = last.get(identity(texts[0]))
+    before = last.get(make_match_key(texts[0]))
     if before is None:
         return ("the last build had no such program",)
     if before == program:
         return ("its entry is missing or damaged",)
-    if (old := _texts(cache, before)) is None:
+    if (old := _read_texts(cache, before)) is None:
         return ("the last build's entry is missing",)
-    return tuple(each for i in (0, 1) for each in differences(old[i], texts[i]))
+    return tuple(each for i in (0, 1) for each in list_differences(old[i], texts[i]))
 
 
 def explain_plan(
@@ -164,15 +164,15 @@ def explain_plan(
 ) -> list[ExplanationLine]:
     """Explain the programs of a plan. With a `remote`, also why one that is to be compiled is not
     in it; `elsewhere`: also why it is not compiled on other machines."""
-    last: dict[tuple[str, str], Programs] = {}
+    last: dict[tuple[str, str], ProgramsByKey] = {}
     found = []
     for job in jobs(plan):
         key = (job.planned.directory, job.planned.target.name)
         if key not in last:
-            last[key] = last_programs(cache, manifest, *key)
+            last[key] = find_last_programs(cache, manifest, *key)
         work = job.render()
         texts = (work.program_txt, work.options_txt)
-        one = explain(job.label, job.hash, texts, cache, last[key])
+        one = explain_program(job.label, job.hash, texts, cache, last[key])
         stays = (
             work.recipe.pipeline.stays_here(work.recipe, work.closure.notes) if elsewhere else None
         )

@@ -42,7 +42,7 @@ from tilusbuild.state.files import sweep, write_atomic
 from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
 from tilusbuild.status import RECORDED, Status
 
-LOOKED_AT_WHOLE = 2_000
+MAX_CHECKED_DIRECTORIES = 2_000
 """Programs of a build up to which one with nothing to do looks at their directories too, in which a
 deleted file shows: 2 ms. Of more, where that would be a quarter of its time, it looks at what was
 compiled, which shows that this, `module` or the whole program was deleted."""
@@ -51,7 +51,7 @@ _DIRECTORIES = ("", "/module")
 what is looked at is a tenth of the time of a large build with nothing to do."""
 _GROUP_SIZE = 1000
 """Entries: so many names are made at once."""
-_KEPT = 256
+_MAX_RECORDS = 256
 """Records of other commands are removed, oldest first, when there are more."""
 
 Endings: TypeAlias = tuple[str, ...]
@@ -70,7 +70,7 @@ class Invocation(Struct, frozen=True):
     started: int
     """When it began to read, by `time.monotonic_ns`."""
 
-    def moment(self, clock: FileClock) -> Moment:
+    def find_start_moment(self, clock: FileClock) -> Moment:
         """Return when it began to read, for stamps."""
         return clock.moment().earlier(time.monotonic_ns() - self.started)
 
@@ -85,9 +85,13 @@ class PlanRead(Struct, frozen=True):
     plan was made."""
 
     @classmethod
-    def of(cls, project: Project, planned: Plan, invocation: Invocation) -> PlanRead:
+    def collect_inputs(cls, project: Project, planned: Plan, invocation: Invocation) -> PlanRead:
         """Return what was read for a plan, just after it was made."""
-        return cls(invocation, invocation.moment(project.clock), _inputs(project, planned))
+        return cls(
+            invocation,
+            invocation.find_start_moment(project.clock),
+            _collect_inputs(project, planned),
+        )
 
 
 def write_record(
@@ -103,31 +107,31 @@ def write_record(
     if path is None:
         return
     with suppress(OSError):
-        programs = _programs(project.cache)
-        entries = _programs_in(project.cache, result.statuses, _products(planned))
-        entries |= _directories_of(project.cache, planned)
-        answer = _answer(result.summary, BuildStarted(jobs, __version__))
-        inputs = {**_inputs_so_far(project, planned), **read.inputs}
-        inputs |= {path: sighting(path) for path in outputs.paths(project, planned)}
+        programs = _make_programs_prefix(project.cache)
+        entries = _list_program_entries(project.cache, result.statuses, _find_products(planned))
+        entries |= _list_directory_entries(project.cache, planned)
+        answer = _format_answer(result.summary, BuildStarted(jobs, __version__))
+        inputs = {**_collect_read_inputs(project, planned), **read.inputs}
+        inputs |= {path: sighting(path) for path in outputs.list_output_paths(project, planned)}
 
         def is_whole(before: str, word: str) -> bool:
             return before != programs or lookup(project.cache, word) is not None
 
-        made = make(read.invocation.key, answer, inputs, entries, read.started, is_whole)
+        made = make_record(read.invocation.key, answer, inputs, entries, read.started, is_whole)
         # Not the records alone: beside them is what is remembered of manifests.
         sweep(os.path.dirname(os.path.dirname(path)), deep=True)
         if made is None:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, made)
-        _prune(os.path.dirname(path))
+        _remove_oldest(os.path.dirname(path))
 
 
-def _programs(cache: Tree) -> str:
+def _make_programs_prefix(cache: Tree) -> str:
     return os.path.join(cache.program_path(""), "")
 
 
-def _products(planned: Plan) -> dict[str, str]:
+def _find_products(planned: Plan) -> dict[str, str]:
     """Return what the planned programs are made into, where that is something else than a
     library."""
     return {
@@ -138,29 +142,31 @@ def _products(planned: Plan) -> dict[str, str]:
     }
 
 
-def _programs_in(cache: Tree, statuses: Mapping[str, str], products: Mapping[str, str]) -> _Entries:
+def _list_program_entries(
+    cache: Tree, statuses: Mapping[str, str], products: Mapping[str, str]
+) -> _Entries:
     """Return what is looked at of each program, whose `products` are libraries but for these; one
     that was not built has none."""
     found: _Entries = {}
     for program, status in statuses.items():
         endings: Endings = _DIRECTORIES
         if status == Status.BUILT:
-            whole = _DIRECTORIES if len(statuses) <= LOOKED_AT_WHOLE else ()
+            whole = _DIRECTORIES if len(statuses) <= MAX_CHECKED_DIRECTORIES else ()
             endings = (*whole, f"/module/{products.get(program, PRODUCT)}")
-        found.setdefault((_programs(cache), endings), []).append(program)
+        found.setdefault((_make_programs_prefix(cache), endings), []).append(program)
     return found
 
 
-def _directories_of(cache: Tree, planned: Plan) -> _Entries:
+def _list_directory_entries(cache: Tree, planned: Plan) -> _Entries:
     """Return what is looked at besides: all of the scripts' directories but what was measured, the
     directories that programs were compiled with, and what garbage collection goes by."""
     needed = NeededDirectories(cache)
     scripts = [cache.script_path(each.directory, each.hash) for each in planned.instances]
-    digests = {digest for each in planned.instances for digest in needed.of(each)}
+    digests = {digest for each in planned.instances for digest in needed.find_digests(each)}
     tops = [cache.include_path(digest) for digest in sorted(digests)]
     paths = [
-        *(path for script in scripts for path in _below(script)),
-        *(path for top in tops if os.path.isdir(top) for path in _below(top, files=False)),
+        *(path for script in scripts for path in _walk_directory(script)),
+        *(path for top in tops if os.path.isdir(top) for path in _walk_directory(top, files=False)),
     ]
     index = cache.path(layout.INDEX)
     if os.path.exists(index):  # a cache that is read-only need not have one
@@ -168,22 +174,22 @@ def _directories_of(cache: Tree, planned: Plan) -> _Entries:
     found: _Entries = {}
     for path in paths:
         directory, name = os.path.split(path)
-        found.setdefault((os.path.join(directory, ""), (_ITSELF,)), []).append(name)
+        found.setdefault((os.path.join(directory, ""), (_NO_ENDING,)), []).append(name)
     return found
 
 
-_ITSELF = ""
+_NO_ENDING = ""
 _MEASURED = layout.LATENCY
 
 
-def _below(top: str, *, files: bool = True) -> Iterator[str]:
+def _walk_directory(top: str, *, files: bool = True) -> Iterator[str]:
     """Yield a directory, and what is below it that is not a link."""
     yield top
     with suppress(OSError), os.scandir(top) as entries:
         for entry in entries:  # which says itself what is a link: a script has one for each program
             if entry.is_dir(follow_symlinks=False):
                 if entry.name != _MEASURED:
-                    yield from _below(entry.path, files=files)
+                    yield from _walk_directory(entry.path, files=files)
             elif files and not entry.is_symlink():
                 yield entry.path
 
@@ -198,25 +204,25 @@ def input_paths(project: Project, plan: Plan | None) -> set[str]:
     manifest = project.manifest
     paths = {manifest.path, *manifest.searched_directories, *manifest.reading.sightings}
     paths.update(path for script in manifest.scripts for path in manifest.data_of(script))
-    paths.update(project.renderer.sightings, directories_of_tools(project.environment))
+    paths.update(project.renderer.sightings, list_tool_directories(project.environment))
     return paths if plan is None else paths | plan.inputs
 
 
-def _inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
+def _collect_inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
     """Return everything that the plan's answer rests on, as it was when it was read."""
-    found = _inputs_so_far(project, planned)
-    others = input_paths(project, planned) | _own_code()
+    found = _collect_read_inputs(project, planned)
+    others = input_paths(project, planned) | _list_own_files()
     return {**{path: sighting(path) for path in others - found.keys()}, **found}
 
 
-def _inputs_so_far(project: Project, planned: Plan) -> dict[str, Sighting]:
+def _collect_read_inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
     """Return what was read or searched by now for the programs: compiling may add to it."""
     # What was read twice may have changed between: the first stamp shows that.
     found = {**project.renderer.sightings, **project.digests.consulted(), **project.sightings}
     return {**{path: sighting(path) for path in planned.inputs - found.keys()}, **found}
 
 
-def directories_of_tools(environment: Mapping[str, str]) -> set[str]:
+def list_tool_directories(environment: Mapping[str, str]) -> set[str]:
     """Return the directories where a tool that appears would be found before those in use."""
     found = {"/usr/local", *environment.get("PATH", "").split(os.pathsep)}
     for name in ("CUDA_HOME", "CUDA_PATH"):
@@ -225,7 +231,7 @@ def directories_of_tools(environment: Mapping[str, str]) -> set[str]:
     return found | {packages, os.path.join(packages, "nvidia")}
 
 
-def _own_code() -> set[str]:
+def _list_own_files() -> set[str]:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return {
         os.path.join(where, name)
@@ -235,7 +241,7 @@ def _own_code() -> set[str]:
     }
 
 
-def _answer(summary: Summary, start: BuildStarted) -> bytes:
+def _format_answer(summary: Summary, start: BuildStarted) -> bytes:
     """Return the output of the same build with nothing to do: texts, and lines of JSON.
 
     The seconds are filled in when it is printed.
@@ -267,7 +273,7 @@ def _answer(summary: Summary, start: BuildStarted) -> bytes:
     return "\0".join([status, *texts]).encode("utf-8", "surrogateescape")
 
 
-def make(
+def make_record(
     name: bytes,
     summary: bytes,
     inputs: Mapping[str, Sighting],
@@ -285,7 +291,7 @@ def make(
     if not all(seen.is_settled(started) for seen in inputs.values()):
         return None
     files = sorted(inputs)
-    groups = _by_directory(files, [inputs[file].stamp for file in files])
+    groups = _group_by_directory(files, [inputs[file].stamp for file in files])
     for (before, endings), words in sorted(entries.items()):
         for start in range(0, len(words), _GROUP_SIZE):
             some = list(words[start : start + _GROUP_SIZE])
@@ -296,15 +302,18 @@ def make(
             if ABSENT in found or not all(is_whole(before, some[at]) for at in young):
                 return None
             groups.append(((before, noop.BETWEEN.decode().join(endings)), some, found))
-    parts = [_packed(name), _packed(summary)]
+    parts = [_pack_data(name), _pack_data(summary)]
     for around, middles, found in groups:
         names = "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
-        parts += [_packed(names), _packed(b"".join(noop.STAMP.pack(*stamp) for stamp in found))]
+        parts += [
+            _pack_data(names),
+            _pack_data(b"".join(noop.STAMP.pack(*stamp) for stamp in found)),
+        ]
     body = b"".join(parts)
     return noop.MAGIC + noop.HEAD.pack(zlib.crc32(body), len(body)) + body
 
 
-def _by_directory(files: Sequence[str], stamps: Sequence[Stamp]) -> list[_Group]:
+def _group_by_directory(files: Sequence[str], stamps: Sequence[Stamp]) -> list[_Group]:
     """Return the inputs as groups, each of one directory: there, a name is found sooner than by its
     whole path. What is missing, or has no absolute path, comes first and by its whole name."""
     directories: dict[str, tuple[list[str], list[Stamp]]] = {"": ([], [])}
@@ -318,14 +327,14 @@ def _by_directory(files: Sequence[str], stamps: Sequence[Stamp]) -> list[_Group]
     return [((directory, ""), *group) for directory, group in directories.items()]
 
 
-def _packed(data: bytes) -> bytes:
+def _pack_data(data: bytes) -> bytes:
     return noop.COUNT.pack(len(data)) + data
 
 
-def _prune(directory: str) -> None:
+def _remove_oldest(directory: str) -> None:
     names = os.listdir(directory)
-    if len(names) > _KEPT:
+    if len(names) > _MAX_RECORDS:
         paths = [os.path.join(directory, name) for name in names]
         oldest = sorted(paths, key=lambda path: stamp_of(path).mtime)
-        for path in oldest[: len(names) - _KEPT]:
+        for path in oldest[: len(names) - _MAX_RECORDS]:
             os.unlink(path)

@@ -33,35 +33,37 @@ class _Output(NamedTuple):
     program: str
 
 
-def paths(project: Project, plan: Plan) -> list[str]:
+def list_output_paths(project: Project, plan: Plan) -> list[str]:
     """Return the outputs of the planned libraries."""
-    return [each.path for each in _outputs(project, plan)]
+    return [each.path for each in _list_outputs(project, plan)]
 
 
-def check(project: Project, plan: Plan) -> None:
+def check_outputs(project: Project, plan: Plan) -> None:
     """Raise `InputError` for outputs that would be written over each other, over what the build
     reads, or into the cache."""
     taken: dict[str, _Output] = {}
     wrong = []
-    for output in _outputs(project, plan):
+    for output in _list_outputs(project, plan):
         place = project.manifest.locate_value("library", output.library, "output")
         other = taken.setdefault(os.path.realpath(output.path), output)
         if other is not output:
-            wrong.append(_same(output, other, place))
-        elif wrongly := _overwrites(project, plan, output, place):
+            wrong.append(_refuse_same_file(output, other, place))
+        elif wrongly := _find_overwritten(project, plan, output, place):
             wrong.append(wrongly)
     if wrong:
         raise InputError(*wrong)
 
 
-def _same(output: _Output, other: _Output, place: Place) -> Diagnostic:
+def _refuse_same_file(output: _Output, other: _Output, place: Place) -> Diagnostic:
     if output.library == other.library:
         message = f'the library of target "{output.target}" would replace that of "{other.target}"'
         return Diagnostic(message, place, "add {target} to its name: each gets its own")
     return Diagnostic(f'library "{other.library}" is written to the same file', place, _OWN)
 
 
-def _overwrites(project: Project, plan: Plan, output: _Output, place: Place) -> Diagnostic | None:
+def _find_overwritten(
+    project: Project, plan: Plan, output: _Output, place: Place
+) -> Diagnostic | None:
     path, library = output.path, output.library
     real = os.path.realpath(path)
     if real == os.path.realpath(project.manifest.path):
@@ -81,21 +83,21 @@ def _overwrites(project: Project, plan: Plan, output: _Output, place: Place) -> 
     )
 
 
-def write(project: Project, plan: Plan) -> None:
+def write_outputs(project: Project, plan: Plan) -> None:
     """Bring the outputs of the planned libraries up to date, as far as those are built. Raises
     `OSError`, which names the output."""
-    for output in _outputs(project, plan):
+    for output in _list_outputs(project, plan):
         entry = lookup(project.cache, output.program)
         if entry is None or entry.status != Status.BUILT:
             continue
         made = read_bytes(os.path.join(entry.path, product_of(entry.meta).name))
         try:
-            bring_up_to_date(output.path, made)
+            update_file(output.path, made)
         except OSError as error:
             raise OSError(error.errno, error.strerror, output.path) from None
 
 
-def bring_up_to_date(path: str, made: bytes) -> None:
+def update_file(path: str, made: bytes) -> None:
     """Write a file, with its directory, unless it has these bytes: then it keeps its time, too.
     Raises `OSError`."""
     if not os.path.isfile(path) or read_bytes(path) != made:
@@ -103,7 +105,7 @@ def bring_up_to_date(path: str, made: bytes) -> None:
         write_atomic(path, made, mode=0o755 if path.endswith(".so") else 0o644)
 
 
-def _outputs(project: Project, plan: Plan) -> Iterator[_Output]:
+def _list_outputs(project: Project, plan: Plan) -> Iterator[_Output]:
     for instance in plan.instances:
         script = project.manifest.scripts[instance.script]
         if isinstance(script, LinkScript) and script.owner.output is not None:

@@ -74,13 +74,13 @@ class Project:
         path = find_project_manifest(start)
         seen = {path: sighting(path)}
         manifest = recall_manifest(path, environment) if remembered else None
-        project = cls._opened(manifest or _load(path), options, environment)
+        project = cls._open_manifest(manifest or _load_manifest(path), options, environment)
         project.sightings = {**seen, **project.manifest.reading.sightings}
         project._remembers = remembered and manifest is None
         return project
 
     @classmethod
-    def _opened(
+    def _open_manifest(
         cls,
         manifest: Manifest,
         options: Mapping[str, str | float | None],
@@ -93,12 +93,12 @@ class Project:
         project._options = dict(options)
         return project
 
-    def reread(self, *, tools: bool) -> Self:
+    def reread_manifest(self, *, tools: bool) -> Self:
         """Return the project with its manifest read again, and with this one's runner, digests and
         memo; with `tools`, the compilers are discovered again. Only one of the two is to be closed.
         Raises `InputError`."""
-        manifest = reread(self.manifest) or _load(self.manifest.path)
-        fresh = self._opened(manifest, self._options, self.environment)
+        manifest = reread(self.manifest) or _load_manifest(self.manifest.path)
+        fresh = self._open_manifest(manifest, self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
         if fresh.settings.cache_dir == self.settings.cache_dir:
             # The code that makes programs was loaded once: hashes that it made stay right.
@@ -166,13 +166,13 @@ class Project:
         chosen = self.settings.device_compiler
         return DeviceCompiler(chosen.value, chosen.source in BY_DEFAULT)
 
-    def toolchain(self, name: str = "", *, cuda: bool, nvrtc: bool = False) -> Toolchain:
+    def find_toolchain(self, name: str = "", *, cuda: bool, nvrtc: bool = False) -> Toolchain:
         """Return the tools of this name ("": `[toolchain]`), with nvcc when `cuda` and NVRTC when
         `nvrtc`. Raises `InputError` when one is missing."""
         key = name, cuda, nvrtc
         if key not in self._toolchains:
             request = replace(
-                requested(self.manifest, name),
+                make_toolchain_request(self.manifest, name),
                 needs_cuda=cuda,
                 needs_nvrtc=nvrtc,
                 device_compiler=self.device_compiler,
@@ -182,15 +182,15 @@ class Project:
 
     @property
     def toolchains(self) -> Mapping[tuple[str, bool, bool], Toolchain]:
-        """Those that were asked for so far, by the arguments of `toolchain`."""
+        """Those that were asked for so far, by the arguments of `find_toolchain`."""
         return self._toolchains
 
-    def plan(self, selection: PlanSelection) -> Plan:
+    def make_plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
         selection = selection.with_objects(self.manifest)
-        return self.planner(selection).plan(selection)
+        return self.make_planner(selection).plan(selection)
 
-    def planner(self, selection: PlanSelection) -> Planner:
+    def make_planner(self, selection: PlanSelection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
         selection = selection.with_objects(self.manifest)
         pairs = list(chosen_pairs(self.manifest, selection))
@@ -200,14 +200,14 @@ class Project:
             name = self.manifest.toolchain_of(script, target.name)
             needed.setdefault(name, set()).add(pipeline.compiler)
         toolchains = {
-            name: self.toolchain(name, cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
+            name: self.find_toolchain(name, cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
             for name, compilers in needed.items()
         }
-        if found := refusals(self.manifest, pairs, toolchains):
+        if found := collect_refusals(self.manifest, pairs, toolchains):
             raise InputError(*found)
         return Planner(self.manifest, toolchains, self.renderer, self.digests, self.memo)
 
-    def launcher(self) -> tuple[str, ...]:
+    def find_launcher(self) -> tuple[str, ...]:
         """Return the command that every compiler is started through, its program as a path; () for
         none.
 
@@ -223,7 +223,7 @@ class Project:
         return (os.path.abspath(path), *declared[1:])
 
 
-def _load(path: str) -> Manifest:
+def _load_manifest(path: str) -> Manifest:
     # Imported only here: it takes longer than all else where the manifest is remembered.
     from tilusbuild.manifest.loading import load_manifest
 
@@ -233,7 +233,7 @@ def _load(path: str) -> Manifest:
 Keys = tuple[str | int, ...]
 
 
-def requested(manifest: Manifest, name: str) -> ToolchainRequest:
+def make_toolchain_request(manifest: Manifest, name: str) -> ToolchainRequest:
     """Return what a manifest asks of the toolchain of this name."""
     declared = manifest.toolchain_named(name)
     return ToolchainRequest(
@@ -243,18 +243,18 @@ def requested(manifest: Manifest, name: str) -> ToolchainRequest:
         name=name,
         nvcc_key=".".join(manifest.key_of_toolchain(name, "nvcc")),
         cxx_key=".".join(manifest.key_of_toolchain(name, "cxx")),
-        place=_place_of_tool(manifest, name, "nvcc"),
-        cxx_place=_place_of_tool(manifest, name, "cxx"),
+        place=_find_tool_place(manifest, name, "nvcc"),
+        cxx_place=_find_tool_place(manifest, name, "cxx"),
     )
 
 
-def _place_of_tool(manifest: Manifest, name: str, key: str) -> Place | None:
+def _find_tool_place(manifest: Manifest, name: str, key: str) -> Place | None:
     if getattr(manifest.toolchain_named(name), key) is not None:
         return manifest.locate_value(*manifest.key_of_toolchain(name, key))
     return manifest.locate_key("toolchain", "named", name) if name else None
 
 
-def refusals(
+def collect_refusals(
     manifest: Manifest, pairs: Iterable[tuple[str, Target]], toolchains: Mapping[str, Toolchain]
 ) -> list[Diagnostic]:
     """Return everything that the compilers refuse, once each, for pairs of a script's name and a
@@ -263,14 +263,14 @@ def refusals(
     for script, target in pairs:
         toolchain = toolchains[manifest.toolchain_of(script, target.name)]
         pipeline = pipeline_of(manifest, script, target, toolchain.device_compiler)
-        found += _tools(manifest, target, pipeline, toolchain)
-        found += _runtime(manifest, script, target, toolchain)
-        found += _flags(manifest, script, target.name, pipeline)
-        found += _standard(manifest, script, target.name, pipeline)
+        found += _check_archs(manifest, target, pipeline, toolchain)
+        found += _check_cudart(manifest, script, target, toolchain)
+        found += _check_flags(manifest, script, target.name, pipeline)
+        found += _check_standard(manifest, script, target.name, pipeline)
     return list(dict.fromkeys(found))
 
 
-def _tools(
+def _check_archs(
     manifest: Manifest, target: Target, pipeline: Pipeline, toolchain: Toolchain
 ) -> Iterator[Diagnostic]:
     try:
@@ -283,14 +283,14 @@ def _tools(
             yield each._replace(message=of + each.message, place=place)
 
 
-def _runtime(
+def _check_cudart(
     manifest: Manifest, script: str, target: Target, toolchain: Toolchain
 ) -> Iterator[Diagnostic]:
     """Yield that there is no shared CUDA runtime to link with."""
     cuda = toolchain.cuda
     if target.kind != "cuda" or cuda is None or cuda.cudart:
         return
-    keys = _where_cudart_is_shared(manifest, script, target.name)
+    keys = _find_shared_cudart_key(manifest, script, target.name)
     if keys is None:
         return
     yield Diagnostic(
@@ -300,7 +300,7 @@ def _runtime(
     )
 
 
-def _where_cudart_is_shared(manifest: Manifest, script: str, target: str) -> tuple[str, ...] | None:
+def _find_shared_cudart_key(manifest: Manifest, script: str, target: str) -> tuple[str, ...] | None:
     """Return the keys that link a script's host code, or a library, with the shared CUDA runtime;
     None where nothing does."""
     if script in manifest.libraries:
@@ -314,7 +314,7 @@ def _where_cudart_is_shared(manifest: Manifest, script: str, target: str) -> tup
     return manifest.key_of_toolchain(manifest.toolchain_of(script, target), "cudart")
 
 
-def _flags(
+def _check_flags(
     manifest: Manifest, script: str, target: str, pipeline: Pipeline
 ) -> Iterator[Diagnostic]:
     """Yield each flag that the compiler does not know, where it is written."""
@@ -334,7 +334,7 @@ def _flags(
             yield Diagnostic(message, place, hint)
 
 
-def _standard(
+def _check_standard(
     manifest: Manifest, script: str, target: str, pipeline: Pipeline
 ) -> Iterator[Diagnostic]:
     std = manifest.std_for(script, target)

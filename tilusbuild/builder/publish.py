@@ -1,9 +1,9 @@
 """What a build writes beside programs: directories of scripts, the index, outputs of libraries.
 
-Which of these a build writes is a `Publish` value of its request: `Everything` of a project, one
-`OneShard`, what is kept `Under` another root than the project, or `Nothing`. A script's directory
-lists every schedule with its program, and what a deployment must know. Nothing is written that is
-there already as it should be.
+Which of these a build writes is the `Publication` of its request: `ProjectPublication`,
+`ShardPublication`, `ScriptPublication` for another root than the project, or `NoPublication`. A
+script's directory lists every schedule with its program, and the facts that a deployment needs. A
+file that is right already is not written again.
 
 The directories below `include/` are named by a program's `compile.sh`. What an instance's programs
 name is remembered by its hash, in the file `needed` of the cache's state; one that is not whole is
@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.shards import Shard, jobs_of
+from tilusbuild.builder.shards import Shard, list_shard_jobs
 from tilusbuild.cache.disk import CacheReadOnlyError, InputChangedError
 from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.includes import is_whole
@@ -48,66 +48,66 @@ if TYPE_CHECKING:
     from tilusbuild.runtime.table_file import Refusal
 
 
-class Publish(Struct, frozen=True):
+class Publication(Struct, frozen=True):
     """What a build is for: the programs that it has, and what it publishes of them."""
 
-    mends: ClassVar[bool] = False
+    restores_includes: ClassVar[bool] = False
     """Whether what is missing of what its programs were compiled with is laid out again."""
 
-    def jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
+    def list_jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
         """Return the programs to have; asked for when the build has begun."""
         return jobs(plan)
 
-    def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
+    def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
         """Return warnings of what publishing would lose. Raises `InputError` for what could not be
         published, before anything is compiled."""
         return ()
 
-    def publish(
+    def publish_results(
         self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
     ) -> None:
         """Publish, after a build that was not stopped. Raises `CacheError`, `InputError`."""
 
 
-class Nothing(Publish, frozen=True):
+class NoPublication(Publication, frozen=True):
     """Some programs of a plan."""
 
     programs: tuple[ProgramJob, ...]
 
-    def jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
+    def list_jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
         return self.programs
 
 
-class OneShard(Publish, frozen=True):
+class ShardPublication(Publication, frozen=True):
     """A shard: `cache merge` writes dispatchers and measurements when the shards are joined."""
 
     shard: Shard
 
-    def jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
-        return jobs_of(plan, self.shard, reporter)
+    def list_jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
+        return list_shard_jobs(plan, self.shard, reporter)
 
-    def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
-        outputs.check(project, plan)
+    def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
+        outputs.check_outputs(project, plan)
         return ()
 
-    def publish(
+    def publish_results(
         self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
     ) -> None:
-        publish(project, plan, selection, dispatchers=False)
+        publish_plan(project, plan, selection, dispatchers=False)
 
 
-class Everything(Publish, frozen=True):
+class ProjectPublication(Publication, frozen=True):
     """What a project has: scripts, dispatchers, outputs of libraries, its place in the index."""
 
     mends = True
     root: str | None = None
     """Who keeps the scripts, where that is not the project."""
 
-    def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
-        outputs.check(project, plan)
-        return dropped_measurements(project, plan)
+    def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
+        outputs.check_outputs(project, plan)
+        return list_dropped_measurements(project, plan)
 
-    def publish(
+    def publish_results(
         self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
     ) -> None:
         """Publish the scripts that are not known to be current; remember those that are now."""
@@ -118,25 +118,25 @@ class Everything(Publish, frozen=True):
             each.hash for each in plan.instances if published.is_current(each, result.statuses)
         }
         unknown = [instance for instance in plan.instances if instance.hash not in known]
-        before = [published.look(instance) for instance in unknown]
-        publish(project, plan, selection, known=known, root=self.root)
+        before = [published.look_at_directory(instance) for instance in unknown]
+        publish_plan(project, plan, selection, known=known, root=self.root)
         if self.root is None:
             for instance, look in zip(unknown, before, strict=True):
-                published.note(instance, result.statuses, look)
-            published.save()
+                published.note_current(instance, result.statuses, look)
+            published.save_rows()
 
 
-class Under(Everything, frozen=True):
+class ScriptPublication(ProjectPublication, frozen=True):
     """The scripts alone: `root` keeps them in the index, and they get no dispatcher."""
 
-    def notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
+    def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
         return ()
 
 
 _PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
 
 
-def publish(
+def publish_plan(
     project: Project,
     plan: Plan,
     selection: PlanSelection,
@@ -152,18 +152,18 @@ def publish(
     one that is made from a part of its programs is of no use to anybody. `root` is who keeps the
     scripts, in the place of the project. Raises `CacheError` and `InputError`.
     """
-    dispatch = _Dispatch(project) if dispatchers and root is None else None
+    dispatch = _DispatchRefresher(project) if dispatchers and root is None else None
     unknown = [instance for instance in plan.instances if instance.hash not in known]
 
-    def ready() -> None:
+    def restore_directories() -> None:
         # Where all were known, no lock was held until now: a collection may have taken a directory
         # that no index named.
         for instance in plan.instances:
-            if not os.path.isdir(_path(project, instance)):
+            if not os.path.isdir(_locate_script(project, instance)):
                 _publish_script(project, instance, None)
 
     if root is None:
-        outputs.write(project, plan)
+        outputs.write_outputs(project, plan)
     try:
         # Nothing that is looked up below is removed meanwhile. A build that finds everything takes
         # no lock, as it must not wait for a collection.
@@ -176,7 +176,7 @@ def publish(
                 plan.project,
                 [(instance.directory, instance.hash) for instance in plan.instances],
                 replace=root is not None or selection.is_whole,
-                ready=ready,
+                ready=restore_directories,
             )
     except CacheReadOnlyError:
         # Everything that a reader needs is there: a cache that cannot be written only misses the
@@ -184,14 +184,14 @@ def publish(
         return
 
 
-class _Dispatch:
+class _DispatchRefresher:
     """What keeps dispatch current in the directories that a build publishes."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._refused: dict[str, Mapping[str, Refusal]] = {}
 
-    def after(self, path: str, instance: PlannedInstance) -> None:
+    def refresh_directory(self, path: str, instance: PlannedInstance) -> None:
         """Raises as `refresh_script`."""
         # Imported only here: after most edits no directory changes, and the start should be quick.
         from tilusbuild.dispatch import latency
@@ -214,11 +214,11 @@ class _Dispatch:
 def _publish_script(
     project: Project,
     instance: PlannedInstance,
-    dispatch: _Dispatch | None,
+    dispatch: _DispatchRefresher | None,
 ) -> None:
     """Publish a script's directory and its tables; with `dispatch` its dispatcher, too."""
-    metas = metas_of(project, instance)
-    record = script_record(project, instance, metas, inherits=dispatch is not None)
+    metas = read_metas(project, instance)
+    record = make_script_record(project, instance, metas, inherits=dispatch is not None)
     statuses = {p: meta["status"] for p, meta in metas.items() if meta is not None}
     path = publish_script(project.cache, record, statuses)
     if dispatch is None:
@@ -226,16 +226,16 @@ def _publish_script(
 
         refresh_tables(path)
     else:
-        dispatch.after(path, instance)
+        dispatch.refresh_directory(path, instance)
 
 
-def metas_of(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
+def read_metas(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
     """Return the meta.json of each program of an instance; None for one that is not there."""
     entries = ((program, lookup(project.cache, program)) for program in instance.programs)
     return {program: entry.meta if entry else None for program, entry in entries}
 
 
-def script_record(
+def make_script_record(
     project: Project,
     instance: PlannedInstance,
     known: Mapping[str, Mapping[str, Any] | None],
@@ -243,7 +243,7 @@ def script_record(
     inherits: bool = False,
 ) -> ScriptRecord:
     """Return the content of a script's directory: every schedule, and its program's resources, as
-    `metas_of` knows them. With `inherits` a new one takes over what was measured of the same
+    `read_metas` returns them. With `inherits` a new one takes over what was measured of the same
     programs before."""
     from tilusbuild.cache.scripts import ScriptRecord
     from tilusbuild.dispatch.carry_over import initial_files
@@ -261,18 +261,18 @@ def script_record(
         columns_of(instance.parameters),
         rows_of(instance.parameters, schedules, instance.numbered, metas),
         described,
-        partial(initial_files, _path(project, instance), described, carry=inherits),
+        partial(initial_files, _locate_script(project, instance), described, carry=inherits),
     )
 
 
-def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
+def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
     """Return what the plan's new script directories will not take over of what was measured, in
     words. Raises `InputError`."""
     found = []
     for instance in plan.instances:
-        path = _path(project, instance)
+        path = _locate_script(project, instance)
         if os.path.isdir(path):
-            found.append(_other_keys(project, instance, path))
+            found.append(_describe_other_keys(project, instance, path))
         elif os.path.isdir(os.path.dirname(path)):
             from tilusbuild.dispatch.carry_over import lost_rows
             from tilusbuild.dispatch.describe import script_json
@@ -288,7 +288,7 @@ def dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
     return tuple(filter(None, found))
 
 
-def _other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
+def _describe_other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
     """Return in words that what was measured in a script's directory is for other keys."""
     measured = measured_keys(path)
     if measured is None:
@@ -301,7 +301,7 @@ def _other_keys(project: Project, instance: PlannedInstance, path: str) -> str |
     return None if measured == keys else other_keys_message(instance.label, measured, keys)
 
 
-def _path(project: Project, instance: PlannedInstance) -> str:
+def _locate_script(project: Project, instance: PlannedInstance) -> str:
     return project.cache.script_path(instance.directory, instance.hash)
 
 
@@ -326,15 +326,17 @@ class PublishedScripts:
         if self._manifest.scripts[instance.script].dispatch is not None:
             return False  # its dispatcher follows from the results of tuning, too
         known = self._file.get(instance.hash)
-        return bool(known) and known == self._row(instance, statuses, self.look(instance)[0])
+        return bool(known) and known == self._make_row(
+            instance, statuses, self.look_at_directory(instance)[0]
+        )
 
-    def look(self, instance: PlannedInstance) -> tuple[list[Sighting], Moment]:
+    def look_at_directory(self, instance: PlannedInstance) -> tuple[list[Sighting], Moment]:
         """Return the directory's parts as they are, and a moment before they were looked at."""
         moment = self._clock.moment()
         directory = self._tree.script_path(instance.directory, instance.hash)
         return [sighting(os.path.join(directory, part)) for part in _PARTS], moment
 
-    def note(
+    def note_current(
         self,
         instance: PlannedInstance,
         statuses: Mapping[str, str],
@@ -343,16 +345,16 @@ class PublishedScripts:
         """Remember that the directory was right as it was before it was published: if publishing
         changed it, the next build finds out."""
         seen, moment = before
-        if self.look(instance)[0] == seen and all_settled(seen, moment):
-            self._file.put(instance.hash, self._row(instance, statuses, seen))
+        if self.look_at_directory(instance)[0] == seen and all_settled(seen, moment):
+            self._file.put(instance.hash, self._make_row(instance, statuses, seen))
 
-    def save(self) -> None:
+    def save_rows(self) -> None:
         """Write what is new; do nothing where that is not possible."""
         names = self._tree.names("scripts")
         there = {digest for name in names for digest in self._tree.names("scripts", name)}
         self._file.save(keep=there.__contains__)
 
-    def _row(
+    def _make_row(
         self, instance: PlannedInstance, statuses: Mapping[str, str], seen: list[Sighting]
     ) -> list[object]:
         manifest = self._manifest
@@ -372,21 +374,23 @@ class NeededDirectories:
         self._cache = cache
         self._file = StateFile(cache.state_path, "needed")
 
-    def of(self, instance: PlannedInstance) -> list[str]:
+    def find_digests(self, instance: PlannedInstance) -> list[str]:
         """Return the digests, sorted."""
         known = self._file.get(instance.hash)
         if isinstance(known, list) and all(isinstance(d, str) and is_hash(d) for d in known):
             return known
-        found = self.read(instance)
+        found = self.read_digests(instance)
         if all(lookup(self._cache, program) for program in instance.programs[:1]):
             self._file.put(instance.hash, found)
         return found
 
-    def read(self, instance: PlannedInstance) -> list[str]:
+    def read_digests(self, instance: PlannedInstance) -> list[str]:
         """Return the digests as the programs name them now."""
-        return sorted({d for program in instance.programs for d in self._named(program)})
+        return sorted(
+            {d for program in instance.programs for d in self._read_program_digests(program)}
+        )
 
-    def mend(
+    def restore_directories(
         self,
         jobs: Iterable[ProgramJob],
         missing: set[str],
@@ -397,34 +401,36 @@ class NeededDirectories:
         for job in jobs:
             if not missing:
                 return
-            if named := missing.intersection(self._named(job.hash)):
+            if named := missing.intersection(self._read_program_digests(job.hash)):
                 # What no longer renders so is not needed by the next build either.
                 with suppress(InputError, InputChangedError, CacheReadOnlyError):
                     lay_out(job.render())
                 missing -= named
 
-    def save(self) -> None:
+    def save_digests(self) -> None:
         """Write what is new; do nothing where that is not possible."""
         self._file.save()
 
-    def _named(self, program: str) -> list[str]:
+    def _read_program_digests(self, program: str) -> list[str]:
         from tilusbuild.cache.garbage import headers_used
 
         return headers_used(self._cache.program_path(program))
 
 
-def mend_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], None]) -> None:
+def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], None]) -> None:
     """Lay out again what is missing of what a plan's programs were compiled with. Raises
     `CacheError` and `CancelledError`."""
     needed = NeededDirectories(cache)
     whole: dict[str, bool] = {}
     for instance in plan.instances:
-        digests = needed.of(instance)
+        digests = needed.find_digests(instance)
         for digest in digests:
             if digest not in whole:
                 # Contents are compared before a compile may use them.
                 whole[digest] = is_whole(cache.include_path(digest), digest, deep=False)
         if missing := {digest for digest in digests if not whole[digest]}:
             every = (ProgramJob(each, i, instance) for i, each in instance.numbered.items())
-            needed.mend(every, missing.intersection(needed.read(instance)), lay_out)
-    needed.save()
+            needed.restore_directories(
+                every, missing.intersection(needed.read_digests(instance)), lay_out
+            )
+    needed.save_digests()

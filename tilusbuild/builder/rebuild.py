@@ -75,33 +75,35 @@ class Rebuilder:
         self._guard = threading.Lock()
         self._toolchains: dict[ToolchainRequest, Toolchain] = {}
 
-    def rebuild(self, program: str, digest: str, entry: str = "") -> RebuildResult:
+    def rebuild_program(self, program: str, digest: str, entry: str = "") -> RebuildResult:
         """Compile the program of an entry whose product has this digest; without the path of its
         `entry`, that of the tree."""
         try:
-            made, wanted = self._compile(program, entry or self._entry_of(program))
+            made, wanted = self._compile_program(program, entry or self._locate_entry(program))
         except (OSError, UnlikeOursError, InputError) as error:
             return RebuildResult(program, digest, None, str(error))
         return RebuildResult(program, digest, made, wanted=wanted)
 
-    def _entry_of(self, program: str) -> str:
+    def _locate_entry(self, program: str) -> str:
         return os.path.join(self._root, layout.PROGRAMS, program)
 
-    def _compile(self, program: str, own: str) -> tuple[str, str]:
+    def _compile_program(self, program: str, own: str) -> tuple[str, str]:
         """Return the digest of what was made, and which tool that was to be made by is not here."""
         program_txt, options_txt, compile_sh = (
             str(read_bytes(os.path.join(own, name)), "utf-8", "surrogateescape")
             for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH)
         )
-        files = self._files(own, section_of(options_txt, "generated"), compile_sh)
+        files = self._read_sources(own, section_of(options_txt, "generated"), compile_sh)
         recipe = recorded(program_txt, options_txt, files, compile_sh)
-        objects = [os.path.join(self._entry_of(each), "module", OBJECT) for each in recipe.objects]
+        objects = [
+            os.path.join(self._locate_entry(each), "module", OBJECT) for each in recipe.objects
+        ]
         if missing := sum(not os.path.isfile(path) for path in objects):
             raise UnlikeOursError(
                 f"{missing} of the objects that it links are missing: a package holds none; verify"
                 " the cache that built them"
             )
-        toolchain = self._toolchain(options_txt)
+        toolchain = self._find_toolchain(options_txt)
         files |= {name: text.encode() for name, text in recipe.pipeline.fixed_files.items()}
         include = recipe.includes.digest and os.path.join(
             self._root, layout.INCLUDE, recipe.includes.digest
@@ -119,9 +121,11 @@ class Rebuilder:
             if done.status != Status.BUILT:
                 raise UnlikeOursError(done.reason)
             made = sha256_file(os.path.join(stage, "module", recipe.pipeline.product))
-        return made, _other_tool(options_txt, recipe.pipeline.fingerprint(recipe, toolchain))
+        return made, _find_other_tool(options_txt, recipe.pipeline.fingerprint(recipe, toolchain))
 
-    def _files(self, own: str, generated: Mapping[str, str], compile_sh: str) -> dict[str, bytes]:
+    def _read_sources(
+        self, own: str, generated: Mapping[str, str], compile_sh: str
+    ) -> dict[str, bytes]:
         """Return the source and what was generated, by name."""
         include = os.path.join(self._root, layout.INCLUDE)
         shared = (
@@ -136,7 +140,7 @@ class Rebuilder:
             if "/" not in name and os.path.isfile(path)
         }
 
-    def _toolchain(self, options_txt: str) -> Toolchain:
+    def _find_toolchain(self, options_txt: str) -> Toolchain:
         """Return the compilers of the recorded version, else those here. Raises `InputError`."""
         made = section_of(options_txt, "toolchain")
         tool = next((name for name in ("nvcc", "nvrtc") if name in made), None)
@@ -149,16 +153,16 @@ class Rebuilder:
         )
         with self._guard:
             if request not in self._toolchains:
-                self._toolchains[request] = self._found(request)
+                self._toolchains[request] = self._discover_tools(request)
         return self._toolchains[request]
 
-    def _found(self, request: ToolchainRequest) -> Toolchain:
+    def _discover_tools(self, request: ToolchainRequest) -> Toolchain:
         with suppress(InputError):
             return discover(request, os.environ, self._runner, self._memory)
         return discover(replace(request, nvcc=None), os.environ, self._runner, self._memory)
 
 
-def _other_tool(options_txt: str, ours: Iterable[str]) -> str:
+def _find_other_tool(options_txt: str, ours: Iterable[str]) -> str:
     """Return the first tool that a program was made by, if it is not the one that is here."""
     texts = (options_txt, "\n".join(("[toolchain]", *ours)))
     made, here = (section_of(text, "toolchain") for text in texts)
@@ -172,7 +176,7 @@ class RemoteVerifier:
     def __init__(self, cache: Tree, runner: LocalRunner) -> None:
         self._rebuilder = Rebuilder(cache.root, runner)
 
-    def verify(self, program: str, archive: Archive) -> str | None:
+    def verify_program(self, program: str, archive: Archive) -> str | None:
         """Return how the product differs from this machine's; None for the same bytes. Raises
         `NotVerifiedError` where the program cannot be compiled, and `CancelledError`, `OSError`."""
         with TemporaryDirectory("verify") as directory:
@@ -183,7 +187,7 @@ class RemoteVerifier:
                 with open(path, "xb") as file:
                     file.write(source if isinstance(source, bytes) else read_bytes(source))
             product = product_of(read_meta(entry, program))
-            result = self._rebuilder.rebuild(program, product.sha256 or "", entry)
+            result = self._rebuilder.rebuild_program(program, product.sha256 or "", entry)
         if result.rebuilt_sha256 is None:
             raise NotVerifiedError(f"it cannot be compiled again: {result.error}")
         return None if result.same else f"{product.name} has other bytes"

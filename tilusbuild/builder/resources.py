@@ -107,7 +107,7 @@ class Builder(Struct, frozen=True):
     config: BuildConfig
 
 
-def _unsafe(project: Project) -> Iterator[str]:
+def _list_unsafe_flags(project: Project) -> Iterator[str]:
     """Yield a warning where flags are passed on that may break every guarantee."""
     manifest = project.manifest
     named = [name for name, script in manifest.scripts.items() if script.unsafe_flags]
@@ -136,17 +136,17 @@ def _add_executor(
     return replace(config, tokens=tokens, jobs=here + settings.jobs), elsewhere
 
 
-def _lazy_verify(project: Project) -> Callable[[str, Archive], str | None]:
+def _make_lazy_verify(project: Project) -> Callable[[str, Archive], str | None]:
     """Return the function that compiles a remote's program again; its modules are imported when it
     is called."""
 
     @cache
-    def verifier() -> RemoteVerifier:
+    def open_verifier() -> RemoteVerifier:
         from tilusbuild.builder.rebuild import RemoteVerifier
 
         return RemoteVerifier(project.cache, project.runner)
 
-    return lambda program, archive: verifier().verify(program, archive)
+    return lambda program, archive: open_verifier().verify_program(program, archive)
 
 
 @contextmanager
@@ -163,13 +163,13 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
             choose_remote(project.manifest.remote, project.environment),
             store,
             project.cache,
-            _lazy_verify(project),
+            _make_lazy_verify(project),
         ) as remote,
     ):
         limited, elsewhere = _add_executor(project, remote, limited)
         runners = RunnerStack(
             project.runner,
-            project.launcher(),
+            project.find_launcher(),
             project.environment,
             project.settings.nice.value,
             elsewhere,
@@ -179,6 +179,6 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
             limited,
             history=config.history or History(project.cache.state_path),
             remote=remote,
-            warnings=(*limited.warnings, *_unsafe(project)),
+            warnings=(*limited.warnings, *_list_unsafe_flags(project)),
         )
         yield Builder(store, compiler, whole)

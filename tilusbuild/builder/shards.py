@@ -49,21 +49,21 @@ def parse_shard(text: str) -> Shard:
     return Shard(number, count)
 
 
-def part(programs: Iterable[str], shard: Shard) -> frozenset[str]:
+def select_programs(programs: Iterable[str], shard: Shard) -> frozenset[str]:
     """Return the shard's programs, of those with these hashes."""
     return frozenset(sorted(programs)[shard.number - 1 :: shard.count])
 
 
-def jobs_of(plan: Plan, shard: Shard, reporter: Reporter) -> Iterator[ProgramJob]:
+def list_shard_jobs(plan: Plan, shard: Shard, reporter: Reporter) -> Iterator[ProgramJob]:
     """Yield the shard's programs, in plan order. The first that is asked for has reported which
     part this is: the engine asks when it has emitted that the build began."""
-    every = {job.hash for job in _of_a_shard(plan)}
-    own = part(every, shard)
+    every = {job.hash for job in _list_divided_jobs(plan)}
+    own = select_programs(every, shard)
     split = sha256_text("\n".join([str(shard.count), *sorted(every)]))
     reporter.emit(Sharded(shard.number, shard.count, len(own), len(every), split))
-    yield from (job for job in _of_a_shard(plan) if job.hash in own)
+    yield from (job for job in _list_divided_jobs(plan) if job.hash in own)
 
 
-def _of_a_shard(plan: Plan) -> Iterator[ProgramJob]:
+def _list_divided_jobs(plan: Plan) -> Iterator[ProgramJob]:
     """Yield what shards divide: a library is linked after the merge, which has all its objects."""
     return (job for job in jobs(plan) if not job.needs)

@@ -74,7 +74,7 @@ class TimelineRecorder(Reporter):
         self._attempts: list[TimedAttempt] = []
 
     def emit(self, event: Event, /) -> None:
-        now = self._now()
+        now = self._read_clock()
         match event:
             case events.BuildStarted(jobs):
                 self._jobs = jobs
@@ -87,20 +87,20 @@ class TimelineRecorder(Reporter):
             case events.Finished(program) if program in self._starts:
                 self._add_attempt(event, self._starts.pop(program), now)
 
-    def timeline(self) -> BuildTimeline | None:
+    def make_timeline(self) -> BuildTimeline | None:
         """Return what was recorded so far; None when nothing was compiled."""
         if not self._attempts:
             return None
         return BuildTimeline(
             began=round(self._began, 3),
-            seconds=self._now(),
+            seconds=self._read_clock(),
             version=__version__,
             jobs=self._jobs,
             planned=self._planned,
             attempts=tuple(self._attempts),
         )
 
-    def _now(self) -> float:
+    def _read_clock(self) -> float:
         return round(self._clock() - self._started_at, 6)
 
     def _add_attempt(self, event: events.Finished, start: float, end: float) -> None:
@@ -129,15 +129,15 @@ def record_timeline(cache: Tree, config: BuildConfig, reporter: Reporter) -> Ite
     try:
         yield CompositeReporter(reporter, recorder)
     finally:
-        timeline = recorder.timeline()
+        timeline = recorder.make_timeline()
         if timeline is not None and os.path.isdir(cache.state_path):
-            _ENVELOPE.save(_path(cache.state_path), timeline)
+            _ENVELOPE.save(_locate_timeline(cache.state_path), timeline)
 
 
 def read_timeline(state_path: str) -> BuildTimeline | None:
     """Return the timeline in a state directory; None when it cannot be read."""
-    return _ENVELOPE.load(_path(state_path), BuildTimeline)
+    return _ENVELOPE.load(_locate_timeline(state_path), BuildTimeline)
 
 
-def _path(state_path: str) -> str:
+def _locate_timeline(state_path: str) -> str:
     return os.path.join(state_path, "timeline")

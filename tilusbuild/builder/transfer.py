@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tilusbuild.remote.client import RemoteCache
 
 
-def transfer(
+def transfer_programs(
     project: Project, plan: Plan, warn: Callable[[str], None], *, push: bool
 ) -> events.RemoteSummary:
     """Send the programs of a plan that are here, or fetch those that are not. Raises `InputError`
@@ -45,13 +45,13 @@ def transfer(
             raise input_error(str(error)) from None
         with closing(client):
             if push:
-                _push(project, client, programs, messages, warn)
+                _push_programs(project, client, programs, messages, warn)
             else:
                 missing = [job for job in programs.values() if store.find_entry(job.hash) is None]
-                _pull(client, missing, messages, warn)
+                _pull_programs(client, missing, messages, warn)
             # Warnings that came after the last program ended.
             while not messages.empty():
-                _next_answer(messages, warn)
+                _wait_for_answer(messages, warn)
         return client.make_summary()
 
 
@@ -64,7 +64,7 @@ def _require_settings(project: Project) -> RemoteSettings:
     return settings
 
 
-def _push(
+def _push_programs(
     project: Project,
     client: RemoteCache,
     programs: dict[str, ProgramJob],
@@ -77,10 +77,10 @@ def _push(
         if lookup(project.cache, program) is not None:
             client.record_built(program, history.find_measurement(job).seconds or 0.0)
     while client.is_busy():
-        _next_answer(messages, warn)
+        _wait_for_answer(messages, warn)
 
 
-def _pull(
+def _pull_programs(
     client: RemoteCache,
     missing: list[ProgramJob],
     messages: SimpleQueue[Any],
@@ -91,10 +91,10 @@ def _pull(
         set(client.request_programs({job.hash: job.label for job in missing})) if missing else set()
     )
     while waiting:
-        waiting.discard(_next_answer(messages, warn))
+        waiting.discard(_wait_for_answer(messages, warn))
 
 
-def _next_answer(messages: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
+def _wait_for_answer(messages: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
     """Wait for a message, and pass a warning on; return the program that it answers, or ""."""
     match messages.get():
         case RemoteAnswered(program):

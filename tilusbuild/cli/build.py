@@ -35,7 +35,7 @@ class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
 
 def run(arguments: BuildArgs) -> int:
     """Build; the exit status is the summary's."""
-    from tilusbuild.builder.build import build
+    from tilusbuild.builder.build import build_project
     from tilusbuild.builder.noop_record import Invocation
     from tilusbuild.builder.shards import parse_shard
     from tilusbuild.engine.running import BuildConfig
@@ -46,7 +46,7 @@ def run(arguments: BuildArgs) -> int:
     display, junit = options.choose_reporter(arguments), _open_junit(arguments.junit)
     opened = options.open_project(arguments, remembered=True)
     with opened as project:
-        result = build(
+        result = build_project(
             project,
             options.make_selection(arguments, project),
             BuildConfig(

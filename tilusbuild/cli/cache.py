@@ -277,12 +277,12 @@ def _clear_cache(arguments: Common) -> int:
 def _transfer_programs(arguments: SelectionArgs, *, push: bool) -> int:
     """Send programs to the remote cache, or fetch them. Return 1 when the remote is in trouble, or
     a program was not sent. A program that cannot be fetched is left to the next build."""
-    from tilusbuild.builder.transfer import transfer
+    from tilusbuild.builder.transfer import transfer_programs
 
     warnings: list[str] = []
     with options.open_project(arguments) as project:
-        plan = project.plan(options.make_selection(arguments, project))
-        result = transfer(project, plan, warnings.append, push=push)
+        plan = project.make_plan(options.make_selection(arguments, project))
+        result = transfer_programs(project, plan, warnings.append, push=push)
     moved = (result.sent, result.sent_bytes) if push else (result.hits, result.fetched_bytes)
     remaining = result.unsent if push else result.misses + result.refused
     if arguments.json:

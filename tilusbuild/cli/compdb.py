@@ -62,7 +62,7 @@ def run(arguments: CompdbArgs) -> int:
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
         commands, missing = collect_commands(
-            project, project.plan(selection), every=arguments.all, clang=arguments.clang
+            project, project.make_plan(selection), every=arguments.all, clang=arguments.clang
         )
     if arguments.output is not None:
         options.write_file(arguments.output, _format_database(commands).encode())

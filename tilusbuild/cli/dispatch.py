@@ -178,7 +178,7 @@ def _build_dispatchers(
 
     if not can_make_dispatchers():
         raise input_error("this tilusbuild was installed without the part that makes C dispatchers")
-    find_toolchain = partial(project.toolchain, cuda=False)
+    find_toolchain = partial(project.find_toolchain, cuda=False)
     for overview in overviews:
         dispatcher = refresh_dispatcher(
             project.cache, overview.script, find_toolchain, project.runner

@@ -65,7 +65,7 @@ def run(arguments: Common) -> int:
 
 def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
     """Yield the findings on the tools of every toolchain."""
-    from tilusbuild.builder.project import requested
+    from tilusbuild.builder.project import make_toolchain_request
     from tilusbuild.process.local import LocalRunner
     from tilusbuild.toolchain import DigestMemory, ToolchainRequest
     from tilusbuild.toolchain.diagnose import diagnose
@@ -74,7 +74,9 @@ def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
     if manifest is None:
         requests = [ToolchainRequest(project_root=root)]
     else:
-        requests = [requested(manifest, name) for name in ("", *manifest.toolchain.named)]
+        requests = [
+            make_toolchain_request(manifest, name) for name in ("", *manifest.toolchain.named)
+        ]
     with LocalRunner() as runner:
         for request in requests:
             yield from diagnose(request, os.environ, runner, memory)

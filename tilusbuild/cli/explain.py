@@ -25,7 +25,7 @@ def run(arguments: SelectionArgs) -> int:
             choose_remote(section, environment, key) for key in ("cache", "executor")
         )
         explanations = explain_plan(
-            project.plan(selection),
+            project.make_plan(selection),
             project.manifest.path,
             project.cache,
             remote=cache is not None or executor is not None,

@@ -81,7 +81,7 @@ def run(arguments: PlanArgs) -> int:
             )
         if arguments.space:
             return _print_spaces(arguments, project)
-        plan = project.plan(options.make_selection(arguments, project))
+        plan = project.make_plan(options.make_selection(arguments, project))
         rows = [_make_row(project, plan, number) for number in range(len(plan.instances))]
     if arguments.json:
         for row in rows:

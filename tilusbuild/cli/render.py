@@ -36,7 +36,7 @@ def run(arguments: RenderArgs) -> int:
 
     programs = 0
     with options.open_project(arguments) as project:
-        plan = project.plan(options.make_selection(arguments, project))
+        plan = project.make_plan(options.make_selection(arguments, project))
         for job in jobs(plan):
             if job.needs:
                 continue  # a library, which is linked

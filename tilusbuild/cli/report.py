@@ -7,7 +7,14 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tilusbuild.builder.costs import Cost, Total, costs, costs_text, total, totals
+from tilusbuild.builder.costs import (
+    Cost,
+    Total,
+    collect_costs,
+    format_costs,
+    sum_by_target,
+    sum_costs,
+)
 from tilusbuild.builder.timeline import BuildTimeline, read_timeline
 from tilusbuild.cache import layout
 from tilusbuild.cli import options
@@ -67,8 +74,8 @@ def run(arguments: ReportArgs) -> int:
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
         if not arguments.json and arguments.html is None:
-            program_costs = costs(project.plan(selection), project.cache)
-            print(costs_text(program_costs, arguments.top), end="")
+            program_costs = collect_costs(project.make_plan(selection), project.cache)
+            print(format_costs(program_costs, arguments.top), end="")
             return 0
         lines = list(_collect_lines(arguments, project, selection))
         json_lines = [format_json_line(line) for line in lines]
@@ -92,9 +99,9 @@ def _collect_lines(
 
     project_section = project.manifest.project
     yield ProjectLine(project_section.name, project_section.version, __version__)
-    plan = project.plan(selection)
-    program_costs = costs(plan, project.cache)
-    for (script, target), each in totals(program_costs).items():
+    plan = project.make_plan(selection)
+    program_costs = collect_costs(plan, project.cache)
+    for (script, target), each in sum_by_target(program_costs).items():
         yield ScriptCostLine(script, target, each)
     yield from program_costs
     for label, space in reports(project.manifest, selection):
@@ -106,7 +113,7 @@ def _collect_lines(
                 yield CoverageLine(overview.script.label, sizes, *choice[:3])
     if (timeline := read_timeline(project.cache.state_path)) is not None:
         yield timeline
-    yield CostSummary(total(program_costs))
+    yield CostSummary(sum_costs(program_costs))
 
 
 def _read_texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from tilusbuild import _version, noop
-from tilusbuild.builder.build import build
+from tilusbuild.builder.build import build_project
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.index import forget_projects, read_index, record_build
 from tilusbuild.embed import dispatcher
@@ -145,7 +145,7 @@ def embed(
         env, stderr = os.environ, sys.stderr
         shown = make_reporter(stdout=sys.stdout, stderr=stderr, env=env)
         reporter = add_file_reporters(shown, stderr=stderr, env=env, root=project.manifest.root)
-        result = build(project, selection, BuildConfig(jobs=jobs), reporter)
+        result = build_project(project, selection, BuildConfig(jobs=jobs), reporter)
         if result.summary.exit_status:
             raise TilusbuildError(f"the kernels of {manifest} were not built")
         built(project, selection)
@@ -198,7 +198,7 @@ def sources_of(root: str, name: str) -> list[str]:
     with Project.open(os.path.dirname(asked.manifest), {}, os.environ) as project:
         note(project)
         selection = PlanSelection((), (), project.settings.level.value)
-        found = inputs_of(project, project.plan(selection))
+        found = inputs_of(project, project.make_plan(selection))
     files = (path for path in found if is_within(path, root) and os.path.isfile(path))
     return sorted(os.path.relpath(path, root) for path in files)
 

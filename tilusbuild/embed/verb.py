@@ -59,7 +59,7 @@ def build(arguments: CMakeArgs) -> int:
         return PackageOrder(arguments.name, section, project.manifest.project.name, "0")
 
     def built(project: Project, selection: PlanSelection) -> None:
-        plan = project.plan(selection)
+        plan = project.make_plan(selection)
         scripts = list(kernels.with_dispatchers(project, plan))
         if not scripts:
             raise TilusbuildError(f"no script of {arguments.manifest} can be called")

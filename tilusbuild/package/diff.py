@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from tilusbuild.builder.explain import differences
+from tilusbuild.builder.explain import list_differences
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import find_entry, product_of
 from tilusbuild.cache.index import programs, read_index, script_listings
@@ -157,7 +157,7 @@ def _reasons(a: PackageSide, b: PackageSide, one: str, other: str) -> tuple[str,
             _text(os.path.join(where.root, layout.PROGRAMS, program, name))
             for where, program in ((a, one), (b, other))
         )
-        found += differences(old, new)
+        found += list_differences(old, new)
     return tuple(found)
 
 

@@ -74,7 +74,7 @@ def gather(
     if unchecked:
         scripts = as_built(project.cache, project.manifest, selection)
         return collect(project.cache, order, scripts, {})
-    planned = project.plan(selection).instances
+    planned = project.make_plan(selection).instances
     scripts = current(project, planned)
     return collect(project.cache, order, scripts, tests(planned) if tests else {})
 

@@ -77,6 +77,6 @@ def _compile_all(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResu
     with ThreadPoolExecutor(count_usable_cores()) as pool:
         runner = LocalRunner()
         try:
-            yield from pool.map(Rebuilder(root, runner).rebuild, programs, digests)
+            yield from pool.map(Rebuilder(root, runner).rebuild_program, programs, digests)
         finally:
             runner.close()  # first: the pool waits for its threads, and they for compilers

@@ -19,7 +19,7 @@ from typing import TextIO
 import msgspec
 from msgspec import Struct
 
-from tilusbuild.builder.outputs import bring_up_to_date
+from tilusbuild.builder.outputs import update_file
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.cache.disk import CacheReadOnlyError
@@ -128,7 +128,7 @@ def build(request: Request) -> None:
             if status == Status.BUILT and there is not None:
                 product = os.path.join(there.path, product_of(there.meta).name)
                 # ninja links nothing again for an object that is as it was.
-                bring_up_to_date(job.compile.output, read_bytes(product))
+                update_file(job.compile.output, read_bytes(product))
                 made.add(job.compile.output)
             elif status == Status.FAILED and not misses_header(log):
                 raise BuildFailedError(job.translate_log(log))

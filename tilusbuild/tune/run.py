@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from statistics import median
 
-from tilusbuild.builder.build import BuildRequest, build_planned
+from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.publish import Nothing
+from tilusbuild.builder.publish import NoPublication
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
@@ -69,7 +69,7 @@ def choose_program(
     target = choose_target(project, name, target, cpu_first=True).name
     # One program is wanted: whatever the project's level is, no more is planned.
     selection = PlanSelection((name,), (target,), 0)
-    plan = project.plan(selection)
+    plan = project.make_plan(selection)
     if len(plan.instances) > 1:
         raise input_error(
             f'"{name}" names {len(plan.instances)} instances',
@@ -82,8 +82,8 @@ def build_program(
     project: Project, plan: Plan, selection: PlanSelection, job: ProgramJob, reporter: Reporter
 ) -> Candidate:
     """Have the program. Raises `TilusbuildError` when there can be none."""
-    request = BuildRequest(plan, selection, Nothing((job,)))
-    result = build_planned(project, request, BuildConfig(jobs=1), reporter)
+    request = BuildRequest(plan, selection, NoPublication((job,)))
+    result = build_request(project, request, BuildConfig(jobs=1), reporter)
     status = result.statuses.get(job.hash, "missing")
     if status != "built":
         raise TilusbuildError(f"{job.label} is not built: {status}")

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from tilusbuild.builder.build import BuildRequest, build_planned
+from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
@@ -171,7 +171,7 @@ class TuningPublisher:
         and `TilusbuildError`."""
         for script in [self._script, *spread(self._script)]:
             if script is self._script or os.path.isdir(os.path.join(script.path, layout.DISPATCH)):
-                find_toolchain = partial(project.toolchain, cuda=False)
+                find_toolchain = partial(project.find_toolchain, cuda=False)
                 refresh_dispatcher(project.cache, script, find_toolchain, project.runner)
 
 
@@ -229,10 +229,10 @@ def build_instances(
     """Build the instances for a target. Raises `InputError`, and `TilusbuildError` when a build
     stops."""
     selection = PlanSelection((request.to_name(target.name),), (), level)
-    plan = project.plan(selection)
+    plan = project.make_plan(selection)
     for instance in plan.instances:  # a mistake in them need not wait for a build
         find_request_sizes(project, request, instance)
-    result = build_planned(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
+    result = build_request(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     if result.summary.error is not None:

@@ -16,7 +16,7 @@ from contextlib import closing
 from msgspec import Struct
 
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.publish import Everything
+from tilusbuild.builder.publish import ProjectPublication
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.timeline import record_timeline
 from tilusbuild.engine import events
@@ -32,7 +32,7 @@ from tilusbuild.status import Status
 from tilusbuild.watch.events import CommandEnded
 from tilusbuild.watch.inputs import PlanState
 
-_PUBLISH = Everything()
+_PUBLISH = ProjectPublication()
 
 
 class BuildEnded(Struct, frozen=True):
@@ -131,9 +131,9 @@ class BuildThread:
 
     def _publish_plan(self, state: PlanState, result: Result) -> None:
         """Publish as a build does."""
-        for message in _PUBLISH.notices(state.project, state.plan):
+        for message in _PUBLISH.list_notices(state.project, state.plan):
             self._reporter.emit(events.Warned(message))
-        _PUBLISH.publish(state.project, state.plan, self._selection, result)
+        _PUBLISH.publish_results(state.project, state.plan, self._selection, result)
 
 
 def _list_fixed_settings(project: Project) -> tuple[object, ...]:

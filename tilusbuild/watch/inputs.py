@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from tilusbuild.builder.noop_record import directories_of_tools, input_paths
+from tilusbuild.builder.noop_record import input_paths, list_tool_directories
 from tilusbuild.builder.project import Project
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.runtime.where import is_within
@@ -71,7 +71,7 @@ class WatchList:
         projects = [project] if state is None else [project, state.project]
         toolchains = [each for owner in projects for each in owner.toolchains.values()]
         self._tools = {path for each in toolchains for path in each.witnesses()}
-        self._tool_directories = directories_of_tools(project.environment)
+        self._tool_directories = list_tool_directories(project.environment)
         self._looked_for = frozenset(looked_for)
         self.paths: frozenset[str] = self._looked_for.union(
             self._references,

@@ -204,14 +204,14 @@ class Session:
             rediscover = self._tools_changed or any(
                 each.changed() is not None for each in toolchains
             )
-            project = self._project.reread(tools=rediscover)
+            project = self._project.reread_manifest(tools=rediscover)
             project.cache.ensure()
             self._project, self._tools_changed = project, False
         project = self._project
         renders_before = project.memo.renders
         # The manifest may declare another level now.
-        plan = project.plan(replace(self._selection, level=project.settings.level.value))
-        outputs.check(project, plan)
+        plan = project.make_plan(replace(self._selection, level=project.settings.level.value))
+        outputs.check_outputs(project, plan)
         previous_programs = None if self._state is None else self._state.programs
         return PlanState(project, plan, project.memo.renders - renders_before, previous_programs)
 
