@@ -181,7 +181,7 @@ class ReapiBackend:
                 self._fetch_stream(blob, keep)
 
     def find_missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
-        """Return those that the server does not have. Raises `RemoteTroubleError`."""
+        """Return the blobs that the server does not have. Raises `RemoteTroubleError`."""
         self._require_capabilities()
         found: list[Blob] = []
         most = self._limit // _OVERHEAD
@@ -236,8 +236,10 @@ class ReapiBackend:
         self._channel.close()
 
     def _require_capabilities(self) -> reapi.ServerCapabilities:
-        """Return what the server can do, asked once: the first connection has its own time. What
-        came of it instead is the answer to all: threads that wait here would each wait as long."""
+        """Return the server's capabilities, which are asked once.
+
+        An error is kept and raised to every caller: threads that wait here would each wait as long.
+        """
         with self._lock:
             if self._capabilities is None:
                 try:
@@ -297,7 +299,8 @@ class ReapiBackend:
         return self._finish_call(self._start_call(name, request), kind)
 
     def _fetch_stream(self, blob: Blob, keep: Keep) -> None:
-        """Have a large blob kept, if it is there."""
+        """Call `keep` with the content of a large blob, unless the server does not have the
+        blob."""
         name = f"{self._instance}blobs/{blob.digest}/{blob.size}"
         request = reapi.ReadRequest(resource_name=name)
         answers = self.open_stream("/google.bytestream.ByteStream/Read", request)
@@ -332,8 +335,8 @@ class ReapiBackend:
         return f"{self._settings.instance}/" if self._settings.instance else ""
 
     def explain_error(self, error: Any) -> RemoteTroubleError:
-        """Return what an error of gRPC means. Its own text is for who knows gRPC: of a server's
-        words the first line is shown."""
+        """Return a gRPC error as `RemoteTroubleError`. The text is ours, with one line of the
+        server's message where we have no text."""
         code = error.code().name
         details = clean_line(error.details() or "")
         why = _STATUS_TEXTS.get(code) or f"it answers {code}{f': {details}' if details else ''}"
@@ -347,12 +350,12 @@ class ReapiBackend:
 
 
 def clean_line(text: str) -> str:
-    """Return what a server says, as it can be shown: one line of it."""
+    """Return the first line of a server's text, without unprintable characters."""
     return "".join(each for each in text.partition("\n")[0][:200] if each.isprintable())
 
 
 def describe_status(status: reapi.Status) -> str:
-    """Return what a server says is wrong: one line of it."""
+    """Return a status as one line for people."""
     return clean_line(status.message) or f"code {status.code}"
 
 
@@ -371,7 +374,7 @@ def split_into_batches(blobs: Iterable[Blob], most: int) -> Iterator[list[Blob]]
 
 
 def make_digest(blob: Blob) -> reapi.Digest:
-    """Return the message for what names a blob."""
+    """Return the `Digest` message of a blob."""
     return reapi.Digest(hash=blob.digest, size_bytes=blob.size)
 
 

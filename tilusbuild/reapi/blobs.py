@@ -11,7 +11,7 @@ from tilusbuild.state.files import sha256_bytes
 
 
 class Blob(NamedTuple):
-    """The digest of some content and its size in bytes."""
+    """The name of a content: its sha256 and its size in bytes."""
 
     digest: str
     size: int
@@ -32,8 +32,8 @@ class BlobReader(Protocol):
     """A server that has blobs."""
 
     def fetch_blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
-        """Call `keep` with the content of each that the server has, unchecked. Raises
-        `RemoteTroubleError`, and what `keep` raises."""
+        """Call `keep` with the content of each blob that the server has, unchecked. Raises
+        `RemoteTroubleError`, and the exceptions of `keep`."""
 
 
 def make_blob(data: bytes) -> Blob:
@@ -63,8 +63,8 @@ def read_blobs(server: BlobReader, wanted: Collection[Blob]) -> Mapping[Blob, by
 
 
 def write_blob(path: str, blob: Blob, pieces: Iterable[bytes]) -> bool:
-    """Write content to a file; return whether it is the blob's. No more is taken than a piece
-    beyond its size. Raises `OSError`."""
+    """Write content to a file and return whether it has the blob's size and digest. Stop at the
+    piece that exceeds the size. Raises `OSError`."""
     digest, size = hashlib.sha256(), 0
     with open(path, "wb") as file:
         for piece in pieces:

@@ -108,8 +108,11 @@ class ExecutionCounts(Struct):
 
 
 class RemoteExecutor:
-    """Runs commands on workers. `probe` is called with what runs a command on a worker, before
-    anything is believed. Called from many threads."""
+    """Runs commands on workers.
+
+    `probe` gets a function that runs a command on a worker, and is called before any result of a
+    worker is used. May be used from several threads.
+    """
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class RemoteExecutor:
         self.executed = ExecutionCounts()
 
     def is_ready(self) -> bool:
-        """Return whether it takes a command now; it may need to be asked to become so."""
+        """Return whether a command can run now. The first call starts the probe."""
         with self._lock, suppress(OSError):
             self._probe_thread = self._probe_thread or start_thread(self._probe_worker)
         free = len(self._running) < self._settings.jobs
@@ -178,8 +181,8 @@ class RemoteExecutor:
         self._backend.close()
 
     def run_uncached(self, command: Command) -> CompletedCommand:
-        """Run a command on a worker, whatever the server remembers of it. Raises
-        `RemoteTroubleError`, `OSError`."""
+        """Run a command on a worker, without the server's cache. Raises `RemoteTroubleError`,
+        `OSError`."""
         return self._run_action(command, RunningAction(threading.Event()), cached=False)
 
     def _probe_worker(self) -> None:
@@ -243,8 +246,9 @@ class RemoteExecutor:
             self._uploaded_blobs |= unknown
 
     def _read_result(self, answer: reapi.ExecuteResponse, command: Command) -> CompletedCommand:
-        """Return how a command ended there, its files brought here. Raises `RemoteTroubleError` for
-        what cannot be, `_NoAnswerError` for what says nothing about the command."""
+        """Write the outputs of a command into its directory and return its status and output.
+        Raises `RemoteTroubleError` for a malformed answer, `_NoAnswerError` for an answer that says
+        nothing about the program."""
         result = answer.result
         status = result.exit_code
         timed_out = answer.status.code == _TIMED_OUT and command.timeout is not None
@@ -305,8 +309,8 @@ class RemoteExecutor:
         return RemoteTroubleError(f"{self._settings.address}: an output is not what it says")
 
     def _fetch_output(self, file: reapi.OutputFile, path: str) -> None:
-        """Write a file that was made there, compared with its digest. Raises `BlobError`,
-        `RemoteTroubleError`, `OSError`."""
+        """Write an output of a command to a file. Raises `BlobError`, `OSError`, and
+        `RemoteTroubleError` for content with another digest."""
         blob = parse_digest(file.digest)
         right = write_blob(path, blob, (file.contents,))
 
@@ -334,12 +338,12 @@ def _count_seconds(start: Any, end: Any) -> float:
 
 
 class ActionBuilder:
-    """Makes of a command an Action of the API: its directory as a Merkle tree, its words and its
-    environment, and what it makes. May be used from several threads.
+    """Builds the Action of a command: its directory as a Merkle tree, its arguments, its
+    environment and its outputs. May be used from several threads.
 
-    A private directory is small and is read as it is. A link to a published header directory is
-    that directory, whose tree is worked out once a build; any other link names a tool, which the
-    worker has at the same place.
+    A private directory is small and is read each time. The tree of an include directory is made
+    once a build for all links to it. Another link names a tool, which the worker has at the same
+    path.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:

@@ -48,7 +48,7 @@ def ignore_place(place: str, worker: str) -> None:
 
 
 class InputsAbsentError(Exception):
-    """Something that the action consists of is missing on the server. The text is what it said."""
+    """The server does not have an input of the action. The message is the server's."""
 
 
 class RunningAction(Struct, eq=False):
@@ -76,8 +76,9 @@ class Operations:
     def execute_action(
         self, request: reapi.ExecuteRequest, running: RunningAction, timeout: float | None
     ) -> reapi.ExecuteResponse:
-        """Return an action's answer, which may be that something went wrong there. `timeout` is the
-        command's. Raises `CancelledError`, `InputsAbsentError`, `RemoteTroubleError`."""
+        """Run an action and return the server's response, which may report an error. `timeout` is
+        the command's, in seconds. Raises `CancelledError`, `InputsAbsentError`,
+        `RemoteTroubleError`."""
         until = time.monotonic() + (timeout or _MAX_LENGTH) + self._settings.timeout
         while True:
             if running.name:
@@ -191,7 +192,7 @@ class Operations:
 
 
 def clean_worker_name(name: str) -> str:
-    """Return what a server calls a worker, as it can be shown."""
+    """Return a worker's name without unprintable characters, cut to `_MAX_NAME`."""
     return "".join(each for each in name[:_MAX_NAME] if each.isprintable())
 
 

@@ -31,7 +31,8 @@ _PROBE_SECONDS = 600.0
 def probe_worker(
     toolchain: Toolchain, here: Runner, there: Callable[[Command], CompletedCommand]
 ) -> str | None:
-    """Return why a worker's tools are not this machine's; or None. Raises what the two raise."""
+    """Return a text on the first difference between a worker's tools and this machine's; None
+    without one. Raises the exceptions of both runners."""
     tools, directories = _list_tools(toolchain), toolchain.reach().headers
     with TemporaryDirectory("probe") as empty:
         # The tools' digests are those of the fingerprint; of the headers it has other sums.

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def find_address_problem(parts: SplitResult) -> tuple[str, str] | None:
-    """Return what is wrong with an address, and a hint."""
+    """Return a message and a hint for a malformed address; None for a right one."""
     if parts.hostname and parts.port and not parts.path.strip("/"):
         return None
     return "must be a host and a port", f"as in {parts.scheme}://cache.example:443"

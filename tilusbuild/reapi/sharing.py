@@ -49,7 +49,7 @@ class Sharing:
         self._lock = threading.Lock()
 
     def make_runner(self, inner: Runner, job: Job, toolchain: Toolchain) -> Runner:
-        """Return what runs a job's commands here, on `inner`, or elsewhere."""
+        """Return a runner that runs a job's commands on `inner` or on a worker."""
 
         def report_place(place: str, worker: str) -> None:
             where = "" if place in (WAITING, HERE) else self._settings.address
@@ -59,7 +59,8 @@ class Sharing:
         return SharingRunner(inner, find, self._places, report_place)
 
     def make_counts(self) -> Mapping[str, Any]:
-        """Return what of `events.RemoteSummary` is about other machines, if they did anything."""
+        """Return the fields of `events.RemoteSummary` that count the workers' compiles; empty
+        without any."""
         opened = [each.executed for _, each in self._executors if each is not None]
         done = [each for each in opened if each.commands]
         if not done:
@@ -80,8 +81,8 @@ class Sharing:
                 executor.close()
 
     def _find_executor(self, toolchain: Toolchain) -> RemoteExecutor | None:
-        """Return who compiles elsewhere with a toolchain, opened when it is asked for first; None
-        where that is not possible."""
+        """Return the executor for a toolchain, opened on the first call; None if it cannot be
+        opened."""
         with self._lock:
             for known, executor in self._executors:
                 if known is toolchain or known == toolchain:
@@ -105,7 +106,7 @@ class Sharing:
 
 
 class CompileSlots:
-    """The right to compile here; `limit` says how many have it at once, and may change."""
+    """The slots for compiles on this machine. `limit` returns their number, which may change."""
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
@@ -113,7 +114,7 @@ class CompileSlots:
         self._freed = threading.Condition()
 
     def try_acquire(self) -> bool:
-        """Take a place if there is one."""
+        """Take a slot. Return False when none is free."""
         with self._freed:
             free = self._taken < self._limit()
             self._taken += free
@@ -132,8 +133,11 @@ class CompileSlots:
 
 
 class SharingRunner:
-    """Runs the commands of one program here, on `inner`, or elsewhere: `find` returns who does that
-    there, and is called when this machine's places are taken."""
+    """Runs the commands of one program on `inner`, or on a worker while no slot of this machine is
+    free.
+
+    `find` returns the executor of the workers, or None, and is called when no slot is free.
+    """
 
     def __init__(
         self,

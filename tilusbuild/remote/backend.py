@@ -54,7 +54,7 @@ class RemoteTroubleError(Exception):
 
 
 def explain_credentials(settings: RemoteSettings) -> str:
-    """Return what would be right where a server wants other credentials."""
+    """Return a text on the credentials that a server may want."""
     if settings.withheld:
         return "headers are only for the server that the user's own settings name"
     if settings.headers or settings.credential_helper:
@@ -75,14 +75,17 @@ class Backend(Protocol):
     """How many threads ask at once."""
 
     def check_access(self, *, write: bool) -> str:
-        """Ask the server what it can do, and return that in words, for people."""
+        """Ask the server for its abilities, and return them as a text for people."""
 
     def fetch_files(self, keys: Sequence[str], take: TakeFile) -> None:
-        """Call `take` with the content of each key's file, unchecked; not for a key without a file.
-        Raises also what `take` raises."""
+        """Call `take` with the content of each key's file, unchecked. A key without a file is
+        skipped.
+
+        Raises also the exceptions of `take`.
+        """
 
     def has_file(self, key: str) -> bool:
-        """Return whether there is a file under this key, without fetching it."""
+        """Return whether the remote has a file under this key, without fetching the file."""
 
     def send_file(self, key: str, data: bytes) -> None:
         """Write the file under this key, as a whole or not at all."""
@@ -160,12 +163,11 @@ class _HelperAnswer(Struct):
 
 
 class Credentials:
-    """The headers that a remote gets with each request: the user's own, and a credential helper's.
-    May be used from several threads.
+    """The headers of each request: those of the user's settings and those of a credential helper.
 
-    A helper speaks Bazel's protocol: `HELPER get` reads `{"uri": …}` and prints `{"headers": {NAME:
-    [VALUE, …]}, "expires": …}`. Its answer is kept until a minute before it expires. No message
-    says what is in a header.
+    May be used from several threads. A helper speaks Bazel's protocol: `HELPER get` reads `{"uri":
+    …}` and prints `{"headers": {NAME: [VALUE, …]}, "expires": …}`. Its answer is used until a
+    minute before it expires. No message contains a header's value.
     """
 
     def __init__(self, settings: RemoteSettings) -> None:
@@ -176,8 +178,8 @@ class Credentials:
         """By `time.time`; None: for ever."""
 
     def collect_headers(self) -> dict[str, str]:
-        """Return the headers. Raises `RemoteTroubleError` without the helper's answer, and for what
-        cannot be sent."""
+        """Return the headers. Raises `RemoteTroubleError` if the helper fails, or if a header has
+        characters that HTTP does not allow."""
         found = dict(self._settings.headers)
         if (helper := self._settings.credential_helper) is not None:
             with self._guard:

@@ -75,7 +75,8 @@ class RemoteCache:
     # On the build's thread.
 
     def request_programs(self, labels: Mapping[str, str]) -> Collection[str]:
-        """Begin to ask for programs, by their hashes; return those that will be answered."""
+        """Start to fetch programs, given as labels by hash. Return the hashes that get an
+        answer."""
         if self._asking.is_broken:
             return ()
         named = list(labels.items())
@@ -108,7 +109,7 @@ class RemoteCache:
             self._to_ask.put(None)
 
     def close(self) -> None:
-        """Wait until the threads leave the store alone, for as long as a rename may take."""
+        """Stop, and wait until no thread uses the store, `_JOIN_SECONDS` at most."""
         self.stop_transfers()
         until = time.monotonic() + _JOIN_SECONDS
         for thread in (*self._askers, *self._uploads.threads):
@@ -166,8 +167,8 @@ class RemoteCache:
         self._listen(RemoteAnswered(outcome.program, outcome.answer))
 
     def _refuse_program(self, program: str, problem: str, *, wrong: bool) -> None:
-        """Warn of a program. After some of them, or one that computes something else, use nothing
-        more of this remote."""
+        """Warn of a refused program. Stop using the remote after `_MAX_REFUSED` of them, or after
+        one that this machine compiles to other bytes."""
         with self._lock:
             self._counts["refused"] += not wrong
             number = self._counts["refused"]
@@ -238,7 +239,7 @@ class Uploads:
         return self._lost + self._waiting
 
     def add_program(self, program: str, seconds: float) -> None:
-        """Begin to send a program, whose compile took so long."""
+        """Queue a program to be sent. Its compile took `seconds`."""
         if self._stopped or self.guard.is_broken:
             return
         with self._lock:
@@ -291,8 +292,9 @@ class Uploads:
                 self._listen(None)
 
     def _send_program(self, program: str, seconds: float) -> int | None:
-        """Send one program; return how many bytes, 0 when the remote has it, and None when it is
-        not in the cache. Raises `BrokenError`, `OSError`, `ArchiveError`."""
+        """Send one program. Return the number of bytes sent, 0 for a program that the remote has,
+        and None for a program that the cache does not have. Raises `BrokenError`, `OSError`,
+        `ArchiveError`."""
         if (entry := lookup(self._cache, program)) is None:
             return None
         size = 0

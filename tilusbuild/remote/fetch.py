@@ -58,9 +58,11 @@ class NotVerifiedError(Exception):
 
 
 class Outcome(Struct, frozen=True):
-    """The outcome of a fetch: with `answer` the program is in the store; `refused` says in words
-    why its entry was not accepted; with neither the remote does not have it, or another build here
-    has it at this moment."""
+    """The outcome of a fetch.
+
+    With `answer` the program is in the store. With `refused`, a text, its entry was not accepted.
+    With neither, the remote does not have the program, or another build holds its lock.
+    """
 
     program: str
     answer: ProgramAnswer | None = None
@@ -98,11 +100,11 @@ class _Candidate(Struct, frozen=True):
 
     @property
     def directories(self) -> list[str]:
-        """The digests of the include directories that it names."""
+        """The digests of the include directories that compile.sh names."""
         return layout.mentioned_headers(self.read_text(layout.COMPILE_SH))
 
     def read_text(self, name: str) -> bytes:
-        """Return the content of a text; an empty one where there is none."""
+        """Return the content of a text file; b"" without the file."""
         content = self.contents.get(name)
         return content if isinstance(content, bytes) else b""
 
@@ -137,7 +139,7 @@ class Fetcher:
         self.fetched_bytes = 0
 
     def close(self) -> None:
-        """Remove what came and is in no entry."""
+        """Remove the files of entries that were not accepted."""
         if self._private is not None:
             self._private.discard()
 
@@ -165,7 +167,7 @@ class Fetcher:
                     _remove_files(archive)
 
     def _accept_candidates(self, candidates: Sequence[_Candidate]) -> Iterator[Outcome]:
-        """Yield how these ended: those that pass all checks are published."""
+        """Check candidates and publish those that pass. Yield the outcome of each."""
         self._receive_includes(
             {digest for each in candidates for digest in each.directories[:_MAX_DIRECTORIES]}
         )
@@ -193,8 +195,9 @@ class Fetcher:
     def _receive_archives(
         self, key_of: Callable[[str], str], names: Collection[str]
     ) -> dict[str, Archive | ArchiveError]:
-        """Return what the remote has under these names: archives, unpacked, or why one cannot be.
-        Raises `BrokenError`, `OSError`."""
+        """Fetch and unpack the archives under these names. Return each archive, or the error of one
+        that cannot be unpacked, by name. A name that the remote does not have is left out. Raises
+        `BrokenError`, `OSError`."""
         by_key = {key_of(name): name for name in names}
         archives: dict[str, Archive | ArchiveError] = {}
         missing = set(by_key)
@@ -214,7 +217,8 @@ class Fetcher:
         return archives
 
     def _unpack_archive(self, pieces: Iterable[bytes]) -> Archive | ArchiveError:
-        """Return an archive, unpacked, or why it cannot be. Raises what `pieces` raises."""
+        """Unpack an archive that arrives in pieces. Return the archive, or the error for a
+        malformed one. Raises the exceptions of `pieces`."""
         with self._lock:
             if self._private is None or self._unpacker is None:
                 self._private = self._cache.private()
@@ -231,8 +235,11 @@ class Fetcher:
             yield piece
 
     def _receive_includes(self, digests: Collection[str]) -> None:
-        """Fetch the include directories that are neither here nor were asked for before. Threads
-        that need one at the same time wait for each other: so none is fetched twice."""
+        """Fetch the include directories that the cache does not have and that were not fetched
+        before.
+
+        The lock is held during the fetch, so that two threads do not fetch the same directory.
+        """
         with self._includes_lock:
             unknown = [digest for digest in digests if digest not in self._includes]
             for digest in unknown:
@@ -271,7 +278,8 @@ class Fetcher:
         return chosen and self._verify is not None and candidate.meta["status"] == Status.BUILT
 
     def _compile_again(self, candidate: _Candidate) -> Outcome | None:
-        """Return why an entry is not what this machine compiles; None for one that is."""
+        """Compile a candidate again. Return the outcome of one with other bytes, or of one that
+        does not compile; None for the same bytes."""
         assert self._verify is not None  # noqa: S101 - `_is_sample` saw it
         self._lay_out_includes(candidate.directories)
         try:
@@ -377,7 +385,7 @@ def _list_include(path: str) -> dict[str, Content]:
 
 
 def _map_file(path: str) -> bytes:
-    """Return a large file as readers of binaries take content, without all of it in memory."""
+    """Map a file into memory. A `mmap` serves as `bytes` to the readers of binaries."""
     with open_file(path) as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # type: ignore[return-value]
 

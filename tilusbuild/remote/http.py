@@ -201,7 +201,8 @@ class HttpBackend:
 
 
 class RequestBudget:
-    """What one request may still take, of the thread that is in its `with`."""
+    """The time and the bytes that one request may still use. As a context manager it holds for the
+    request of the current thread."""
 
     def __init__(self, seconds: float, closed: threading.Event) -> None:
         self._until = time.monotonic() + seconds

@@ -26,15 +26,18 @@ if TYPE_CHECKING:
 
 
 class Executors(Protocol):
-    """The other machines that compile for a build, as an optional room brings them: it is made of
-    the settings, a runner for its own commands, how many compile here at once, and a function that
-    gets events."""
+    """The workers that compile for a build, from an optional room.
+
+    The class is called with the settings, a runner for its own commands, a function that returns
+    how many compiles run on this machine at once, and a function that receives events.
+    """
 
     def make_runner(self, inner: Runner, job: Job, toolchain: Toolchain) -> Runner:
-        """Return what runs a job's commands on `inner`, or elsewhere."""
+        """Return a runner that runs a job's commands on `inner` or on a worker."""
 
     def make_counts(self) -> Mapping[str, Any]:
-        """Return what of `events.RemoteSummary` is about them; empty if they did nothing."""
+        """Return the fields of `events.RemoteSummary` that count the workers' compiles; empty
+        without any."""
 
     def close(self) -> None:
         """Give everything up."""
@@ -105,8 +108,9 @@ class LazyRemote(Remote):
     def open_executors(
         self, settings: RemoteSettings, runner: Runner, limit: Callable[[], int]
     ) -> Callable[[Runner, Job, Toolchain], Runner] | None:
-        """Have programs compiled elsewhere, too; return what makes a job's runner, None where
-        nothing is installed that speaks to such an address. `limit`: how many compile here."""
+        """Open the workers of a server. Return the function that makes a job's runner; None if no
+        room speaks the address' protocol. `limit` returns how many compiles run on this machine at
+        once."""
         kind = brought("remote executor").get(settings.scheme)
         if kind is None:
             return None

@@ -52,7 +52,7 @@ class RemoteSettings(RemoteSection, frozen=True):
 
     @property
     def withheld(self) -> bool:
-        """Whether there are secrets that are not for this server."""
+        """Whether the user's secrets are not sent, because they are for another server."""
         return self._withheld
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class RemoteSettings(RemoteSection, frozen=True):
 
 
 def explain_missing_package(error: ImportError) -> str:
-    """Return in words which library of a protocol is missing, and what brings it."""
+    """Return a text that names a missing package and the command that installs it."""
     return "{} is not installed: {}".format(*missing_package(error.name))
 
 
@@ -86,8 +86,8 @@ def find_user_file(environment: Mapping[str, str]) -> str | None:
 def choose_remote(
     section: RemoteSection | None, environment: Mapping[str, str], key: str = "cache"
 ) -> RemoteSettings | None:
-    """Return the remote cache to use, or None; with the key "executor", who else compiles. Raises
-    `InputError` for wrong settings."""
+    """Return the settings of the remote cache; with the key "executor", those of the executor.
+    Return None if no address is set. Raises `InputError` for wrong settings."""
     given: Mapping[str, Any] = {}
     if any(name.startswith(REMOTE_PREFIX) for name in environment):
         from tilusbuild.remote.user_settings import read_environment

@@ -17,8 +17,8 @@ from tilusbuild.manifest.table import Table, ValueFault, check_table
 
 
 def read_user_file(keys: type[Table], path: str) -> dict[str, Any]:
-    """Return what the user's settings have. Raises `InputError`, which names places and keys that
-    are known, and says nothing else of what is in the file: a mistake is where a secret may be."""
+    """Return the values of the user's settings file. Raises `InputError` with the place of a
+    mistake and our own keys only: the text of the file may be a secret."""
     try:
         document = read_document(path)
         given = document.data
@@ -43,8 +43,8 @@ def read_user_file(keys: type[Table], path: str) -> dict[str, Any]:
 def _check_table(
     keys: type[Table], table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]
 ) -> dict[str, Any]:
-    """Return what a table gives. Raises `InputError` of what `wrong` returns for a mistake: of its
-    path in the table, what is wrong, and a hint."""
+    """Return the values of a table. Raises `InputError` with the diagnostics that `wrong` makes of
+    a key's path, a message and a hint."""
     try:
         return dict(check_table(keys, table).given)
     except ValidationError as error:
@@ -55,7 +55,7 @@ def _check_table(
 
 
 def _hide_text(found: Diagnostic) -> Diagnostic:
-    """Return what is wrong with a text that cannot be read, without a word of it."""
+    """Return a diagnostic without any text of the file."""
     place = found.place or Place("")
     if place.line is None:
         return Diagnostic(found.message, place)
@@ -68,7 +68,7 @@ def _hide_source_line(place: Place) -> Place:
 
 
 def _describe_mistake(keys: type[Table], detail: Any) -> tuple[str, str | None]:
-    """Return what is wrong, with the names of our own keys only, and a hint."""
+    """Return a message and a hint for a mistake, with our own keys only."""
     key = str(detail["loc"][0]) if detail["loc"] else "remote"
     if detail["type"] == "extra_forbidden":
         return "an unknown key in [remote]", did_you_mean(key, keys.fields_by_key())
@@ -79,7 +79,8 @@ def _describe_mistake(keys: type[Table], detail: Any) -> tuple[str, str | None]:
 
 
 def read_environment(keys: type[Table], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the environment sets, checked. Raises `InputError` that names the variable."""
+    """Return the checked values of the environment's variables. Raises `InputError` with the
+    variable's name."""
     off = {
         key: REMOTE_OFF
         for key in REMOTE_ADDRESSES
