@@ -31,7 +31,7 @@ from tilusbuild.status import Status
 
 
 class BuildRequest(Struct, frozen=True):
-    """What is built, and what for."""
+    """A plan to build, its selection, and what to publish of it."""
 
     plan: Plan
     selection: PlanSelection
@@ -72,7 +72,8 @@ def build_project(
 def build_request(
     project: Project, request: BuildRequest, config: BuildConfig, reporter: Reporter
 ) -> Result:
-    """Build what was planned, and publish what it is for. Raises `InputError` and `CacheError`."""
+    """Build a plan, and publish its results as the request says. Raises `InputError` and
+    `CacheError`."""
     plan, publishes = request.plan, request.publishes
     config = replace(config, notices=publishes.list_notices(project, plan))
     with open_builder(project, config) as builder:

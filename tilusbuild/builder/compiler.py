@@ -58,8 +58,10 @@ class RunnerStack(Struct, frozen=True):
     """None where only this machine compiles."""
 
     def make_runner(self, job: Job, toolchain: Toolchain, residents: ResidentPools) -> Runner:
-        """Return a runner for one program, whose commands can be cancelled alone: a process that
-        has NVRTC loaded or a new one, the prefix, other machines."""
+        """Return a runner for the commands of one program, which can be cancelled alone.
+
+        From the inside: a new process or one that has NVRTC loaded, the prefix, other machines.
+        """
         scope = self.local.open_scope()
         runner: Runner = scope
         if toolchain.nvrtc is not None and not self.prefix:
@@ -99,7 +101,7 @@ class ResidentPools:
         """What is compiled now, and by whom."""
 
     def expect_jobs(self, jobs: Iterable[Job]) -> None:
-        """Take note of what is still to be compiled."""
+        """Count the jobs of each script that are still to be compiled."""
         self._expected = Counter(job.script for job in jobs)
 
     def expects_several(self, script: str) -> bool:
@@ -161,7 +163,8 @@ class IncludeLayout:
         return launcher, self._lay_out_headers(work.closure)
 
     def _lay_out_headers(self, headers: Closure) -> str | None:
-        """Return the directory of a closure's headers, laid out; None when there are none."""
+        """Lay out a closure's headers and return their directory; None for a closure without
+        headers."""
         if not headers.headers:
             return None
         return self._lay_out_directory(headers.digest, lambda: map_layout(headers))

@@ -197,7 +197,8 @@ def sum_by_target(costs: Iterable[Cost]) -> dict[tuple[str, str], Total]:
 
 
 def _drop_duplicates(costs: Iterable[Cost]) -> list[Cost]:
-    """Return each program once: of those that share it, one whose compile is remembered."""
+    """Return one cost for each program. If several jobs share it, the cost has a compile time if
+    any of them has one."""
     found: dict[str, Cost] = {}
     for cost in costs:
         known = found.get(cost.hash)
@@ -207,7 +208,7 @@ def _drop_duplicates(costs: Iterable[Cost]) -> list[Cost]:
 
 
 def rank_costs(costs: Iterable[Cost], key: Callable[[Cost], float | None], top: int) -> list[Cost]:
-    """Return the `top` programs with most of something; those with none of it are left out."""
+    """Return the `top` programs with the largest `key`, without those whose key is 0 or None."""
     ranked = sorted(_drop_duplicates(costs), key=lambda cost: -(key(cost) or 0))
     return [cost for cost in ranked if key(cost)][:top]
 

@@ -37,8 +37,8 @@ TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
 
 
 def dump_programs(project: Project, plan: Plan) -> int:
-    """Dump what has no dump yet; how many programs that were. Raises `InputError`, `CacheError`,
-    and `CancelledError`."""
+    """Dump every program without a dump, and return their number. Raises `InputError`,
+    `CacheError`, `CancelledError`."""
     wanted = {
         job.hash: job
         for job in jobs(plan)
@@ -102,7 +102,8 @@ def _write_compiler_steps(
 def _write_template_steps(
     project: Project, job: ProgramJob, made: RenderedProgram, directory: str
 ) -> None:
-    """1: the values; 2: the template with what it includes; 3: what was rendered."""
+    """Write the steps of the template: 1 the values, 2 the template with its includes, 3 the
+    source."""
     os.makedirs(directory)
     instance = job.planned
     schedule = job.schedule

@@ -56,7 +56,8 @@ def list_differences(before: str, after: str) -> tuple[str, ...]:
 
 
 def _describe_difference(title: str, key: str, before: str | None, after: str | None) -> str:
-    """Say one difference; `before` is None for what was added, `after` for what was removed."""
+    """Return one difference in words. `before` is None for an added line, `after` for a removed
+    one."""
     if title == "" and key == "source":
         return "the rendered source changed"
     if title == "commands" and before is not None and after is not None:
@@ -107,7 +108,7 @@ def find_last_programs(cache: Tree, manifest: str, directory: str, target: str) 
 
 
 def _read_texts(cache: Tree, program: str) -> tuple[str, str] | None:
-    """program.txt and options.txt of an entry; None when they are not there."""
+    """Return program.txt and options.txt of an entry; None if one of them cannot be read."""
     directory = cache.program_path(program)
     program_txt, options_txt = (
         try_read_text(os.path.join(directory, name), "surrogateescape") for name in TEXTS
@@ -162,8 +163,8 @@ def _explain_missing(
 def explain_plan(
     plan: Plan, manifest: str, cache: Tree, *, remote: bool = False, elsewhere: bool = False
 ) -> list[ExplanationLine]:
-    """Explain the programs of a plan. With a `remote`, also why one that is to be compiled is not
-    in it; `elsewhere`: also why it is not compiled on other machines."""
+    """Explain the programs of a plan. With `remote`, add why a program is not in the remote cache;
+    with `elsewhere`, why a program is not compiled on other machines."""
     last: dict[tuple[str, str], ProgramsByKey] = {}
     found = []
     for job in jobs(plan):

@@ -86,7 +86,7 @@ class PlanRead(Struct, frozen=True):
 
     @classmethod
     def collect_inputs(cls, project: Project, planned: Plan, invocation: Invocation) -> PlanRead:
-        """Return what was read for a plan, just after it was made."""
+        """Return the inputs of a plan. Call this just after the plan was made."""
         return cls(
             invocation,
             invocation.find_start_moment(project.clock),
@@ -132,8 +132,7 @@ def _make_programs_prefix(cache: Tree) -> str:
 
 
 def _find_products(planned: Plan) -> dict[str, str]:
-    """Return what the planned programs are made into, where that is something else than a
-    library."""
+    """Return the product of each planned program that is not made into a library."""
     return {
         program: instance.spec.pipeline.product
         for instance in planned.instances
@@ -183,7 +182,7 @@ _MEASURED = layout.LATENCY
 
 
 def _walk_directory(top: str, *, files: bool = True) -> Iterator[str]:
-    """Yield a directory, and what is below it that is not a link."""
+    """Yield a directory and everything below it except links."""
     yield top
     with suppress(OSError), os.scandir(top) as entries:
         for entry in entries:  # which says itself what is a link: a script has one for each program
@@ -216,14 +215,15 @@ def _collect_inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
 
 
 def _collect_read_inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
-    """Return what was read or searched by now for the programs: compiling may add to it."""
+    """Return the files and directories that were read or searched for the programs so far.
+    Compiling may add more."""
     # What was read twice may have changed between: the first stamp shows that.
     found = {**project.renderer.sightings, **project.digests.consulted(), **project.sightings}
     return {**{path: sighting(path) for path in planned.inputs - found.keys()}, **found}
 
 
 def list_tool_directories(environment: Mapping[str, str]) -> set[str]:
-    """Return the directories where a tool that appears would be found before those in use."""
+    """Return the directories in which a new tool would be found before a tool in use."""
     found = {"/usr/local", *environment.get("PATH", "").split(os.pathsep)}
     for name in ("CUDA_HOME", "CUDA_PATH"):
         found.add(os.path.join(environment.get(name) or "/usr/local/cuda", "bin"))

@@ -25,7 +25,7 @@ _OWN = "an output is a file of its own"
 
 
 class _Output(NamedTuple):
-    """A file, and whose it is."""
+    """An output file, with the library, the target and the program that it is written from."""
 
     path: str
     library: str
@@ -39,8 +39,8 @@ def list_output_paths(project: Project, plan: Plan) -> list[str]:
 
 
 def check_outputs(project: Project, plan: Plan) -> None:
-    """Raise `InputError` for outputs that would be written over each other, over what the build
-    reads, or into the cache."""
+    """Raise `InputError` for an output in the cache, or one that would replace another output, the
+    manifest or an input of the build."""
     taken: dict[str, _Output] = {}
     wrong = []
     for output in _list_outputs(project, plan):
@@ -84,8 +84,8 @@ def _find_overwritten(
 
 
 def write_outputs(project: Project, plan: Plan) -> None:
-    """Bring the outputs of the planned libraries up to date, as far as those are built. Raises
-    `OSError`, which names the output."""
+    """Write the outputs of the planned libraries that are built. Raises `OSError` with the output's
+    path."""
     for output in _list_outputs(project, plan):
         entry = lookup(project.cache, output.program)
         if entry is None or entry.status != Status.BUILT:
@@ -98,8 +98,8 @@ def write_outputs(project: Project, plan: Plan) -> None:
 
 
 def update_file(path: str, made: bytes) -> None:
-    """Write a file, with its directory, unless it has these bytes: then it keeps its time, too.
-    Raises `OSError`."""
+    """Write a file and its directory, unless the file has this content already: then its time
+    stays. Raises `OSError`."""
     if not os.path.isfile(path) or read_bytes(path) != made:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, made, mode=0o755 if path.endswith(".so") else 0o644)

@@ -45,7 +45,8 @@ _UNOPTIMISED = ("--ptxas-options=-O0",)
 
 
 class Project:
-    """Use as a context manager: leaving it stops every process and keeps what was learned."""
+    """An open project. Use as a context manager: its end stops every process and saves digests and
+    plans."""
 
     def __init__(
         self, manifest: Manifest, chosen: Settings, environment: Mapping[str, str]
@@ -114,7 +115,7 @@ class Project:
         self.close()
 
     def close(self) -> None:
-        """Stop every process; keep what was learned, if there is a cache to keep it in."""
+        """Stop every process. Save digests, plans and the manifest's memo if the cache exists."""
         if "runner" in self.__dict__:
             self.runner.close()
         if not os.path.isdir(self.cache.state_path):
@@ -234,7 +235,7 @@ Keys = tuple[str | int, ...]
 
 
 def make_toolchain_request(manifest: Manifest, name: str) -> ToolchainRequest:
-    """Return what a manifest asks of the toolchain of this name."""
+    """Return the request for the manifest's toolchain of this name."""
     declared = manifest.toolchain_named(name)
     return ToolchainRequest(
         nvcc=declared.nvcc,
@@ -286,7 +287,7 @@ def _check_archs(
 def _check_cudart(
     manifest: Manifest, script: str, target: Target, toolchain: Toolchain
 ) -> Iterator[Diagnostic]:
-    """Yield that there is no shared CUDA runtime to link with."""
+    """Yield a diagnostic if a shared CUDA runtime is needed and the toolkit has none."""
     cuda = toolchain.cuda
     if target.kind != "cuda" or cuda is None or cuda.cudart:
         return
@@ -317,7 +318,8 @@ def _find_shared_cudart_key(manifest: Manifest, script: str, target: str) -> tup
 def _check_flags(
     manifest: Manifest, script: str, target: str, pipeline: Pipeline
 ) -> Iterator[Diagnostic]:
-    """Yield each flag that the compiler does not know, where it is written."""
+    """Yield a diagnostic, at its place in the manifest, for each flag that the compiler does not
+    know."""
     places: tuple[tuple[Keys, tuple[str, ...]], ...] = (
         (("build", "flags"), manifest.build.flags),
         (("target", target, "flags"), manifest.targets[target].flags),

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Publication(Struct, frozen=True):
-    """What a build is for: the programs that it has, and what it publishes of them."""
+    """The programs that a build compiles, and the files that it publishes of them."""
 
     restores_includes: ClassVar[bool] = False
     """Whether what is missing of what its programs were compiled with is laid out again."""
@@ -59,8 +59,8 @@ class Publication(Struct, frozen=True):
         return jobs(plan)
 
     def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
-        """Return warnings of what publishing would lose. Raises `InputError` for what could not be
-        published, before anything is compiled."""
+        """Return warnings of measurements that publishing would drop. Raises `InputError`, before
+        anything is compiled, for a plan that cannot be published."""
         return ()
 
     def publish_results(
@@ -110,7 +110,8 @@ class ProjectPublication(Publication, frozen=True):
     def publish_results(
         self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
     ) -> None:
-        """Publish the scripts that are not known to be current; remember those that are now."""
+        """Publish the scripts that are not known to be current, and record those that are current
+        now."""
         published = PublishedScripts(
             project.cache, project.manifest, project.memo.code, project.clock
         )
@@ -145,12 +146,12 @@ def publish_plan(
     dispatchers: bool = True,
     root: str | None = None,
 ) -> None:
-    """Publish the scripts' directories, the index and the libraries' outputs, as far as they are
-    not what they should be.
+    """Publish the scripts' directories, the index and the libraries' outputs, unless they are
+    right.
 
-    Instances whose hash is `known` are taken to say everything already. `dispatchers`: those too;
-    one that is made from a part of its programs is of no use to anybody. `root` is who keeps the
-    scripts, in the place of the project. Raises `CacheError` and `InputError`.
+    Instances whose hash is in `known` are skipped. With `dispatchers`, dispatchers are made too: a
+    shard has only a part of the programs, so its build makes none. `root` is the index's key in
+    place of the manifest. Raises `CacheError` and `InputError`.
     """
     dispatch = _DispatchRefresher(project) if dispatchers and root is None else None
     unknown = [instance for instance in plan.instances if instance.hash not in known]
@@ -230,7 +231,7 @@ def _publish_script(
 
 
 def read_metas(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
-    """Return the meta.json of each program of an instance; None for one that is not there."""
+    """Return the meta.json of each program of an instance; None for a program without an entry."""
     entries = ((program, lookup(project.cache, program)) for program in instance.programs)
     return {program: entry.meta if entry else None for program, entry in entries}
 
@@ -242,9 +243,9 @@ def make_script_record(
     *,
     inherits: bool = False,
 ) -> ScriptRecord:
-    """Return the content of a script's directory: every schedule, and its program's resources, as
-    `read_metas` returns them. With `inherits` a new one takes over what was measured of the same
-    programs before."""
+    """Return the content of a script's directory: every schedule and the resources of its program,
+    as `read_metas` returns them. With `inherits`, a new directory starts with the measurements of
+    the same programs in earlier ones."""
     from tilusbuild.cache.scripts import ScriptRecord
     from tilusbuild.dispatch.carry_over import initial_files
     from tilusbuild.dispatch.describe import script_json
@@ -266,8 +267,8 @@ def make_script_record(
 
 
 def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
-    """Return what the plan's new script directories will not take over of what was measured, in
-    words. Raises `InputError`."""
+    """Return, in words, the measurements that the plan's new script directories will not have.
+    Raises `InputError`."""
     found = []
     for instance in plan.instances:
         path = _locate_script(project, instance)
@@ -289,7 +290,8 @@ def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
 
 
 def _describe_other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
-    """Return in words that what was measured in a script's directory is for other keys."""
+    """Return a text if the measurements in a script's directory are for other dispatch keys; else
+    None."""
     measured = measured_keys(path)
     if measured is None:
         return None
@@ -349,7 +351,7 @@ class PublishedScripts:
             self._file.put(instance.hash, self._make_row(instance, statuses, seen))
 
     def save_rows(self) -> None:
-        """Write what is new; do nothing where that is not possible."""
+        """Save the changed rows. An error of the disk is ignored: this is state."""
         names = self._tree.names("scripts")
         there = {digest for name in names for digest in self._tree.names("scripts", name)}
         self._file.save(keep=there.__contains__)
@@ -396,8 +398,8 @@ class NeededDirectories:
         missing: set[str],
         lay_out: Callable[[RenderedProgram], None],
     ) -> None:
-        """Lay out what is missing, each for the first of the jobs that names it. Raises
-        `CacheError` and `CancelledError`."""
+        """Lay out the missing directories, each by the first job that names it. Raises `CacheError`
+        and `CancelledError`."""
         for job in jobs:
             if not missing:
                 return
@@ -408,7 +410,7 @@ class NeededDirectories:
                 missing -= named
 
     def save_digests(self) -> None:
-        """Write what is new; do nothing where that is not possible."""
+        """Save the changed digests. An error of the disk is ignored: this is state."""
         self._file.save()
 
     def _read_program_digests(self, program: str) -> list[str]:
@@ -418,8 +420,8 @@ class NeededDirectories:
 
 
 def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], None]) -> None:
-    """Lay out again what is missing of what a plan's programs were compiled with. Raises
-    `CacheError` and `CancelledError`."""
+    """Lay out the missing include directories of a plan's programs. Raises `CacheError` and
+    `CancelledError`."""
     needed = NeededDirectories(cache)
     whole: dict[str, bool] = {}
     for instance in plan.instances:

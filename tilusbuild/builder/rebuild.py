@@ -76,8 +76,8 @@ class Rebuilder:
         self._toolchains: dict[ToolchainRequest, Toolchain] = {}
 
     def rebuild_program(self, program: str, digest: str, entry: str = "") -> RebuildResult:
-        """Compile the program of an entry whose product has this digest; without the path of its
-        `entry`, that of the tree."""
+        """Compile a program again and compare its product with the digest. `entry` is the path of
+        the program's entry; "" is the tree's."""
         try:
             made, wanted = self._compile_program(program, entry or self._locate_entry(program))
         except (OSError, UnlikeOursError, InputError) as error:
@@ -88,7 +88,8 @@ class Rebuilder:
         return os.path.join(self._root, layout.PROGRAMS, program)
 
     def _compile_program(self, program: str, own: str) -> tuple[str, str]:
-        """Return the digest of what was made, and which tool that was to be made by is not here."""
+        """Return the digest of the new product, and the recorded tool that this machine does not
+        have."""
         program_txt, options_txt, compile_sh = (
             str(read_bytes(os.path.join(own, name)), "utf-8", "surrogateescape")
             for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH)
@@ -126,7 +127,7 @@ class Rebuilder:
     def _read_sources(
         self, own: str, generated: Mapping[str, str], compile_sh: str
     ) -> dict[str, bytes]:
-        """Return the source and what was generated, by name."""
+        """Return the source and the generated files by name."""
         include = os.path.join(self._root, layout.INCLUDE)
         shared = (
             os.path.join(include, each)
@@ -141,7 +142,7 @@ class Rebuilder:
         }
 
     def _find_toolchain(self, options_txt: str) -> Toolchain:
-        """Return the compilers of the recorded version, else those here. Raises `InputError`."""
+        """Return the compilers of the recorded version, or this machine's. Raises `InputError`."""
         made = section_of(options_txt, "toolchain")
         tool = next((name for name in ("nvcc", "nvrtc") if name in made), None)
         nvcc = os.environ.get("NVCC")
@@ -163,7 +164,8 @@ class Rebuilder:
 
 
 def _find_other_tool(options_txt: str, ours: Iterable[str]) -> str:
-    """Return the first tool that a program was made by, if it is not the one that is here."""
+    """Return the name and version of the first recorded tool that differs from this machine's; ""
+    without one."""
     texts = (options_txt, "\n".join(("[toolchain]", *ours)))
     made, here = (section_of(text, "toolchain") for text in texts)
     other = (f"{name} {what}" for name, what in made.items() if here.get(name, what) != what)

@@ -79,8 +79,8 @@ class BuildStore:
 def open_resources(
     settings: Settings, environment: Mapping[str, str], runner: LocalRunner, config: BuildConfig
 ) -> Iterator[BuildConfig]:
-    """Connect to make's jobserver; give every token back at the end. Yield the config with what a
-    build asks before it starts a compiler."""
+    """Connect to make's jobserver, and yield the config with its tokens and the admission limits.
+    Every token is returned at the end."""
     load = settings.load_average.value
     admits = MemoryLimit().can_start
     warnings: tuple[str, ...] = ()

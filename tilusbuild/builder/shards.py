@@ -50,7 +50,7 @@ def parse_shard(text: str) -> Shard:
 
 
 def select_programs(programs: Iterable[str], shard: Shard) -> frozenset[str]:
-    """Return the shard's programs, of those with these hashes."""
+    """Return the shard's part of these hashes."""
     return frozenset(sorted(programs)[shard.number - 1 :: shard.count])
 
 
@@ -65,5 +65,6 @@ def list_shard_jobs(plan: Plan, shard: Shard, reporter: Reporter) -> Iterator[Pr
 
 
 def _list_divided_jobs(plan: Plan) -> Iterator[ProgramJob]:
-    """Yield what shards divide: a library is linked after the merge, which has all its objects."""
+    """Yield the jobs that shards divide: a link is not one, as it needs the objects of all
+    shards."""
     return (job for job in jobs(plan) if not job.needs)

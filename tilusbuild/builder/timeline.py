@@ -88,7 +88,7 @@ class TimelineRecorder(Reporter):
                 self._add_attempt(event, self._starts.pop(program), now)
 
     def make_timeline(self) -> BuildTimeline | None:
-        """Return what was recorded so far; None when nothing was compiled."""
+        """Return the timeline so far; None when nothing was compiled."""
         if not self._attempts:
             return None
         return BuildTimeline(

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def transfer_programs(
     project: Project, plan: Plan, warn: Callable[[str], None], *, push: bool
 ) -> events.RemoteSummary:
-    """Send the programs of a plan that are here, or fetch those that are not. Raises `InputError`
-    without a remote cache, or when it cannot be used."""
+    """Send the programs of a plan that are in the cache, or fetch those that are not. Raises
+    `InputError` without a usable remote cache."""
     settings = _require_settings(project)
     from tilusbuild.remote.backend import RemoteTroubleError
     from tilusbuild.remote.client import RemoteCache
@@ -95,7 +95,8 @@ def _pull_programs(
 
 
 def _wait_for_answer(messages: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
-    """Wait for a message, and pass a warning on; return the program that it answers, or ""."""
+    """Wait for a message and pass a warning on. Return the program that the message answers, or
+    ""."""
     match messages.get():
         case RemoteAnswered(program):
             return program
