@@ -189,9 +189,9 @@ class Project:
     def make_plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
         selection = selection.with_objects(self.manifest)
-        return self.make_planner(selection).plan(selection)
+        return self.planner(selection).plan(selection)
 
-    def make_planner(self, selection: PlanSelection) -> Planner:
+    def planner(self, selection: PlanSelection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
         selection = selection.with_objects(self.manifest)
         pairs = list(chosen_pairs(self.manifest, selection))

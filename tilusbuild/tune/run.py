@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from statistics import median
 
-from tilusbuild.builder.build import BuildRequest, build_request
+from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import NoPublication
 from tilusbuild.engine.events import Reporter
@@ -83,7 +83,7 @@ def build_program(
 ) -> Candidate:
     """Have the program. Raises `TilusbuildError` when there can be none."""
     request = BuildRequest(plan, selection, NoPublication((job,)))
-    result = build_request(project, request, BuildConfig(jobs=1), reporter)
+    result = build_planned(project, request, BuildConfig(jobs=1), reporter)
     status = result.statuses.get(job.hash, "missing")
     if status != "built":
         raise TilusbuildError(f"{job.label} is not built: {status}")
