@@ -153,7 +153,7 @@ class Quiet:
     def tick(self): pass
     def close(self): pass
 with Project.open(os.getcwd(), {}, os.environ) as project:
-    invocation = Invocation(noop.key(words, os.environ), started)
+    invocation = Invocation(noop.make_key(words, os.environ), started)
     result = build.build_project(project, PlanSelection(), BuildConfig(jobs=JOBS), Quiet(),
                          invocation=invocation)
 assert result.summary.exit_status == 0, result.summary

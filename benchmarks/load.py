@@ -141,17 +141,17 @@ def build(directory: Path) -> Path:
     (directory / "tiny.cu.j2").write_text(TEMPLATE)
     process([*TILUSBUILD, "build"], directory)
     from tilusbuild.dispatch import tables
-    from tilusbuild.runtime.device import cpu
-    from tilusbuild.runtime.script import read_script, rounding
+    from tilusbuild.runtime.device import get_cpu
+    from tilusbuild.runtime.script import make_rounding, read_script
     from tilusbuild.runtime.tables import TableEntry
 
     (path,) = (directory / "cache" / "scripts" / "tiny").iterdir()
     script = read_script(str(path))
-    sizes, chance = sorted(set(map(rounding("tilus"), range(1, 8193)))), random.Random(0)
+    sizes, chance = sorted(set(map(make_rounding("tilus"), range(1, 8193)))), random.Random(0)
     entries = [
         TableEntry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes
     ]
-    tables.put(script, cpu().fingerprint(script.hash), entries)
+    tables.put(script, get_cpu().make_fingerprint(script.hash), entries)
     process([*TILUSBUILD, "dispatch", "build", "tiny"], directory)
     return path
 

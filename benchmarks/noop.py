@@ -86,16 +86,16 @@ import os
 from tilusbuild import noop
 from tilusbuild import noop
 imported = time.process_time()
-name = noop.key(["build"], os.environ)
-with open(noop.path(name, os.environ), "rb") as file:
+name = noop.make_key(["build"], os.environ)
+with open(noop.find_record_path(name, os.environ), "rb") as file:
     data = file.read()
-pieces = noop.pieces_of(data)
+pieces = noop.split_pieces(data)
 read = time.process_time()
-groups = noop.groups_of(pieces)
+groups = noop.split_groups(pieces)
 ends = [bytes(names).split(b"\\0", 2)[1] for names, _ in groups]
-assert noop._share_unchanged([group for group, end in zip(groups, ends) if not end])
+assert noop._is_share_unchanged([group for group, end in zip(groups, ends) if not end])
 seen = time.process_time()
-assert noop._share_unchanged([group for group, end in zip(groups, ends) if end])
+assert noop._is_share_unchanged([group for group, end in zip(groups, ends) if end])
 held = time.process_time()
 print(imported - began, read - imported, seen - read, held - seen, len(data))
 """

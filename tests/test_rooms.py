@@ -9,11 +9,13 @@ import pytest
 
 import tilusbuild
 from support.processes import run_python
-from tilusbuild.rooms import rooms
+from tilusbuild.rooms import list_rooms
 
 PACKAGE = Path(tilusbuild.__file__).parent
 TESTS = Path(__file__).parent
-CORE = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in rooms()]
+CORE = [
+    path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in list_rooms()
+]
 WALK = """\
 import os, pkgutil, importlib, sys
 import tilusbuild
@@ -68,7 +70,7 @@ run("preflight", "../dist/" + package, "--device", "cpu")
 """
 
 
-@pytest.mark.parametrize("room", rooms())
+@pytest.mark.parametrize("room", list_rooms())
 def test_the_core_works_without_a_room(room: str, tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "tilusbuild", ignore=shutil.ignore_patterns(room))
     if not (tmp_path / "tilusbuild" / "_templates").exists():
@@ -80,7 +82,7 @@ def test_the_core_works_without_a_room(room: str, tmp_path: Path) -> None:
     run_python(WALK, room, cwd=work, environment=environment, timeout=120)
 
 
-@pytest.mark.parametrize("room", rooms())
+@pytest.mark.parametrize("room", list_rooms())
 def test_no_module_of_the_core_names_a_room(room: str) -> None:
     word = f"tilusbuild.{room}"
     assert [str(path) for path in CORE if word in _run_text(path)] == []

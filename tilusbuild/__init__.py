@@ -44,7 +44,7 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         return getattr(importlib.import_module(_MODULES[name]), name)
     rooms = importlib.import_module("tilusbuild.rooms")
-    if name not in (optional := rooms.brought("public name")):
+    if name not in (optional := rooms.find_contributions("public name")):
         raise AttributeError(f"{missing}: the part of tilusbuild that has it is not here")
-    value: object = rooms.load(optional[name])
+    value: object = rooms.import_value(optional[name])
     return value

@@ -29,14 +29,14 @@ from typing import ClassVar, TextIO
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime import choose
-from tilusbuild.runtime.device import Device, cpu, may_have_cuda
+from tilusbuild.runtime.device import Device, get_cpu, may_have_cuda
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.kernel import chooser_on, programs_there
+from tilusbuild.runtime.kernel import list_available_programs, make_chooser
 from tilusbuild.runtime.library import LIBRARY, check_images, check_library, read_meta
-from tilusbuild.runtime.naming import Name, parse_name
+from tilusbuild.runtime.naming import NamePattern, parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.runtime.tables import serving
-from tilusbuild.table import table, times
+from tilusbuild.runtime.tables import read_serving_tables
+from tilusbuild.table import format_table, format_times
 from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu, lock_device
 from tilusbuild.tune.bench.race import (
     Outcome,
@@ -150,13 +150,13 @@ def _find_device(runner: LocalRunner, device: str | None) -> Device:
     """Return the device; a GPU is asked in a process of its own. Raises `InputError` and
     `WorkerUnusableError`."""
     if device == "cpu" or (device is None and not may_have_cuda()):
-        return cpu()
+        return get_cpu()
     if device is not None and not device.isdigit():
         raise input_error(f'--device {device}: write "cpu", or the number of a GPU')
     return ask_gpu(runner, int(device or 0))
 
 
-def _select_scripts(request: CheckRequest) -> Iterator[tuple[Name, list[Script]]]:
+def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[Script]]]:
     """Yield the scripts that are to be checked, each with its instances of equal constants. Raises
     `InputError` for a name that no script has."""
     groups: dict[str, list[Script]] = {}
@@ -168,13 +168,13 @@ def _select_scripts(request: CheckRequest) -> Iterator[tuple[Name, list[Script]]
                 groups.setdefault(_name_script(script), []).append(script)
     for text in request.names or [""]:
         try:
-            name = parse_name(text) if text else Name("")
+            name = parse_name(text) if text else NamePattern("")
         except ValueError as error:
             raise input_error(f"{text!r}: {error}") from None
         matches = [
             (name, [each for each in group if name.target in (None, each.target, each.arch)])
             for group in groups.values()
-            if not text or name.fits(group[0].name, group[0].params)
+            if not text or name.matches_instance(group[0].name, group[0].params)
         ]
         if not matches:
             raise input_error(f"{request.shown} has no script {text}", hint=", ".join(groups))
@@ -190,7 +190,7 @@ def _choose_instance(
 ) -> tuple[Script | None, tuple[str, ...]]:
     """Return the instance that serves the device, None where none does, and the verdicts."""
     try:
-        script, evaluations = choose.best(scripts, device)
+        script, evaluations = choose.choose_instance(scripts, device)
     except LoadError as error:
         return None, tuple(str(error).splitlines())
     return script, tuple(str(each) for each in evaluations)
@@ -209,7 +209,7 @@ def _make_served_line(
         target=script.target if script else None,
         arch=script.arch if script else "",
         device=str(device),
-        programs=len(programs_there(script)) if script else 0,
+        programs=len(list_available_programs(script)) if script else 0,
         cases=cases,
         why=why,
     )
@@ -244,7 +244,7 @@ def _check_script(
 ) -> Iterator[CheckedLine]:
     if request.log is not None and (request.chosen or program_number is not None):
         raise input_error("--measure compares all programs of a script")
-    chooser, _ = chooser_on(script, serving(script), device)
+    chooser, _ = make_chooser(script, read_serving_tables(script), device)
     if program_number is not None and program_number not in chooser.available:
         available = ", ".join(map(str, sorted(chooser.available)))
         message = f"{request.shown} has no program {_name_script(script)}/{program_number}"
@@ -269,7 +269,9 @@ def _check_script(
 
 
 def _choose_program(chooser: choose.Chooser, case: Case) -> int:
-    return chooser.choose({name: int(value) for name, value in list_integers(case).items()}).program
+    return chooser.choose_program(
+        {name: int(value) for name, value in list_integers(case).items()}
+    ).program
 
 
 def _check_program(
@@ -297,7 +299,7 @@ def _find_damage(script: Script, program: int, device: Device) -> str:
         meta = read_meta(script, program)
         if device.kind == "cuda":
             check_images(script, program, meta, device)
-        check_library(script.library(program), meta["files"][LIBRARY]["sha256"])
+        check_library(script.get_library_path(program), meta["files"][LIBRARY]["sha256"])
     except LoadError as problem:
         return str(problem)
     return ""
@@ -423,7 +425,7 @@ def format_report(rows: Sequence[ResultLine]) -> str:
     chosen = [
         _find_least_seconds([call for call in each if call.chosen]) for each in groups.values()
     ]
-    unit, shown = times([*best, *chosen])
+    unit, shown = format_times([*best, *chosen])
     cells = [
         (
             each[0].script,
@@ -437,7 +439,7 @@ def format_report(rows: Sequence[ResultLine]) -> str:
     ]
     if cells:
         headers = ("script", "sizes", "programs", "outcome", f"best ({unit})", f"chosen ({unit})")
-        lines += ["", table(headers, cells).rstrip("\n")]
+        lines += ["", format_table(headers, cells).rstrip("\n")]
     wrong = [call for call in calls if call.status != OK]
     for call in wrong[:_MAX_SHOWN]:
         sizes = ", ".join(f"{name}={value}" for name, value in call.sizes.items())

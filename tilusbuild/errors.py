@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tilusbuild.runtime.errors import did_you_mean as did_you_mean
-from tilusbuild.runtime.errors import nearest_word as nearest_word
+from tilusbuild.runtime.errors import find_nearest_word as find_nearest_word
 
 _WIDTH = 240
 """Characters of a line that are shown of a longer one, around the column."""
@@ -48,33 +48,33 @@ class Diagnostic(NamedTuple):
     def render(self) -> str:
         """Return the diagnostic as text of several lines, without a final newline."""
         # A message may quote several lines of a file: only its first stands at the margin.
-        message = "\n  ".join(map(_short, self.message.split("\n")))
+        message = "\n  ".join(map(_shorten_line, self.message.split("\n")))
         head = f"{self.severity}: {message}"
         lines = [f"{self.place}: {head}" if self.place else head]
         if self.place and self.place.text is not None and self.place.line is not None:
-            before, shown = _around(self.place.text, self.place.column or 1)
+            before, shown = _cut_around(self.place.text, self.place.column or 1)
             gutter = f"{self.place.line:>5} | "
             lines.append(gutter + shown.expandtabs(4))
             if self.place.column is not None:
                 blank = " " * (len(gutter) - 2) + "| " + " " * len(before.expandtabs(4))
                 lines.append(blank + "^" * max(1, min(self.place.width, len(shown) - len(before))))
         if self.hint:
-            lines.extend(f"  {_short(line)}" for line in self.hint.splitlines())
+            lines.extend(f"  {_shorten_line(line)}" for line in self.hint.splitlines())
         return "\n".join(lines)
 
 
-def _short(line: str) -> str:
+def _shorten_line(line: str) -> str:
     """Return a line without the middle of a value that it quotes, where that is long."""
     return line if len(line) <= 3 * _WIDTH else f"{line[:_WIDTH]} … {line[-_WIDTH:]}"
 
 
-def _around(line: str, column: int) -> tuple[str, str]:
+def _cut_around(line: str, column: int) -> tuple[str, str]:
     """Return what is shown of a line, and what of that is before the column."""
     if len(line) <= _WIDTH:
         return line[: column - 1], line
     start = max(0, column - 1 - _WIDTH // 2)
-    shown = "…" * (start > 0) + line[start : start + _WIDTH] + "…" * (start + _WIDTH < len(line))
-    return shown[: column - 1 - start + (start > 0)], shown
+    excerpt = "…" * (start > 0) + line[start : start + _WIDTH] + "…" * (start + _WIDTH < len(line))
+    return excerpt[: column - 1 - start + (start > 0)], excerpt
 
 
 class TilusbuildError(Exception):
@@ -133,7 +133,7 @@ PROCESSES = Shortage(
     "no more processes and threads are allowed (`ulimit -u`; `pids.max` of a container)",
     "raise the limit, or use fewer jobs",
 )
-_OF = {
+_SHORTAGES = {
     errno.EAGAIN: PROCESSES,
     errno.EMFILE: Shortage(
         "too many files are open", "raise the limit (`ulimit -n`), or use fewer jobs"
@@ -146,6 +146,6 @@ _OF = {
 }
 
 
-def shortage_of(error: OSError) -> Shortage | None:
+def find_shortage(error: OSError) -> Shortage | None:
     """Return what a failed call of ours ran short of; None when it failed for another reason."""
-    return _OF.get(error.errno or 0)
+    return _SHORTAGES.get(error.errno or 0)

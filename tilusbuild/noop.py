@@ -56,7 +56,7 @@ _ONLY_PRINTED = ("-q", "--quiet", "-v", "--verbose", "--json")
 _VERBOSE = ("-v", "--verbose")
 
 
-def answer(words: Sequence[str]) -> int | None:
+def answer_build(words: Sequence[str]) -> int | None:
     """Print the summary and return the exit status, when a record says that this build has nothing
     to do. Return None when the build has to run in full."""
     if "build" not in words or not set(words).isdisjoint(_VERBOSE):
@@ -64,10 +64,10 @@ def answer(words: Sequence[str]) -> int | None:
     if any(word.startswith("--junit") for word in words) or "GITHUB_ACTIONS" in os.environ:
         return None  # there is more to be written than is remembered
     started = time.perf_counter()
-    found = read(key(words, os.environ), os.environ)
-    if found is None:
+    summary = read_record(make_key(words, os.environ), os.environ)
+    if summary is None:
         return None
-    status, text, quiet, lines = found.decode("utf-8", "surrogateescape").split("\0")
+    status, text, quiet, lines = summary.decode("utf-8", "surrogateescape").split("\0")
     seconds = time.perf_counter() - started
     if "--json" in words:
         sys.stdout.write(lines.replace('"seconds": 0.0,', f'"seconds": {seconds:.3f},', 1))
@@ -81,7 +81,7 @@ def answer(words: Sequence[str]) -> int | None:
     return int(status)
 
 
-def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
+def make_key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
     """Return what a record answers: the command, where it runs, and the environment that matters.
 
     Another interpreter or installation gives another answer. Words that change only what is
@@ -94,15 +94,15 @@ def key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
         if name in _ENVIRONMENT or (name.startswith("TILUSBUILD_") and name[:18] != _REMOTE)
     ]
     try:
-        here = os.getcwd()
+        working_directory = os.getcwd()
     except OSError:
-        here = ""  # it was deleted: nothing was built there
+        working_directory = ""  # it was deleted: nothing was built there
     # Not `sys.executable`: `python`, `python3` and the command `tilusbuild` are one installation.
-    parts = [sys.prefix, sys.version, __file__, here, *kept, "", *settings]
+    parts = [sys.prefix, sys.version, __file__, working_directory, *kept, "", *settings]
     return "\0".join(parts).encode("utf-8", "surrogateescape")
 
 
-def directory(environment: Mapping[str, str]) -> str | None:
+def find_record_directory(environment: Mapping[str, str]) -> str | None:
     """Return where records are kept: outside projects and caches, so that both may be read-only."""
     base = environment.get("XDG_CACHE_HOME")
     if not base or not os.path.isabs(base):
@@ -113,28 +113,28 @@ def directory(environment: Mapping[str, str]) -> str | None:
     return os.path.join(base, "tilusbuild", "records")
 
 
-def path(name: bytes, environment: Mapping[str, str]) -> str | None:
+def find_record_path(name: bytes, environment: Mapping[str, str]) -> str | None:
     """Return the file of the record for a key. Keys that share a file overwrite each other's."""
-    where = directory(environment)
-    if where is None:
+    records = find_record_directory(environment)
+    if records is None:
         return None
-    return os.path.join(where, f"{zlib.crc32(name):08x}{zlib.adler32(name):08x}")
+    return os.path.join(records, f"{zlib.crc32(name):08x}{zlib.adler32(name):08x}")
 
 
-def holds(data: bytes, name: bytes) -> bytes | None:
+def check_record(data: bytes, name: bytes) -> bytes | None:
     """Return the summary, when the record answers `name` and everything is as it was; else None."""
-    pieces = pieces_of(data)
+    pieces = split_pieces(data)
     if not pieces or pieces[0] != name:
         return None
-    return bytes(pieces[1]) if _unchanged(groups_of(pieces)) else None
+    return bytes(pieces[1]) if _are_groups_unchanged(split_groups(pieces)) else None
 
 
-def groups_of(pieces: Sequence[memoryview]) -> list[_Group]:
+def split_groups(pieces: Sequence[memoryview]) -> list[_Group]:
     """Return the groups among the pieces of a record."""
     return list(zip(pieces[2::2], pieces[3::2]))  # noqa: B905 - both halves come in pairs
 
 
-def pieces_of(data: bytes) -> list[memoryview]:
+def split_pieces(data: bytes) -> list[memoryview]:
     """Return the key, the summary, and for each group its names and its stamps; nothing when the
     bytes are not those of a whole record."""
     start = len(MAGIC) + HEAD.size
@@ -154,41 +154,41 @@ def pieces_of(data: bytes) -> list[memoryview]:
     return pieces
 
 
-def _unchanged(groups: Sequence[_Group]) -> bool:
+def _are_groups_unchanged(groups: Sequence[_Group]) -> bool:
     entries = sum(len(stamps) for _, stamps in groups) // STAMP.size
     shares = min(len(os.sched_getaffinity(0)), 1 + entries // _SHARE)
     forks: list[int] = []
     try:
-        for at in range(1, shares):
+        for share in range(1, shares):
             fork = os.fork()
             if not fork:
                 same = False
                 try:
-                    same = _share_unchanged(groups[at::shares])
+                    same = _is_share_unchanged(groups[share::shares])
                 finally:
                     os._exit(not same)
             forks.append(fork)
-        same = _share_unchanged(groups[::shares])
+        same = _is_share_unchanged(groups[::shares])
         statuses = [os.waitpid(fork, 0)[1] for fork in forks]
         return same and not any(statuses)
     except OSError:
         return False
 
 
-def _share_unchanged(groups: Sequence[_Group]) -> bool:
+def _is_share_unchanged(groups: Sequence[_Group]) -> bool:
     # A short name, in the directory that we are in, is found soonest.
     try:
-        here = os.open(".", os.O_PATH | os.O_CLOEXEC)
+        working_directory = os.open(".", os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return all(_group_unchanged(names, stamps) for names, stamps in groups)
+        return all(_is_group_unchanged(names, stamps) for names, stamps in groups)
     finally:
-        os.fchdir(here)
-        os.close(here)
+        os.fchdir(working_directory)
+        os.close(working_directory)
 
 
-def _group_unchanged(names: memoryview, stamps: memoryview) -> bool:
+def _is_group_unchanged(names: memoryview, stamps: memoryview) -> bool:
     # Names stay bytes, as the system takes them.
     before, after, *rest = bytes(names).split(b"\0", 2)
     if before:
@@ -206,26 +206,26 @@ def _group_unchanged(names: memoryview, stamps: memoryview) -> bool:
     if len(paths) != len(stamps) // STAMP.size:
         return False
     if BETWEEN in after or not after:
-        return all(map(_is_same, paths, expected))
+        return all(map(_is_path_unchanged, paths, expected))
     try:  # files alone: all of this loop is in C
         return all(map(eq, map(_numbers, map(os.stat, paths)), expected))
     except OSError:
         return False
 
 
-def _is_same(path: bytes, stamp: tuple[int, int, int, int]) -> bool:
+def _is_path_unchanged(path: bytes, stamp: tuple[int, int, int, int]) -> bool:
     """Return whether a path has its stamp, which may be that of nothing or of a directory."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return stamp[0] == -1
-    is_directory = found.st_mode & 0o170000 == 0o040000
-    return _numbers(found)[is_directory:] == stamp[is_directory:]
+    is_directory = status.st_mode & 0o170000 == 0o040000
+    return _numbers(status)[is_directory:] == stamp[is_directory:]
 
 
-def read(name: bytes, environment: Mapping[str, str]) -> bytes | None:
+def read_record(name: bytes, environment: Mapping[str, str]) -> bytes | None:
     """Return the summary of the last build by this command, when it would come to the same end."""
-    file = path(name, environment)
+    file = find_record_path(name, environment)
     if file is None:
         return None
     try:
@@ -244,4 +244,4 @@ def read(name: bytes, environment: Mapping[str, str]) -> bytes | None:
         return None
     finally:
         os.close(handle)
-    return holds(data, name)
+    return check_record(data, name)

@@ -35,7 +35,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 @cache
-def rooms() -> tuple[str, ...]:
+def list_rooms() -> tuple[str, ...]:
     """Return the names of the optional rooms that are there."""
     with os.scandir(_PACKAGE) as found:
         names = sorted(each.name for each in found if each.is_dir())
@@ -53,20 +53,20 @@ _CORE: dict[str, dict[str, str]] = {
 
 
 @cache
-def brought(point: str) -> dict[str, Any]:
+def find_contributions(point: str) -> dict[str, Any]:
     """Return what the core and all rooms bring to a point, by name, the core's first."""
-    found: dict[str, Any] = dict(_CORE.get(point, {}))
-    for room in rooms():
+    contributions: dict[str, Any] = dict(_CORE.get(point, {}))
+    for room in list_rooms():
         module = importlib.import_module(f"tilusbuild.{room}.room")
-        found |= module.BRINGS.get(point, {})
-    return found
+        contributions |= module.BRINGS.get(point, {})
+    return contributions
 
 
-def load(named: str) -> Any:
+def import_value(named: str) -> Any:
     """Import what a value names: a module, or an attribute of one."""
     module, _, attribute = named.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, attribute) if attribute else found
+    imported = importlib.import_module(module)
+    return getattr(imported, attribute) if attribute else imported
 
 
 _DISTRIBUTIONS = {
@@ -77,14 +77,14 @@ _DISTRIBUTIONS = {
 """Packages whose modules have another name."""
 
 
-def missing_package(module: str | None) -> tuple[str, str]:
+def find_missing_package(module: str | None) -> tuple[str, str]:
     """Return which package has a module that is not installed, and the command that brings it: with
     all of tilusbuild's requirements, or those of the extra that it is of."""
     import re
     from importlib import metadata
 
     top = (module or "").partition(".")[0]
-    wanted = _DISTRIBUTIONS.get(top, top).lower().replace("_", "-")
+    package = _DISTRIBUTIONS.get(top, top).lower().replace("_", "-")
     try:
         declared = metadata.requires("tilusbuild") or []
     except metadata.PackageNotFoundError:
@@ -92,8 +92,8 @@ def missing_package(module: str | None) -> tuple[str, str]:
     extra = ""
     for line in (each for each in declared if "'dev'" not in each.replace('"', "'")):
         name = re.split(r"[^\w.-]", line)[0].lower().replace("_", "-")
-        if name == wanted:
+        if name == package:
             marked = re.search(r"extra == ['\"](\w+)", line)
             extra = f"[{marked[1]}]" if marked else ""
             break
-    return wanted, f"python -m pip install 'tilusbuild{extra}'"
+    return package, f"python -m pip install 'tilusbuild{extra}'"

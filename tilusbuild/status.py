@@ -56,7 +56,7 @@ ACCIDENTS = (
 
 KNOWN_IN_CACHE = (*RECORDED, Status.MISSING)
 """The statuses that a reader of a cache, who builds nothing, can find."""
-ENDED: Mapping[str, str] = {
+STATUS_WORDS: Mapping[str, str] = {
     Status.FAILED: "does not compile",
     Status.PRUNED: "is pruned",
     Status.CRASHED: "was not compiled",

@@ -17,7 +17,7 @@ _GAP = "  "
 _UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+def format_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     """Return the table, each line with its newline. Raises `ValueError` for uneven rows."""
     body = [tuple(row) for row in rows]
     for row in body:
@@ -26,11 +26,13 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     columns = []
     for number, header in enumerate(headers):
         cells = [row[number] for row in body]
-        columns.append(_column(header, [cell_text(c) for c in cells], all(map(_numeric, cells))))
+        columns.append(
+            _format_column(header, [cell_text(c) for c in cells], all(map(_is_numeric, cells)))
+        )
     return "".join(_GAP.join(line).rstrip() + "\n" for line in zip(*columns, strict=True))
 
 
-def times(seconds: Sequence[float | None]) -> tuple[str, list[str | None]]:
+def format_times(seconds: Sequence[float | None]) -> tuple[str, list[str | None]]:
     """Return the one unit of a table's times, in which the shortest is at least 1, and the times in
     it, aligned."""
     least = min((each for each in seconds if each), default=1.0)
@@ -53,13 +55,13 @@ def cell_text(cell: Cell) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cell)
 
 
-def _numeric(cell: Cell) -> bool:
+def _is_numeric(cell: Cell) -> bool:
     return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
 
 
-def _column(header: str, cells: list[str], right: bool) -> list[str]:
+def _format_column(header: str, cells: list[str], right: bool) -> list[str]:
     texts = [cell_text(header), *cells]
-    widths = [_width(text) for text in texts]
+    widths = [_measure_width(text) for text in texts]
     total = max(widths[0] + _HEADER_PADDING, *widths)
     padded = [
         " " * (total - width) + text if right else text + " " * (total - width)
@@ -68,7 +70,7 @@ def _column(header: str, cells: list[str], right: bool) -> list[str]:
     return [padded[0], "-" * total, *padded[1:]]
 
 
-def _width(text: str) -> int:
+def _measure_width(text: str) -> int:
     """Terminal columns: East Asian wide characters take two, combining marks none."""
     if text.isascii():
         return len(text)

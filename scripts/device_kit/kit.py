@@ -121,9 +121,9 @@ def machine(kit: Kit, most: float) -> dict[str, Any]:
     ask = (
         "import json, os\n"
         "from importlib import metadata\n"
-        "from tilusbuild.runtime.device import cpu, first_gpu\n"
-        "gpu = first_gpu()\n"
-        "found = {'cpu': cpu().name, 'gpu': gpu and gpu._asdict(), 'packages': {}}\n"
+        "from tilusbuild.runtime.device import find_first_gpu, get_cpu\n"
+        "gpu = find_first_gpu()\n"
+        "found = {'cpu': get_cpu().name, 'gpu': gpu and gpu._asdict(), 'packages': {}}\n"
         f"for name in {MODULES!r}:\n"
         "    for each in (name, name + '-cuda12x', name + '-cuda13x'):\n"
         "        try:\n"

@@ -94,7 +94,7 @@ def test_a_program_with_nothing_to_do(builds, monkeypatch) -> None:
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "stat", look)
-            assert noop.holds(data, bytes(noop.pieces_of(data)[0])) is not None
+            assert noop.check_record(data, bytes(noop.split_pieces(data)[0])) is not None
         looked.append(len(names))
     # Its directory, `module`, the library: each shows what the others do not.
     assert (looked[1] - looked[0]) / (MORE - FEW) == 3

@@ -11,7 +11,7 @@ from support.marks import MARK
 from support.project import Project, head
 from tilusbuild.cache import layout
 from tilusbuild.cache.checks import Content, FileFacts, Origin, check_entry
-from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.state.files import sha256_bytes
 
 MANIFEST = f"""{head()}
@@ -36,13 +36,13 @@ class Parts:
 
     def change_meta(self, **values: Any) -> None:
         meta = {**self.meta, **values}
-        self.files[layout.META] = seal(meta)
+        self.files[layout.META] = seal_json(meta)
 
     @property
     def meta(self) -> dict[str, Any]:
         data = self.files[layout.META]
         assert isinstance(data, bytes)
-        return unseal(data)
+        return unseal_json(data)
 
     def put(self, name: str, data: bytes) -> None:
         """Add a file, which meta.json lists."""

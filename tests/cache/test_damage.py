@@ -23,7 +23,7 @@ from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import repair_cache, verify_cache
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.runtime.sealed import CorruptFileError, canonical, seal, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, encode_canonical, seal_json, unseal_json
 from tilusbuild.state.files import sha256_file
 
 
@@ -33,7 +33,7 @@ def full(cache: Tree, sample: Sample):
     include = sample.include(a="one")
     record, script = sample.built("a", include=include)
     program = sample.entry("a")
-    Path(script, "script.json").write_bytes(seal({"hash": record.hash}))
+    Path(script, "script.json").write_bytes(seal_json({"hash": record.hash}))
     return {
         "facts": Path(script, "script.json"),
         "meta": Path(program.path, "meta.json"),
@@ -210,15 +210,15 @@ SEALABLE = st.dictionaries(st.text().filter(lambda key: key != "digest"), JSON, 
 
 @given(SEALABLE)
 def test_what_is_sealed_opens_and_is_canonical(value):
-    assert unseal(seal(value)) == value
-    assert seal(dict(reversed(value.items()))) == seal(value)
-    assert canonical(value).endswith(b"\n}\n")
+    assert unseal_json(seal_json(value)) == value
+    assert seal_json(dict(reversed(value.items()))) == seal_json(value)
+    assert encode_canonical(value).endswith(b"\n}\n")
 
 
 @given(SEALABLE, st.data())
 def test_one_changed_byte_breaks_the_seal(value, data):
-    sealed = bytearray(seal(value))
+    sealed = bytearray(seal_json(value))
     at = data.draw(st.integers(0, len(sealed) - 1))
     sealed[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(CorruptFileError):
-        unseal(bytes(sealed))
+        unseal_json(bytes(sealed))

@@ -10,7 +10,7 @@ from support.command_line import run
 from support.paths import ROOT
 from support.processes import run_to_end
 from tilusbuild.render import find_templates_directory
-from tilusbuild.runtime.naming import command
+from tilusbuild.runtime.naming import format_command
 
 NAMES = ("plain", "my kernels", "it's", "$HOME", "-x", "a;b", "*", "größe", 'quo"te', "new\tline")
 
@@ -18,7 +18,7 @@ NAMES = ("plain", "my kernels", "it's", "$HOME", "-x", "a;b", "*", "größe", 'q
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shell_gives_every_word_back(name: str) -> None:
     words = run_to_end(
-        ["sh", "-c", f"set -- {command('build', name)}; printf '%s\\n' \"$@\""]
+        ["sh", "-c", f"set -- {format_command('build', name)}; printf '%s\\n' \"$@\""]
     ).stdout
     assert words == f"tilusbuild\nbuild\n{name}\n"
 

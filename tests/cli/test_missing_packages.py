@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tilusbuild.cli.parser import VERBS
-from tilusbuild.rooms import missing_package
+from tilusbuild.rooms import find_missing_package
 
 OPTIONAL = ("grpc", "google", "cryptography", "sigstore", "rfc8785", "rich", "urllib3")
 REQUIRED = ("jinja2", "numpy", "zstandard", "watchdog")
@@ -65,4 +65,4 @@ def pairs(parts: list[str]) -> list[tuple[str, str]]:
     ],
 )
 def test_the_extra_is_named(module: str, package: str, extra: str) -> None:
-    assert missing_package(module) == (package, f"python -m pip install 'tilusbuild{extra}'")
+    assert find_missing_package(module) == (package, f"python -m pip install 'tilusbuild{extra}'")

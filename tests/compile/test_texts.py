@@ -119,26 +119,30 @@ class TestStore:
             made.append(1)
             return b"object"
 
-        threads = [threading.Thread(target=store.get, args=("k", make)) for _ in range(8)]
+        threads = [threading.Thread(target=store.get_or_make, args=("k", make)) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert made == [1]
-        assert StepStore(str(tmp_path / "s")).get("k", lambda: b"other") == b"object"
+        assert StepStore(str(tmp_path / "s")).get_or_make("k", lambda: b"other") == b"object"
 
     @pytest.mark.parametrize("damage", [b"", b"torn", None])
     def test_a_damaged_file_is_made_again(self, tmp_path, damage):
-        StepStore(str(tmp_path)).get("k", lambda: b"object")
+        StepStore(str(tmp_path)).get_or_make("k", lambda: b"object")
         path = tmp_path / "k.o"
         path.write_bytes(path.read_bytes()[:-1] + b"x" if damage is None else damage)
-        assert StepStore(str(tmp_path)).get("k", lambda: b"again") == b"again"
+        assert StepStore(str(tmp_path)).get_or_make("k", lambda: b"again") == b"again"
 
     def test_what_was_used_last_stays_in_memory_up_to_a_size(self, tmp_path):
         store = StepStore(str(tmp_path), in_memory=10)
         for key in ("a", "b", "a", "c"):
-            store.get(key, lambda: b"1234")
+            store.get_or_make(key, lambda: b"1234")
         for path in tmp_path.iterdir():
             path.unlink()
-        assert [store.get(key, lambda: b"again") for key in "acb"] == [b"1234", b"1234", b"again"]
-        assert StepStore(str(tmp_path), in_memory=3).get("d", lambda: b"1234") == b"1234"
+        assert [store.get_or_make(key, lambda: b"again") for key in "acb"] == [
+            b"1234",
+            b"1234",
+            b"again",
+        ]
+        assert StepStore(str(tmp_path), in_memory=3).get_or_make("d", lambda: b"1234") == b"1234"

@@ -16,12 +16,12 @@ import pytest
 from support.marks import Marks, record
 from tilusbuild.embed.csource import NoDispatcherError, sources
 from tilusbuild.runtime.choose import Chooser
-from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.kernel import programs_there
-from tilusbuild.runtime.script import Script, read_script, rounding
-from tilusbuild.runtime.sealed import seal, unseal
-from tilusbuild.runtime.tables import TableEntry, serving
+from tilusbuild.runtime.kernel import list_available_programs
+from tilusbuild.runtime.script import Script, make_rounding, read_script
+from tilusbuild.runtime.sealed import seal_json, unseal_json
+from tilusbuild.runtime.tables import TableEntry, read_serving_tables
 
 SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "3"))
 KEYS = ("m", "n", "k")
@@ -61,24 +61,24 @@ def rule(chance: random.Random) -> dict[str, Any]:
 
 def described(path: Path, chance: random.Random) -> Script:
     """The script with other buckets, rules and entries, of the cache and of the repository."""
-    value = unseal((path / "script.json").read_bytes())
+    value = unseal_json((path / "script.json").read_bytes())
     value["dispatch"]["buckets"] = {key: bucket(chance) for key in KEYS}
     value["dispatch"]["rules"] = [rule(chance) for _ in range(chance.randrange(3))]
     if chance.random() < 0.3:
         value["dispatch"]["model"] = None
     rows = {}
     for _ in range(chance.choice([0, 3, 40])):
-        key = tuple(rounding(b)(size(chance)) for b in value["dispatch"]["buckets"].values())
+        key = tuple(make_rounding(b)(size(chance)) for b in value["dispatch"]["buckets"].values())
         rows[key] = [list(key), chance.randrange(4), "measured", 1e-6]
-    here = {"fingerprint": cpu().fingerprint(value["hash"]), "entries": [*rows.values()]}
+    here = {"fingerprint": get_cpu().make_fingerprint(value["hash"]), "entries": [*rows.values()]}
     value["dispatch"]["committed"] = {"from": "tuned.jsonl", "tables": [here]}
-    (path / "script.json").write_bytes(seal(json.loads(json.dumps(value))))
+    (path / "script.json").write_bytes(seal_json(json.loads(json.dumps(value))))
     script = read_script(str(path))
     entries = {}
     for _ in range(chance.choice([0, 1, 3, 40, 300])):
         key = tuple(to_bucket(size(chance)) for to_bucket in script.buckets.values())
         entries[key] = TableEntry(key, chance.randrange(4), chance.choice(SOURCES), None)
-    record(script, cpu().fingerprint(script.hash), entries.values())
+    record(script, get_cpu().make_fingerprint(script.hash), entries.values())
     return script
 
 
@@ -86,8 +86,8 @@ def described(path: Path, chance: random.Random) -> Script:
 def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     script = described(copied.paths("modelled")[0], chance)
-    read = serving(script).tables
-    there = programs_there(script)
+    read = read_serving_tables(script).tables
+    there = list_available_programs(script)
     by_hand = {e.program for t in read for e in t.entries if e.source == "table"}
     refused = dict.fromkeys(chance.sample(range(4), chance.choice([0, 1, 2])), "wrong")
     if by_hand & refused.keys():
@@ -107,7 +107,7 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
         sizes = [size(chance) for _ in KEYS]
         found = library.modelled_select(*sizes), library.modelled_source(*sizes)
         try:
-            program, source, *_ = chooser.choose(dict(zip(KEYS, sizes, strict=True)))
+            program, source, *_ = chooser.choose_program(dict(zip(KEYS, sizes, strict=True)))
         except LoadError:
             assert found == (-1, None), sizes
             continue

@@ -18,9 +18,9 @@ from tilusbuild.dispatch import carry_over, latency, tables
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.plan.identity import script_text
 from tilusbuild.runtime.script import SCHEMA, Script, read_script
-from tilusbuild.runtime.sealed import seal
+from tilusbuild.runtime.sealed import seal_json
 from tilusbuild.runtime.table_file import Refusal
-from tilusbuild.runtime.tables import TableEntry, read_dispatch
+from tilusbuild.runtime.tables import TableEntry, read_dispatch_table
 from tilusbuild.state.files import sha256_text
 
 KEYS = ((1,), (2,), (96,), (128,), (1000,))
@@ -48,7 +48,7 @@ def described(space: Space, digest: str) -> bytes:
     target = {"name": "cpu", "kind": "cpu", "archs": ["cpu"], "ptx": False, "toolkit": None}
     not_built = {str(i): "missing" for i, v in enumerate(space.values) if v in space.missing}
     dispatch = {"keys": [space.key], "buckets": {space.key: space.bucket}, "rules": []}
-    return seal(
+    return seal_json(
         {
             "schema": SCHEMA,
             "script": "s",
@@ -115,7 +115,7 @@ def facts(script: Script) -> Facts:
         for program, seconds in each.seconds.items():
             at = each.fingerprint["device"], each.key, script.programs[program]
             found.setdefault(at, set()).add(seconds)
-    for table in read_dispatch(script).tables:
+    for table in read_dispatch_table(script).tables:
         for row in table.entries:
             if row.source == "measured" and row.seconds is not None:
                 at = table.fingerprint["device"], row.key, script.programs[row.program]
@@ -126,7 +126,7 @@ def facts(script: Script) -> Facts:
 def rows_of(script: Script) -> dict[tuple[str, tuple[int, ...]], tuple[str, str]]:
     return {
         (table.fingerprint["device"], row.key): (script.programs[row.program], row.source)
-        for table in read_dispatch(script).tables
+        for table in read_dispatch_table(script).tables
         for row in table.entries
     }
 
@@ -142,7 +142,9 @@ def test_every_row_after_an_edit_is_a_measurement_of_the_program_that_it_names(e
             if os.path.isdir(cache.path("scripts", "s", _digest(space))):
                 continue  # its tables are its own
             script = published(cache, space)
-            assert {t.fingerprint["script"] for t in read_dispatch(script).tables} <= {script.hash}
+            assert {t.fingerprint["script"] for t in read_dispatch_table(script).tables} <= {
+                script.hash
+            }
             for at, seconds in facts(script).items():
                 assert seconds <= known.get(at, set()), "never measured"
             for (device, key), (program, source) in rows_of(script).items():
@@ -198,10 +200,10 @@ def test_what_is_refused_stays_refused_and_serves_nothing(tmp_path: Path) -> Non
     latency.write(script, Measured(fingerprint, (16,), {0: 1.0, 1: 2.0, 2: 3.0}))
     tables.put(script, fingerprint, [TableEntry((16,), 1, "measured", 2.0)])
     wrong = Refusal(script.programs[0], "incorrect", {"n": 16}, "y[0] is 1, expected 2")
-    tables.write(script, read_dispatch(script).tables, (wrong,))
+    tables.write(script, read_dispatch_table(script).tables, (wrong,))
     heir = published(cache, Space((2, 0), 0, 1, "tilus", "n", frozenset()))
     assert rows_of(heir) == {("one", (16,)): (script.programs[2], "measured")}
-    assert read_dispatch(heir).refused == (wrong,)
+    assert read_dispatch_table(heir).refused == (wrong,)
 
 
 # By the command line: the directory that a build makes, and what it says.
@@ -270,12 +272,12 @@ def test_tables_of_other_dispatch_keys_go_and_a_warning_says_so(copied: Marks) -
     fingerprint = {"script": script.hash, "device": "*", "arch": "*"}
     tables.put(script, fingerprint, [TableEntry((8, 16, 32), 3, "measured", 1e-6)])
     wrong = Refusal(script.programs[0], "incorrect", {"m": 8}, "wrong")
-    tables.write(script, read_dispatch(script).tables, [wrong])
+    tables.write(script, read_dispatch_table(script).tables, [wrong])
     keys = 'keys = ["m", "n", "k"]'
     copied.write("tilus.toml", MANIFEST.replace(keys, 'keys = ["n", "m", "k"]', 1))
     (warning,) = _warnings(copied)
     assert "it was for the dispatch keys m, n, k, which are n, m, k now" in warning["message"]
-    assert read_dispatch(read_script(path)) == ((), (wrong,))
+    assert read_dispatch_table(read_script(path)) == ((), (wrong,))
     assert not _warnings(copied)
 
 

@@ -11,9 +11,9 @@ import pytest
 from support.marks import MANIFEST, MARK, Marks, record
 from support.project import needs_cxx
 from tilusbuild.runtime import load
-from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import CorruptCacheError
-from tilusbuild.runtime.tables import TableEntry, serving
+from tilusbuild.runtime.tables import TableEntry, read_serving_tables
 
 FILE = "tuned/mark.jsonl"
 HEAD = '{"schema": 1, "script": "mark"}'
@@ -40,7 +40,7 @@ def declared(first: Marks, tmp_path: Path) -> Marks:
 
 
 def row(n: int, variant: int, **other: Any) -> str:
-    here = {"target": "cpu", "device": cpu().name, "arch": "cpu", "params": {}}
+    here = {"target": "cpu", "device": get_cpu().name, "arch": "cpu", "params": {}}
     found = {"sizes": {"n": n}, "schedule": {"variant": variant}, "seconds": 1e-5}
     return json.dumps({**here, **found, **other})
 
@@ -53,7 +53,7 @@ def measure(project: Marks, n: int, variant: int, seconds: float = 1.234567e-5) 
     """Note a measurement at `n`, of the bucket 64, as tuning does."""
     script = project.script("mark")
     entry = TableEntry((64,), variant, "measured", seconds, (n,))
-    record(script, cpu().fingerprint(script.hash), [entry])
+    record(script, get_cpu().make_fingerprint(script.hash), [entry])
 
 
 def chosen(project: Marks, n: int = 64) -> tuple[int, str]:
@@ -233,7 +233,7 @@ def test_an_export_needs_a_name(declared: Marks) -> None:
 )
 def test_a_damaged_description_is_an_error(first: Marks, committed: object) -> None:
     with pytest.raises(CorruptCacheError, match=r"script\.json is malformed"):
-        serving(first.script("mark")._replace(committed=committed))
+        read_serving_tables(first.script("mark")._replace(committed=committed))
 
 
 def test_shards_agree_and_the_cache_that_joins_them_has_the_rows(

@@ -5,12 +5,12 @@ from pathlib import Path
 from support.marks import Marks, record
 from tilusbuild.dispatch import latency
 from tilusbuild.dispatch.latency import Measured
-from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.device import get_cpu
 
 
 def measure(built: Marks) -> None:
     script = built.script("mark")
-    here = cpu().fingerprint(script.hash)
+    here = get_cpu().make_fingerprint(script.hash)
     for key, seconds in {
         (64,): {0: 1e-6, 1: 1.02e-6, 3: 2e-6},
         (1024,): {0: 9e-6, 1: 1.01e-5, 3: 1e-5},
@@ -48,7 +48,7 @@ def test_check_finds_what_is_wrong(copied: Marks) -> None:
     assert copied.run("dispatch", "build", "mark").out.endswith("libmark.so\n")
     copied.run("dispatch", "check", "mark")
     script = copied.script("mark")
-    Path(script.library(2)).write_bytes(b"")
+    Path(script.get_library_path(2)).write_bytes(b"")
     Path(script.path, "dispatch_table.json").write_text("[]")
     done = copied.run("dispatch", "check", "mark", status=1)
     assert "is not a dispatch table" in done.out

@@ -16,7 +16,7 @@ from support.marks import Marks, record
 from support.processes import run_to_end
 from tilusbuild.embed import dispatcher
 from tilusbuild.embed.csource import NoDispatcherError, sources
-from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import launcher
 from tilusbuild.runtime.tables import TableEntry
@@ -71,7 +71,7 @@ def test_it_compiles_without_warnings(copied: Marks, tmp_path: Path) -> None:
 
 def test_a_library_whose_bytes_were_changed_is_not_opened(copied: Marks, tmp_path: Path) -> None:
     script = copied.script("mark")
-    lib = Path(script.library(1))
+    lib = Path(script.get_library_path(1))
     data = bytearray(lib.read_bytes())
     data[-40] ^= 1
     lib.write_bytes(data)
@@ -115,10 +115,12 @@ int main(int count, char **words) {
 def test_a_fork_does_not_wait_for_a_thread_that_opens_a_program(copied, tmp_path) -> None:
     """The library that the parent's thread opens is a pipe that nobody has written to yet."""
     script = copied.script("mark")
-    Path(script.library(2)).unlink()
-    os.mkfifo(script.library(2))
+    Path(script.get_library_path(2)).unlink()
+    os.mkfifo(script.get_library_path(2))
     library = Path(script.path, "dispatch", "libmark.so")
-    assert compiled(tmp_path, FORKS, library, script.library(2), "-pthread") == "0 refused\n"
+    assert (
+        compiled(tmp_path, FORKS, library, script.get_library_path(2), "-pthread") == "0 refused\n"
+    )
 
 
 def selections(
@@ -135,11 +137,13 @@ def selections(
 
 def test_a_table_of_another_device_is_not_used(copied, refreshed, tmp_path) -> None:
     script = copied.script("mark")
-    there = {**cpu().fingerprint(script.hash), "device": "another cpu"}
+    there = {**get_cpu().make_fingerprint(script.hash), "device": "another cpu"}
     record(script, there, [TableEntry((128,), 3, "measured", None)])
     library = Path(refreshed())
     assert selections(tmp_path, library, "mark", [(100,)]) == [(1, "default")]
-    record(script, cpu().fingerprint(script.hash), [TableEntry((128,), 3, "measured", None)])
+    record(
+        script, get_cpu().make_fingerprint(script.hash), [TableEntry((128,), 3, "measured", None)]
+    )
     assert not dispatcher.is_current(script)
     refreshed()
     assert selections(tmp_path, library, "mark", [(100,)]) == [(3, "measured")]
@@ -158,12 +162,14 @@ def ran(kernel: Any, n: int) -> int:
 def test_where_nothing_is_to_be_chosen_the_program_itself_is_called(built: Marks) -> None:
     kernel = Kernel([built.script("mark")._replace(rules=())])
     assert [ran(kernel, n) for n in (3, 9)] == [1, 1]
-    assert kernel._direct is launcher(built.script("mark"), 1, None)
+    assert kernel._shared_launcher is launcher(built.script("mark"), 1, None)
 
 
 def test_the_nearest_key_is_reported_once(copied, caplog) -> None:
     script = copied.script("mark")
-    record(script, cpu().fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)])
+    record(
+        script, get_cpu().make_fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)]
+    )
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert ran(kernel, 10) == 3
     assert caplog.messages == []

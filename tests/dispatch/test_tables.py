@@ -18,10 +18,10 @@ from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.describe import node_of, tree_of
 from tilusbuild.dispatch.latency import Measured
 from tilusbuild.expr import ExprError, parse_expression
-from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import CorruptCacheError
-from tilusbuild.runtime.semantics import NoValueError, function_of
-from tilusbuild.runtime.tables import TableEntry, read_dispatch
+from tilusbuild.runtime.semantics import NoValueError, build_function
+from tilusbuild.runtime.tables import TableEntry, read_dispatch_table
 from tilusbuild.tune.bench.race import Decision, Outcome
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.tune import TuningPublisher
@@ -46,7 +46,7 @@ def test_a_table_is_written_as_people_read_it(copied: Marks) -> None:
     )
     text = Path(script.path, "dispatch_table.json").read_text()
     assert '[[1536], 0, "measured", 1.25e-05, [1500]]' in text.splitlines()[6]
-    (table,) = read_dispatch(script).tables
+    (table,) = read_dispatch_table(script).tables
     assert table.entries == tuple(reversed(entries))
 
 
@@ -55,7 +55,7 @@ def test_what_one_device_measured_leaves_the_others_alone(copied: Marks) -> None
     record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
     record(script, THERE, [TableEntry((8,), 1, "measured", 2.0)])
     record(script, HERE, [TableEntry((16,), 3, "measured", 3.0)])
-    found = {t.fingerprint["device"]: t.entries for t in read_dispatch(script).tables}
+    found = {t.fingerprint["device"]: t.entries for t in read_dispatch_table(script).tables}
     assert found == {
         "there": (TableEntry((8,), 1, "measured", 2.0),),
         "here": (TableEntry((16,), 3, "measured", 3.0),),
@@ -68,10 +68,12 @@ def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Marks) -> N
     for fingerprint in (anywhere, THERE, any_name, HERE):
         record(script, fingerprint, [TableEntry((8,), 0, "measured", None)])
         tables.put(script, fingerprint, [TableEntry((16,), 1, "measured", None)])
-    found = [(t.fingerprint["device"], t.fingerprint["arch"]) for t in read_dispatch(script).tables]
+    found = [
+        (t.fingerprint["device"], t.fingerprint["arch"]) for t in read_dispatch_table(script).tables
+    ]
     assert sorted(found[:2]) == [("here", "cpu"), ("there", "sm_90")]
     assert found[2:] == [("*", "sm_90"), ("*", "*")]
-    assert {len(t.entries) for t in read_dispatch(script).tables} == {2}
+    assert {len(t.entries) for t in read_dispatch_table(script).tables} == {2}
 
 
 def test_writers_at_the_same_time_lose_nothing(copied: Marks) -> None:
@@ -83,7 +85,7 @@ def test_writers_at_the_same_time_lose_nothing(copied: Marks) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(write, range(40)))
-    assert [len(table.entries) for table in read_dispatch(script).tables] == [20, 20]
+    assert [len(table.entries) for table in read_dispatch_table(script).tables] == [20, 20]
 
 
 def test_a_damaged_table_is_not_written_over(copied: Marks) -> None:
@@ -180,7 +182,7 @@ def test_a_tree_has_the_values_of_its_expression(source: str, m: int, n: int) ->
     parsed = parse_expression(source)
     tree = json.loads(json.dumps(tree_of(parsed.tree)))
     assert node_of(tree) == parsed.tree
-    function = function_of(tree, ("m", "n"))
+    function = build_function(tree, ("m", "n"))
     try:
         expected = parsed.evaluate({"m": m, "n": n})
     except ExprError:
@@ -213,7 +215,7 @@ def publish(copied: Marks) -> Callable[..., Any]:
 
     def make(*decisions: Decision) -> Any:
         script = copied.script("mark")
-        publisher = TuningPublisher(script, cpu().fingerprint(script.hash))
+        publisher = TuningPublisher(script, get_cpu().make_fingerprint(script.hash))
         for each in decisions:
             publisher.add_decision(each.case.sizes, each)
         return script
@@ -222,7 +224,9 @@ def publish(copied: Marks) -> Callable[..., Any]:
 
 
 def rows(script: Any) -> dict[int, int]:
-    return {e.key[0]: e.program for table in read_dispatch(script).tables for e in table.entries}
+    return {
+        e.key[0]: e.program for table in read_dispatch_table(script).tables for e in table.entries
+    }
 
 
 def test_the_greatest_size_decides_for_its_bucket(publish: Callable[..., Any]) -> None:

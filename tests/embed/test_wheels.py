@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.python_package import BACKENDS, CALL, PythonProject
-from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.device import get_cpu
 
 Make = Callable[[str], PythonProject]
 
@@ -93,7 +93,13 @@ def test_a_wheel_and_an_sdist_have_the_rows_of_the_repository(
     with (project.directory / "tilus.toml").open("a") as file:
         file.write('\n[script.scale.dispatch]\nkeys = ["n"]\nmeasured = "tuned/scale.jsonl"\n')
     project.call("build_wheel")
-    row = {"target": "cpu", "device": cpu().name, "arch": "cpu", "params": {}, "sizes": {"n": 3}}
+    row = {
+        "target": "cpu",
+        "device": get_cpu().name,
+        "arch": "cpu",
+        "params": {},
+        "sizes": {"n": 3},
+    }
     lines = [{"schema": 1, "script": "scale"}, {**row, "schedule": {"step": 2}, "seconds": 1}]
     made = project.directory / "tuned/scale.jsonl"
     made.parent.mkdir()

@@ -227,5 +227,5 @@ def test_history_outlives_the_run_and_an_edit_of_the_template(tmp_path: Path) ->
 @pytest.mark.parametrize("record", [None, 1, [], [1], ["1", 2], [-1, 2], [1e300, 2], [1, "2"]])
 def test_a_history_record_of_a_wrong_shape_is_ignored(record: object) -> None:
     history = History(None)
-    history._file.put("matmul/sm_90a#0", record)
+    history._file.put_value("matmul/sm_90a#0", record)
     assert history.estimate_job(FakeJob("a")) == NOTHING

@@ -43,10 +43,10 @@ class Example(Project):
 @pytest.fixture
 def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
     """example(name) copies an example; skips where none of its targets is for this device."""
-    from tilusbuild.runtime.choose import suited
-    from tilusbuild.runtime.device import cuda
+    from tilusbuild.runtime.choose import rank_code
+    from tilusbuild.runtime.device import get_gpu
 
-    device = cuda(0)
+    device = get_gpu(0)
 
     def make(name: str) -> Example:
         from tilusbuild.manifest.loading import load_manifest
@@ -57,7 +57,7 @@ def example(torch: Any, tmp_path: Path) -> Callable[[str], Example]:
         fitting = [
             (rank, target_name)
             for target_name, target in targets.items()
-            if (rank := suited(target.arch, target.ptx, device)[0])
+            if (rank := rank_code(target.arch, target.ptx, device)[0])
         ]
         if not fitting:
             pytest.skip(f"the example {name} has no target for {device}")

@@ -7,7 +7,7 @@ import pytest
 
 from support import command_line
 from support.project import Project, head
-from tilusbuild.runtime.device import cuda
+from tilusbuild.runtime.device import get_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
@@ -52,7 +52,7 @@ def test_each_is_tuned_around(torch: Any, tmp_path: Path) -> None:
     modes = ", ".join(f'"{mode}"' for mode in MODES)
     project = Project(tmp_path).write_all(
         {
-            "tilus.toml": head("gpu", cuda(0).arch) + MANIFEST.replace("MODES", modes),
+            "tilus.toml": head("gpu", get_gpu(0).arch) + MANIFEST.replace("MODES", modes),
             "scale.cu.j2": SOURCE,
             "ref.py": "def scale(x, y):\n    return 2 * x\n",
         }

@@ -9,7 +9,7 @@ import pytest
 
 import tilusbuild
 from support.project import Project, head
-from tilusbuild.runtime.device import cuda
+from tilusbuild.runtime.device import get_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
@@ -43,7 +43,7 @@ N = 1 << 16
 
 @pytest.fixture
 def add(torch: Any, tmp_path: Path) -> Any:
-    manifest = MANIFEST.replace("ARCH", cuda(0).arch)
+    manifest = MANIFEST.replace("ARCH", get_gpu(0).arch)
     project = Project(tmp_path).write_all({"tilus.toml": manifest, "add.cu.j2": SOURCE})
     project.build()
     return tilusbuild.load("add", where=str(project.cache))
@@ -99,7 +99,7 @@ WITHOUT_NUMBERS = (
 
 
 def test_a_graph_reads_the_device_and_takes_nothing_of_the_host(torch: Any, tmp_path: Path) -> None:
-    manifest, source = MANIFEST.replace("ARCH", cuda(0).arch), SOURCE
+    manifest, source = MANIFEST.replace("ARCH", get_gpu(0).arch), SOURCE
     for old, new in WITHOUT_NUMBERS:
         manifest, source = manifest.replace(old, new), source.replace(old, new)
     project = Project(tmp_path).write_all({"tilus.toml": manifest, "add.cu.j2": source})

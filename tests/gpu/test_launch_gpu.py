@@ -8,7 +8,7 @@ import pytest
 from support import tiles
 from support.project import Project, head
 from tilusbuild.runtime import load
-from tilusbuild.runtime.device import can_run, cuda
+from tilusbuild.runtime.device import can_run, get_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
@@ -51,7 +51,7 @@ extern "C" __global__ void seen(int *ranks, int *valid, int n) {
 
 @pytest.fixture
 def project(torch: Any, tmp_path: Path) -> Project:
-    device = cuda(0)
+    device = get_gpu(0)
     if not can_run("sm_90", device.arch):
         pytest.skip(f"clusters need compute capability 9.0; this is {device}")
     made = Project(tmp_path).write_all({"tilus.toml": MANIFEST, "seen.cu.j2": TEMPLATE})
@@ -72,7 +72,7 @@ def test_clusters_and_cooperative_launches(torch: Any, project: Project, blocks:
 # Tensor maps on the device: a kernel that reads and writes by them, in clusters.
 def test_tiles_are_those_of_the_tensors(torch: Any, tmp_path: Path) -> None:
     tvm_ffi = pytest.importorskip("tvm_ffi")
-    device = cuda(0)
+    device = get_gpu(0)
     if device.arch != "sm_90":
         pytest.skip(f"the kernel is for compute capability 9.0; this is {device}")
     project = Project(tmp_path).write_all({"tilus.toml": tiles.MANIFEST, **tiles.FILES})

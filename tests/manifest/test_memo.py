@@ -100,7 +100,7 @@ def test_another_text_another_place_and_other_code_are_not_it(
         patch.setattr(memo, "_PACKAGE", "/elsewhere/tilusbuild")
         assert memo.recall_manifest("tilus.toml", environment) is None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memo, "stamp_of", lambda file: (0, 0, 0, 0))
+        patch.setattr(memo, "read_stamp", lambda file: (0, 0, 0, 0))
         assert memo.recall_manifest("tilus.toml", environment) is None
     assert memo.recall_manifest("tilus.toml", environment) is not None
 

@@ -93,7 +93,7 @@ def test_the_default_cache_is_at_the_root_of_the_repository(tmp_path: Path, kind
         marker.write_text("gitdir: elsewhere\n")
     else:
         marker.mkdir()
-    assert where.project_cache(str(inner), None).path == str(tmp_path / ".cache")
+    assert where.choose_project_cache(str(inner), None).path == str(tmp_path / ".cache")
 
 
 def test_find_walks_up_to_the_root_of_the_repository(tmp_path: Path) -> None:

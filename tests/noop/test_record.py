@@ -13,7 +13,7 @@ from support.processes import run_to_end
 from tilusbuild import noop
 from tilusbuild.builder import noop_record as write
 from tilusbuild.state.clock import Moment
-from tilusbuild.state.stamp import sighting
+from tilusbuild.state.stamp import read_device_stamp
 
 Entries = dict[tuple[str, write.Endings], list[str]]
 NAME = b"the command"
@@ -38,7 +38,7 @@ def made(tree: Path, started: int = LATER) -> bytes | None:
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
     entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ["p", "q", "r"]}
     return write.make_record(
-        NAME, SUMMARY, {path: sighting(path) for path in inputs}, entries, Moment(started)
+        NAME, SUMMARY, {path: read_device_stamp(path) for path in inputs}, entries, Moment(started)
     )
 
 
@@ -51,7 +51,7 @@ def data(tree: Path) -> bytes:
 
 
 def test_holds_while_nothing_changes(data: bytes) -> None:
-    assert noop.holds(data, NAME) == SUMMARY
+    assert noop.check_record(data, NAME) == SUMMARY
 
 
 def edit(path: Path) -> None:
@@ -75,7 +75,7 @@ def replaced(path: Path) -> None:
 def test_any_change_of_a_file_ends_it(tree: Path, data: bytes, file: str, change: object) -> None:
     time.sleep(0.02)  # a file system's clock moves in ticks
     change(tree / file)  # type: ignore[operator]
-    assert noop.holds(data, NAME) is None
+    assert noop.check_record(data, NAME) is None
 
 
 @pytest.mark.parametrize(
@@ -90,25 +90,25 @@ def test_any_change_of_a_file_ends_it(tree: Path, data: bytes, file: str, change
 def test_a_name_that_comes_or_goes_ends_it(tree: Path, data: bytes, change: object) -> None:
     time.sleep(0.02)
     change(tree)  # type: ignore[operator]
-    assert noop.holds(data, NAME) is None
+    assert noop.check_record(data, NAME) is None
 
 
 def test_inputs_may_be_relative_or_lie_where_no_directory_is(tree, monkeypatch) -> None:
     monkeypatch.chdir(tree)
     inputs = ["in/a", "in", "", "none", str(tree / "in/b"), str(tree / "no/such/folder"), "/"]
     data = write.make_record(
-        NAME, SUMMARY, {path: sighting(path) for path in inputs}, {}, Moment(LATER)
+        NAME, SUMMARY, {path: read_device_stamp(path) for path in inputs}, {}, Moment(LATER)
     )
     assert data is not None
-    assert noop.holds(data, NAME) == SUMMARY
+    assert noop.check_record(data, NAME) == SUMMARY
     (tree / "no/such").mkdir(parents=True)
-    assert noop.holds(data, NAME) == SUMMARY
+    assert noop.check_record(data, NAME) == SUMMARY
     (tree / "no/such/folder").mkdir()
-    assert noop.holds(data, NAME) is None
+    assert noop.check_record(data, NAME) is None
 
 
 def test_answers_its_own_command_only(data: bytes) -> None:
-    assert noop.holds(data, NAME + b"!") is None
+    assert noop.check_record(data, NAME + b"!") is None
 
 
 def test_is_not_made_when_an_input_changed_after_the_start(tree: Path) -> None:
@@ -122,7 +122,7 @@ def test_is_not_made_when_an_entry_is_missing(tree: Path) -> None:
 
 def test_a_truncated_record_is_ignored(data: bytes) -> None:
     for length in range(len(data)):
-        assert noop.holds(data[:length], NAME) is None
+        assert noop.check_record(data[:length], NAME) is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -130,12 +130,12 @@ def test_a_truncated_record_is_ignored(data: bytes) -> None:
 def test_a_flipped_bit_anywhere_makes_it_no_record(data: bytes, position: int, bit: int) -> None:
     flipped = bytearray(data)
     flipped[position % len(data)] ^= 1 << bit
-    assert noop.holds(bytes(flipped), NAME) is None
+    assert noop.check_record(bytes(flipped), NAME) is None
 
 
 @given(st.binary(max_size=300))
 def test_a_garbage_record_is_ignored(data: bytes) -> None:
-    assert noop.holds(data, NAME) is None
+    assert noop.check_record(data, NAME) is None
 
 
 def test_one_look_at_each_file(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_one_look_at_each_file(data: bytes, monkeypatch: pytest.MonkeyPatch) -> 
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", counting)
-        assert noop.holds(data, NAME) == SUMMARY
+        assert noop.check_record(data, NAME) == SUMMARY
     assert sorted(looked) == sorted(set(looked))
     assert len(looked) == 4 + 3
 
@@ -166,31 +166,31 @@ def in_groups(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 @pytest.mark.parametrize("file", ["in/a", "out/p/lib.so", "out/q/lib.so", "out/r/lib.so"])
 def test_each_group_is_looked_at(tree: Path, in_groups: bytes, file: str) -> None:
-    assert noop.holds(in_groups, NAME) == SUMMARY
+    assert noop.check_record(in_groups, NAME) == SUMMARY
     time.sleep(0.02)
     same_size_and_times(tree / file)
-    assert noop.holds(in_groups, NAME) is None
+    assert noop.check_record(in_groups, NAME) is None
 
 
 def test_checking_keeps_the_working_directory(tree, in_groups, monkeypatch) -> None:
     monkeypatch.chdir(tree / "in")
-    assert noop.holds(in_groups, NAME) == SUMMARY
+    assert noop.check_record(in_groups, NAME) == SUMMARY
     assert os.getcwd() == str(tree / "in")
 
 
 def test_keys_tell_commands_directories_and_settings_apart(tmp_path, monkeypatch) -> None:
     env = {"PATH": "/bin", "HOME": "/root", "COLUMNS": "80"}
     monkeypatch.chdir(tmp_path)
-    base = noop.key(["build"], env)
-    assert base == noop.key(["build", "--json", "-q"], {**env, "COLUMNS": "90"})
-    assert base != noop.key(["build", "--target", "cpu"], env)
-    assert base != noop.key(["build"], {**env, "PATH": "/usr/bin"})
-    assert base != noop.key(["build"], {**env, "TILUSBUILD_LEVEL": "0"})
+    base = noop.make_key(["build"], env)
+    assert base == noop.make_key(["build", "--json", "-q"], {**env, "COLUMNS": "90"})
+    assert base != noop.make_key(["build", "--target", "cpu"], env)
+    assert base != noop.make_key(["build"], {**env, "PATH": "/usr/bin"})
+    assert base != noop.make_key(["build"], {**env, "TILUSBUILD_LEVEL": "0"})
     with monkeypatch.context() as another_installation:
         another_installation.setattr(noop, "__file__", "/opt/tilusbuild/noop.py")
-        assert base != noop.key(["build"], env)
+        assert base != noop.make_key(["build"], env)
     monkeypatch.chdir("/")
-    assert base != noop.key(["build"], env)
+    assert base != noop.make_key(["build"], env)
 
 
 HEAVY = (

@@ -47,7 +47,7 @@ def script_of(directory: Path) -> str:
 
 def loaded(directory: Path, key: Path) -> Any:
     (script,) = sorted(directory.glob(f"scripts/{script_of(directory)}/*"))[:1]
-    signed.check([str(script)], str(key))
+    signed.check_signatures([str(script)], str(key))
     return script
 
 
@@ -154,7 +154,7 @@ def test_what_was_changed_is_refused(package: Path, key: Path, case: str) -> Non
     change, why = CASES[case]
     change(package)
     with pytest.raises(LoadError, match=why):
-        signed.check(map(str, package.glob("scripts/*/*")), str(key))
+        signed.check_signatures(map(str, package.glob("scripts/*/*")), str(key))
     there = {n: (package / n).read_bytes() for n in (SIGNATURE,) if (package / n).exists()}
     data = (package / "tilus-package.json").read_bytes()
     if why in ("is not a signature", "is not signed by"):

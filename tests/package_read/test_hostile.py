@@ -24,7 +24,7 @@ from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.install import install
 from tilusbuild.package.read import opened
-from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 
 
 def refusal(path: Path, limits: Limits = LIMITS) -> PackageError:
@@ -229,7 +229,7 @@ def add_pickle(hand: Hand) -> None:
 
 def rename_in_meta(hand: Hand) -> None:
     name = hand.path("meta.json")
-    hand.files[name] = seal({**unseal(hand.files[name]), "program": "0" * 64})
+    hand.files[name] = seal_json({**unseal_json(hand.files[name]), "program": "0" * 64})
 
 
 @pytest.mark.parametrize("change", [swap_scripts, nest, add_pickle, rename_in_meta])
@@ -272,9 +272,9 @@ def test_a_library_that_is_none(hand: Hand, tmp_path: Path) -> None:
 def with_file(hand: Hand, path: str, data: bytes) -> None:
     """A file of a program, with all that is said of it made to agree."""
     program, name = path[:73], path[74:]
-    value = unseal(hand.files[f"{program}/meta.json"])
+    value = unseal_json(hand.files[f"{program}/meta.json"])
     value["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    hand.files |= {path: data, f"{program}/meta.json": seal(value)}
+    hand.files |= {path: data, f"{program}/meta.json": seal_json(value)}
     hand.relist()
 
 

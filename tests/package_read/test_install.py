@@ -24,7 +24,7 @@ from tilusbuild.package.install import InstalledPackage, install, installed
 from tilusbuild.package.read import opened
 from tilusbuild.runtime import load
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 
 
 def put(path: Path, cache: Tree) -> InstalledPackage:
@@ -107,9 +107,9 @@ def test_a_table_is_that_of_the_new_version(hand: Hand, cache: Tree, tmp_path: P
 def test_a_program_with_other_bytes_is_not_replaced(hand, cache, tmp_path) -> None:
     put(hand.archive(tmp_path / "p"), cache)
     meta = Path(cache.root, hand.path("meta.json"))
-    value = unseal(meta.read_bytes())
+    value = unseal_json(meta.read_bytes())
     value["files"]["module/lib.so"]["sha256"] = "0" * 64
-    meta.write_bytes(seal(value))
+    meta.write_bytes(seal_json(value))
     with pytest.raises(PackageError):
         put(hand.archive(tmp_path / "p"), cache)
 
@@ -117,13 +117,13 @@ def test_a_program_with_other_bytes_is_not_replaced(hand, cache, tmp_path) -> No
 def test_packages_of_several_targets_serve_a_script_together(hand, cache, tmp_path) -> None:
     """Given two packages with other instances of one script, when it is loaded, then from both."""
     put(hand.archive(tmp_path / "p"), cache)
-    index = unseal(Path(cache.root, "index.json").read_bytes())
+    index = unseal_json(Path(cache.root, "index.json").read_bytes())
     other = {"name": "other 1.0", "scripts": [["mark", "0" * 64]]}
     index["projects"]["package:other"] = other
-    Path(cache.root, "index.json").write_bytes(seal(index))
+    Path(cache.root, "index.json").write_bytes(seal_json(index))
     assert_works(cache.root)
     index["projects"]["/some/where/tilus.toml"] = other
-    Path(cache.root, "index.json").write_bytes(seal(index))
+    Path(cache.root, "index.json").write_bytes(seal_json(index))
     with pytest.raises(LoadError):
         load("mark", where=cache.root)
 

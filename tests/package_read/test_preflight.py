@@ -28,7 +28,7 @@ from tilusbuild.package.preflight import (
 )
 from tilusbuild.package.read import of_scripts, unpacked
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 
 MACHINE = platform.machine()
 AMPERE = {"name": "ampere", "archs": ["sm_80"], "ptx": True}
@@ -43,7 +43,7 @@ def for_targets(hand: Hand, *targets: dict[str, Any], table: Any = None) -> Any:
     (entry,) = [s for s in hand.listing.scripts if s.script == "mark"]
     where = entry.root
     text = hand.files[f"{where}/script.txt"].decode()
-    described = unseal(hand.files[f"{where}/script.json"])
+    described = unseal_json(hand.files[f"{where}/script.json"])
     files: dict[str, bytes] = {}
     scripts, listed = [], {}
     for target in targets:
@@ -52,7 +52,9 @@ def for_targets(hand: Hand, *targets: dict[str, Any], table: Any = None) -> Any:
         value = {"kind": "cuda", "toolkit": "13.0.88", "machine": MACHINE, **target}
         directory = f"scripts/mark/{digest}"
         files[f"{directory}/script.txt"] = own
-        files[f"{directory}/script.json"] = seal({**described, "hash": digest, "target": value})
+        files[f"{directory}/script.json"] = seal_json(
+            {**described, "hash": digest, "target": value}
+        )
         if table is not None:
             files[f"{directory}/dispatch_table.json"] = json.dumps(table).encode()
         scripts.append(replace(entry, hash=digest, target=target["name"]))

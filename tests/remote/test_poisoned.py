@@ -23,7 +23,7 @@ from support.poison import path_of, unpack
 from support.remote_client import Asked
 from support.trees import published
 from tilusbuild.remote.archive import include_key, pack_entry, program_key
-from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.state.files import sha256_bytes
 
 Ask = Callable[..., Asked]
@@ -55,7 +55,7 @@ class Poison:
         self.server = server
         self.path = path_of(program_key(program))
         self.files = unpack(server.held[self.path])
-        self.meta = unseal(self.files.pop("meta.json"))
+        self.meta = unseal_json(self.files.pop("meta.json"))
 
     def add(self, name: str, data: bytes) -> None:
         self.files[name] = data
@@ -73,7 +73,7 @@ class Poison:
         self.add("module/compile.sh", script)
 
     def put(self) -> None:
-        self.server.held[self.path] = pack_entry({**self.files, "meta.json": seal(self.meta)})
+        self.server.held[self.path] = pack_entry({**self.files, "meta.json": seal_json(self.meta)})
 
 
 def a_file(poison: Poison, random: Random) -> None:
@@ -188,7 +188,7 @@ def test_a_product_without_end_takes_no_memory(held: HttpCache, ask: Ask, origin
     poison = Poison(held, first_program(origin))
     del poison.files["module/lib.so"]
     poison.meta["files"]["module/lib.so"] = {"sha256": digest.hexdigest(), "size": size}
-    files = {**poison.files, "meta.json": seal(poison.meta)}
+    files = {**poison.files, "meta.json": seal_json(poison.meta)}
     sizes = {**{name: len(data) for name, data in files.items()}, "module/lib.so": size}
     head = json.dumps({"files": sizes}).encode() + b"\n" + b"".join(files.values())
     held.held[poison.path] = without_end(head, size)

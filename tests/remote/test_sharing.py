@@ -12,7 +12,7 @@ from support.project import NewProject, Project
 from support.scale import include_headers
 from support.trees import published
 from tilusbuild.remote.archive import include_key, pack_entry, program_key
-from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.state.files import sha256_bytes
 
 NewUser = NewProject
@@ -98,10 +98,10 @@ def test_a_boundary_between_the_texts_that_moved_is_refused(server, new_user) ->
     files = unpack(server.held[path])
     files["options.txt"] = files["program.txt"][-9:] + files["options.txt"]
     files["program.txt"] = files["program.txt"][:-9]
-    meta = unseal(files["meta.json"])
+    meta = unseal_json(files["meta.json"])
     for name in ("program.txt", "options.txt"):
         meta["files"][name] = {"size": len(files[name]), "sha256": sha256_bytes(files[name])}
-    server.held[path] = pack_entry({**files, "meta.json": seal(meta)})
+    server.held[path] = pack_entry({**files, "meta.json": seal_json(meta)})
     summary, said = warnings(second)
     assert summary["attempts"] == summary["remote"]["refused"] == 1, said
     same_trees(first, second)

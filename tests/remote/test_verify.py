@@ -7,7 +7,7 @@ from support.poison import files_of, path_of, poison
 from support.project import NewProject, Project
 from support.trees import published
 from tilusbuild.remote.archive import pack_entry, program_key
-from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.state.files import sha256_bytes
 
 
@@ -63,13 +63,13 @@ def test_what_cannot_be_compiled_again_is_compiled_here(server, writer, new_user
     """Its compile.sh, which no hash covers, has other words than a build writes."""
     program = min(writer.programs)
     files = files_of(writer.programs[program])
-    meta = unseal(files.pop("meta.json"))
+    meta = unseal_json(files.pop("meta.json"))
     files["module/compile.sh"] = files["module/compile.sh"].replace(
         b"# given: {", b'# given: {"x":1,'
     )
     data = files["module/compile.sh"]
     meta["files"]["module/compile.sh"] = {"size": len(data), "sha256": sha256_bytes(data)}
-    server.held[path_of(program_key(program))] = pack_entry({**files, "meta.json": seal(meta)})
+    server.held[path_of(program_key(program))] = pack_entry({**files, "meta.json": seal_json(meta)})
     user = reader(new_user, server.address, "1")
     ran = user.run("build", "--json")
     (said,) = [each["message"] for each in ran.events if each["event"] == "warning"]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import tilusbuild
 from support.marks import Marks
-from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
-from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 
 bounded = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -83,7 +83,7 @@ def test_any_table(copied: Marks, data: st.DataObject) -> None:
     script = copied.script("modelled", real="f32")
     rows = [[[2**i, 16, 100], i, "measured", 1e-6] for i in range(4)]
     tables = [
-        {"fingerprint": cpu().fingerprint(script.hash), "entries": rows[:2]},
+        {"fingerprint": get_cpu().make_fingerprint(script.hash), "entries": rows[:2]},
         {"fingerprint": {"script": "*", "device": "*", "arch": "*"}, "entries": rows[2:]},
     ]
     table = data.draw(spoilt({"schema": 1, "keys": ["m", "n", "k"], "tables": tables}))
@@ -98,9 +98,9 @@ def test_any_description(copied: Marks, data: st.DataObject) -> None:
     """Sealed anew, as no accident would leave it."""
     path = Path(copied.script("modelled", real="f32").path, "script.json")
     whole = path.read_bytes()
-    value = data.draw(spoilt(unseal(whole)))
+    value = data.draw(spoilt(unseal_json(whole)))
     try:
-        path.write_bytes(seal({k: v for k, v in value.items() if k != "digest"}))
+        path.write_bytes(seal_json({k: v for k, v in value.items() if k != "digest"}))
         use(copied.cache, "modelled", m=2, n=10, k=5)
     except TypeError as error:
         assert "has no size" in str(error) or "too: give all keys" in str(error)  # noqa: PT017

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tilusbuild
 from support.marks import Marks
 from tilusbuild.runtime import arrays
-from tilusbuild.runtime.arrays import CallForm, completed
+from tilusbuild.runtime.arrays import CallForm, complete_arguments
 from tilusbuild.runtime.script import Script, read_script
 
 
@@ -27,10 +27,10 @@ def value(name: str, m: int, n: int) -> Any:
 
 def slowly(script: Script, args: list[Any], named: dict[str, Any]) -> list[Any]:
     """The arguments in order, worked out for this call alone."""
-    bound = arrays.bound(script, args, named)
-    like, known = arrays.first_tensor(script, bound), arrays.sizes(script, bound)
+    bound = arrays.bind_arguments(script, args, named)
+    like, known = arrays.find_first_tensor(script, bound), arrays.read_sizes(script, bound)
     return [
-        bound[a.name] if a.name in bound else arrays.allocate(script, a, known, like)
+        bound[a.name] if a.name in bound else arrays.allocate_output(script, a, known, like)
         for a in arrays.passed(script)
     ]
 
@@ -57,7 +57,7 @@ def test_every_form_means_what_the_slow_way_says(modelled: Script) -> None:
         args = [value(name, m, n) for name in form[0]]
         named = {name: value(name, m, n) for name in form[1]}
         for _ in range(2):
-            found = outcome(lambda: completed(modelled, calls, args, named)[0])
+            found = outcome(lambda: complete_arguments(modelled, calls, args, named)[0])
             expected = outcome(lambda: slowly(modelled, args, named))
             # An argument of the wrong kind that no size is read from is the library's to refuse.
             assert found == expected or (isinstance(found, list) and expected[0] is TypeError)
@@ -67,10 +67,10 @@ def test_every_form_means_what_the_slow_way_says(modelled: Script) -> None:
 
 def test_a_known_form_is_not_worked_out_again(modelled, monkeypatch) -> None:
     calls: dict[object, CallForm] = {}
-    completed(modelled, calls, (value("x", 2, 3), 7), {})
-    for name in ("bound", "sizes", "allocate", "first_tensor"):
+    complete_arguments(modelled, calls, (value("x", 2, 3), 7), {})
+    for name in ("bind_arguments", "read_sizes", "allocate_output", "find_first_tensor"):
         monkeypatch.setattr(arrays, name, None)
-    full, made = completed(modelled, calls, (value("x", 4, 5), 7), {})
+    full, made = complete_arguments(modelled, calls, (value("x", 4, 5), 7), {})
     assert made.shape == (4, 10)
     assert full[1] is made
 
@@ -78,8 +78,8 @@ def test_a_known_form_is_not_worked_out_again(modelled, monkeypatch) -> None:
 @pytest.mark.parametrize("wrong", [np.zeros(3, "float32"), None, "x", 3, [1.0]])
 def test_wrong_arguments_are_refused_in_the_same_words_after_right_ones(modelled, wrong) -> None:
     calls: dict[object, CallForm] = {}
-    completed(modelled, calls, (value("x", 2, 3), 7), {})
-    assert outcome(lambda: completed(modelled, calls, (wrong, 7), {})[0]) == outcome(
+    complete_arguments(modelled, calls, (value("x", 2, 3), 7), {})
+    assert outcome(lambda: complete_arguments(modelled, calls, (wrong, 7), {})[0]) == outcome(
         lambda: slowly(modelled, [wrong, 7], {})
     )
 
@@ -89,7 +89,7 @@ def test_what_a_library_does_not_hand_over_is_named(modelled: Script) -> None:
     import ml_dtypes
 
     right = {a.name: value(a.name, 2, 3) for a in arrays.passed(modelled)}
-    assert arrays.plain(modelled, tuple(right.values())) is None
+    assert arrays.convert_scalars(modelled, tuple(right.values())) is None
     fixed = right["x"].copy()
     fixed.flags.writeable = False
     for wrong, words in (
@@ -97,7 +97,7 @@ def test_what_a_library_does_not_hand_over_is_named(modelled: Script) -> None:
         (np.zeros((2, 3), ml_dtypes.bfloat16), "bfloat16 cannot be handed over"),
     ):
         with pytest.raises(TypeError, match=f'modelled: argument "x": .*{words}'):
-            arrays.plain(modelled, tuple({**right, "x": wrong}.values()))
+            arrays.convert_scalars(modelled, tuple({**right, "x": wrong}.values()))
 
 
 class NotHandedOver:
@@ -122,7 +122,7 @@ def test_what_numpy_cannot_hold_is_not_advised_to_be_an_array_of_its(modelled: S
         with pytest.raises(
             TypeError, match=r'numpy has no .*: give "y" as a tensor of torch or JAX'
         ):
-            arrays.allocator(modelled, output._replace(dtype=dtype), np.zeros(3))
+            arrays.find_allocator(modelled, output._replace(dtype=dtype), np.zeros(3))
 
 
 def test_whatever_a_library_raises_names_the_argument(built: Marks) -> None:
@@ -145,7 +145,7 @@ def test_an_error_of_the_device_blames_no_argument(built: Marks) -> None:
         error.__tvm_ffi_error__ = object()  # type: ignore[attr-defined]
         raise error
 
-    kernel._direct = sick
+    kernel._shared_launcher = sick
     with pytest.raises(RuntimeError, match="the launch failed"):
         kernel(NotHandedOver(RuntimeError("no")), value("y", 2, 3), 7)
 
@@ -157,7 +157,7 @@ def test_an_integer_that_tvm_ffi_cannot_pass_is_named(built: Marks) -> None:
     def old(*args: Any) -> None:
         raise OverflowError("Python int too large to convert to C long")
 
-    kernel._direct = old
+    kernel._shared_launcher = old
     for number in (2**63, np.uint64(2**63)):
         with pytest.raises(ValueError, match=f'modelled: argument "k": .* got {2**63}, which the'):
             kernel(value("x", 2, 3), value("y", 2, 3), number)
@@ -165,6 +165,6 @@ def test_an_integer_that_tvm_ffi_cannot_pass_is_named(built: Marks) -> None:
 
 def test_a_scalar_of_numpy_is_its_value(modelled: Script) -> None:
     right = {a.name: value(a.name, 2, 3) for a in arrays.passed(modelled)}
-    again = arrays.plain(modelled, tuple({**right, "k": np.True_}.values()))
+    again = arrays.convert_scalars(modelled, tuple({**right, "k": np.True_}.values()))
     assert again is not None
     assert again[list(right).index("k")] is True

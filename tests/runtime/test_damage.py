@@ -10,13 +10,13 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
-from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 
 
 def write_table(built: Marks, entries: list[Any], **fields: str) -> Path:
     script = built.script("mark")
-    fingerprint = {**cpu().fingerprint(script.hash), **fields}
+    fingerprint = {**get_cpu().make_fingerprint(script.hash), **fields}
     path = Path(script.path, "dispatch_table.json")
     table = {"fingerprint": fingerprint, "entries": entries}
     path.write_text(json.dumps({"schema": 1, "keys": ["n"], "tables": [table]}))
@@ -102,7 +102,7 @@ def test_keys_of_another_manifest(copied: Marks) -> None:
 def test_a_library_whose_bytes_were_changed(copied: Marks) -> None:
     script = copied.script("mark")
     for program in range(4):
-        path = Path(script.library(program))
+        path = Path(script.get_library_path(program))
         data = bytearray(path.read_bytes())
         data[-40] ^= 1
         path.write_bytes(data)
@@ -113,7 +113,7 @@ def test_a_library_whose_bytes_were_changed(copied: Marks) -> None:
 
 
 def test_a_library_cut_short_or_missing(copied: Marks) -> None:
-    path = Path(copied.script("mark").library(1))
+    path = Path(copied.script("mark").get_library_path(1))
     path.write_bytes(path.read_bytes()[:1000])
     kernel = tilusbuild.load("mark", where=copied.cache)
     with pytest.raises(CorruptCacheError):

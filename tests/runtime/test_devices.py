@@ -33,11 +33,11 @@ def cuda(built: Marks) -> Any:
 
 def test_the_most_exact_code_is_taken(cuda: Any) -> None:
     plain, own, ptx = cuda("sm_90"), cuda("sm_90a"), cuda("sm_80", ptx=True)
-    assert choose.best([plain, ptx, own], H100)[0] is own
-    assert choose.best([plain, ptx], H100)[0] is plain
-    assert choose.best([ptx, own], H100)[0] is own
-    assert choose.best([ptx, own], A100)[0] is ptx
-    assert choose.best([cuda("sm_80"), newer := cuda("sm_86")], L40)[0] is newer
+    assert choose.choose_instance([plain, ptx, own], H100)[0] is own
+    assert choose.choose_instance([plain, ptx], H100)[0] is plain
+    assert choose.choose_instance([ptx, own], H100)[0] is own
+    assert choose.choose_instance([ptx, own], A100)[0] is ptx
+    assert choose.choose_instance([cuda("sm_80"), newer := cuda("sm_86")], L40)[0] is newer
 
 
 def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) -> None:
@@ -51,7 +51,7 @@ def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) 
         built.script("mark"),
     ]
     with pytest.raises(LoadError) as error:
-        choose.best(scripts, A100)
+        choose.choose_instance(scripts, A100)
     for line, reason in zip(
         str(error.value).splitlines()[1:],
         [
@@ -70,21 +70,21 @@ def test_each_candidate_that_is_refused_has_its_reason(cuda: Any, built: Marks) 
 
 def test_what_is_not_known_is_refused(cuda: Any) -> None:
     with pytest.raises(LoadError, match="is not known"):
-        choose.best([cuda("sm_90"), cuda("sm_120")], FUTURE)
-    assert choose.best([cuda("sm_90", ptx=True)], FUTURE)[0].code.ptx
+        choose.choose_instance([cuda("sm_90"), cuda("sm_120")], FUTURE)
+    assert choose.choose_instance([cuda("sm_90", ptx=True)], FUTURE)[0].code.ptx
 
 
 def test_ptx_needs_a_driver_as_new_as_its_toolkit(cuda: Any) -> None:
     script = cuda("sm_80", ptx=True, toolkit="13.2.10")
-    assert choose.best([script], A100._replace(driver=13000))[0] is script
+    assert choose.choose_instance([script], A100._replace(driver=13000))[0] is script
     with pytest.raises(LoadError, match=r"its PTX is of CUDA 13\.2, and .* 13\.0"):
-        choose.best([script], H100)
-    assert choose.best([script], H100._replace(driver=13020))[0] is script
+        choose.choose_instance([script], H100)
+    assert choose.choose_instance([script], H100._replace(driver=13020))[0] is script
 
 
 def test_two_that_suit_equally_well_are_not_guessed_between(cuda: Any) -> None:
     with pytest.raises(LoadError, match=r"mark big, mark small\n.*target="):
-        choose.best([cuda("sm_80", target="big"), cuda("sm_80", target="small")], A100)
+        choose.choose_instance([cuda("sm_80", target="big"), cuda("sm_80", target="small")], A100)
 
 
 def test_no_gpu_means_the_cpu_or_an_error(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_tensors_on_the_wrong_device_are_reported_as_such(built, cuda, monkeypat
             return H100
         raise DriverError("no CUDA driver")
 
-    monkeypatch.setattr(device, "cuda", find)
+    monkeypatch.setattr(device, "get_gpu", find)
     text = r"mark is built for cpu \(cpu\), and the call's tensors are on cuda:1"
     with pytest.raises(LoadError, match=text):
         Kernel([built.script("mark")])(OnGpu(1, 8), OnGpu(1, 8))
@@ -123,8 +123,8 @@ def test_tensors_on_the_wrong_device_are_reported_as_such(built, cuda, monkeypat
 
 def test_without_a_driver_there_is_no_device() -> None:
     with pytest.raises(DriverError):
-        device.cuda(63)
-    assert device.cpu().arch == "cpu"
-    assert device.kind_of((1, 0)) == "cpu"
-    assert device.kind_of((13, 0)) == "cuda"
-    assert device.kind_of((7, 0)) is None
+        device.get_gpu(63)
+    assert device.get_cpu().arch == "cpu"
+    assert device.parse_dlpack_kind((1, 0)) == "cpu"
+    assert device.parse_dlpack_kind((13, 0)) == "cuda"
+    assert device.parse_dlpack_kind((7, 0)) is None

@@ -33,7 +33,7 @@ def test_a_call_with_everything_in_order(built: Marks) -> None:
 
 def test_a_misspelt_variable_is_logged_once(built: Marks, monkeypatch, caplog) -> None:
     monkeypatch.setenv("TILUSBUILD_REQUIRE_SIGN", "release.pem")
-    option.warn_of_variables.cache_clear()
+    option.warn_of_unknown_variables.cache_clear()
     for _ in range(2):
         tilusbuild.load("mark", where=built.cache)
     said = 'TILUSBUILD_REQUIRE_SIGN is not a variable of tilusbuild: did you mean "TILUSBUILD_'
@@ -193,13 +193,13 @@ def test_nothing_is_written_beside_the_programs(copied: Marks) -> None:
 
 def test_one_library_for_one_program_that_is_used(copied, monkeypatch) -> None:
     opened: list[str] = []
-    load = library._loaded
+    load = library._open_cached_launcher
 
     def noted(path: str) -> Any:
         opened.append(path)
         return load(path)
 
-    monkeypatch.setattr(library, "_loaded", noted)
+    monkeypatch.setattr(library, "_open_cached_launcher", noted)
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert opened == []
     barrier = threading.Barrier(8)
@@ -253,12 +253,12 @@ def test_a_working_directory_that_is_gone(built, tmp_path, monkeypatch) -> None:
 
 
 def test_what_a_kernel_remembers_is_bounded(built: Marks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "_KEPT", 3)
+    monkeypatch.setattr(choose, "_MAX_CACHED", 3)
     kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
     sizes = [{"m": 2**i, "n": n, "k": 0} for n in (5, 500) for i in range(7)]
     first = [kernel.select(**size)[:2] for size in sizes]
     assert [kernel.select(**size)[:2] for size in sizes] == first
-    assert kernel._usual().chooser._decided.cache_info().currsize <= 3
+    assert kernel._activate_default().chooser._choose_for_bucket_cached.cache_info().currsize <= 3
 
 
 def test_a_program_that_did_not_come_along_is_not_chosen(copied: Marks) -> None:

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.runtime.naming import (
-    Name,
-    instance_name,
-    joined,
-    listed,
-    means,
+    NamePattern,
+    format_hint_lines,
+    format_instance_name,
+    format_program_name,
+    format_value,
+    join_targets,
+    matches_value,
     parse_name,
-    program_name,
-    typed,
-    value_text,
+    quote_name,
 )
 
 scripts = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", fullmatch=True)
@@ -32,26 +32,26 @@ constants = st.dictionaries(identifiers, values, max_size=4)
 
 @given(scripts, constants, st.none() | st.integers(0, 10**6), scripts | st.just(""))
 def test_what_is_printed_reads_back(script, params, index, target) -> None:
-    printed = program_name(script, params, index, target)
+    printed = format_program_name(script, params, index, target)
     name = parse_name(printed)
-    texts = tuple((key, value_text(value)) for key, value in params.items())
-    assert name == Name(script, texts, index, target or None)
+    texts = tuple((key, format_value(value)) for key, value in params.items())
+    assert name == NamePattern(script, texts, index, target or None)
     assert str(name) == printed
-    assert name.fits(script, params, target or "any")
-    assert parse_name(" ".join(shlex.split(typed(printed)))) == name
+    assert name.matches_instance(script, params, target or "any")
+    assert parse_name(" ".join(shlex.split(quote_name(printed)))) == name
 
 
 @given(constants, constants)
 def test_equal_names_are_of_equal_instances(one, other) -> None:
-    same = instance_name("k", one) == instance_name("k", other)
+    same = format_instance_name("k", one) == format_instance_name("k", other)
     assert same == (list(map(repr, one.items())) == list(map(repr, other.items())))
 
 
 @given(values, values)
 def test_a_value_that_is_printed_means_only_itself(one, other) -> None:
     if repr(one) != repr(other) and not isinstance(other, str):
-        assert not means(value_text(one), other)
-    assert means(value_text(one), one)
+        assert not matches_value(format_value(one), other)
+    assert matches_value(format_value(one), one)
 
 
 def test_parts_may_be_left_out() -> None:
@@ -63,10 +63,10 @@ def test_parts_may_be_left_out() -> None:
         "gemm[ bias = true ] h100",
         "gemm/3",
     ):
-        assert parse_name(typed_name).fits("gemm", params, "h100"), typed_name
+        assert parse_name(typed_name).matches_instance("gemm", params, "h100"), typed_name
     for other in ("gemm[dtype=f32]", "gemm[f32]", "gemm h200", "gem", "gemm[bits=1]"):
-        assert not parse_name(other).fits("gemm", params, "h100"), other
-    assert parse_name("vec_add/1").fits("VecAdd", {}, "cpu")
+        assert not parse_name(other).matches_instance("gemm", params, "h100"), other
+    assert parse_name("vec_add/1").matches_instance("VecAdd", {}, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_what_is_not_a_name_is_refused(text) -> None:
 
 def test_a_target_of_its_own_word_belongs_to_the_name_before() -> None:
     targets = {"cpu", "h100"}
-    assert joined(["a/1", "h100", "b", "c", "cpu"], targets) == ["a/1 h100", "b", "c cpu"]
-    assert joined(["cpu", "cpu"], targets) == ["cpu", "cpu"]
+    assert join_targets(["a/1", "h100", "b", "c", "cpu"], targets) == ["a/1 h100", "b", "c cpu"]
+    assert join_targets(["cpu", "cpu"], targets) == ["cpu", "cpu"]
 
 
 def test_a_hint_lists_a_dozen_and_counts_the_rest() -> None:
     lines = [f"script{number}" for number in range(14)]
-    assert listed([*lines, *lines]).splitlines() == [*lines[:12], "and 2 more"]
-    assert listed(lines[:12]).splitlines() == lines[:12]
+    assert format_hint_lines([*lines, *lines]).splitlines() == [*lines[:12], "and 2 more"]
+    assert format_hint_lines(lines[:12]).splitlines() == lines[:12]

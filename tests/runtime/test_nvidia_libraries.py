@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.runtime.cuda_driver import opened
+from tilusbuild.runtime.cuda_driver import open_with_dependencies
 
 
 def library(path: Path, code: str, *needs: Path) -> Path:
@@ -35,9 +35,9 @@ def product(tmp_path: Path) -> Path:
 
 def test_what_it_needs_is_found_in_wheels(product: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match=r"libtilusnear\.so\.9: cannot open"):
-        opened(partial(ctypes.CDLL, str(product)))
+        open_with_dependencies(partial(ctypes.CDLL, str(product)))
     monkeypatch.setattr(sys, "path", [*sys.path, str(product.parent / "site")])
-    assert opened(partial(ctypes.CDLL, str(product))).answer() == 42
+    assert open_with_dependencies(partial(ctypes.CDLL, str(product))).answer() == 42
 
 
 def test_the_loaders_words_are_kept_where_it_is_nowhere(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_the_loaders_words_are_kept_where_it_is_nowhere(tmp_path: Path) -> None:
     product = library(tmp_path / "lib.so", code, gone)
     gone.unlink()
     with pytest.raises(OSError, match=r"libtilusgone\.so\.9: cannot open shared object file"):
-        opened(partial(ctypes.CDLL, str(product)))
+        open_with_dependencies(partial(ctypes.CDLL, str(product)))
 
 
 def test_a_library_that_opens_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", None)  # which nothing may look at
-    assert opened(lambda: 7) == 7
+    assert open_with_dependencies(lambda: 7) == 7

@@ -52,9 +52,9 @@ IN_OURS = {
     "compile/declared.py",
     "compile/program.py",
     "embed/dispatcher.py",
-    "package/rebuild.py",
+    "builder/rebuild.py",
     "reapi/execute.py",
-    "remote/arriving.py",
+    "reapi/blobs.py",
     "tune/bench/work.py",
     "tune/prepare.py",
 }

@@ -5,9 +5,9 @@ from typing import Literal
 import pytest
 
 from tilusbuild.arch.table import ARCHS
-from tilusbuild.runtime.device import KNOWN_ARCHS, can_run, code_rank
-from tilusbuild.runtime.script import rounding
-from tilusbuild.runtime.semantics import NoValueError, function_of
+from tilusbuild.runtime.device import KNOWN_ARCHS, can_run, rank_image
+from tilusbuild.runtime.script import make_rounding
+from tilusbuild.runtime.semantics import NoValueError, build_function
 
 
 def test_the_architectures_are_those_that_the_builder_knows() -> None:
@@ -23,7 +23,7 @@ def test_of_what_runs_the_most_exact_is_the_best() -> None:
     ]
     images.append(("sm_103a", "sass"))
     assert all(can_run(code, "sm_103", kind) for code, kind in images)
-    best = sorted(images, key=lambda image: code_rank(image[0], "sm_103", image[1]))
+    best = sorted(images, key=lambda image: rank_image(image[0], "sm_103", image[1]))
     assert [code for code, _ in best] == ["sm_103a", "sm_103", "sm_100f", "sm_100", "sm_80"]
 
 
@@ -39,14 +39,14 @@ def test_of_what_runs_the_most_exact_is_the_best() -> None:
     ],
 )
 def test_a_size_belongs_to_the_next_bucket_up(bucket: object, sizes: dict[int, int]) -> None:
-    rounded = rounding(bucket)
+    rounded = make_rounding(bucket)
     assert {size: rounded(size) for size in sizes} == sizes
 
 
 @pytest.mark.parametrize("bucket", ["tiles", [], [4, 2], [0], {"every": 0}, {"each": 1}, None, 3])
 def test_an_invalid_bucket_is_refused(bucket: object) -> None:
     with pytest.raises(ValueError, match=r"bucket|edges"):
-        rounding(bucket)
+        make_rounding(bucket)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_an_invalid_bucket_is_refused(bucket: object) -> None:
 )
 def test_an_invalid_expression_tree_is_refused(tree: object) -> None:
     with pytest.raises(ValueError, match=r"expression"):
-        function_of(tree, ("m",))
+        build_function(tree, ("m",))
 
 
 def test_a_tree_is_not_followed_without_end() -> None:
@@ -78,9 +78,9 @@ def test_a_tree_is_not_followed_without_end() -> None:
     for _ in range(10_000):
         tree = ["unary", "-", tree]
     with pytest.raises(ValueError, match="no expression"):
-        function_of(tree, ("m",))
+        build_function(tree, ("m",))
 
 
 def test_what_has_no_value_says_so() -> None:
     with pytest.raises(NoValueError, match="division by zero"):
-        function_of(["binary", "//", 1, ["name", "m"]], ("m",))({"m": 0})
+        build_function(["binary", "//", 1, ["name", "m"]], ("m",))({"m": 0})

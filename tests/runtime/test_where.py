@@ -115,12 +115,12 @@ def test_a_person_takes_precedence_over_a_manifest(tmp_path: Path, monkeypatch) 
     ):
         decided = decide_settings(root, options, variables, declared, program).cache_dir
         assert decided.value == str(tmp_path / expected)
-        named = where.named_cache(options.get("cache-dir"), program, variables)
-        assert (named or where.project_cache(root, "declared")).source == decided.source
+        named = where.find_named_cache(options.get("cache-dir"), program, variables)
+        assert (named or where.choose_project_cache(root, "declared")).source == decided.source
 
 
 def test_a_manifest_that_cannot_be_read_stays_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "tilus.toml").write_text('[build]\ncache-dir = "c"\n')
     (tmp_path / "inner" / "tilus.toml").write_text("[build\n")
-    assert where.find_project_cache(str(tmp_path / "inner")).path == where.user_cache()
+    assert where.find_project_cache(str(tmp_path / "inner")).path == where.get_user_cache()

@@ -15,7 +15,7 @@ import pytest
 
 from support.paths import ROOT, TESTS
 from support.project import needs_cxx
-from tilusbuild.runtime.device import cpu
+from tilusbuild.runtime.device import get_cpu
 
 ALONE = ["unshare", "-n", "env", "-i", "HOME=/nonexistent", "DEVICE=cpu"]
 
@@ -89,14 +89,14 @@ def test_everything_that_needs_no_gpu_runs_and_its_results_come_back(
     assert said[1].endswith(" rows, 2 new, 0 changed")
     page = (tmp_path / "docs/performance.md").read_text()
     section = page.partition("## On a device\n")[2].partition("\n## ")[0]
-    assert cpu().name in section
+    assert get_cpu().name in section
     assert "No failures." in section
     assert "| check | quickstart: 12 of 12 calls right |" in section
     assert "| kernels | left out: no GPU |" in section
     added = {*lines(tmp_path)} - {*lines(ROOT)}
     rows = [json.loads(line) for line in added]
     assert sorted(row["sizes"]["n"] for row in rows) == [1000, 4096]
-    assert {(row["target"], row["device"]) for row in rows} == {("cpu", cpu().name)}
+    assert {(row["target"], row["device"]) for row in rows} == {("cpu", get_cpu().name)}
     assert taken_back(kit, tmp_path)[1].endswith(" rows, 0 new, 0 changed")
 
 

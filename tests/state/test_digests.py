@@ -29,7 +29,7 @@ def memory_of(path: Path, *, after_change: int) -> DigestMemory:
 def poison(memory: DigestMemory) -> None:
     """Let the memory be wrong, so that a test sees whether it was asked."""
     for key, (stamp, _) in list(memory._log.items()):
-        memory._log.put(key, [stamp, "remembered"])
+        memory._log.put_value(key, [stamp, "remembered"])
 
 
 @pytest.fixture
@@ -67,32 +67,34 @@ def test_a_tree_is_its_names_and_contents_wherever_it_is(tmp_path: Path) -> None
         (tmp_path / name / "sub").mkdir(parents=True)
         (tmp_path / name / "a.h").write_text("a")
         (tmp_path / name / "sub/b.h").write_text("b")
-    here, there = (memory.tree(str(tmp_path / n), "all", everything) for n in ("here", "there"))
+    here, there = (
+        memory.digest_tree(str(tmp_path / n), "all", everything) for n in ("here", "there")
+    )
     assert here == there
     (tmp_path / "there/a.h").rename(tmp_path / "there/c.h")
-    assert memory.tree(str(tmp_path / "there"), "all", everything) != here
+    assert memory.digest_tree(str(tmp_path / "there"), "all", everything) != here
 
 
 def test_what_is_not_selected_is_not_in_a_tree(tmp_path: Path) -> None:
     memory = DigestMemory()
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.h").write_text("a")
-    before = memory.tree(str(tmp_path), "in", lambda name: name.startswith("in/"))
+    before = memory.digest_tree(str(tmp_path), "in", lambda name: name.startswith("in/"))
     (tmp_path / "out").mkdir()
     (tmp_path / "out/b.h").write_text("b")
     (tmp_path / "c.h").write_text("c")
-    assert memory.tree(str(tmp_path), "in", lambda name: name.startswith("in/")) == before
+    assert memory.digest_tree(str(tmp_path), "in", lambda name: name.startswith("in/")) == before
 
 
 def test_links_are_followed_once_and_dead_ones_ignored(tmp_path: Path) -> None:
     memory = DigestMemory()
     (tmp_path / "a.h").write_text("a")
-    before = memory.tree(str(tmp_path), "all", everything)
+    before = memory.digest_tree(str(tmp_path), "all", everything)
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "dead").symlink_to(tmp_path / "nothing")
-    assert memory.tree(str(tmp_path), "all", everything) == before
+    assert memory.digest_tree(str(tmp_path), "all", everything) == before
     (tmp_path / "b.h").symlink_to(tmp_path / "a.h")
-    assert memory.tree(str(tmp_path), "all", everything) != before
+    assert memory.digest_tree(str(tmp_path), "all", everything) != before
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOMEM, errno.EMFILE, errno.EACCES])
@@ -111,12 +113,12 @@ def test_a_directory_that_cannot_be_read_just_now_is_not_left_out_of_a_tree(
 
     monkeypatch.setattr(os, "scandir", scan)
     with pytest.raises(OSError, match="inner"):
-        DigestMemory(None).tree(str(tmp_path), "all", lambda _: True)
+        DigestMemory(None).digest_tree(str(tmp_path), "all", lambda _: True)
     # One that nobody lets us read is not there for a compiler either.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     if code == errno.EACCES:
         empty = sha256_bytes(b"")
-        assert DigestMemory(None).tree(str(tmp_path), "all", lambda _: True) == empty
+        assert DigestMemory(None).digest_tree(str(tmp_path), "all", lambda _: True) == empty
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(digests, "sha256_file", counted)
     # As if everything were old enough to trust its stamp: the rule itself is tested beside it.
-    monkeypatch.setattr(digests, "all_settled", lambda seen, at: True)
+    monkeypatch.setattr(digests, "are_settled", lambda stamps, time: True)
     return found
 
 
@@ -153,51 +155,51 @@ def test_a_file_is_read_once_over_several_runs(reads: list[str], header: str, st
     for _ in range(3):
         memory = DigestMemory(state)
         assert memory.digest(header) == sha256_bytes(b"one")
-        memory.save()
+        memory.save_records()
     assert reads == ["tile.cuh"]
 
 
 def test_trees_and_answers_last_too(reads: list[str], header: str, state: str) -> None:
     first, second = (DigestMemory(state) for _ in range(2))
     directory = os.path.dirname(header)
-    digest = first.tree(directory, "headers", lambda name: True)
-    first.record("nvcc abc\nversion", "13.0.88")
-    first.save()
+    digest = first.digest_tree(directory, "headers", lambda name: True)
+    first.put_answer("nvcc abc\nversion", "13.0.88")
+    first.save_records()
     second = DigestMemory(state)
-    assert second.tree(directory, "headers", lambda name: True) == digest
-    assert second.recall("nvcc abc\nversion") == "13.0.88"
+    assert second.digest_tree(directory, "headers", lambda name: True) == digest
+    assert second.get_answer("nvcc abc\nversion") == "13.0.88"
     assert reads == ["tile.cuh"]
-    assert second.tree(directory, "none", lambda name: False) != digest
+    assert second.digest_tree(directory, "none", lambda name: False) != digest
 
 
 def test_nothing_new_writes_nothing(reads: list[str], header: str, state: str) -> None:
     memory = DigestMemory(state)
     memory.digest(header)
-    memory.save()
+    memory.save_records()
     before = os.stat(f"{state}/digests")
     again = DigestMemory(state)
     again.digest(header)
-    again.save()
+    again.save_records()
     assert os.stat(f"{state}/digests") == before
 
 
 @pytest.mark.parametrize("record", [None, 1, "x", [], ["s", 1, 2], {"a": 1}, ["s", "1", 2, "d"]])
 def test_a_record_of_a_wrong_shape_is_ignored(header: str, state: str, record: object) -> None:
     memory = DigestMemory(state)
-    memory._log.put(f"files:{header}", record)
-    memory._log.put("answers:key", record if record != "x" else 3)
-    memory.save()
+    memory._log.put_value(f"files:{header}", record)
+    memory._log.put_value("answers:key", record if record != "x" else 3)
+    memory.save_records()
     assert DigestMemory(state).digest(header) == sha256_bytes(b"one")
-    assert DigestMemory(state).recall("key") is None
+    assert DigestMemory(state).get_answer("key") is None
 
 
 def test_what_is_gone_is_forgotten_when_the_file_is_rewritten(header: str, state: str) -> None:
     memory = DigestMemory(state)
     memory.digest(header)
-    memory.tree(os.path.dirname(header), "all", lambda name: True)
-    memory.record("key", "text")
+    memory.digest_tree(os.path.dirname(header), "all", lambda name: True)
+    memory.put_answer("key", "text")
     os.unlink(header)
     os.rmdir(os.path.dirname(header))
-    memory.save()
+    memory.save_records()
     kept = dict(DigestMemory(state)._log.items())
     assert kept == {"answers:key": "text"}

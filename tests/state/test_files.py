@@ -8,7 +8,7 @@ import pytest
 
 from support.faulty_disk import dies, kill
 from tilusbuild.state import files
-from tilusbuild.state.files import publish, publish_new
+from tilusbuild.state.files import rename_if_free, replace_directory
 from tilusbuild.state.temporary import TemporaryDirectory
 
 
@@ -26,7 +26,7 @@ def made(tmp_path: Path) -> Path:
 
 def test_publishing_replaces_a_directory_and_keeps_the_old_one_aside(tmp_path, made) -> None:
     place = directory(tmp_path / "place", "old")
-    publish(str(made), str(place), str(tmp_path / "aside"))
+    replace_directory(str(made), str(place), str(tmp_path / "aside"))
     assert (place / "file").read_text() == "new"
     assert [each.read_text() for each in (tmp_path / "aside").glob("*/file")] == ["old"]
     assert not made.exists()
@@ -35,14 +35,16 @@ def test_publishing_replaces_a_directory_and_keeps_the_old_one_aside(tmp_path, m
 def test_a_file_is_replaced_by_the_one_rename(tmp_path: Path) -> None:
     (tmp_path / "made").write_text("new")
     (tmp_path / "place").write_text("old")
-    publish(str(tmp_path / "made"), str(tmp_path / "place"), str(tmp_path / "no-such-directory"))
+    replace_directory(
+        str(tmp_path / "made"), str(tmp_path / "place"), str(tmp_path / "no-such-directory")
+    )
     assert (tmp_path / "place").read_text() == "new"
 
 
 def test_when_publishing_fails_the_old_directory_is_back(tmp_path: Path, made: Path) -> None:
     place = directory(tmp_path / "place", "old")
     with pytest.raises(FileNotFoundError):
-        publish(str(tmp_path / "missing"), str(place), str(tmp_path / "aside"))
+        replace_directory(str(tmp_path / "missing"), str(place), str(tmp_path / "aside"))
     assert (place / "file").read_text() == "old"
 
 
@@ -55,7 +57,7 @@ def test_whoever_was_quicker_is_replaced(tmp_path, made, monkeypatch) -> None:
         rename(old, new)
 
     monkeypatch.setattr(os, "rename", late)
-    publish(str(made), str(place), str(tmp_path / "aside"))
+    replace_directory(str(made), str(place), str(tmp_path / "aside"))
     assert (place / "file").read_text() == "new"
 
 
@@ -63,7 +65,7 @@ def test_a_link_is_not_replaced_by_a_directory(tmp_path: Path, made: Path) -> No
     directory(tmp_path / "target", "old")
     (tmp_path / "place").symlink_to("target")
     with pytest.raises(NotADirectoryError):
-        publish(str(made), str(tmp_path / "place"), str(tmp_path / "aside"))
+        replace_directory(str(made), str(tmp_path / "place"), str(tmp_path / "aside"))
     assert (tmp_path / "place" / "file").read_text() == "old"
 
 
@@ -71,9 +73,9 @@ def test_a_new_name_is_never_taken_from_what_is_there(tmp_path: Path, made: Path
     empty, dangling = tmp_path / "empty", tmp_path / "dangling"
     empty.mkdir()
     dangling.symlink_to("nothing")
-    assert not publish_new(str(made), str(empty))
-    assert not publish_new(str(made), str(dangling))
-    assert publish_new(str(made), str(tmp_path / "free"))
+    assert not rename_if_free(str(made), str(empty))
+    assert not rename_if_free(str(made), str(dangling))
+    assert rename_if_free(str(made), str(tmp_path / "free"))
     assert (tmp_path / "free" / "file").read_text() == "new"
 
 
@@ -86,10 +88,10 @@ def test_what_a_killed_writer_left_is_swept_and_nothing_else(tmp_path: Path) -> 
     (tmp_path / ".tmp-link").symlink_to(tmp_path / "kept")
     with open(below / ".tmp-held", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        files.sweep(str(tmp_path), deep=True)
+        files.sweep_temporary_files(str(tmp_path), deep=True)
         names = sorted(path.name for path in tmp_path.rglob("*"))
         assert names == [".tmp-held", ".tmp-link", "below", "kept", "kept"]
-    files.sweep(str(tmp_path / "none"), deep=True)
+    files.sweep_temporary_files(str(tmp_path / "none"), deep=True)
 
 
 def test_a_build_removes_what_a_killed_one_left(tmp_path, monkeypatch) -> None:
@@ -101,7 +103,7 @@ def test_a_build_removes_what_a_killed_one_left(tmp_path, monkeypatch) -> None:
 
     assert dies(work)
     assert [path.name[:5] for path in tmp_path.iterdir()] == [".tmp-"]
-    files.sweep(str(tmp_path))
+    files.sweep_temporary_files(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.state.outputs import output, write_output
+from tilusbuild.state.outputs import open_output, write_output
 
 
 def test_a_file_is_replaced_and_keeps_its_mode(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_file_is_replaced_and_keeps_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     path.chmod(0o600)
     before = path.stat().st_ino
-    with suppress(RuntimeError), output(str(path)) as file:
+    with suppress(RuntimeError), open_output(str(path)) as file:
         file.write(b"half")
         raise RuntimeError
     assert path.read_bytes() == b"one"

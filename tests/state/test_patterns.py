@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.state import patterns
-from tilusbuild.state.patterns import PatternTooWideError, matching
+from tilusbuild.state.patterns import PatternTooWideError, find_matches
 
 
 def plant(top: Path, rng: random.Random) -> None:
@@ -43,7 +43,7 @@ def test_what_matches_is_what_glob_finds(tmp_path: Path) -> None:
             wanted = set(glob.glob(each, root_dir=top, recursive=True))
             # `glob` says of `a/**` that it matches `a/`, too, be it a directory or a file.
             files = {n for n in wanted if not n.endswith("/") and not (top / n).is_dir()}
-            found = matching(str(top), each).names
+            found = find_matches(str(top), each).names
             assert len(found) == len(set(found))
             assert {n for n in found if not (top / n).is_dir()} == files, (seed, each)
 
@@ -55,12 +55,12 @@ def test_a_new_match_is_in_a_directory_that_was_looked_into(tmp_path: Path) -> N
         top.mkdir()
         plant(top, rng)
         each = pattern(rng)
-        before = matching(str(top), each)
+        before = find_matches(str(top), each)
         every = [top, *(path for path in top.rglob("*") if path.is_dir())]
         new = rng.choice(every) / "n" / "c.h"
         new.parent.mkdir(exist_ok=True)
         new.write_text("")
-        if matching(str(top), each).names != before.names:
+        if find_matches(str(top), each).names != before.names:
             assert str(new.parent.parent) in before.directories, (seed, each)
 
 
@@ -70,7 +70,7 @@ def test_links_that_lead_back_are_not_followed_around(tmp_path: Path) -> None:
         (tmp_path / name / "f.h").write_text("")
         (tmp_path / name / "over").symlink_to(f"../{other}")
         (tmp_path / name / "up").symlink_to("..")
-    found = matching(str(tmp_path), "**/*.h").names
+    found = find_matches(str(tmp_path), "**/*.h").names
     assert found == ["x/f.h", "x/over/f.h", "y/f.h", "y/over/f.h"]
 
 
@@ -86,7 +86,7 @@ def test_a_directory_is_read_once_whatever_the_pattern(tmp_path, monkeypatch) ->
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", counted)
-    assert len(matching(str(tmp_path), "/".join(["**"] * 30 + ["*.h"])).names) == 1
+    assert len(find_matches(str(tmp_path), "/".join(["**"] * 30 + ["*.h"])).names) == 1
     assert len(read) == 33
 
 
@@ -95,5 +95,5 @@ def test_too_many_names_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for number in range(11):
         (tmp_path / f"{number}").write_text("")
     with pytest.raises(PatternTooWideError, match="looks at more than 10 names in /"):
-        matching(str(tmp_path), "*")
-    assert matching(str(tmp_path), "3").names == ["3"]
+        find_matches(str(tmp_path), "*")
+    assert find_matches(str(tmp_path), "3").names == ["3"]

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from tilusbuild import noop
 from tilusbuild.builder import noop_record as write
 from tilusbuild.state.clock import REMOTE_LAG, FileClock, Moment
-from tilusbuild.state.directories import mounts
+from tilusbuild.state.directories import parse_mounts
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.stamp import (
     ABSENT,
     COARSE_TICK,
     TICK,
-    Sighting,
+    DeviceStamp,
     Stamp,
     is_settled,
     observe,
-    sighting,
-    stamp_of,
+    read_device_stamp,
+    read_stamp,
 )
 
 SECOND = 1_000_000_000
@@ -59,16 +59,20 @@ CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
 
 
 def of_stamp(path: Path) -> Callable[[], bool]:
-    before = stamp_of(path)
-    return lambda: stamp_of(path) != before
+    before = read_stamp(path)
+    return lambda: read_stamp(path) != before
 
 
 def of_record(path: Path) -> Callable[[], bool]:
     data = write.make_record(
-        b"name", b"summary", {str(path): sighting(path)}, {}, Moment(time.time_ns() + 10 * SECOND)
+        b"name",
+        b"summary",
+        {str(path): read_device_stamp(path)},
+        {},
+        Moment(time.time_ns() + 10 * SECOND),
     )
     assert data is not None
-    return lambda: noop.holds(data, b"name") is None
+    return lambda: noop.check_record(data, b"name") is None
 
 
 WAYS = [of_stamp, of_record]
@@ -109,23 +113,25 @@ def test_what_is_too_young_is_not_trusted(changed: int, at: int, coarse: bool, o
 def test_a_record_is_made_by_the_same_rule(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
-    newest = stamp_of(file).newest
+    newest = read_stamp(file).newest
     for at in (newest, newest + TICK, newest + TICK + 1):
-        made = write.make_record(b"name", b"summary", {str(file): sighting(file)}, {}, Moment(at))
-        assert (made is not None) == stamp_of(file).is_settled(at)
+        made = write.make_record(
+            b"name", b"summary", {str(file): read_device_stamp(file)}, {}, Moment(at)
+        )
+        assert (made is not None) == read_stamp(file).is_settled(at)
 
 
 def test_what_is_not_there_has_a_stamp_and_a_directory_no_size(tmp_path: Path) -> None:
-    assert stamp_of(tmp_path / "none") == ABSENT
-    assert stamp_of("name with a \0 byte") == ABSENT
+    assert read_stamp(tmp_path / "none") == ABSENT
+    assert read_stamp("name with a \0 byte") == ABSENT
     assert ABSENT.is_settled(time.time_ns())
-    assert stamp_of(tmp_path).size == 0
+    assert read_stamp(tmp_path).size == 0
 
 
 def test_an_observation_is_kept_only_when_it_is_settled(tmp_path, monkeypatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
-    seen = observe(str(file), sha256_file, now=lambda: Moment(stamp_of(file).newest))
+    seen = observe(str(file), sha256_file, now=lambda: Moment(read_stamp(file).newest))
     assert not seen.settled
     frozen = os.stat(file)
     file.write_bytes(b"two")
@@ -149,7 +155,7 @@ a line that is none
 
 
 def test_what_other_machines_stamp() -> None:
-    found = [each for each in mounts(MOUNTS) if each.kind not in ("ext4", "tmpfs")]
+    found = [each for each in parse_mounts(MOUNTS) if each.kind not in ("ext4", "tmpfs")]
     assert [each.point for each in found] == ["/home/a b", "/mnt", "/cluster"]
     assert {each.device for each in found} == {
         os.makedev(0, 44),
@@ -164,32 +170,36 @@ def test_a_moment_is_by_the_clock_of_the_files(tmp_path, monkeypatch, ahead) -> 
     monkeypatch.setattr(time, "time_ns", lambda: real() + ahead)
     before = tmp_path / "before"
     before.touch()
-    moment = FileClock(str(tmp_path / "not/there/yet")).moment()
+    moment = FileClock(str(tmp_path / "not/there/yet")).read_time()
     (tmp_path / "after").touch()
     device = before.stat().st_dev
-    assert before.stat().st_mtime_ns <= moment.on(device) <= (tmp_path / "after").stat().st_mtime_ns
+    assert (
+        before.stat().st_mtime_ns
+        <= moment.get_time_on(device)
+        <= (tmp_path / "after").stat().st_mtime_ns
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["after", "before"]
 
 
 def test_a_file_system_without_unnamed_files_is_asked_by_a_named_one(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY | os.O_RDWR)  # EISDIR, as on NFS
-    assert FileClock(str(tmp_path / "state")).moment().device == -1
+    assert FileClock(str(tmp_path / "state")).read_time().device == -1
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "state").mkdir()
     for _ in range(2):
-        moment = FileClock(str(tmp_path / "state")).moment()
+        moment = FileClock(str(tmp_path / "state")).read_time()
         seen = (tmp_path / "state/clock").stat()
-        assert moment.on(seen.st_dev) == seen.st_mtime_ns
+        assert moment.get_time_on(seen.st_dev) == seen.st_mtime_ns
 
 
 def test_of_a_remote_clock_nobody_asked_little_is_believed() -> None:
-    moment = Moment(10 * HOUR, device=1, there=9 * HOUR, remote=frozenset({1, 2}))
-    assert (moment.on(1), moment.on(2), moment.on(3)) == (
+    moment = Moment(10 * HOUR, device=1, device_time=9 * HOUR, remote=frozenset({1, 2}))
+    assert (moment.get_time_on(1), moment.get_time_on(2), moment.get_time_on(3)) == (
         9 * HOUR,
         10 * HOUR - REMOTE_LAG,
         10 * HOUR,
     )
-    assert moment.earlier(HOUR).on(1) == 8 * HOUR
+    assert moment.subtract(HOUR).get_time_on(1) == 8 * HOUR
 
 
 @given(st.integers(0, 2**32), st.integers(-HOUR, HOUR), st.sampled_from([1, 10**6, 10**7]))
@@ -208,8 +218,8 @@ def test_an_equal_stamp_is_equal_content(seed: int, lag: int, tick: int) -> None
         if choose.random() < 0.5:
             text, stamped = text + 1, now
             continue
-        started = Moment(now, device=7, there=there(now))
-        seen = Sighting(Stamp(3, there(stamped), there(stamped), 1), 7)
+        started = Moment(now, device=7, device_time=there(now))
+        seen = DeviceStamp(Stamp(3, there(stamped), there(stamped), 1), 7)
         if choose.random() < 0.5:  # an edit between the look and the reading
             text, stamped = text + 1, now
         if seen.is_settled(started):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.processes import wait_until
-from tilusbuild.rooms import brought
+from tilusbuild.rooms import find_contributions
 
 SLOW = "#include <iostream>\n#include <map>\n"
 """What takes a compiler long enough for workers to be proved before all is compiled."""
@@ -25,7 +25,7 @@ def needs_casd() -> str:
     """The program; skip where there is none."""
     if CASD is None:
         pytest.skip("needs buildbox-casd: make remote")
-    if not brought("remote backend"):
+    if not find_contributions("remote backend"):
         pytest.skip("needs tilusbuild/reapi")
     return CASD
 

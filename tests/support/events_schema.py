@@ -17,7 +17,7 @@ import msgspec
 from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.parser import list_verbs, load_actions
 from tilusbuild.engine import events
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 
 
 def _events_of(module: Any) -> tuple[Any, ...]:
@@ -36,8 +36,8 @@ def lines() -> dict[str, tuple[Any, ...]]:
     for verb in list_verbs():
         for action, declared in load_actions(verb).items():
             name = f"{verb} {action}".strip()
-            optional = brought("lines").get(name)
-            found[name] = (*declared.emits, *(load(optional) if optional else ()))
+            optional = find_contributions("lines").get(name)
+            found[name] = (*declared.emits, *(import_value(optional) if optional else ()))
     found |= {verb: (*BUILD, *found[verb]) for verb in ("build", "watch") if verb in found}
     return {verb: kinds for verb, kinds in found.items() if kinds}
 

@@ -14,7 +14,7 @@ import pytest
 from support.project import Project
 from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.tables import TableEntry, read_dispatch
+from tilusbuild.runtime.tables import TableEntry, read_dispatch_table
 
 MARK_SCRIPT = """\
 [script.mark]
@@ -111,5 +111,7 @@ def copied(built: Marks, tmp_path: Path) -> Marks:
 
 def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> None:
     """Make these the only rows of a device's table."""
-    own = [t for t in read_dispatch(script).tables if dict(t.fingerprint) == dict(fingerprint)]
+    own = [
+        t for t in read_dispatch_table(script).tables if dict(t.fingerprint) == dict(fingerprint)
+    ]
     tables.put(script, fingerprint, entries, [row.key for table in own for row in table.entries])

@@ -5,7 +5,7 @@ from pathlib import Path
 from support.http_cache import HttpCache
 from support.project import Project
 from tilusbuild.remote.archive import Unpacker, key_digest, pack_entry, program_key
-from tilusbuild.runtime.sealed import seal, unseal
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.state.files import sha256_bytes
 
 
@@ -36,8 +36,8 @@ def poison(
     """Have the server keep another product, with `more` bytes, in which all digests hold."""
     files = files_of(user.programs[program])
     files[product] += more
-    meta = unseal(files["meta.json"])
+    meta = unseal_json(files["meta.json"])
     data = files[product]
     meta["files"][product] = {"size": len(data), "sha256": sha256_bytes(data)}
-    files["meta.json"] = seal(meta)
+    files["meta.json"] = seal_json(meta)
     server.held[path_of(program_key(program))] = pack_entry(files, 1.0)

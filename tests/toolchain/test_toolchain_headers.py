@@ -153,7 +153,7 @@ def test_what_a_tool_leaves_is_removed(tmp_path, monkeypatch, ending) -> None:
 
 
 def test_a_tool_can_be_asked_where_no_directory_can_be_made(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("tilusbuild.state.temporary.temporary_place", lambda: "/missing")
+    monkeypatch.setattr("tilusbuild.state.temporary.find_temporary_root", lambda: "/missing")
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho well\n")
     tool.chmod(0o755)

@@ -9,7 +9,7 @@ import pytest
 
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.state.digests import walk
+from tilusbuild.state.digests import walk_files
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit
 
@@ -47,7 +47,7 @@ def test_what_it_says_of_itself(toolchain: Toolchain) -> None:
 def test_core_headers_of_the_toolkit_include_core_headers_only(toolchain: Toolchain) -> None:
     """What lets a fingerprint leave out the rest of the toolkit's headers."""
     assert toolchain.cuda
-    files = dict(walk(toolchain.cuda.include_dirs[0], lambda _: True))
+    files = dict(walk_files(toolchain.cuda.include_dirs[0], lambda _: True))
     wrong = []
     for name, path in files.items():
         if is_core_of_toolkit(name):

@@ -13,7 +13,7 @@ from support import command_line
 from support.processes import run_python, run_to_end
 from support.project import head
 from tilusbuild.runtime.script import read_script
-from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.runtime.tables import read_dispatch_table
 
 pytestmark = pytest.mark.nvcc
 
@@ -104,7 +104,7 @@ def test_the_fast_and_right_one_is_chosen(directory: Path, cache: str) -> None:
         assert fault.startswith("launch error: ")
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in fault
     (path,) = (directory / ".cache" / "scripts" / "fill").iterdir()
-    (table,) = read_dispatch(read_script(str(path))).tables
+    (table,) = read_dispatch_table(read_script(str(path))).tables
     assert (table.fingerprint["device"], table.fingerprint["arch"]) == ("Fake GPU", "sm_90")
     assert [(e.key, e.program, e.source) for e in table.entries] == [
         ((128,), 1, "measured"),
@@ -136,7 +136,7 @@ def test_a_package_is_measured_where_the_gpu_is(directory: Path, tmp_path: Path)
     *sizes, _ = back.events
     assert [tuned["schedule"] for tuned in sizes] == [{"threads": 64}] * 2
     (path,) = (directory / ".cache" / "scripts" / "fill").iterdir()
-    (read,) = read_dispatch(read_script(str(path))).tables
+    (read,) = read_dispatch_table(read_script(str(path))).tables
     assert read.fingerprint["device"] == "Fake GPU"
 
 

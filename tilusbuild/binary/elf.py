@@ -118,9 +118,9 @@ class Elf:
         content = self.read_section(table)
         complete_size = len(content) - len(content) % _SYMBOL.size
         for name, info, other, section, _, size in _SYMBOL.iter_unpack(content[:complete_size]):
-            yield Symbol(self.read_text(strings, name), info, other, section, size)
+            yield Symbol(self.read_string(strings, name), info, other, section, size)
 
-    def read_text(self, strings: bytes, offset: int) -> str:
+    def read_string(self, strings: bytes, offset: int) -> str:
         """Return the text that starts at `offset` in a string table."""
         end = strings.find(b"\0", offset, offset + MAX_NAME_LENGTH)
         if end < 0:
@@ -165,7 +165,7 @@ class Elf:
                 raise BinaryError("the section table has no names")
             strings = self._read_slice(rows[names][4], rows[names][5])
         return tuple(
-            ElfSection(self.read_text(strings, r[0]), r[1], r[2], r[4], r[5], r[6], r[7])
+            ElfSection(self.read_string(strings, r[0]), r[1], r[2], r[4], r[5], r[6], r[7])
             for r in rows
         )
 
@@ -236,7 +236,7 @@ def _read_libraries(elf: Elf) -> tuple[str, ...]:
         if tag == 0:
             break
         if tag == _DT_NEEDED:
-            names.append(elf.read_text(strings, value))
+            names.append(elf.read_string(strings, value))
     return tuple(names)
 
 

@@ -25,7 +25,7 @@ from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import format_count
 from tilusbuild.status import KNOWN_IN_CACHE, Status
-from tilusbuild.table import Cell, cell_text, table
+from tilusbuild.table import Cell, cell_text, format_table
 
 _MAX_LOG = 20_000
 
@@ -219,14 +219,14 @@ def format_costs(costs: Sequence[Cost], top: int) -> str:
     rows = [_make_total_row(*pair, each) for pair, each in sum_by_target(costs).items()]
     if len(rows) > 1:
         rows.append(_make_total_row("all", "", everything))
-    parts = [table(_TOTALS, rows)]
+    parts = [format_table(_TOTALS, rows)]
     if everything.timed < everything.programs:
         programs = format_count(everything.programs, "program")
         parts.append(f"the compiles of {everything.timed} of {programs} are remembered\n")
     for title, key in _RANKINGS.items():
         ranked = rank_costs(costs, key, top)
         if ranked:
-            parts.append(f"{title}\n\n" + table(_PROGRAMS, map(_make_program_row, ranked)))
+            parts.append(f"{title}\n\n" + format_table(_PROGRAMS, map(_make_program_row, ranked)))
     return "\n".join(parts)
 
 

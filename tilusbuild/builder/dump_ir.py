@@ -30,7 +30,7 @@ from tilusbuild.render.renderer import resolve_includes
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import Compiled
-from tilusbuild.table import table
+from tilusbuild.table import format_table
 from tilusbuild.toolchain.cuda import disassembler
 
 TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
@@ -113,7 +113,7 @@ def _write_template_steps(
         "derived": {name: schedule.values[name] for name in instance.spec.derived},
     }
     rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
-    write_text(os.path.join(directory, "1_values.txt"), table(("", "name", "value"), rows))
+    write_text(os.path.join(directory, "1_values.txt"), format_table(("", "name", "value"), rows))
     script = project.manifest.scripts[job.script]
     renderer = project.renderer.with_style(style_of(script))
     write_text(

@@ -38,8 +38,8 @@ from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import event_to_json
 from tilusbuild.report.summary import format_summary
 from tilusbuild.state.clock import FileClock, Moment
-from tilusbuild.state.files import sweep, write_atomic
-from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, sighting, stamp_of
+from tilusbuild.state.files import sweep_temporary_files, write_atomic
+from tilusbuild.state.stamp import ABSENT, DeviceStamp, Stamp, read_device_stamp, read_stamp
 from tilusbuild.status import RECORDED, Status
 
 MAX_CHECKED_DIRECTORIES = 2_000
@@ -66,13 +66,13 @@ class Invocation(Struct, frozen=True):
     """The command that is being answered."""
 
     key: bytes
-    """By `noop.key`, in the directory where the command was given."""
+    """By `noop.make_key`, in the directory where the command was given."""
     started: int
     """When it began to read, by `time.monotonic_ns`."""
 
     def find_start_moment(self, clock: FileClock) -> Moment:
         """Return when it began to read, for stamps."""
-        return clock.moment().earlier(time.monotonic_ns() - self.started)
+        return clock.read_time().subtract(time.monotonic_ns() - self.started)
 
 
 class PlanRead(Struct, frozen=True):
@@ -80,7 +80,7 @@ class PlanRead(Struct, frozen=True):
 
     invocation: Invocation
     started: Moment
-    inputs: Mapping[str, Sighting]
+    inputs: Mapping[str, DeviceStamp]
     """Each as it was before it was read; a directory that was only searched, as it was when the
     plan was made."""
 
@@ -103,7 +103,7 @@ def write_record(
     """
     if any(status not in RECORDED for status in result.statuses.values()):
         return
-    path = noop.path(read.invocation.key, project.environment)
+    path = noop.find_record_path(read.invocation.key, project.environment)
     if path is None:
         return
     with suppress(OSError):
@@ -112,14 +112,16 @@ def write_record(
         entries |= _list_directory_entries(project.cache, planned)
         answer = _format_answer(result.summary, BuildStarted(jobs, __version__))
         inputs = {**_collect_read_inputs(project, planned), **read.inputs}
-        inputs |= {path: sighting(path) for path in outputs.list_output_paths(project, planned)}
+        inputs |= {
+            path: read_device_stamp(path) for path in outputs.list_output_paths(project, planned)
+        }
 
         def is_whole(before: str, word: str) -> bool:
             return before != programs or lookup(project.cache, word) is not None
 
         made = make_record(read.invocation.key, answer, inputs, entries, read.started, is_whole)
         # Not the records alone: beside them is what is remembered of manifests.
-        sweep(os.path.dirname(os.path.dirname(path)), deep=True)
+        sweep_temporary_files(os.path.dirname(os.path.dirname(path)), deep=True)
         if made is None:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -207,19 +209,19 @@ def input_paths(project: Project, plan: Plan | None) -> set[str]:
     return paths if plan is None else paths | plan.inputs
 
 
-def _collect_inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
+def _collect_inputs(project: Project, planned: Plan) -> dict[str, DeviceStamp]:
     """Return everything that the plan's answer rests on, as it was when it was read."""
     found = _collect_read_inputs(project, planned)
     others = input_paths(project, planned) | _list_own_files()
-    return {**{path: sighting(path) for path in others - found.keys()}, **found}
+    return {**{path: read_device_stamp(path) for path in others - found.keys()}, **found}
 
 
-def _collect_read_inputs(project: Project, planned: Plan) -> dict[str, Sighting]:
+def _collect_read_inputs(project: Project, planned: Plan) -> dict[str, DeviceStamp]:
     """Return the files and directories that were read or searched for the programs so far.
     Compiling may add more."""
     # What was read twice may have changed between: the first stamp shows that.
-    found = {**project.renderer.sightings, **project.digests.consulted(), **project.sightings}
-    return {**{path: sighting(path) for path in planned.inputs - found.keys()}, **found}
+    found = {**project.renderer.sightings, **project.digests.list_inputs(), **project.sightings}
+    return {**{path: read_device_stamp(path) for path in planned.inputs - found.keys()}, **found}
 
 
 def list_tool_directories(environment: Mapping[str, str]) -> set[str]:
@@ -276,7 +278,7 @@ def _format_answer(summary: Summary, start: BuildStarted) -> bytes:
 def make_record(
     name: bytes,
     summary: bytes,
-    inputs: Mapping[str, Sighting],
+    inputs: Mapping[str, DeviceStamp],
     entries: _Entries,
     started: Moment,
     is_whole: Callable[[str, str], bool] = lambda before, word: True,
@@ -295,7 +297,9 @@ def make_record(
     for (before, endings), words in sorted(entries.items()):
         for start in range(0, len(words), _GROUP_SIZE):
             some = list(words[start : start + _GROUP_SIZE])
-            seen = [sighting(before + word + ending) for word in some for ending in endings]
+            seen = [
+                read_device_stamp(before + word + ending) for word in some for ending in endings
+            ]
             found = [each.stamp for each in seen]
             most = len(endings)
             young = {at // most for at, each in enumerate(seen) if not each.is_settled(started)}
@@ -335,6 +339,6 @@ def _remove_oldest(directory: str) -> None:
     names = os.listdir(directory)
     if len(names) > _MAX_RECORDS:
         paths = [os.path.join(directory, name) for name in names]
-        oldest = sorted(paths, key=lambda path: stamp_of(path).mtime)
+        oldest = sorted(paths, key=lambda path: read_stamp(path).mtime)
         for path in oldest[: len(names) - _MAX_RECORDS]:
             os.unlink(path)

@@ -16,7 +16,7 @@ from tilusbuild.cache.entries import lookup, product_of
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest.library import SOURCES, LinkScript
 from tilusbuild.plan.planner import Plan
-from tilusbuild.runtime.naming import command
+from tilusbuild.runtime.naming import format_command
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import write_atomic
 from tilusbuild.status import Status
@@ -77,7 +77,7 @@ def _find_overwritten(
         return None
     reader = reader.removesuffix(SOURCES)
     message = f'"{reader}" reads this file, which library "{library}" would write after that'
-    one, other = (command("build", each) for each in (library, reader))
+    one, other = (format_command("build", each) for each in (library, reader))
     return Diagnostic(
         message, place, _OWN if reader == library else f"build it first: {one}; {other}"
     )

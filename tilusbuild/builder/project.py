@@ -31,8 +31,8 @@ from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime import option
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.state.files import sweep
-from tilusbuild.state.stamp import Sighting, sighting
+from tilusbuild.state.files import sweep_temporary_files
+from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, discover
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Project:
         self.manifest = manifest
         self.settings = chosen
         self.environment = environment
-        self.sightings: Mapping[str, Sighting] = {}
+        self.sightings: Mapping[str, DeviceStamp] = {}
         """The manifest, and what it was completed from, as they were before they were read."""
         self._remembers = False
         """Whether the manifest is to be remembered."""
@@ -73,7 +73,7 @@ class Project:
         """Return the project around the directory `start`; with `remembered` sooner, where its
         manifest is: one that is opened so remembers it. Raises `InputError`."""
         path = find_project_manifest(start)
-        seen = {path: sighting(path)}
+        seen = {path: read_device_stamp(path)}
         manifest = recall_manifest(path, environment) if remembered else None
         project = cls._open_manifest(manifest or _load_manifest(path), options, environment)
         project.sightings = {**seen, **project.manifest.reading.sightings}
@@ -120,13 +120,13 @@ class Project:
             self.runner.close()
         if not os.path.isdir(self.cache.state_path):
             return
-        sweep(self.cache.state_path, deep=True)
+        sweep_temporary_files(self.cache.state_path, deep=True)
         if self._remembers:
             remember_manifest(self.manifest, self.environment)
         if "memo" in self.__dict__:
             self.memo.save()
         if "digests" in self.__dict__:
-            self.digests.save()
+            self.digests.save_records()
 
     @cached_property
     def runner(self) -> LocalRunner:

@@ -36,11 +36,11 @@ from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.plan.rendering import RenderedProgram
-from tilusbuild.runtime.table_file import measured_keys
+from tilusbuild.runtime.table_file import read_measured_keys
 from tilusbuild.state.clock import FileClock, Moment
 from tilusbuild.state.envelope import StateFile
 from tilusbuild.state.files import sha256_text
-from tilusbuild.state.stamp import Sighting, all_settled, sighting
+from tilusbuild.state.stamp import DeviceStamp, are_settled, read_device_stamp
 
 if TYPE_CHECKING:
     from tilusbuild.cache.scripts import ScriptRecord
@@ -292,7 +292,7 @@ def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
 def _describe_other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
     """Return a text if the measurements in a script's directory are for other dispatch keys; else
     None."""
-    measured = measured_keys(path)
+    measured = read_measured_keys(path)
     if measured is None:
         return None
     # Imported only here: most scripts were not tuned, and the start should be quick.
@@ -327,37 +327,37 @@ class PublishedScripts:
         """Return whether the directory of an instance is known to be right."""
         if self._manifest.scripts[instance.script].dispatch is not None:
             return False  # its dispatcher follows from the results of tuning, too
-        known = self._file.get(instance.hash)
+        known = self._file.get_value(instance.hash)
         return bool(known) and known == self._make_row(
             instance, statuses, self.look_at_directory(instance)[0]
         )
 
-    def look_at_directory(self, instance: PlannedInstance) -> tuple[list[Sighting], Moment]:
+    def look_at_directory(self, instance: PlannedInstance) -> tuple[list[DeviceStamp], Moment]:
         """Return the directory's parts as they are, and a moment before they were looked at."""
-        moment = self._clock.moment()
+        moment = self._clock.read_time()
         directory = self._tree.script_path(instance.directory, instance.hash)
-        return [sighting(os.path.join(directory, part)) for part in _PARTS], moment
+        return [read_device_stamp(os.path.join(directory, part)) for part in _PARTS], moment
 
     def note_current(
         self,
         instance: PlannedInstance,
         statuses: Mapping[str, str],
-        before: tuple[list[Sighting], Moment],
+        before: tuple[list[DeviceStamp], Moment],
     ) -> None:
         """Remember that the directory was right as it was before it was published: if publishing
         changed it, the next build finds out."""
         seen, moment = before
-        if self.look_at_directory(instance)[0] == seen and all_settled(seen, moment):
-            self._file.put(instance.hash, self._make_row(instance, statuses, seen))
+        if self.look_at_directory(instance)[0] == seen and are_settled(seen, moment):
+            self._file.put_value(instance.hash, self._make_row(instance, statuses, seen))
 
     def save_rows(self) -> None:
         """Save the changed rows. An error of the disk is ignored: this is state."""
         names = self._tree.names("scripts")
         there = {digest for name in names for digest in self._tree.names("scripts", name)}
-        self._file.save(keep=there.__contains__)
+        self._file.save_records(keep=there.__contains__)
 
     def _make_row(
-        self, instance: PlannedInstance, statuses: Mapping[str, str], seen: list[Sighting]
+        self, instance: PlannedInstance, statuses: Mapping[str, str], seen: list[DeviceStamp]
     ) -> list[object]:
         manifest = self._manifest
         parts = (
@@ -378,12 +378,12 @@ class NeededDirectories:
 
     def find_digests(self, instance: PlannedInstance) -> list[str]:
         """Return the digests, sorted."""
-        known = self._file.get(instance.hash)
+        known = self._file.get_value(instance.hash)
         if isinstance(known, list) and all(isinstance(d, str) and is_hash(d) for d in known):
             return known
         found = self.read_digests(instance)
         if all(lookup(self._cache, program) for program in instance.programs[:1]):
-            self._file.put(instance.hash, found)
+            self._file.put_value(instance.hash, found)
         return found
 
     def read_digests(self, instance: PlannedInstance) -> list[str]:
@@ -411,7 +411,7 @@ class NeededDirectories:
 
     def save_digests(self) -> None:
         """Save the changed digests. An error of the disk is ignored: this is state."""
-        self._file.save()
+        self._file.save_records()
 
     def _read_program_digests(self, program: str) -> list[str]:
         from tilusbuild.cache.garbage import headers_used

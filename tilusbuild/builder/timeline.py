@@ -131,12 +131,12 @@ def record_timeline(cache: Tree, config: BuildConfig, reporter: Reporter) -> Ite
     finally:
         timeline = recorder.make_timeline()
         if timeline is not None and os.path.isdir(cache.state_path):
-            _ENVELOPE.save(_locate_timeline(cache.state_path), timeline)
+            _ENVELOPE.save_value(_locate_timeline(cache.state_path), timeline)
 
 
 def read_timeline(state_path: str) -> BuildTimeline | None:
     """Return the timeline in a state directory; None when it cannot be read."""
-    return _ENVELOPE.load(_locate_timeline(state_path), BuildTimeline)
+    return _ENVELOPE.load_value(_locate_timeline(state_path), BuildTimeline)
 
 
 def _locate_timeline(state_path: str) -> str:

@@ -31,8 +31,8 @@ from tilusbuild.compile.module import OPTIONS_FORMAT, image_rows, kernel_rows
 from tilusbuild.compile.steps import LAUNCHER, LAUNCHER_OBJECT
 from tilusbuild.plan.identity import PROGRAM_FORMAT, section_of
 from tilusbuild.plan.recorded import headers_of, pipeline_of, program_files
-from tilusbuild.runtime.sealed import CorruptFileError, seal
-from tilusbuild.state.files import hasher, sha256_bytes
+from tilusbuild.runtime.sealed import CorruptFileError, seal_json
+from tilusbuild.state.files import make_hasher, sha256_bytes
 from tilusbuild.status import Status
 from tilusbuild.toolchain import nvrtc_command
 
@@ -189,7 +189,7 @@ def _check_claims(
     if (pipeline := pipeline_of(options_txt)) is None:
         yield Problem(layout.OPTIONS_TXT, "names no pipeline")
         return
-    if seal(meta) != meta_json:
+    if seal_json(meta) != meta_json:
         yield Problem(layout.META, "is not in the form that publishing writes")
     product = f"module/{pipeline.product}"
     required = {layout.COMPILE_SH}
@@ -308,7 +308,7 @@ def _digest_of(content: Content) -> str:
     mapped: object = content
     if not isinstance(mapped, mmap.mmap):
         return sha256_bytes(content)
-    digest = hasher()
+    digest = make_hasher()
     for start in range(0, len(mapped), _PIECE):
         digest.update(mapped[start : start + _PIECE])
         mapped.madvise(mmap.MADV_DONTNEED)  # pages that were read count as memory of this process

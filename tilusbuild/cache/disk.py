@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tilusbuild.errors import TilusbuildError, shortage_of
+from tilusbuild.errors import TilusbuildError, find_shortage
 from tilusbuild.runtime.regular import NotAFileError, open_regular
-from tilusbuild.state.directories import is_directory, remove
+from tilusbuild.state.directories import is_real_directory, remove_tree
 from tilusbuild.state.files import sync_directory
 
 _TOGETHER = 64
@@ -29,7 +29,7 @@ class Disk:
         try:
             os.mkdir(path)
         except FileExistsError:
-            if not is_directory(path):
+            if not is_real_directory(path):
                 what = "a link or a file is in the way"
                 raise NotADirectoryError(errno.ENOTDIR, what, path) from None
 
@@ -83,7 +83,7 @@ class Disk:
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory and what is in it; nothing when there is none."""
-        remove(path)
+        remove_tree(path)
 
 
 def _pieces(path: str) -> Iterator[bytes]:
@@ -111,7 +111,7 @@ class CacheError(TilusbuildError, OSError):
         return f"cannot write {self.path}: {self.reason}\n  {self._advice()}"
 
     def _advice(self) -> str:
-        shortage = shortage_of(self)
+        shortage = find_shortage(self)
         if self.errno in _FULL:
             advice = "make room, for example with `tilusbuild cache gc`"
             return f"{shortage.what}: {advice}" if shortage is not None else advice

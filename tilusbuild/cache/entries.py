@@ -23,7 +23,7 @@ from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.tree import Private, Tree
 from tilusbuild.runtime.regular import read_bytes, read_text, try_read_text
-from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, seal_json, unseal_json
 from tilusbuild.state.files import sha256_file, sha256_text
 from tilusbuild.status import RECORDED, Status
 
@@ -117,7 +117,7 @@ def _meta(path: str, program: str) -> dict[str, Any]:
 def parse_meta(data: bytes, program: str) -> dict[str, Any]:
     """Return what a meta.json says, less its seal, checked in form. Raises `CorruptFileError`."""
     try:
-        meta = unseal(data)
+        meta = unseal_json(data)
     except CorruptFileError as error:
         raise CorruptFileError(f"{layout.META} is damaged: {error}") from None
     problem = meta_problem(meta, program)
@@ -254,7 +254,7 @@ class Stage:
             raise ValueError(f"a built program needs a {product_of(meta).name}")
         # Last: without meta.json a directory is not an entry, so that nothing half-written is one.
         whole = {**meta, "schema": SCHEMA, "program": program, "files": files}
-        disk.write(os.path.join(self.path, layout.META), seal(whole))
+        disk.write(os.path.join(self.path, layout.META), seal_json(whole))
         disk.sync([os.path.join(self.path, name) for name in (*files, layout.META)])
         for directory in sorted({os.path.dirname(name) for name in (*files, "")}, reverse=True):
             disk.sync_directory(os.path.join(self.path, directory))

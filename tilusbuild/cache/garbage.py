@@ -30,8 +30,8 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.regular import try_read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.state.directories import is_directory
-from tilusbuild.state.files import sweep
+from tilusbuild.state.directories import is_real_directory
+from tilusbuild.state.files import sweep_temporary_files
 
 
 class GarbageItem(Struct, frozen=True):
@@ -72,7 +72,7 @@ def collect_garbage(
         return _planned(tree, older_than, max_size)[0]
     with exclusive_use(tree), wrap_oserror(tree.root):
         for directory in (layout.STATE, layout.SCRIPTS):
-            sweep(tree.path(directory), deep=True)
+            sweep_temporary_files(tree.path(directory), deep=True)
         planned, entries = _planned(tree, older_than, max_size)
         removed, kept = [], set[str]()
         for item in planned.removed:  # scripts come first
@@ -270,7 +270,7 @@ def headers_used(path: str) -> list[str]:
 def entries_in(tree: Tree, *directory: str) -> list[str]:
     """Return the names of the entries in a directory of the tree."""
     names = filter(layout.is_hash, tree.names(*directory))
-    return [name for name in names if is_directory(tree.path(*directory, name))]
+    return [name for name in names if is_real_directory(tree.path(*directory, name))]
 
 
 def script_entries(tree: Tree) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import NotAFileError, read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes, sha256_file
-from tilusbuild.state.stamp import stamp_of
+from tilusbuild.state.stamp import read_stamp
 
 _WORTH_SHARING = 16
 """Files of a directory: a smaller one is written sooner than others are read."""
@@ -191,7 +191,7 @@ def _known_files(tree: Tree, listed: Mapping[str, str]) -> dict[str, str]:
     missing = set(listed.values()) if len(listed) >= _WORTH_SHARING else set()
     latest = sorted(
         (tree.include_path(digest) for digest in tree.names(layout.INCLUDE) if missing),
-        key=lambda path: stamp_of(path).mtime,
+        key=lambda path: read_stamp(path).mtime,
         reverse=True,
     )
     found: dict[str, str] = {}

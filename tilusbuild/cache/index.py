@@ -29,16 +29,16 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import InputError, did_you_mean, input_error
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import (
-    Name,
-    instance_name,
-    listed,
+    NamePattern,
+    format_hint_lines,
+    format_instance_name,
+    format_program_name,
     parse_name,
-    program_name,
-    typed,
+    quote_name,
 )
 from tilusbuild.runtime.places import LOST_ROOT
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.sealed import CorruptFileError, seal, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, seal_json, unseal_json
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
@@ -61,7 +61,7 @@ def read_index(tree: Tree) -> dict[str, BuiltProject]:
     except OSError as error:
         raise CorruptFileError(f"{layout.INDEX} cannot be read: {error.strerror}") from None
     try:
-        return _projects(unseal(data))
+        return _projects(unseal_json(data))
     except CorruptFileError as error:
         raise CorruptFileError(f"{layout.INDEX} is damaged: {error}") from None
 
@@ -183,7 +183,7 @@ def instance_of(tree: Tree, script: tuple[str, str]) -> tuple[str, ...] | None:
 
 
 def _sealed(projects: Mapping[str, BuiltProject]) -> bytes:
-    return seal({"schema": SCHEMA, "projects": msgspec.to_builtins(projects)})
+    return seal_json({"schema": SCHEMA, "projects": msgspec.to_builtins(projects)})
 
 
 def _projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
@@ -232,11 +232,11 @@ class ScriptListing(Struct, frozen=True):
     @property
     def label(self) -> str:
         """What a person calls the instance."""
-        return instance_name(self.script, self.params, self.target)
+        return format_instance_name(self.script, self.params, self.target)
 
     def label_of(self, program: int) -> str:
         """What a person calls a program of it."""
-        return program_name(self.script, self.params, program, self.target)
+        return format_program_name(self.script, self.params, program, self.target)
 
 
 class CacheStats(Struct, frozen=True):
@@ -315,7 +315,7 @@ def instances_named(cache: Tree, word: str, target: str | None = None) -> list[S
     program. Raises `InputError`."""
     known = script_listings(cache)
     name = parsed_name(word)
-    of_script = [each for each in known if name.is_of(each.script)]
+    of_script = [each for each in known if name.matches_script(each.script)]
     # A script with kernels stands for the scripts NAME.KERNEL, and is none itself.
     of_script = of_script or [each for each in known if each.script.startswith(f"{name.script}.")]
     if not of_script:
@@ -326,12 +326,12 @@ def instances_named(cache: Tree, word: str, target: str | None = None) -> list[S
     ]
     if not fitting:
         ranges = (
-            f"{typed(each.label)}  # programs {min(each.numbered)} to {max(each.numbered)}"
+            f"{quote_name(each.label)}  # programs {min(each.numbered)} to {max(each.numbered)}"
             for each in current_scripts(cache, of_script)
         )
         raise input_error(
             f'no "{name}" in {cache.root}',
-            hint="there are:\n" + listed(ranges),
+            hint="there are:\n" + format_hint_lines(ranges),
         )
     return current_scripts(cache, fitting)
 
@@ -339,14 +339,14 @@ def instances_named(cache: Tree, word: str, target: str | None = None) -> list[S
 def numbers_named(cache: Tree, word: str, script: ScriptListing) -> list[int]:
     """Return the numbers of an instance's programs that a name of it means."""
     name = parsed_name(word)
-    name = name.apart({key for key, _ in name.constants if key}, script.params)
+    name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
     values: Callable[[int], Mapping[str, Value]] = lambda number: {}  # noqa: E731
     if name.schedule:
         from tilusbuild.runtime.script import read_script as described
 
         with suppress(LoadError):
-            values = described(cache.script_path(script.directory, script.hash)).schedule
-    return [number for number in script.numbered if name.has(number, values(number))]
+            values = described(cache.script_path(script.directory, script.hash)).get_schedule
+    return [number for number in script.numbered if name.matches_program(number, values(number))]
 
 
 def program_named(cache: Tree, word: str, target: str | None = None) -> str:
@@ -363,7 +363,7 @@ def program_named(cache: Tree, word: str, target: str | None = None) -> str:
             found.setdefault(script.numbered[number], script.label_of(number))
     if len(found) == 1:
         return next(iter(found))
-    hint = "name one of them:\n" + listed(sorted(_apart(found)))
+    hint = "name one of them:\n" + format_hint_lines(sorted(_apart(found)))
     raise input_error(f'"{word}" names {len(found)} programs', hint=hint)
 
 
@@ -376,7 +376,7 @@ def current_scripts(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptLis
     return [each for each in scripts if (each.directory, each.hash) in roots] or scripts
 
 
-def parsed_name(word: str) -> Name:
+def parsed_name(word: str) -> NamePattern:
     """Return what a name of the command line says. Raises `InputError`."""
     try:
         return parse_name(word)
@@ -384,14 +384,14 @@ def parsed_name(word: str) -> Name:
         raise input_error(f'"{word}": {error}') from None
 
 
-def _fits(name: Name, script: ScriptListing, target: str | None) -> bool:
+def _fits(name: NamePattern, script: ScriptListing, target: str | None) -> bool:
     """Return whether an instance has the name; `target` (or arch) is for a name without one."""
-    name = name.apart({key for key, _ in name.constants if key}, script.params)
-    if not name.is_of(script.script):
+    name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
+    if not name.matches_script(script.script):
         name = name._replace(script=script.script)
     known = (script.target, *script.head.get("arch", "").split("+"))
     wanted = name.target is not None or target is None or target in known
-    return wanted and name.fits(script.script, script.params, script.target)
+    return wanted and name.matches_instance(script.script, script.params, script.target)
 
 
 def _by_hash(cache: Tree, digits: str) -> str:
@@ -412,4 +412,4 @@ def _apart(found: dict[str, str]) -> Iterable[str]:
     of one name, its hash."""
     names = list(found.values())
     for digest, name in found.items():
-        yield typed(name) if names.count(name) == 1 else f"{digest[:12]}  # {name}"
+        yield quote_name(name) if names.count(name) == 1 else f"{digest[:12]}  # {name}"

@@ -20,7 +20,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from tilusbuild.runtime.reader_lock import LOCKS, stripe
+from tilusbuild.runtime.reader_lock import LOCKS, name_lock_file
 from tilusbuild.runtime.regular import open_regular
 
 Kind = Literal["use", "index", "program", "include", "script", "stage", "read"]
@@ -39,7 +39,7 @@ class LockName(Struct, frozen=True):
     @property
     def file(self) -> str:
         """The name in `locks/`."""
-        return stripe(self.kind, self.name) if self.name else self.kind
+        return name_lock_file(self.kind, self.name) if self.name else self.kind
 
 
 def _let_go(handle: int) -> None:

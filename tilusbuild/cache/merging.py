@@ -29,8 +29,8 @@ from tilusbuild.errors import input_error
 from tilusbuild.runtime import script as script_json
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes, try_read_bytes
-from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
+from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.state.files import write_atomic
 
 
@@ -180,7 +180,7 @@ class _Merge:
         try:
             text = read_script(path, digest)
             if os.path.lexists(os.path.join(path, layout.SCRIPT_JSON)):
-                read_dispatch(script_json.read_script(path))
+                read_dispatch_table(script_json.read_script(path))
             files = _read_files(path, _is_described)
             measurements = _read_files(path, _is_measured)
             exists = os.path.isdir(target)
@@ -275,7 +275,7 @@ def install_program(cache: Tree, program: str, directory: str) -> Entry:
     stage = Stage(cache)
     try:
         with cache.locked(program), wrap_oserror(stage.path):
-            found = unseal(_taken(cache, directory, layout.META))
+            found = unseal_json(_taken(cache, directory, layout.META))
             meta = {key: value for key, value in found.items() if key not in ADDED_KEYS}
             program_txt, options_txt = (
                 _taken(cache, directory, name).decode("utf-8", "surrogateescape")

@@ -25,10 +25,10 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime.regular import read_bytes, try_read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.semantics import Value
-from tilusbuild.state.directories import is_directory
+from tilusbuild.state.directories import is_real_directory
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Status
-from tilusbuild.table import Cell, table
+from tilusbuild.table import Cell, format_table
 
 _PROGRAM = re.compile(r"(0|[1-9]\d{0,99}) ([0-9a-f]{64})", re.ASCII)
 
@@ -139,7 +139,9 @@ def _content(
     links = links_of(tree, parse_script(record.script_txt).numbered, statuses)
     files = {
         layout.SCRIPT_TXT: record.script_txt.encode("utf-8", "surrogateescape"),
-        layout.SCHEDULE_TXT: table(record.columns, record.rows).encode("utf-8", "surrogateescape"),
+        layout.SCHEDULE_TXT: format_table(record.columns, record.rows).encode(
+            "utf-8", "surrogateescape"
+        ),
     }
     if record.described is not None:
         files[layout.SCRIPT_JSON] = record.described
@@ -212,12 +214,12 @@ def _update(
     """Bring an existing directory to what it should say, each name by one rename: also one whose
     files are damaged, because what was measured lies beside them. Return False where there is
     none."""
-    if not is_directory(path):
+    if not is_real_directory(path):
         tree.remove_entry(path)
         return False
     tree.locks.make(LockName("read", digest))
     for part in (layout.PROGRAMS, layout.FAILED):
-        if not is_directory(os.path.join(path, part)):
+        if not is_real_directory(os.path.join(path, part)):
             tree.remove_entry(os.path.join(path, part))
         tree.disk.make_directory(os.path.join(path, part))
         for name in os.listdir(os.path.join(path, part)):

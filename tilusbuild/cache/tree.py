@@ -24,8 +24,8 @@ from tilusbuild.cache.locks import LockName, Locks
 from tilusbuild.errors import InputError, input_error
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import try_read_bytes, try_stat
-from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.state.directories import below, is_directory, names_below
+from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
+from tilusbuild.state.directories import is_real_directory, list_below, open_below
 from tilusbuild.state.files import OCCUPIED
 
 _BEGUN = frozenset((layout.STAGING, LOCKS))
@@ -82,7 +82,7 @@ class Tree:
     def names(self, *directory: str) -> list[str]:
         """Return the names in a directory of the tree, sorted; none when it is missing, or is a
         link or behind one."""
-        return names_below(self.root, *directory)
+        return list_below(self.root, *directory)
 
     # Being there at all.
 
@@ -116,7 +116,7 @@ class Tree:
             return True
         with suppress(CorruptFileError):
             index = try_read_bytes(self.path(layout.INDEX), follow=False)
-            return index is not None and "projects" in unseal(index)
+            return index is not None and "projects" in unseal_json(index)
         return False
 
     def _is_begun(self, names: set[str]) -> bool:
@@ -125,7 +125,7 @@ class Tree:
             names <= _BEGUN
             and all(map(layout.is_staging, self.names(layout.STAGING)))
             and all(map(layout.is_lock, self.names(LOCKS)))
-            and all(is_directory(self.path(name)) for name in names)
+            and all(is_real_directory(self.path(name)) for name in names)
         )
 
     def _check_links(self, directory: str) -> None:
@@ -172,7 +172,7 @@ class Tree:
                 if not _has_size(self.path(name), len(text)):
                     self.put_file(self.path(name), text)
             for name in layout.DIRECTORIES:
-                if not is_directory(self.path(name)):
+                if not is_real_directory(self.path(name)):
                     self.disk.make_directory(self.path(name))
             self._was_whole = True
         for directory in (layout.STATE, f"{layout.STATE}/{layout.TUNED}"):
@@ -336,7 +336,7 @@ class Tree:
         when a link is on the way from the root to it."""
         above = os.path.relpath(os.path.dirname(path), self.root)
         try:
-            with below(self.root, *(name for name in above.split("/") if name != ".")):
+            with open_below(self.root, *(name for name in above.split("/") if name != ".")):
                 pass
         except FileNotFoundError:
             return

@@ -27,10 +27,10 @@ from tilusbuild.runtime import script as scripts
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
+from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.state.files import sha256_file
-from tilusbuild.state.stamp import stamp_of
+from tilusbuild.state.stamp import read_stamp
 from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
@@ -129,14 +129,14 @@ def _stable(
     """
     problems: list[Problem] = []
     for _ in range(_CHECKS):
-        before = stamp_of(path)
+        before = read_stamp(path)
         try:
             problems = list(check())
         except FileNotFoundError:
             problems = []
         except (CorruptFileError, OSError) as error:
             problems = [Problem("", str(error))]
-        if stamp_of(path) == before:
+        if read_stamp(path) == before:
             break
     for name, what in problems:
         file = os.path.join(entry, name).rstrip("/")
@@ -191,7 +191,7 @@ def _script_problems(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
     programs = read_script(path, digest).numbered
     facts = os.path.join(path, layout.SCRIPT_JSON)
     try:
-        unseal(_read(facts) or b"")
+        unseal_json(_read(facts) or b"")
     except CorruptFileError as error:
         if os.path.lexists(facts):
             yield Problem(layout.SCRIPT_JSON, str(error))
@@ -215,7 +215,7 @@ def _table_problem(path: str) -> str | None:
     except LoadError:
         return None
     try:
-        read_dispatch(script)
+        read_dispatch_table(script)
     except LoadError as error:
         return str(error).removeprefix(f"{script.path}/").partition("\n")[0]
     return None

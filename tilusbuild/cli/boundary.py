@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from tilusbuild._version import __version__
-from tilusbuild.errors import PROCESSES, InputError, Shortage, TilusbuildError, shortage_of
+from tilusbuild.errors import PROCESSES, InputError, Shortage, TilusbuildError, find_shortage
 from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
-from tilusbuild.rooms import missing_package
+from tilusbuild.rooms import find_missing_package
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import CorruptFileError
-from tilusbuild.state.temporary import temporary_place
+from tilusbuild.state.temporary import find_temporary_root
 
 INTERNAL_ERROR = 70
 ISSUES = "https://github.com/tilusbuild/tilusbuild/issues"
@@ -82,12 +82,12 @@ def report_exception(error: Exception, words: list[str]) -> int:
     if os.environ.get("TILUSBUILD_DEBUG") == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, OSError) and error.errno is not None:
-        return _report_machine_error(_format_os_error(error), shortage_of(error))
+        return _report_machine_error(_format_os_error(error), find_shortage(error))
     for each in _walk_causes(error):
         if isinstance(each, MemoryError):
             return _report_machine_error("there is not enough memory for this")
-        if isinstance(each, OSError) and (shortage_of(each) or each.errno in _BROKEN):
-            return _report_machine_error(_format_os_error(each), shortage_of(each))
+        if isinstance(each, OSError) and (find_shortage(each) or each.errno in _BROKEN):
+            return _report_machine_error(_format_os_error(each), find_shortage(each))
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return _report_machine_error("no further thread can be started", PROCESSES)
     module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
@@ -95,7 +95,7 @@ def report_exception(error: Exception, words: list[str]) -> int:
         # Without descriptors, importlib takes a directory that it cannot list for an empty one.
         return _report_machine_error(f"{error}, which comes with Python: its files cannot be read")
     if isinstance(error, ModuleNotFoundError) and module != "tilusbuild":
-        package, command = missing_package(error.name)
+        package, command = find_missing_package(error.name)
         return _report_machine_error(f"{package} is not installed, and this needs it", command)
     if isinstance(error, (CorruptFileError, LoadError)):
         return _report_machine_error(str(error))
@@ -151,7 +151,7 @@ def _write_bug_report(error: Exception, words: list[str]) -> str | None:
     head = f"tilusbuild {__version__}, Python {platform.python_version()}, {platform.platform()}"
     text = f"{head}\n{words!r}\n\n" + "".join(traceback.format_exception(error))
     try:
-        handle, path = tempfile.mkstemp(".txt", "tilusbuild-error-", temporary_place())
+        handle, path = tempfile.mkstemp(".txt", "tilusbuild-error-", find_temporary_root())
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except OSError:

@@ -24,7 +24,7 @@ from tilusbuild.cli.arguments import (
 from tilusbuild.cli.options import CountsLine, emit_line, print_message, show_result
 from tilusbuild.report.jsonl import GarbageLine, ProblemLine, declare_line
 from tilusbuild.report.text import format_bytes, format_count
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 
 if TYPE_CHECKING:
     from tilusbuild.cache.merging import MergeResult
@@ -59,7 +59,7 @@ CacheStatsLine = declare_line(
 
 def _print_stats(arguments: CacheStatsArgs) -> int:
     from tilusbuild.cache.index import cache_stats
-    from tilusbuild.table import table
+    from tilusbuild.table import format_table
 
     if arguments.other and (foreign := options.find_foreign_caches(arguments.other)):
         return foreign.stats(arguments.other, arguments)
@@ -68,9 +68,9 @@ def _print_stats(arguments: CacheStatsArgs) -> int:
         emit_line(CacheStatsLine(stats.root, stats.statuses, stats.sizes, stats.size))
         return 0
     print(stats.root)
-    print(table(("programs", "count"), list(stats.statuses.items())))
+    print(format_table(("programs", "count"), list(stats.statuses.items())))
     rows = [(name, format_bytes(size)) for name, size in stats.sizes.items()]
-    print(table(("directory", "size"), [*rows, ("all", format_bytes(stats.size))]), end="")
+    print(format_table(("directory", "size"), [*rows, ("all", format_bytes(stats.size))]), end="")
     return 0
 
 
@@ -346,5 +346,5 @@ ACTIONS: Mapping[str, Verb[Any]] = {
         (ProblemLine, CountsLine),
         "fetch the project's programs from the remote cache",
     ),
-    **{name: load(verb) for name, verb in brought("cache action").items()},
+    **{name: import_value(verb) for name, verb in find_contributions("cache action").items()},
 }

@@ -85,8 +85,8 @@ def _is_path(word: str) -> bool:
 
 def _list_scripts(cache: Tree, arguments: Common) -> int:
     from tilusbuild.cache.index import script_listings
-    from tilusbuild.runtime.naming import instance_name
-    from tilusbuild.table import table
+    from tilusbuild.runtime.naming import format_instance_name
+    from tilusbuild.table import format_table
 
     listings, roots = script_listings(cache), _collect_roots(cache)
     if arguments.json:
@@ -99,7 +99,7 @@ def _list_scripts(cache: Tree, arguments: Common) -> int:
         return 0
     rows = [
         (
-            instance_name(s.script, s.params),
+            format_instance_name(s.script, s.params),
             s.target,
             s.head.get("arch", ""),
             len(s.programs),
@@ -113,7 +113,7 @@ def _list_scripts(cache: Tree, arguments: Common) -> int:
         for s in listings
     ]
     titles = ("script", "target", "arch", "programs", "built", "refused", "size", "hash", "root")
-    print(table(titles, rows), end="")
+    print(format_table(titles, rows), end="")
     return 0
 
 
@@ -230,7 +230,7 @@ def _show_part(program: str, directory: str, arguments: CacheShowArgs) -> None:
 
 
 def _print_entry(entry: Entry) -> None:
-    from tilusbuild.table import table
+    from tilusbuild.table import format_table
 
     print(f"status: {entry.status}" + (f" ({entry.reason})" if entry.reason else ""))
     images = ", ".join(f"{i['arch']} {i['kind']} {i['size']} B" for i in entry.meta["images"])
@@ -240,7 +240,7 @@ def _print_entry(entry: Entry) -> None:
         print(f"dynamic shared memory: {entry.meta.get('dynamic_smem', 0)}")
         print(rows, end="")
     files = [(name, facts["size"]) for name, facts in entry.meta["files"].items()]
-    print(table(("file", "bytes"), files), end="")
+    print(format_table(("file", "bytes"), files), end="")
 
 
 def _read_part(program: str, directory: str, part: str) -> str:
@@ -268,7 +268,7 @@ def _read_file(path: str) -> str:
 
 def _format_resources(meta: Mapping[str, Any]) -> str:
     """Return the resources of each kernel and architecture as a table; "" without a kernel."""
-    from tilusbuild.table import table
+    from tilusbuild.table import format_table
 
     fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")
     rows = [
@@ -276,4 +276,4 @@ def _format_resources(meta: Mapping[str, Any]) -> str:
         for kernel, usages in meta["kernels"].items()
         for arch, usage in usages.items()
     ]
-    return table(("kernel", "arch", *fields), rows) if rows else ""
+    return format_table(("kernel", "arch", *fields), rows) if rows else ""

@@ -149,7 +149,7 @@ def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]
 
 
 def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
-    from tilusbuild.table import table
+    from tilusbuild.table import format_table
 
     for number, overview in enumerate(overviews):
         rows = overview.coverage()
@@ -163,7 +163,7 @@ def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview
         )
         shown = [(*sizes.values(), *choice[:3]) for sizes, choice in rows]
         names = tuple(rows[0][0]) if rows else overview.script.keys
-        print(table((*names, "choice", "source", "why"), shown), end="")
+        print(format_table((*names, "choice", "source", "why"), shown), end="")
         counts = Counter(choice.source for _, choice in rows)
         print(", ".join(f"{count} by {source}" for source, count in sorted(counts.items())))
     return _emit_summary(arguments, overviews)

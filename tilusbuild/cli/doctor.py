@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import ProblemLine, Scalar, declare_line
-from tilusbuild.runtime.option import unknown_variables
+from tilusbuild.runtime.option import find_unknown_variables
 from tilusbuild.toolchain.diagnose import Finding
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _print_findings(findings: Sequence[Finding], chosen: Settings, *, verbose: b
     print()
     for name, value, source in _list_settings(chosen):
         print(f"{name} = {'set by each verb' if value is None else value}  ({source})")
-    for message in unknown_variables(os.environ):
+    for message in find_unknown_variables(os.environ):
         print(f"warning  {message}")
 
 
@@ -187,7 +187,7 @@ def _print_json(
         emit_line(FindingLine(each))
     for setting in _list_settings(chosen):
         emit_line(SettingLine(*setting))
-    for message in unknown_variables(os.environ):
+    for message in find_unknown_variables(os.environ):
         emit_line(ProblemLine(message, kind="warning"))
     emit_line(DoctorSummary(tuple(missing)))
 

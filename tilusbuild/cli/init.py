@@ -7,7 +7,7 @@ import os
 from tilusbuild.cli.arguments import Common, Verb, optional
 from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
-from tilusbuild.runtime.naming import command
+from tilusbuild.runtime.naming import format_command
 from tilusbuild.runtime.regular import read_bytes
 
 
@@ -58,7 +58,7 @@ def run(arguments: InitArgs) -> int:
     directory_option = () if shown_path == "." else ("-C", shown_path)
     print(f"created {os.path.relpath(os.path.join(directory, 'tilus.toml'))}; next:")
     for words in (("build",), ("run", "axpby")):
-        print(f"  {command(*words, '--target', 'cpu', *directory_option)}")
+        print(f"  {format_command(*words, '--target', 'cpu', *directory_option)}")
     return 0
 
 

@@ -34,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
         _open_streams()
     arguments = list(sys.argv[1:] if words is None else words)
     try:
-        verb, status = "build", noop.answer(arguments)
+        verb, status = "build", noop.answer_build(arguments)
         if status is None:
             verb, status = _run_verb(arguments, started)
         if sys.stdout is not None:
@@ -141,7 +141,7 @@ def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
             # The key of a no-op record covers the directory that the command was started in, not
             # -C's.
             unknown = _find_unknown_variables()
-            key = noop.key([*words, *unknown], os.environ)
+            key = noop.make_key([*words, *unknown], os.environ)
             command = parse_command(words, record=key, started=started)
             verb, json, color = command.verb, command.arguments.json, command.arguments.color
             _enter_directory(command.arguments.directory)
@@ -165,9 +165,9 @@ def _find_unknown_variables() -> list[str]:
     """
     if not any(name.startswith("TILUSBUILD_") for name in os.environ):
         return []
-    from tilusbuild.runtime.option import unknown_variables
+    from tilusbuild.runtime.option import find_unknown_variables
 
-    return list(unknown_variables(os.environ))
+    return list(find_unknown_variables(os.environ))
 
 
 def _print_warnings(messages: Sequence[str], command: ParsedCommand) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 from tilusbuild.cli.arguments import Common, collect_settings
 from tilusbuild.report.jsonl import JsonLine, format_json_line
 from tilusbuild.report.text import OutputStream
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -84,8 +84,8 @@ class ForeignCaches(Protocol):
 def find_foreign_caches(path: str | None) -> ForeignCaches | None:
     """Return the module for the foreign cache in a directory; None when no room knows the cache."""
     if path is not None and os.path.isdir(path):
-        for name in dict.fromkeys(brought("foreign cache").values()):
-            module = cast(ForeignCaches, load(name))
+        for name in dict.fromkeys(find_contributions("foreign cache").values()):
+            module = cast(ForeignCaches, import_value(name))
             if module.is_one(path):
                 return module
     return None
@@ -93,7 +93,7 @@ def find_foreign_caches(path: str | None) -> ForeignCaches | None:
 
 def describe_other_cache() -> str:
     """Return the help of an argument that names a cache, with the systems that rooms know."""
-    systems = ["tilusbuild", *brought("foreign cache")]
+    systems = ["tilusbuild", *find_contributions("foreign cache")]
     return "another cache" + (
         ": of {} or {}".format(", ".join(systems[:-1]), systems[-1]) if len(systems) > 1 else ""
     )
@@ -102,9 +102,9 @@ def describe_other_cache() -> str:
 def make_selection(arguments: SelectionArgs, project: Project) -> PlanSelection:
     """Return the selection of scripts, targets and level that the command line names."""
     from tilusbuild.plan.model import PlanSelection
-    from tilusbuild.runtime.naming import joined
+    from tilusbuild.runtime.naming import join_targets
 
-    names = joined(arguments.scripts, project.manifest.targets)
+    names = join_targets(arguments.scripts, project.manifest.targets)
     targets = tuple(split_values(arguments.targets))
     return PlanSelection(tuple(names), targets, project.settings.level.value)
 
@@ -216,10 +216,10 @@ def _load_signing(name: str) -> Callable[..., Any]:
     """Return a function of the optional room that signs. Raises `InputError` without the room."""
     from tilusbuild.errors import input_error
 
-    functions = brought("signing")
+    functions = find_contributions("signing")
     if name not in functions:
         raise input_error("this tilusbuild was installed without the part that signs packages")
-    function: Callable[..., Any] = load(functions[name])
+    function: Callable[..., Any] = import_value(functions[name])
     return function
 
 

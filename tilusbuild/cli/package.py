@@ -20,7 +20,7 @@ from tilusbuild.cli.arguments import (
 )
 from tilusbuild.cli.options import emit_line, print_message
 from tilusbuild.report.jsonl import declare_line
-from tilusbuild.rooms import brought
+from tilusbuild.rooms import find_contributions
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tilusbuild.package.contents import Contents
     from tilusbuild.plan.instance import PlannedInstance
 
-_FORMATS = tuple(brought("package format"))
+_FORMATS = tuple(find_contributions("package format"))
 
 
 class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):

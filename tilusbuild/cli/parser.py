@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from tilusbuild.cli.arguments import Common, Verb, add_arguments, fill_arguments
 from tilusbuild.errors import did_you_mean, input_error
-from tilusbuild.rooms import brought
+from tilusbuild.rooms import find_contributions
 
 # fmt: off
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -157,7 +157,7 @@ def walk_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 def load_actions(verb: str) -> Mapping[str, Verb[Any]]:
     """Import a verb. Return its actions by name; the key is "" for a verb without actions."""
-    module_name = f"tilusbuild.cli.{verb}" if verb in VERBS else brought("verb")[verb][3]
+    module_name = f"tilusbuild.cli.{verb}" if verb in VERBS else find_contributions("verb")[verb][3]
     module = importlib.import_module(module_name)
     actions: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
     return actions
@@ -170,7 +170,7 @@ def make_full_parser() -> argparse.ArgumentParser:
 
 def list_verbs() -> dict[str, Sequence[str]]:
     """Return the summary, group and example of each verb, those of optional rooms last."""
-    return VERBS | brought("verb")
+    return VERBS | find_contributions("verb")
 
 
 def _make_parser(
@@ -265,7 +265,7 @@ def parse_command(words: Sequence[str], **extra_fields: object) -> ParsedCommand
         # `help`, `help VERB` and `help VERB ACTION`.
         words = [*(word for word in words if word != "help"), "--help"]
     verb = _find_verb(words)
-    if verb is not None and verb not in VERBS and verb not in brought("verb"):
+    if verb is not None and verb not in VERBS and verb not in find_contributions("verb"):
         hint = _ELSEWHERE.get(verb) or did_you_mean(verb, list_verbs())
         raise input_error(f'unknown verb "{verb}"', hint=hint)
     actions = load_actions(verb) if verb is not None else {}

@@ -119,7 +119,7 @@ def _make_row(project: Project, plan: Plan, number: int) -> InstanceLine:
 
 def _print_table(rows: list[InstanceLine], programs: int) -> None:
     from tilusbuild.report.text import format_count
-    from tilusbuild.table import table
+    from tilusbuild.table import format_table
 
     cells = [
         (
@@ -137,7 +137,7 @@ def _print_table(rows: list[InstanceLine], programs: int) -> None:
         for row in rows
     ]
     heads = ("script", "params", "target", "arch", "cartesian", "valid", "planned", "built")
-    print(table((*heads, "refused", "to compile"), cells), end="")
+    print(format_table((*heads, "refused", "to compile"), cells), end="")
     to_compile = sum(row.to_compile for row in rows)
     print(f"\n{format_count(programs, 'program')}, {to_compile} to compile")
 
@@ -145,7 +145,7 @@ def _print_table(rows: list[InstanceLine], programs: int) -> None:
 def _print_spaces(arguments: PlanArgs, project: Project) -> int:
     """Print each space's rules. Return 2 when a space is empty, else 0."""
     from tilusbuild.plan.spaces import reports
-    from tilusbuild.table import table
+    from tilusbuild.table import format_table
 
     has_empty_space = False
     space_reports = reports(project.manifest, options.make_selection(arguments, project))
@@ -162,7 +162,7 @@ def _print_spaces(arguments: PlanArgs, project: Project) -> int:
                 (r.name, r.removed, r.alone, "alone leaves none" if r.empties else "")
                 for r in report.rules
             ]
-            print(table(("rule", "removes", "alone", ""), rows), end="")
+            print(format_table(("rule", "removes", "alone", ""), rows), end="")
         valid = "too many to count" if report.count is None else f"{report.count:,}"
         print(f"{valid} valid")
     return 2 if has_empty_space else 0

@@ -108,7 +108,7 @@ def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
 
 
 def _print_answers(results: Sequence[PreflightReport], *, verbose: bool) -> None:
-    from tilusbuild.table import table
+    from tilusbuild.table import format_table
 
     rows = [
         (
@@ -120,7 +120,7 @@ def _print_answers(results: Sequence[PreflightReport], *, verbose: bool) -> None
         for result in results
         for answer in result.instances
     ]
-    print(table(("device", "script", "target", "why"), rows), end="")
+    print(format_table(("device", "script", "target", "why"), rows), end="")
     for result in results:
         arch = result.host.device.arch
         for answer in result.instances:

@@ -22,7 +22,7 @@ from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.tune.measured import MeasuredLine
 
@@ -69,7 +69,7 @@ def run(arguments: ReportArgs) -> int:
 
     if arguments.top < 0:
         raise input_error(f"--top {arguments.top}: not a number of programs")
-    if arguments.html is not None and "html" not in brought("report"):
+    if arguments.html is not None and "html" not in find_contributions("report"):
         raise input_error("--html: this installation has no page")
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
@@ -85,7 +85,7 @@ def run(arguments: ReportArgs) -> int:
         for line in json_lines:
             print(line)
     if arguments.html is not None:
-        options.write_file(arguments.html, load(brought("report")["html"])(page))
+        options.write_file(arguments.html, import_value(find_contributions("report")["html"])(page))
     return 0
 
 

@@ -86,10 +86,10 @@ def run(arguments: RunArgs) -> int:
 
 
 def _print_calls(results: Sequence[CallLine]) -> None:
-    from tilusbuild.table import table, times
+    from tilusbuild.table import format_table, format_times
 
     names = list(results[0].sizes)
-    unit, times_in_unit = times([each.seconds for each in results])
+    unit, times_in_unit = format_times([each.seconds for each in results])
     rows = [
         (
             *(each.sizes.get(name) for name in names),
@@ -100,7 +100,7 @@ def _print_calls(results: Sequence[CallLine]) -> None:
         )
         for each, time_in_unit in zip(results, times_in_unit, strict=True)
     ]
-    print(table((*names, unit, "GB/s", "max error", "check"), rows), end="")
+    print(format_table((*names, unit, "GB/s", "max error", "check"), rows), end="")
 
 
 VERB = Verb(RunArgs, run, (CallLine, CountsLine))

@@ -27,7 +27,7 @@ from tilusbuild.cli.arguments import (
 )
 from tilusbuild.cli.options import CountsLine, emit_line, print_message
 from tilusbuild.report.jsonl import JsonLine, Scalar, declare_line
-from tilusbuild.runtime.naming import command
+from tilusbuild.runtime.naming import format_command
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -141,7 +141,7 @@ def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
     if name.program is not None:
         raise input_error(
             f'"{name}" is one program: `tune` compares the programs of an instance',
-            hint=f"`{command('run', name)}` checks and times one",
+            hint=f"`{format_command('run', name)}` checks and times one",
         )
     return TuneRequest(
         script=script_of(project.manifest, name),
@@ -185,7 +185,7 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
     built_instances = build_instances(project, request, target, level, jobs, progress)
     from tilusbuild.report.terminal import can_redraw
     from tilusbuild.report.tuning import TuningReporter
-    from tilusbuild.table import times
+    from tilusbuild.table import format_times
 
     is_live = not arguments.json and can_redraw(sys.stderr, os.environ)
     display = TuningReporter(sys.stderr, live=is_live, quiet=arguments.quiet or arguments.json)
@@ -195,7 +195,7 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
             emit_line(_make_tuned_line(work.label, decision), flush=True)
         winner, choice = decision.winner, "no program is usable"
         if winner is not None and winner.seconds is not None:
-            unit, (shown,) = times([winner.seconds])
+            unit, (shown,) = format_times([winner.seconds])
             choice = f"program {winner.program.index}, {shown} {unit}"
         display.end_case(f"{decision.case.label}: {choice}")
 
@@ -268,22 +268,24 @@ def _show_results(
         owner = project.manifest.scripts.get(name)
         file = owner and owner.dispatch and owner.dispatch.measured
         if file and not arguments.json:
-            print(f"for the repository: `{command('dispatch', 'export', name)}` writes {file}")
+            print(
+                f"for the repository: `{format_command('dispatch', 'export', name)}` writes {file}"
+            )
     return 1 if unserved or complaints else 0
 
 
 def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str]:
     """Yield a message for each rule, table row or default that chooses a refused program."""
-    from tilusbuild.runtime.tables import read_dispatch
+    from tilusbuild.runtime.tables import read_dispatch_table
 
     choices = [(f"the dispatch rule {rule.source!r}", rule.program) for rule in script.rules]
-    rows = (row for table in read_dispatch(script).tables for row in table.entries)
+    rows = (row for table in read_dispatch_table(script).tables for row in table.entries)
     choices += [(f"the row for {list(r.key)}", r.program) for r in rows if r.source == "table"]
     if script.default is not None:
         choices.insert(0, ("the default schedule", script.default))
     for chooser, program in dict.fromkeys(choices):
         if program in refused:
-            values = ", ".join(f"{n}={v}" for n, v in script.schedule(program).items())
+            values = ", ".join(f"{n}={v}" for n, v in script.get_schedule(program).items())
             yield (
                 f"{script.label}: {chooser} chooses program {program} ({values}), which was"
                 f" {refused[program]}; calls that come to it are refused: choose another"
@@ -293,14 +295,14 @@ def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str
 def _print_instance(tuned: TunedInstance) -> None:
     from statistics import geometric_mean
 
-    from tilusbuild.table import table, times
+    from tilusbuild.table import format_table, format_times
 
     cold = any(decision.case.cold for decision in tuned.decisions)
     print(f"{tuned.script.label} on {tuned.device}, {'cold' if cold else 'warm'} caches")
     names = list(tuned.decisions[0].case.sizes) if tuned.decisions else []
     parameters = list(tuned.script.schedules)
     rows = []
-    unit, latencies = times(
+    unit, latencies = format_times(
         [each.winner.seconds if each.winner else None for each in tuned.decisions]
     )
     declared = tuned.script.default
@@ -325,7 +327,7 @@ def _print_instance(tuned: TunedInstance) -> None:
             )
         )
     heads = (*names, "choice", *parameters, f"latency ({unit})", "speed-up", "tried", "refused")
-    print(table(heads, rows), end="")
+    print(format_table(heads, rows), end="")
     for line in _list_refused(tuned):
         print(line)
     if tuned.reasons_by_number:

@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tilusbuild.runtime.dtypes import scalar_type
-from tilusbuild.runtime.structs import is_struct, struct_of
+from tilusbuild.runtime.dtypes import get_scalar_type
+from tilusbuild.runtime.structs import is_struct, parse_struct
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
@@ -36,14 +36,14 @@ def variable_symbol(name: str) -> str:
 def unit_bytes(argument: Argument) -> int:
     """Return the bytes of an element of a tensor, or of all of a scalar or a struct."""
     if is_struct(argument.dtype):
-        return struct_of(argument.dtype).size
-    return scalar_type(argument.dtype).bytes
+        return parse_struct(argument.dtype).size
+    return get_scalar_type(argument.dtype).bytes
 
 
 def c_type(argument: Argument | ScriptArgument) -> str:
     """Return the C type by which a plain call passes an argument."""
     if argument.dims is None and not is_struct(argument.dtype):
-        return scalar_type(argument.dtype).c
+        return get_scalar_type(argument.dtype).c
     return "void *" if argument.out else "const void *"
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from tilusbuild.errors import PROCESSES, shortage_of
+from tilusbuild.errors import PROCESSES, find_shortage
 from tilusbuild.process.base import CompletedCommand
 from tilusbuild.process.local import name_signal
 from tilusbuild.status import Cause
@@ -78,7 +78,7 @@ def not_started(tool: str, error: OSError) -> StepError:
     elif error.errno == errno.ENOMEM:
         cause = Cause.MEMORY
     why = f"{error.filename or tool}: {error.strerror or error}"
-    if (shortage := shortage_of(error)) is not None:
+    if (shortage := find_shortage(error)) is not None:
         why += f": {shortage.what}"
         cause = Cause.CRASH if cause is Cause.TOOL else cause  # it may start when others have ended
     return StepError(cause, f"{tool} cannot be started: {why}")

@@ -34,7 +34,7 @@ from tilusbuild.compile.geometry import Geometry, geometry, map_places
 from tilusbuild.compile.kernel_names import cpp_name, is_cpp, symbol_of
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Findings, Recipe, Step
-from tilusbuild.runtime.dtypes import scalar_type
+from tilusbuild.runtime.dtypes import get_scalar_type
 from tilusbuild.signature import Tile
 from tilusbuild.status import Cause
 
@@ -103,7 +103,7 @@ def _map_problem(recipe: Recipe, launch: Geometry) -> str | None:
 def _inner_problem(recipe: Recipe, name: str, tile: Tile, places: Mapping[str, int]) -> str | None:
     rank = len(tile.box)
     tensor = next(a for a in recipe.signature.arguments if a.name == tile.tensor)
-    inner = places[f"{name}.box.{rank - 1}"] * scalar_type(tensor.dtype).bytes
+    inner = places[f"{name}.box.{rank - 1}"] * get_scalar_type(tensor.dtype).bytes
     swizzle, interleave = places[f"{name}.swizzle"], places[f"{name}.interleave"]
     if interleave and rank < 3:
         return f"{name} is interleaved, which needs 3 dimensions"

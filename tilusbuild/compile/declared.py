@@ -23,8 +23,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tilusbuild.runtime.dtypes import scalar_type
-from tilusbuild.runtime.structs import Struct, is_struct, struct_of
+from tilusbuild.runtime.dtypes import get_scalar_type
+from tilusbuild.runtime.structs import StructType, is_struct, parse_struct
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
@@ -190,7 +190,7 @@ def _wanted(recipe: Recipe) -> list[str]:
 def _structs(recipe: Recipe) -> str:
     """Return a type of the size of each struct: what it consists of is asserted in the source."""
     sizes = {
-        struct_of(argument.dtype).size
+        parse_struct(argument.dtype).size
         for argument in recipe.signature.value_arguments
         if is_struct(argument.dtype)
     }
@@ -199,8 +199,8 @@ def _structs(recipe: Recipe) -> str:
 
 def _c_type(argument: Argument) -> str:
     if is_struct(argument.dtype):
-        return f"tl_struct_{struct_of(argument.dtype).size}"
-    element = scalar_type(argument.dtype).c.replace("_Bool", "bool")
+        return f"tl_struct_{parse_struct(argument.dtype).size}"
+    element = get_scalar_type(argument.dtype).c.replace("_Bool", "bool")
     return element if argument.dims is None else f"{element} *"
 
 
@@ -214,17 +214,17 @@ _PLACE = """
 """
 
 
-def layout_asserts(kinds: Iterable[Struct]) -> str:
+def layout_asserts(kinds: Iterable[StructType]) -> str:
     """Return C++ to put at a source's end; nothing without structs."""
     lines = [line for kind in kinds for line in _asserts(kind)]
     return _PLACE + "\n".join(lines) + "\n" if lines else ""
 
 
-def _asserts(kind: Struct) -> Iterable[str]:
+def _asserts(kind: StructType) -> Iterable[str]:
     name = kind.name
     said = f"{name} is declared with {kind.size} bytes"
     yield f'static_assert(sizeof({name}) == {kind.size}, "{said}");'
     for member in kind.members:
         at, size = f"TL_PLACE_OF({member.name}, {name})", f"sizeof({name}::{member.name})"
-        said = f"{name} is declared with {member.text()} at byte {member.offset}"
+        said = f"{name} is declared with {member.format_member()} at byte {member.offset}"
         yield f'static_assert({at} == {member.offset} && {size} == {member.size}, "{said}");'

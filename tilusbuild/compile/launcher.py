@@ -29,9 +29,9 @@ from tilusbuild.compile.launcher_tables import (
 from tilusbuild.compile.model import LauncherKind, Recipe
 from tilusbuild.compile.steps import LAUNCHER
 from tilusbuild.expr import c_prelude
-from tilusbuild.runtime.dtypes import DTYPES, POINTER, scalar_type
+from tilusbuild.runtime.dtypes import DTYPES, POINTER, get_scalar_type
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.runtime.structs import Struct, is_struct, struct_of
+from tilusbuild.runtime.structs import StructType, is_struct, parse_struct
 from tilusbuild.signature import ANY_SHAPE, Argument, Signature
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
@@ -229,7 +229,7 @@ def _template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, .
     for index, argument in enumerate(arguments):
         if is_struct(argument.dtype):
             # A copy, because a caller's bytes may lie anywhere.
-            structs.append(_struct_type(f"tl_struct_{index}", struct_of(argument.dtype)))
+            structs.append(_struct_type(f"tl_struct_{index}", parse_struct(argument.dtype)))
             copies.append(f"  tl_struct_{index} s{index};\n")
             copies.append(f"  memcpy(&s{index}, value[{index}].pointer, sizeof s{index});\n")
             types[index], values[index] = f"tl_struct_{index}", f"s{index}"
@@ -278,12 +278,12 @@ def _field(argument: Argument) -> str:
     return "pointer" if is_pointer else _FIELDS[argument.dtype]
 
 
-def _struct_type(name: str, kind: Struct) -> str:
+def _struct_type(name: str, kind: StructType) -> str:
     """Return a struct for a call by value: what C has no name for is an integer of its size, which
     every ABI passes alike."""
     members = []
     for member in kind.members:
-        c = scalar_type(member.dtype).c
+        c = get_scalar_type(member.dtype).c
         c = f"uint{member.bytes * 8}_t" if c == "void" else c
         members.append(f"{c} {member.name}" + (f"[{member.elements}]" if member.elements else ""))
     return f"typedef struct {{ {'; '.join(members)}; }} {name};\n"

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from tilusbuild.compile.arguments import unit_bytes, variable_symbol
 from tilusbuild.compile.geometry import INT64_LIMITS, LaunchError, map_places, numbers_in_c
 from tilusbuild.expr import Expr, ExprError
-from tilusbuild.runtime.dtypes import DataType, integer_limits, scalar_type
-from tilusbuild.runtime.structs import is_struct, struct_of
+from tilusbuild.runtime.dtypes import DataType, get_integer_limits, get_scalar_type
+from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
 
 
@@ -93,7 +93,7 @@ def argument_tables(
     rows = []
     place = dims.strings.place
     for argument in arguments:
-        kind = _STRUCT if is_struct(argument.dtype) else scalar_type(argument.dtype)
+        kind = _STRUCT if is_struct(argument.dtype) else get_scalar_type(argument.dtype)
         low, high = _range(argument)
         shape = () if argument.dims == ANY_SHAPE else argument.dims
         rank = "TL_SCALAR" if shape is None else str(len(shape))
@@ -108,7 +108,7 @@ def argument_tables(
         )
     strides = [dims.add(a.strides) if a.strides is not None else -1 for a in arguments]
     optional = [int(argument.optional) for argument in arguments]
-    structs = [struct_of(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
+    structs = [parse_struct(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
     any_shape = [int(argument.dims == ANY_SHAPE) for argument in arguments]
     empty = "  {0},"
     return "\n".join(
@@ -144,7 +144,7 @@ def parameter_tables(signature: Signature, slot: int, strings: Strings) -> str:
     for number, (name, tile) in enumerate(signature.tensor_maps):
         tensor = signature.value_arguments[index[tile.tensor]]
         index[name] = -1 - number
-        size = scalar_type(tensor.dtype).bytes
+        size = get_scalar_type(tensor.dtype).bytes
         kind = _MAP_TYPES.get(tensor.dtype, 0)
         numbers = (index[tile.tensor], kind, size, int(tile.nan), slot)
         rows.append(f"  {{{strings.place(name)}, {', '.join(map(str, numbers))}}},")
@@ -199,7 +199,7 @@ def _range(argument: Argument) -> tuple[int, int]:
     """Return an integer argument's limits: of its type, of its range, and from 0 for a size."""
     if argument.dtype == "bool":
         return 0, 1
-    low, high = integer_limits(argument.dtype) or (0, 0)
+    low, high = get_integer_limits(argument.dtype) or (0, 0)
     if argument.is_dimension:
         low = 0
     if argument.low is not None:

@@ -199,7 +199,7 @@ class Compile(Struct):
             if cause.status not in RECORDED:
                 # It may be the launcher's fault: that gcc ended well is all we know of it.
                 if self.used is not None:
-                    self.launchers.drop(self.used)
+                    self.launchers.drop_output(self.used)
                 self.units.drop()
         return Compiled(
             Status.BUILT if cause is None else cause.status,
@@ -248,8 +248,8 @@ class Compile(Struct):
             # Without what differs between schedules that share the answer.
             return "\n".join(declared.findings(finished.output.decode("utf-8", "replace"))).encode()
 
-        key = StepStore.key(unit, (declared.CHECK,), self.tools.cc_fingerprint)
-        found = self.launchers.get(key, ask) if shared else ask()
+        key = StepStore.make_key(unit, (declared.CHECK,), self.tools.cc_fingerprint)
+        found = self.launchers.get_or_make(key, ask) if shared else ask()
         if error := declared.problem(self.recipe, found.decode()):
             self.logs.append(error + "\n")
             raise StepError(Cause.SOURCE, error)
@@ -366,8 +366,8 @@ class Compile(Struct):
             self._step(LAUNCHER_STEP)
             return read_bytes(os.path.join(self.work, LAUNCHER_OBJECT))
 
-        self.used = StepStore.key(source, CC_FLAGS, self.tools.cc_fingerprint)
-        return self.launchers.get(self.used, make)
+        self.used = StepStore.make_key(source, CC_FLAGS, self.tools.cc_fingerprint)
+        return self.launchers.get_or_make(self.used, make)
 
     def _publish(self) -> None:
         pipeline = self.recipe.pipeline

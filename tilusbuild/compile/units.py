@@ -61,13 +61,13 @@ class UnitSteps(Struct):
         parts += tuple(text for header in sorted(recipe.headers.items()) for text in header)
         key = sha256_text("\0".join(parts))
         self.used.add(key)
-        data = self.store.get(key, lambda: msgspec.msgpack.encode(make()))
+        data = self.store.get_or_make(key, lambda: msgspec.msgpack.encode(make()))
         return msgspec.msgpack.decode(data, type=Shared)
 
     def drop(self) -> None:
         """Forget what the program was given, so that the next compile makes it again."""
         for key in self.used:
-            self.store.drop(key)
+            self.store.drop_output(key)
 
 
 def unit_store(directory: str) -> StepStore:

@@ -18,11 +18,11 @@ from tilusbuild.cache import layout
 from tilusbuild.dispatch import latency, tables
 from tilusbuild.dispatch.latency import Measured, below
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.naming import command
-from tilusbuild.runtime.script import Script, read_script, script_of
-from tilusbuild.runtime.sealed import unseal
-from tilusbuild.runtime.table_file import Refusal, by_number, measured_keys
-from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
+from tilusbuild.runtime.naming import format_command
+from tilusbuild.runtime.script import Script, parse_description, read_script
+from tilusbuild.runtime.sealed import unseal_json
+from tilusbuild.runtime.table_file import Refusal, explain_refusals, read_measured_keys
+from tilusbuild.runtime.tables import DeviceTable, TableEntry, read_dispatch_table
 
 _NAMED = 4
 """Sizes that a message names."""
@@ -32,7 +32,7 @@ class CarriedOver(NamedTuple):
     """The measurements that a directory takes over, and a message about the rows that are lost:
     None where none is."""
 
-    tables: tuple[Table, ...] = ()
+    tables: tuple[DeviceTable, ...] = ()
     refused: tuple[Refusal, ...] = ()
     measured: tuple[Measured, ...] = ()
     lost: str | None = None
@@ -56,7 +56,7 @@ def lost_rows(path: str, describe: Callable[[], bytes]) -> str | None:
     words; its script.json is `describe()`."""
     if next(_tuned(path), None) is None:
         return None
-    script = script_of(path, unseal(describe()))
+    script = parse_description(path, unseal_json(describe()))
     return carry_over(script._replace(not_built={})).lost
 
 
@@ -69,7 +69,7 @@ def other_keys_message(label: str, former: Sequence[str], keys: Sequence[str]) -
 
 def initial_files(path: str, described: bytes, *, carry: bool = True) -> dict[str, bytes]:
     """Return the files that a new script directory begins with. `described` is its script.json."""
-    script = script_of(path, unseal(described))
+    script = parse_description(path, unseal_json(described))
     found = carry_over(script) if carry else CarriedOver()
     files = tables.texts(script, found.tables, found.refused)
     for key in dict.fromkeys(each.key for each in found.measured):
@@ -93,7 +93,7 @@ def _tuned(path: str) -> Iterator[tuple[int, str]]:
     """Yield the directories beside `path` that have tables, each with when they were written."""
     for other in below(os.path.dirname(path)):
         with suppress(OSError):
-            if other != path and measured_keys(other) is not None:
+            if other != path and read_measured_keys(other) is not None:
                 yield os.stat(os.path.join(other, layout.TABLE_JSON)).st_mtime_ns, other
 
 
@@ -113,10 +113,12 @@ class _Renumbering:
 
     def __init__(self, former: Script, script: Script) -> None:
         self._former, self._script = former, script
-        self._found = read_dispatch(former)
+        self._found = read_dispatch_table(former)
         first = {digest: i for i, digest in reversed([*script.programs.items()])}
         self._numbers = {i: first.get(digest) for i, digest in former.programs.items()}
-        self._out = by_number(script.programs, self._found.refused).keys() | script.not_built.keys()
+        self._out = (
+            explain_refusals(script.programs, self._found.refused).keys() | script.not_built.keys()
+        )
         self._measured = [
             self._renumbered(each)
             for each in latency.read(former)
@@ -165,7 +167,7 @@ class _Renumbering:
         }
         return Measured(self._fingerprint(measured.fingerprint), measured.key, seconds, refused)
 
-    def _table(self, table: Table) -> Table:
+    def _table(self, table: DeviceTable) -> DeviceTable:
         fingerprint = self._fingerprint(table.fingerprint)
         times = {each.key: each for each in self._measured if each.fingerprint == fingerprint}
         kept = []
@@ -178,7 +180,7 @@ class _Renumbering:
                 self._instead[entry.sizes] = None if row is None else row.program
             if row is not None:
                 kept.append(row)
-        return Table(fingerprint, tuple(kept))
+        return DeviceTable(fingerprint, tuple(kept))
 
     def _same_row(self, entry: TableEntry) -> TableEntry | None:
         """Return the row with the program's number of now. One by hand stays also for a program
@@ -207,7 +209,7 @@ class _Renumbering:
             parts.append(f"{moved} go to the best of those measured that are left")
         if lost := [self._at(sizes) for sizes, new in rows if new is None]:
             more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-            hint = f"`{command('tune', self._script.name)}`"
+            hint = f"`{format_command('tune', self._script.name)}`"
             parts.append(f"to be tuned again: {', '.join(lost[:_NAMED])}{more} ({hint})")
         return f"{self._script.label}: {'; '.join(parts)}"
 

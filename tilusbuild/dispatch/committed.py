@@ -14,9 +14,9 @@ from tilusbuild.cache.entries import lookup
 from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.tuned import TunedRow
-from tilusbuild.runtime.naming import command
-from tilusbuild.runtime.script import Script, rounding
-from tilusbuild.runtime.tables import read_dispatch
+from tilusbuild.runtime.naming import format_command
+from tilusbuild.runtime.script import Script, make_rounding
+from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.space import SpaceError
 from tilusbuild.status import Status
 
@@ -29,7 +29,7 @@ def committed_tables(instance: PlannedInstance, buckets: Mapping[str, Any]) -> l
     a bucket the one with the greatest sizes, as in tuning. Schedules that are not planned, as at a
     lower level, have none."""
     planned = {*(instance.schedules if instance.spec.tuned else ())}
-    to_buckets = [rounding(bucket) for bucket in buckets.values()]
+    to_buckets = [make_rounding(bucket) for bucket in buckets.values()]
     found: dict[tuple[str, str], dict[tuple[int, ...], list[Any]]] = {}
     fitting = (row for row in instance.spec.tuned if row.sizes.keys() == buckets.keys())
     for row in sorted(fitting, key=lambda row: [row.sizes[name] for name in buckets]):
@@ -68,7 +68,10 @@ def lost(cache: Tree, instance: PlannedInstance, file: str, keys: Sequence[str])
         for row, why in found[:_NAMED]
     ]
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    again = command("tune", instance.script), command("dispatch", "export", instance.script)
+    again = (
+        format_command("tune", instance.script),
+        format_command("dispatch", "export", instance.script),
+    )
     return (
         f"{instance.label}: {len(found)} of {len(rows)} rows of {file} serve nothing:"
         f" {', '.join(named)}{more}; tune these sizes again (`{again[0]}`, `{again[1]}`), or delete"
@@ -95,7 +98,7 @@ def _why_lost(
 
 def measured_rows(script: Script) -> Iterator[TunedRow]:
     """Yield what was measured of a script here. Raises `LoadError`."""
-    for table in read_dispatch(script).tables:
+    for table in read_dispatch_table(script).tables:
         device, arch = table.fingerprint["device"], table.fingerprint["arch"]
         for entry in table.entries:
             if "*" not in (device, arch) and entry.source == "measured" and entry.seconds:
@@ -105,7 +108,7 @@ def measured_rows(script: Script) -> Iterator[TunedRow]:
                     arch,
                     dict(script.params),
                     dict(zip(script.keys, entry.sizes, strict=True)),
-                    script.schedule(entry.program),
+                    script.get_schedule(entry.program),
                     float(f"{entry.seconds:.4g}"),  # the rest is noise, and shows in a diff
                 )
 

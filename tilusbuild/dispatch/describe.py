@@ -32,7 +32,7 @@ from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
 from tilusbuild.plan.model import target_constants
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
-from tilusbuild.runtime.sealed import seal
+from tilusbuild.runtime.sealed import seal_json
 from tilusbuild.signature import Argument, Dim
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def script_json(
         value["numbers"] = list(instance.schedules)
     if instance.spec.is_part:
         value["form"] = manifest.scripts[instance.script].form
-    return seal(value)
+    return seal_json(value)
 
 
 def _toolkit(spec: InstanceSpec) -> str | None:

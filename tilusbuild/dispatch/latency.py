@@ -28,11 +28,11 @@ from tilusbuild.dispatch.tables import write as write_tables
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.regular import read_bytes, try_list, try_read_bytes
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.table_file import Refusal, by_number
-from tilusbuild.runtime.tables import Table, TableEntry, read_dispatch
-from tilusbuild.state.directories import make_below
-from tilusbuild.state.files import sweep, write_atomic
-from tilusbuild.table import Cell, table, times
+from tilusbuild.runtime.table_file import Refusal, explain_refusals
+from tilusbuild.runtime.tables import DeviceTable, TableEntry, read_dispatch_table
+from tilusbuild.state.directories import make_directories_below
+from tilusbuild.state.files import sweep_temporary_files, write_atomic
+from tilusbuild.table import Cell, format_table, format_times
 
 DIRECTORY, FILE, REPORT = layout.LATENCY, "measured.json", layout.LATENCY_REPORT
 SCHEMA = 1
@@ -65,12 +65,12 @@ class Measured(Struct, frozen=True):
 def write(script: Script, measured: Measured) -> None:
     """Keep a measurement; it replaces the one of the same device. Raises `OSError`."""
     directory = directory_of(measured.key)
-    make_below(script.path, *directory.split("/"))
+    make_directories_below(script.path, *directory.split("/"))
     path = os.path.join(script.path, directory, FILE)
     with alone(script):
         same = dict(measured.fingerprint)
         others = [each for each in _read(path, script) if dict(each.fingerprint) != same]
-        sweep(os.path.dirname(path))
+        sweep_temporary_files(os.path.dirname(path))
         for name, data in texts(script, measured.key, [*others, measured]).items():
             write_atomic(os.path.join(os.path.dirname(path), name), data)
 
@@ -141,13 +141,13 @@ def _report(script: Script, measured: Sequence[Measured]) -> str:
             for program, seconds in sorted(each.seconds.items(), key=lambda item: item[1])
         ]
         found += [(program, None, why) for program, why in sorted(each.refused.items())]
-        unit, shown = times([seconds for _, seconds, _ in found])
+        unit, shown = format_times([seconds for _, seconds, _ in found])
         rows: list[tuple[Cell, ...]] = [
-            (program, *script.schedule(program).values(), took, why)
+            (program, *script.get_schedule(program).values(), took, why)
             for (program, _, why), took in zip(found, shown, strict=True)
         ]
         heads = ("index", *script.schedules, f"latency ({unit})", "refused")
-        parts.append(f"{fingerprint}\n\n{table(heads, rows)}")
+        parts.append(f"{fingerprint}\n\n{format_table(heads, rows)}")
     return "\n".join(parts)
 
 
@@ -158,19 +158,19 @@ def refuse(script: Script, refusals: Iterable[Refusal], lifted: Collection[str] 
     """Have programs of a script chosen nowhere, and those whose hashes are `lifted` again; returns
     whether that is news. Raises `LoadError` and `OSError`."""
     with alone(script):
-        found = read_dispatch(script)
+        found = read_dispatch_table(script)
         refused = {each.program: each for each in found.refused if each.program not in lifted}
         refused.update({each.program: each for each in refusals})
         if tuple(refused.values()) == found.refused:
             return False
-        out = by_number(script.programs, refused.values()).keys()
+        out = explain_refusals(script.programs, refused.values()).keys()
         measured = read(script) if out else []
         kept = [_without(table, out, measured) for table in found.tables]
         write_tables(script, kept, tuple(refused.values()))
         return True
 
 
-def _without(table: Table, out: Collection[int], measured: Iterable[Measured]) -> Table:
+def _without(table: DeviceTable, out: Collection[int], measured: Iterable[Measured]) -> DeviceTable:
     """Return a table with rows for the programs that are not `out`, and those by hand."""
     times = {each.key: each for each in measured if dict(each.fingerprint) == table.fingerprint}
     entries = []
@@ -186,7 +186,7 @@ def spread(script: Script) -> list[Script]:
     """Refuse what this script's file refuses in all others of its cache that list the same
     programs; returns those that it was news to. What cannot be read is left alone. Raises
     `OSError`."""
-    refused = {each.program: each for each in read_dispatch(script).refused}
+    refused = {each.program: each for each in read_dispatch_table(script).refused}
     told = []
     for path in directories(os.path.join(script.root, layout.SCRIPTS)) if refused else ():
         if path == script.path:
@@ -208,7 +208,7 @@ def gathered(scripts: str) -> dict[str, Refusal]:
         if b'"refused"' in (try_read_bytes(f"{path}/{layout.TABLE_JSON}") or b""):
             with suppress(LoadError):
                 found.update(
-                    (each.program, each) for each in read_dispatch(read_script(path)).refused
+                    (each.program, each) for each in read_dispatch_table(read_script(path)).refused
                 )
     return found
 
@@ -218,7 +218,7 @@ def adopt(script: Script, refused: Mapping[str, Refusal]) -> None:
     before. Raises `LoadError` and `OSError`."""
     shared = [refused[digest] for digest in script.programs.values() if digest in refused]
     if shared:
-        known = {each.program for each in read_dispatch(script).refused}
+        known = {each.program for each in read_dispatch_table(script).refused}
         refuse(script, [each for each in shared if each.program not in known])
 
 

@@ -20,16 +20,16 @@ from tilusbuild.runtime.choose import Choice, Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.kernel import chooser_on, programs_there
-from tilusbuild.runtime.naming import Name, command, snake_case
-from tilusbuild.runtime.places import SearchPlace
+from tilusbuild.runtime.kernel import list_available_programs, make_chooser
+from tilusbuild.runtime.naming import NamePattern, format_command, to_snake_case
+from tilusbuild.runtime.places import SearchRoot
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.table_file import Refusal, by_number
+from tilusbuild.runtime.table_file import Refusal, explain_refusals
 from tilusbuild.runtime.tables import (
-    Table,
+    DeviceTable,
     TableFile,
-    serving,
-    table_for,
+    read_serving_tables,
+    select_table,
 )
 
 _MAKE = "`tilusbuild dispatch build`"
@@ -39,7 +39,7 @@ class DispatchOverview(Struct, frozen=True):
     """One instance. `device` is what it would run on here; None when there is none."""
 
     script: Script
-    tables: tuple[Table, ...]
+    tables: tuple[DeviceTable, ...]
     refused: tuple[Refusal, ...]
     trouble: str | None
     """Why the tables cannot be read."""
@@ -51,10 +51,10 @@ class DispatchOverview(Struct, frozen=True):
         """Return what chooses on the device here: its own table, or none."""
         found = TableFile(self.tables, self.refused)
         if self.device is not None:
-            return chooser_on(self.script, found, self.device)[0]
+            return make_chooser(self.script, found, self.device)[0]
         entries = self.tables[0].entries if len(self.tables) == 1 else ()
-        refused = by_number(self.script.programs, self.refused)
-        return Chooser(self.script, entries, programs_there(self.script), refused)
+        refused = explain_refusals(self.script.programs, self.refused)
+        return Chooser(self.script, entries, list_available_programs(self.script), refused)
 
     def coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
         """Return the manifest's sizes and everything that is measured, each with who serves it."""
@@ -70,7 +70,7 @@ class DispatchOverview(Struct, frozen=True):
                 continue
             seen.add(tuple(shown.values()))
             rules = {**dict.fromkeys(self._integers(), 1), **sizes}
-            found.append((shown, chooser.choose(rules)))
+            found.append((shown, chooser.choose_program(rules)))
         return found
 
     def _integers(self) -> list[str]:
@@ -82,15 +82,15 @@ class DispatchOverview(Struct, frozen=True):
             yield self.trouble
         if self.device is not None and self.tables:
             try:
-                table_for(self.script, self.tables, self.device)
+                select_table(self.script, self.tables, self.device)
             except LoadError as error:
                 yield str(error)
-        available = programs_there(self.script)
+        available = list_available_programs(self.script)
         chosen = {entry.program for table in self.tables for entry in table.entries}
         chosen |= {rule.program for rule in self.script.rules}
         if self.script.default is not None:
             chosen.add(self.script.default)
-        reasons = by_number(self.script.programs, self.refused)
+        reasons = explain_refusals(self.script.programs, self.refused)
         for program in sorted(chosen):
             if program in reasons:
                 yield f"program {program} is chosen, but refused: it was {reasons[program]}"
@@ -102,7 +102,7 @@ class DispatchOverview(Struct, frozen=True):
             try:
                 meta = library.read_meta(self.script, program)
                 digest = meta["files"][library.LIBRARY]["sha256"]
-                library.check_library(self.script.library(program), digest)
+                library.check_library(self.script.get_library_path(program), digest)
             except LoadError as error:
                 yield str(error)
         try:
@@ -116,7 +116,7 @@ class DispatchOverview(Struct, frozen=True):
 
 
 def overviews(
-    manifest: Manifest, cache: str, name: Name, target: str | None
+    manifest: Manifest, cache: str, name: NamePattern, target: str | None
 ) -> Iterator[DispatchOverview]:
     """Yield the built instances that a name means, for a target. Raises `InputError`, and
     `LoadError` for a damaged tree."""
@@ -125,19 +125,23 @@ def overviews(
     named = {each.name for _, each in pairs}
     tune = manifest.scripts[script].tune
     sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
-    place = SearchPlace(cache, "the project's cache")
+    place = SearchRoot(cache, "the project's cache")
     found = False
-    for path in place.instances(snake_case(script), manifest.root):
+    for path in place.list_instances(to_snake_case(script), manifest.root):
         read = read_script(path)
-        if read.target not in named or not name.fits(read.name, read.params, read.target):
+        if read.target not in named or not name.matches_instance(
+            read.name, read.params, read.target
+        ):
             continue
         found = True
         trouble, found_file = None, TableFile()  # type: str | None, TableFile
         try:
-            found_file = serving(read)
+            found_file = read_serving_tables(read)
         except LoadError as error:
             trouble = str(error)
-        device = devices.cpu() if read.kind == "cpu" else devices.first_gpu()
+        device = devices.get_cpu() if read.kind == "cpu" else devices.find_first_gpu()
         yield DispatchOverview(read, found_file.tables, found_file.refused, trouble, sizes, device)
     if not found:
-        raise input_error(f"{name} is not built", hint=f"`{command('build', name)}` builds it")
+        raise input_error(
+            f"{name} is not built", hint=f"`{format_command('build', name)}` builds it"
+        )

@@ -20,7 +20,7 @@ from tilusbuild.dispatch.tables import forget_other_keys, is_measured, keep_curr
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.process.base import Runner
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal
@@ -94,9 +94,9 @@ def has_current_dispatcher(script: Script) -> bool:
 
 def can_make_dispatchers() -> bool:
     """Return whether the room that makes C dispatchers is there."""
-    return bool(brought("dispatcher"))
+    return bool(find_contributions("dispatcher"))
 
 
 def _load_room() -> Any:
     """Return the module that makes C dispatchers, or None."""
-    return load(brought("dispatcher")["c"]) if can_make_dispatchers() else None
+    return import_value(find_contributions("dispatcher")["c"]) if can_make_dispatchers() else None

@@ -18,21 +18,21 @@ from typing import Any
 from tilusbuild.cache.layout import SCRIPT_TXT
 from tilusbuild.cache.locks import lock_file
 from tilusbuild.expr import Value
-from tilusbuild.runtime.naming import command
+from tilusbuild.runtime.naming import format_command
 from tilusbuild.runtime.regular import open_regular, try_read_bytes
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.table_file import FILE, Refusal, by_number, measured_keys
+from tilusbuild.runtime.table_file import FILE, Refusal, explain_refusals, read_measured_keys
 from tilusbuild.runtime.tables import (
     SCHEMA,
-    Table,
+    DeviceTable,
     TableEntry,
     TableFile,
-    read_dispatch,
-    with_committed,
+    merge_committed,
+    read_dispatch_table,
 )
-from tilusbuild.state.directories import remove
-from tilusbuild.state.files import sweep, write_atomic
-from tilusbuild.table import Cell, table, times
+from tilusbuild.state.directories import remove_tree
+from tilusbuild.state.files import sweep_temporary_files, write_atomic
+from tilusbuild.table import Cell, format_table, format_times
 
 TEXT = "dispatch_table.txt"
 
@@ -49,7 +49,7 @@ def put(
     Raises `LoadError` when the present file is not a table, and `OSError`.
     """
     with alone(script):
-        found = read_dispatch(script)
+        found = read_dispatch_table(script)
         own = [t for t in found.tables if dict(t.fingerprint) == dict(fingerprint)]
         before = {entry.key: entry for table in own for entry in table.entries}
         rows = {key: row for key, row in before.items() if key not in without}
@@ -57,7 +57,7 @@ def put(
         if rows != before:
             others = [t for t in found.tables if t not in own]
             ordered = sorted(rows.values(), key=lambda entry: entry.key)
-            made = Table(dict(fingerprint), tuple(ordered))
+            made = DeviceTable(dict(fingerprint), tuple(ordered))
             write(script, [*others, made], found.refused)
 
 
@@ -65,21 +65,23 @@ def forget_other_keys(script: Script) -> None:
     """Remove tables that were made for other dispatch keys: an edit of those leaves a script its
     directory, and no row says anything about the new ones. Programs that were found wrong stay so.
     Raises as `put`."""
-    keys = measured_keys(script.path)
+    keys = read_measured_keys(script.path)
     if keys is not None and keys != script.keys:
         with alone(script):
             write(
-                script, (), read_dispatch(script._replace(buckets=dict.fromkeys(keys, int))).refused
+                script,
+                (),
+                read_dispatch_table(script._replace(buckets=dict.fromkeys(keys, int))).refused,
             )
 
 
 def keep_current(script: Script) -> TableFile:
     """Write both files again where they do not say what is chosen now; return what the JSON says.
     Raises `CorruptCacheError` for a damaged one, which may hold measurements, and `OSError`."""
-    found = read_dispatch(script)
+    found = read_dispatch_table(script)
     if not _is_current(script, found):
         with alone(script):
-            found = read_dispatch(script)
+            found = read_dispatch_table(script)
             if not _is_current(script, found):
                 write(script, found.tables, found.refused)
     return found
@@ -112,29 +114,31 @@ def alone(script: Script) -> Iterator[None]:
         os.close(handle)
 
 
-def write(script: Script, tables: Iterable[Table], refused: Sequence[Refusal]) -> None:
+def write(script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal]) -> None:
     """Replace both files; `refused` are the programs that are chosen nowhere. Raises `OSError`."""
-    sweep(script.path)
+    sweep_temporary_files(script.path)
     for name, data in texts(script, tables, refused).items():
         path = os.path.join(script.path, name)
         if os.path.isdir(path):
-            remove(path)  # which no rename replaces
+            remove_tree(path)  # which no rename replaces
         write_atomic(path, data)
 
 
 def texts(
-    script: Script, tables: Iterable[Table], refused: Sequence[Refusal] = ()
+    script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal] = ()
 ) -> dict[str, bytes]:
     """Return both files, in the order in which they are written."""
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
-    served = with_committed(script, TableFile(tuple(tables), tuple(refused)))
+    served = merge_committed(script, TableFile(tuple(tables), tuple(refused)))
     return {
         TEXT: table_text(script, served, refused).encode(),
         FILE: table_json(script, tables, refused),
     }
 
 
-def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusal] = ()) -> bytes:
+def table_json(
+    script: Script, tables: Sequence[DeviceTable], refused: Sequence[Refusal] = ()
+) -> bytes:
     """`dispatch_table.json`: an entry a line, so that people can read and compare it."""
     parts = []
     for each in tables:
@@ -146,7 +150,7 @@ def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusa
     keys = json.dumps(list(script.keys))
     text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {listed}'
     if refused:
-        out = (json.dumps(each.as_json(), ensure_ascii=False) for each in refused)
+        out = (json.dumps(each.to_json(), ensure_ascii=False) for each in refused)
         text += ',\n "refused": [\n  ' + ",\n  ".join(out) + "\n ]"
     return f"{text}\n}}\n".encode()
 
@@ -154,26 +158,34 @@ def table_json(script: Script, tables: Sequence[Table], refused: Sequence[Refusa
 def _row(entry: TableEntry) -> list[Any]:
     row: list[Any] = [list(entry.key), entry.program, entry.source]
     row += [] if entry.seconds is None else [entry.seconds]
-    return row if entry.seconds is None or entry.at is None else [*row, list(entry.at)]
+    return (
+        row
+        if entry.seconds is None or entry.measured_sizes is None
+        else [*row, list(entry.measured_sizes)]
+    )
 
 
-def table_text(script: Script, tables: Sequence[Table], refused: Sequence[Refusal] = ()) -> str:
+def table_text(
+    script: Script, tables: Sequence[DeviceTable], refused: Sequence[Refusal] = ()
+) -> str:
     """`dispatch_table.txt`: a table a device, in Tilus' columns and two of ours; then who is chosen
     nowhere."""
-    parts = [] if tables else [f"nothing is measured yet: {command('tune', script.name)}\n"]
+    parts = [] if tables else [f"nothing is measured yet: {format_command('tune', script.name)}\n"]
     for each in tables:
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
-        unit, shown = times([entry.seconds for entry in each.entries])
+        unit, shown = format_times([entry.seconds for entry in each.entries])
         rows: list[tuple[Cell, ...]] = [
             (*entry.sizes, entry.program, entry.source + entry.origin_text, took)
             for entry, took in zip(each.entries, shown, strict=True)
         ]
         heads = (*script.keys, "choice", "source", f"latency ({unit})")
-        parts.append(f"{fingerprint}\n\n{table(heads, rows)}")
-    if reasons := by_number(script.programs, refused):
-        rows = [(index, *script.schedule(index).values(), why) for index, why in reasons.items()]
+        parts.append(f"{fingerprint}\n\n{format_table(heads, rows)}")
+    if reasons := explain_refusals(script.programs, refused):
+        rows = [
+            (index, *script.get_schedule(index).values(), why) for index, why in reasons.items()
+        ]
         heads = ("index", *script.schedules, "why")
-        parts.append(f"not chosen until it is rebuilt\n\n{table(heads, rows)}")
+        parts.append(f"not chosen until it is rebuilt\n\n{format_table(heads, rows)}")
     return "\n".join(parts)
 
 

@@ -23,11 +23,11 @@ from tilusbuild.expr import ExprError, c_prelude
 from tilusbuild.expr.c import CWriter
 from tilusbuild.expr.tree import Node
 from tilusbuild.runtime import library
-from tilusbuild.runtime.kernel import programs_there, read_of
+from tilusbuild.runtime.kernel import list_available_programs, locate_size
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import FILE, Script
-from tilusbuild.runtime.sealed import unseal
-from tilusbuild.runtime.tables import SOURCES, Table
+from tilusbuild.runtime.sealed import unseal_json
+from tilusbuild.runtime.tables import SOURCES, DeviceTable
 
 _KNOWN_FIELDS = frozenset(("script", "device", "arch"))
 
@@ -43,7 +43,7 @@ def symbol(script: Script) -> str:
 
 
 def sources(
-    script: Script, tables: Sequence[Table], refused: Mapping[int, str] | None = None
+    script: Script, tables: Sequence[DeviceTable], refused: Mapping[int, str] | None = None
 ) -> dict[str, str]:
     """Return the texts of `dispatch.c` and `dispatch.h`; `refused` are the programs that are chosen
     nowhere. Raises `NoDispatcherError` and `LoadError`."""
@@ -54,7 +54,9 @@ def sources(
 
 
 class _Writer:
-    def __init__(self, script: Script, tables: Sequence[Table], refused: Mapping[int, str]) -> None:
+    def __init__(
+        self, script: Script, tables: Sequence[DeviceTable], refused: Mapping[int, str]
+    ) -> None:
         self.script = script
         self.refused = refused
         self.place = {number: place for place, number in enumerate(script.programs)}
@@ -64,10 +66,10 @@ class _Writer:
         for program in sorted(by_hand & refused.keys()):
             what = f"a row by hand chooses program {program}, which was {refused[program]}"
             raise NoDispatcherError(f"{script.label}: {what}")
-        self.there = programs_there(script) - refused.keys()
+        self.there = list_available_programs(script) - refused.keys()
         if not self.there:
             raise NoDispatcherError(f"{script.label}: no program is built")
-        self.dispatch: Mapping[str, Any] = unseal(read_bytes(os.path.join(script.path, FILE)))[
+        self.dispatch: Mapping[str, Any] = unseal_json(read_bytes(os.path.join(script.path, FILE)))[
             "dispatch"
         ]
         self.rules = [
@@ -80,7 +82,7 @@ class _Writer:
         """The u64 arguments: a choice takes only those of their values that an int64_t has."""
         self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
 
-    def _holds(self, table: Table) -> bool:
+    def _holds(self, table: DeviceTable) -> bool:
         """Return whether the device alone decides if the table holds."""
         own = table.fingerprint["script"] in ("*", self.script.hash)
         return own and all(
@@ -177,7 +179,7 @@ class _Writer:
         lines.append("  {0, 0, 0, 0}\n};")
         lines.append("static const td_read td_reads[] = {")
         for name in self.sizes:
-            argument, axis = read_of(script, name)
+            argument, axis = locate_size(script, name)
             u64 = c_string(name) if name in self.wide else 0
             lines.append(f"  {{{argument}, {-1 if axis is None else axis}, {u64}}},")
         return "\n".join([*lines, "  {0, -1, 0}\n};\n"])

@@ -17,12 +17,12 @@ from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.embed.csource import NoDispatcherError, sources, symbol
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Command, Runner
-from tilusbuild.runtime.naming import snake_case
+from tilusbuild.runtime.naming import to_snake_case
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.sealed import seal
-from tilusbuild.runtime.table_file import by_number
-from tilusbuild.runtime.tables import serving
+from tilusbuild.runtime.sealed import seal_json
+from tilusbuild.runtime.table_file import explain_refusals
+from tilusbuild.runtime.tables import read_serving_tables
 from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
 
@@ -32,7 +32,7 @@ _LINK = ("-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")
 
 def library_name(script: Script) -> str:
     """Return the file's name."""
-    return f"lib{snake_case(script.name)}.so"
+    return f"lib{to_snake_case(script.name)}.so"
 
 
 def is_current(script: Script) -> bool:
@@ -41,8 +41,8 @@ def is_current(script: Script) -> bool:
 
 
 def _texts(script: Script) -> dict[str, str]:
-    found = serving(script)
-    return sources(script, found.tables, by_number(script.programs, found.refused))
+    found = read_serving_tables(script)
+    return sources(script, found.tables, explain_refusals(script.programs, found.refused))
 
 
 def refresh(
@@ -84,7 +84,7 @@ def refresh(
 def _facts(script: Script, made: str) -> bytes:
     """Return `dispatch.json`: the digest of the library, and the prefix of its functions."""
     library = {"name": os.path.basename(made), "sha256": sha256_file(made)}
-    return seal({"schema": _SCHEMA, "library": library, "symbol": symbol(script)})
+    return seal_json({"schema": _SCHEMA, "library": library, "symbol": symbol(script)})
 
 
 def _is_there(script: Script, texts: dict[str, str]) -> bool:

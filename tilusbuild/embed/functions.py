@@ -16,10 +16,10 @@ from tilusbuild.embed.csource import symbol
 from tilusbuild.embed.dispatcher import library_name
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime import choose
-from tilusbuild.runtime.device import KNOWN_ARCHS, Device, arch_number
-from tilusbuild.runtime.dtypes import scalar_type
+from tilusbuild.runtime.device import KNOWN_ARCHS, Device, parse_arch_number
+from tilusbuild.runtime.dtypes import get_scalar_type
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.naming import instance_name
+from tilusbuild.runtime.naming import format_instance_name
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, ScriptArgument
 from tilusbuild.runtime.structs import is_struct
@@ -44,7 +44,7 @@ class _Function(NamedTuple):
     def comment(self, description: str | None) -> str:
         """Return what a reader of the header must know."""
         script = self.scripts[0]
-        name = instance_name(script.name, script.params, "").strip()
+        name = format_instance_name(script.name, script.params, "").strip()
         served = ", ".join(each.target for each in self.scripts)
         lines = [
             *(description or name).splitlines(),
@@ -110,7 +110,7 @@ def _functions(scripts: Iterable[Script]) -> list[_Function]:
     """Return the functions: one an instance, and one more where it has both kinds of targets."""
     found: dict[tuple[str, str], list[Script]] = {}
     for each in scripts:
-        label = instance_name(each.name, each.params, "").strip()
+        label = format_instance_name(each.name, each.params, "").strip()
         found.setdefault((label, each.kind), []).append(each)
     named: dict[str, str] = {}
     made = []
@@ -139,7 +139,7 @@ def _tables(function: _Function) -> str:
         listed = "".join(f"{{{cc}, {code}}}, " for cc, code in _served(scripts))
         devices = f"tk_devices_{name}"
         text += f"static const tk_device {devices}[] = {{{listed}{{0, 0}}}};\n"
-    label = c_string(instance_name(scripts[0].name, scripts[0].params, "").strip())
+    label = c_string(format_instance_name(scripts[0].name, scripts[0].params, "").strip())
     fields = f"{label}, tk_codes_{name}, {devices}, {{{{0, 0}}}}"
     return f"{text}static tk_kernel tk_{name} = {{{fields}}};\n"
 
@@ -148,17 +148,17 @@ def _served(scripts: Sequence[Script]) -> Iterable[tuple[int, int]]:
     """Yield compute capabilities, each with the number of the script that serves it."""
     for arch in sorted(each for each in KNOWN_ARCHS if each[-1].isdigit()):
         try:
-            best, _ = choose.best(scripts, Device("cuda", 0, arch, arch, _ANY_DRIVER))
+            best, _ = choose.choose_instance(scripts, Device("cuda", 0, arch, arch, _ANY_DRIVER))
         except LoadError:
             continue
-        yield arch_number(arch), scripts.index(best)
+        yield parse_arch_number(arch), scripts.index(best)
 
 
 def _type(argument: ScriptArgument) -> str:
     """Return an argument's C type, with what separates it from the name."""
     if argument.dims is None and is_struct(argument.dtype):
         return "const void *"
-    c = scalar_type(argument.dtype).c.replace("_Bool", "bool")
+    c = get_scalar_type(argument.dtype).c.replace("_Bool", "bool")
     if argument.dims is None:
         return c if c.endswith("*") else f"{c} "
     return f"{c} *" if argument.out or argument.inout else f"const {c} *"

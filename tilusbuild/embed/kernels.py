@@ -34,9 +34,15 @@ from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import raise_on_signals
 from tilusbuild.report.choose import add_file_reporters, make_reporter
 from tilusbuild.runtime import option
-from tilusbuild.runtime.places import JIT_ROOT_PREFIX, declared
+from tilusbuild.runtime.places import JIT_ROOT_PREFIX, find_declaration
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.runtime.where import MANIFEST_NAME, is_within, named_cache, user_cache, walk_up
+from tilusbuild.runtime.where import (
+    MANIFEST_NAME,
+    find_named_cache,
+    get_user_cache,
+    is_within,
+    walk_up,
+)
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_file
 
@@ -69,7 +75,7 @@ def wanted(root: str, name: str, table: Mapping[str, Any] | None = None) -> Want
     """Return what the project in a directory asks for; `name` is the project's. Without a `table`,
     None where its `pyproject.toml` has none for tilusbuild. Raises `InputError`."""
     document = read_document(os.path.join(root, "pyproject.toml"))
-    keys, found = declared(document.data)
+    keys, found = find_declaration(document.data)
     table = found if table is None else table
     if table is None:
         return None
@@ -237,11 +243,11 @@ def is_copy(manifest: str) -> bool:
 
 def _cache(manifest: str, copied: bool) -> Settings:
     """Return the settings that choose the cache: none, where any build there takes the same."""
-    if not copied or named_cache(None, option.chosen(), os.environ) is not None:
+    if not copied or find_named_cache(None, option.chosen(), os.environ) is not None:
         return {}
     path = _note_of(manifest)
-    noted = None if path is None else _NOTE.load(path, str)
-    return {"cache-dir": noted or user_cache()}
+    noted = None if path is None else _NOTE.load_value(path, str)
+    return {"cache-dir": noted or get_user_cache()}
 
 
 def note(project: Project) -> None:
@@ -249,11 +255,11 @@ def note(project: Project) -> None:
     written is left out."""
     path = _note_of(project.manifest.path)
     if path is not None and not is_copy(project.manifest.path):
-        _NOTE.save(path, project.settings.cache_dir.value, parents=True)
+        _NOTE.save_value(path, project.settings.cache_dir.value, parents=True)
 
 
 def _note_of(manifest: str) -> str | None:
-    records = noop.directory(os.environ)
+    records = noop.find_record_directory(os.environ)
     with suppress(OSError):
         return records and os.path.join(os.path.dirname(records), "caches", sha256_file(manifest))
     return None

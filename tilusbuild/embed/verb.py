@@ -49,7 +49,7 @@ def build(arguments: CMakeArgs) -> int:
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.names import LIST
     from tilusbuild.runtime.regular import read_text
-    from tilusbuild.state.files import publish, sha256_file, write_atomic
+    from tilusbuild.state.files import replace_directory, sha256_file, write_atomic
     from tilusbuild.state.temporary import TemporaryDirectory
 
     written: dict[str, str] = {}
@@ -80,7 +80,7 @@ def build(arguments: CMakeArgs) -> int:
         lists = [os.path.join(each, LIST) for each in (made.path if made else "", place)]
         # It stays as it was if it has the same files.
         if not os.path.exists(lists[1]) or len({*map(sha256_file, lists)}) == 2:
-            publish(made.path if made else "", place, private.path)
+            replace_directory(made.path if made else "", place, private.path)
     for name, text in written.items():
         path = os.path.join(sources, name)
         # What depends on it is made again only if it changed.

@@ -66,14 +66,14 @@ class History:
     def find_measurement(self, job: Job) -> Estimate:
         """Return what this very program took, not an earlier program of the same schedule;
         `NOTHING` when unknown."""
-        value = self._file.get(_make_key(job))
+        value = self._file.get_value(_make_key(job))
         if (measurement := _parse_record(value)) is None or value[2] != _abbreviate_hash(job):
             return NOTHING
         return Estimate(measurement[0], measurement[1] or None)
 
     def _estimate_from_records(self, job: Job) -> Estimate:
         groups = self._sum_groups()
-        if (measurement := _parse_record(self._file.get(_make_key(job)))) is not None:
+        if (measurement := _parse_record(self._file.get_value(_make_key(job)))) is not None:
             return Estimate(measurement[0], measurement[1] or None)
         if (group := groups.get(_make_group_key(job))) is not None:
             return group.estimate
@@ -84,7 +84,7 @@ class History:
         group = self._sum_groups().setdefault(_make_group_key(job), _HistorySum())
         for total in (group, self._all):
             total.add_record(seconds, peak_rss)
-        self._file.put(_make_key(job), [round(seconds, 3), peak_rss, _abbreviate_hash(job)])
+        self._file.put_value(_make_key(job), [round(seconds, 3), peak_rss, _abbreviate_hash(job)])
         if self._file.unsaved >= max(_SAVE_EVERY, self._all.count // 4):
             self.save()
 
@@ -96,7 +96,7 @@ class History:
 
     def save(self) -> None:
         """Write the records of this run to the file; do nothing when the file cannot be written."""
-        self._file.save()
+        self._file.save_records()
 
     def _sum_groups(self) -> dict[str, _HistorySum]:
         if self._groups is None:

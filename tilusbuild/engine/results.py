@@ -29,8 +29,8 @@ from tilusbuild.engine.events import (
 )
 from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.engine.states import Ticket
-from tilusbuild.errors import TilusbuildError, shortage_of
-from tilusbuild.status import ACCIDENTS, ENDED, RECORDED, Compiled, Status
+from tilusbuild.errors import TilusbuildError, find_shortage
+from tilusbuild.status import ACCIDENTS, RECORDED, STATUS_WORDS, Compiled, Status
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
 _EXCERPT = 16 << 10
@@ -258,7 +258,7 @@ class ScriptTally(Struct):
         failed = self.counts.get(Status.FAILED, 0)
         skipped = self.counts.get(Status.SKIPPED, 0)
         if self.default is not None and self.default not in (Status.BUILT, Status.SKIPPED):
-            return f"its default schedule {ENDED[self.default]}"
+            return f"its default schedule {STATUS_WORDS[self.default]}"
         if self.of_parts and failed:
             return f"{_format_count(failed, 'of its parts does', 'of its parts do')} not build"
         if not self.counts.get(Status.BUILT, 0) and not skipped and not part:
@@ -346,7 +346,7 @@ def describe_error(error: BaseException) -> str | None:
         return error.render()
     if isinstance(error, OSError):
         file_suffix = f": {error.filename}" if error.filename else ""
-        shortage = shortage_of(error)
+        shortage = find_shortage(error)
         return f"{error.strerror or error}{file_suffix}" + (f"\n  {shortage}" if shortage else "")
     return None
 

@@ -29,7 +29,7 @@ from tilusbuild.expr.tree import (
     walk_tree,
 )
 from tilusbuild.runtime import semantics
-from tilusbuild.runtime.semantics import NoValueError, result_of, truth
+from tilusbuild.runtime.semantics import NoValueError, check_result, to_truth
 
 Scalar = Callable[[Mapping[str, Any]], Value]
 
@@ -81,7 +81,7 @@ class Expr:
         if self._function is None:
             self._function = compile_scalar(self.tree)
         try:
-            return result_of(self._function(env))
+            return check_result(self._function(env))
         except NoValueError as error:
             raise ExprError(str(error), 1) from None
 
@@ -179,20 +179,24 @@ def compile_scalar(node: Node) -> Scalar:
             return _locate_errors(node, lambda env: operation(left(env), right(env)))
         case t.Compare():
             rest = [(semantics.COMPARE[op], compile_scalar(right)) for op, right in node.rest]
-            return _locate_errors(node, semantics.chain(compile_scalar(node.first), rest))
+            return _locate_errors(
+                node, semantics.chain_comparisons(compile_scalar(node.first), rest)
+            )
         case t.Member():
             choices = [compile_scalar(choice) for choice in node.choices]
-            return semantics.member(compile_scalar(node.item), choices, negated=node.negated)
+            return semantics.test_membership(
+                compile_scalar(node.item), choices, negated=node.negated
+            )
         case t.Logic():
             items = [compile_scalar(item) for item in node.items]
-            return _locate_errors(node, semantics.logic(items, node.op == "or"))
+            return _locate_errors(node, semantics.combine_conditions(items, node.op == "or"))
         case t.Select():
             test, yes, no = (
                 compile_scalar(node.test),
                 compile_scalar(node.yes),
                 compile_scalar(node.no),
             )
-            truth = _locate_errors(node.test, lambda env: semantics.truth(test(env)))
+            truth = _locate_errors(node.test, lambda env: semantics.to_truth(test(env)))
             return lambda env: yes(env) if truth(env) else no(env)
         case t.Call():
             call, arguments = (
@@ -248,7 +252,7 @@ def fold_constants(node: Node, env: Mapping[str, Value]) -> Node:
     if isinstance(node, t.Select) and isinstance(parts[0], t.Const):
         test, yes, no = parts
         if not isinstance(test.value, str):
-            chosen: Node = yes if truth(test.value) else no
+            chosen: Node = yes if to_truth(test.value) else no
             return chosen
     folded_node = type(node)(*parts, column=node.column)
     return folded_node if isinstance(node, t.Select) else _compute_constant(folded_node)
@@ -258,7 +262,7 @@ def _compute_constant(node: Node) -> Node:
     """Return `node` as a Const if all its children are constant and it has a value, else `node`."""
     if all(isinstance(child, t.Const) for child in list_children(node)):
         try:
-            return t.Const(result_of(compile_scalar(node)({})), column=node.column)
+            return t.Const(check_result(compile_scalar(node)({})), column=node.column)
         except (ExprError, NoValueError):
             return node
     return node
@@ -271,7 +275,7 @@ def _fold_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
     for item in node.items:
         folded = fold_constants(item, env)
         if isinstance(folded, t.Const) and not isinstance(folded.value, str):
-            if truth(folded.value) != deciding:
+            if to_truth(folded.value) != deciding:
                 continue
             if not undecided:
                 return t.Const(deciding, column=node.column)

@@ -19,8 +19,8 @@ from tilusbuild.package.formats.directory import sync_all
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.state.directories import below, make_below
-from tilusbuild.state.files import publish_new, sync_directory, write_atomic
+from tilusbuild.state.directories import make_directories_below, open_below
+from tilusbuild.state.files import rename_if_free, sync_directory, write_atomic
 from tilusbuild.state.temporary import TemporaryDirectory
 
 
@@ -65,7 +65,7 @@ def _missing(cache: ListedCache, place: str) -> set[str]:
     for unit in cache.units:
         above, _, name = unit.rpartition("/")
         try:
-            with below(place, *above.split("/") if above else ()) as handle:
+            with open_below(place, *above.split("/") if above else ()) as handle:
                 os.stat(name, dir_fd=handle, follow_symlinks=False)
         except FileNotFoundError:
             missing.add(unit)
@@ -118,7 +118,7 @@ def _publish(cache: ListedCache, missing: set[str], unpacked: str, place: str) -
     linking = {unit for _, unit in cache.owners(cache.links)}
     for unit in sorted(missing, key=lambda each: (each in linking, each)):
         final = os.path.join(place, unit)
-        make_below(place, *unit.split("/")[:-1])
-        if publish_new(os.path.join(unpacked, unit), final):
+        make_directories_below(place, *unit.split("/")[:-1])
+        if rename_if_free(os.path.join(unpacked, unit), final):
             sync_directory(os.path.dirname(final))
             yield unit

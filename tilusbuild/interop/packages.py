@@ -20,7 +20,7 @@ from tilusbuild.cli.options import emit_line, print_message
 from tilusbuild.cli.package import PackageFileLine, parse_formats, show_files
 from tilusbuild.report.jsonl import declare_line
 from tilusbuild.report.text import format_count
-from tilusbuild.rooms import brought
+from tilusbuild.rooms import find_contributions
 
 if TYPE_CHECKING:
     from tilusbuild.cli.install import InstallArgs
@@ -91,7 +91,7 @@ def package(arguments: PackCacheArgs) -> int:
     from tilusbuild.package.formats import load_format
     from tilusbuild.package.read import is_cache
 
-    known = [name for name in brought("package format") if load_format(name).holds_kinds]
+    known = [name for name in find_contributions("package format") if load_format(name).holds_kinds]
     chosen = parse_formats(arguments.formats, known) or ["tar.zst"]
     if is_cache(arguments.source):
         raise input_error(

@@ -62,7 +62,7 @@ def is_one(path: str) -> bool:
 def ls(path: str, arguments: Common) -> int:
     """List the entries of a foreign cache."""
     from tilusbuild.interop.caches import read
-    from tilusbuild.table import table
+    from tilusbuild.table import format_table
 
     cache, now = read(path), time.time()
     if arguments.json:
@@ -98,7 +98,7 @@ def ls(path: str, arguments: Common) -> int:
     ]
     print(f"{cache.root}: {title(cache)}")
     heads = ("kind", "name", "code", "compiled by", "size", "age", "", "path")
-    print(table(heads, rows), end="")
+    print(format_table(heads, rows), end="")
     return 0
 
 
@@ -112,7 +112,7 @@ def _age(seconds: float) -> str:
 def stats(path: str, arguments: Common) -> int:
     """Print counts and sizes."""
     from tilusbuild.interop.caches import read
-    from tilusbuild.table import table
+    from tilusbuild.table import format_table
 
     cache = read(path)
     doubles = cache.duplicates
@@ -130,7 +130,7 @@ def stats(path: str, arguments: Common) -> int:
         emit_line(StatsLine(cache.root, cache.system, cache.version, cache.size, counts, paths))
         return 0
     print(f"{cache.root}: {title(cache)}")
-    print(table(("", "count", "size"), facts), end="")
+    print(format_table(("", "count", "size"), facts), end="")
     for name in cache.out_of_scope:
         print(f"{name}/ holds no kernels: out of scope, and left alone")
     for group in doubles if arguments.verbose else ():

@@ -28,8 +28,8 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.table import format_toml, format_toml_key
 from tilusbuild.plan.model import targets_of
 from tilusbuild.plan.spaces import imported_space
-from tilusbuild.runtime.choose import suited
-from tilusbuild.runtime.device import first_gpu
+from tilusbuild.runtime.choose import rank_code
+from tilusbuild.runtime.device import find_first_gpu
 from tilusbuild.runtime.places import get_cache_dir
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.clock import Moment
@@ -268,13 +268,13 @@ def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
             hint='execution_backend="tvm_ffi" or "ctypes" run there',
         )
     project.manifest = _narrowed(project.manifest, script, target, wanted)
-    since = project.clock.moment().earlier(time.monotonic_ns() - began)
+    since = project.clock.read_time().subtract(time.monotonic_ns() - began)
     return project, script, target, since
 
 
 def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
     if word in (AUTO, _CUDA):
-        gpu = first_gpu()
+        gpu = find_first_gpu()
         if gpu is None and word == _CUDA:
             raise input_error(
                 'target "cuda" is the GPU of this machine, and there is none',
@@ -299,11 +299,11 @@ def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
         if not fitting:
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
         return fitting[0]
-    gpu = first_gpu()
+    gpu = find_first_gpu()
     ranked = [
         (rank, name)
         for name, each in known.items()
-        if gpu and (rank := suited([a.name for a in each.archs], each.ptx, gpu)[0])
+        if gpu and (rank := rank_code([a.name for a in each.archs], each.ptx, gpu)[0])
     ]
     fitting = [name for _, name in sorted(ranked)]
     if word == AUTO:

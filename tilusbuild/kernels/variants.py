@@ -32,10 +32,10 @@ from tilusbuild.package.formats.wheel import (
 )
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader, numbers_of
-from tilusbuild.runtime.naming import function_names
+from tilusbuild.runtime.naming import name_functions
 from tilusbuild.runtime.regular import try_list
-from tilusbuild.runtime.script import CALLED, FILE, script_of
-from tilusbuild.runtime.sealed import unseal
+from tilusbuild.runtime.script import CALLED, FILE, parse_description
+from tilusbuild.runtime.sealed import unseal_json
 
 _METADATA = "metadata.json"
 _CODE = '''\
@@ -149,7 +149,7 @@ def _capability(arch: str) -> str:
 
 def _members(contents: Contents, identifier: str) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a variant but its metadata."""
-    code = rooms.brought("module for kernels")
+    code = rooms.find_contributions("module for kernels")
     yield (
         "__init__.py",
         _CODE.format(
@@ -171,10 +171,10 @@ def _members(contents: Contents, identifier: str) -> Iterator[tuple[str, bytes]]
 def _functions(contents: Contents) -> Mapping[str, str]:
     """Return the scripts that can be called, by the names of their functions."""
     described = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
-    scripts = [script_of("", unseal(contents.read(path))) for path in described]
+    scripts = [parse_description("", unseal_json(contents.read(path))) for path in described]
     called = [(each.name, each.params) for each in scripts if each.form == CALLED]
     try:
-        return function_names(called)
+        return name_functions(called)
     except ValueError as error:
         raise cannot_pack(str(error), hint="rename one of the scripts") from None
 

@@ -16,7 +16,7 @@ from tilusbuild.manifest.names import COSTS
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script_sections import parse_cached
 from tilusbuild.manifest.table import describe_kind
-from tilusbuild.runtime.structs import is_struct, struct_of
+from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.signature import Argument, SignatureError, parse_argument
 
 if TYPE_CHECKING:
@@ -120,10 +120,11 @@ def _check_sizes(checks: Checks, path: Path, tune: TuneSection, script: ScriptSe
                     checks.document.locate_key(*path, number, name),
                 )
             elif is_struct(script.args[name].type):
+                member = parse_struct(script.args[name].type).members[0]
                 checks.add_error(
                     f'"{name}" is a struct: give its members',
                     checks.document.locate_key(*path, number, name),
-                    f"as in {{ {name}.{struct_of(script.args[name].type).members[0].name} = 1 }}",
+                    f"as in {{ {name}.{member.name} = 1 }}",
                 )
             elif name in dimensions and (
                 isinstance(value, bool) or not isinstance(value, int) or value < 0
@@ -148,7 +149,9 @@ def _check_member(checks: Checks, path: Path, name: str, type_text: str) -> None
     keys = (name,) if checks.value_in_file(*path, name) is not None else (argument,)
     place = checks.document.locate_key(*path, *keys)
     try:
-        names = [name for _, name in struct_of(type_text).places] if is_struct(type_text) else []
+        names = (
+            [name for _, name in parse_struct(type_text).scalars] if is_struct(type_text) else []
+        )
     except ValueError:
         return  # `check_expressions` says what is wrong with the struct
     if member not in names:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilusbuild.errors import Diagnostic, Place, nearest_word
+from tilusbuild.errors import Diagnostic, Place, find_nearest_word
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.scanner import Path
@@ -103,7 +103,7 @@ def _find_similar(full: str, name: str) -> str | None:
         names = os.listdir(directory)
     except OSError:
         return f'there is no directory "{os.path.dirname(name)}"'
-    near = nearest_word(base, sorted(names))
+    near = find_nearest_word(base, sorted(names))
     return near and f'did you mean "{os.path.join(os.path.dirname(name), near)}"?'
 
 

@@ -15,7 +15,7 @@ from tilusbuild.manifest.names import (
     split_declared_names,
 )
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.runtime.naming import snake_case
+from tilusbuild.runtime.naming import to_snake_case
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import OverrideSection
@@ -66,7 +66,7 @@ def _check_directories(checks: Checks) -> None:
         for end in ("", SOURCES)
     ]
     for kind, name in [*(("script", name) for name in checks.list_keys("script")), *libraries]:
-        directory = snake_case(name)
+        directory = to_snake_case(name)
         if directory in seen:
             checks.add_error(
                 f'scripts "{seen[directory]}" and "{name}" would share the directory "{directory}"',

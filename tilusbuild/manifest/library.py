@@ -16,7 +16,7 @@ from tilusbuild.manifest.script import Form, ScriptSection
 from tilusbuild.manifest.sections import ProductKeys
 from tilusbuild.manifest.table import Key, Text
 from tilusbuild.space.model import Parameter
-from tilusbuild.state.patterns import PatternTooWideError, matching
+from tilusbuild.state.patterns import PatternTooWideError, find_matches
 
 SOURCES = ".sources"
 """What the name of the script of a library's sources ends in."""
@@ -121,7 +121,7 @@ def make_scripts(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str
 def match_files(root: str, pattern: str) -> tuple[str, ...]:
     """Return the files that a pattern matches, sorted, relative to `root`. Raises
     `PatternTooWideError`."""
-    found = matching(root, pattern).names
+    found = find_matches(root, pattern).names
     return tuple(name for name in found if os.path.isfile(os.path.join(root, name)))
 
 
@@ -139,4 +139,4 @@ def list_searched_directories(root: str, library: "LibrarySection") -> Iterator[
     """Yield the directories in which a new file could match a pattern, by path."""
     for pattern in (*library.sources, *library.objects):
         with suppress(PatternTooWideError):
-            yield from matching(root, pattern).directories
+            yield from find_matches(root, pattern).directories

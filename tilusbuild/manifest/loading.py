@@ -16,7 +16,14 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error, nearest_word
+from tilusbuild.errors import (
+    Diagnostic,
+    InputError,
+    Place,
+    did_you_mean,
+    find_nearest_word,
+    input_error,
+)
 from tilusbuild.manifest.check_dispatch import check_dispatch
 from tilusbuild.manifest.check_expressions import check_expressions
 from tilusbuild.manifest.check_files import check_files
@@ -352,7 +359,7 @@ def _suggest_elsewhere(key: str) -> str | None:
     if homes and len(homes) <= 4:
         return f'"{key}" is a key of {" and ".join(homes)}'
     words = {word for table in list_tables().values() for word in list_keys(table)}
-    near = nearest_word(key, sorted(words), _ALIKE)
+    near = find_nearest_word(key, sorted(words), _ALIKE)
     if homes or near is None or not (owners := _find_tables_with(near)):
         return None
     return f'did you mean "{near}" of {" and ".join(owners)}?'

@@ -29,7 +29,7 @@ from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.runtime.regular import try_stat
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text
-from tilusbuild.state.stamp import is_settled, stamp_of
+from tilusbuild.state.stamp import is_settled, read_stamp
 
 _ENVELOPE = Envelope("manifest")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -41,13 +41,13 @@ _Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]
 def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | None:
     """Return the remembered manifest of a path, equal to `load_manifest`'s, or None."""
     file = _memo_path(path, environment)
-    body = None if file is None or not _is_own(file) else _ENVELOPE.read(file)
+    body = None if file is None or not _is_own(file) else _ENVELOPE.read_body(file)
     if body is None:
         return None
     try:
         text = read_manifest_text(path)
         of, code, raw = json.decode(body, type=_Memo)
-        ours = all(list(stamp_of(file)) == stamp for file, *stamp in code)
+        ours = all(list(read_stamp(file)) == stamp for file, *stamp in code)
         if of != _memo_key(path, text) or not ours:
             return None
         manifest = json.decode(raw, type=Manifest)
@@ -96,11 +96,11 @@ def remember_manifest(manifest: Manifest, environment: Mapping[str, str]) -> Non
     of = _memo_key(manifest.path, manifest._document.text)
     bare = _bare(manifest).replace_values(_document=NO_DOCUMENT)
     known: _Memo = (of, code, Raw(json.encode(bare, enc_hook=dict)))
-    _ENVELOPE.write(file, json.encode(known), parents=True)
+    _ENVELOPE.write_body(file, json.encode(known), parents=True)
 
 
 def _memo_path(path: str, environment: Mapping[str, str]) -> str | None:
-    records = noop.directory(environment)
+    records = noop.find_record_directory(environment)
     if records is None:
         return None
     return os.path.join(os.path.dirname(records), "manifests", sha256_text(os.path.abspath(path)))
@@ -125,7 +125,7 @@ def _stamp_own_code() -> list[list[Any]] | None:
         for name, module in list(sys.modules.items())
         if name.partition(".")[0] == "tilusbuild" and getattr(module, "__file__", None)
     }
-    stamps = [(file, stamp_of(file)) for file in sorted(filter(None, files))]
+    stamps = [(file, read_stamp(file)) for file in sorted(filter(None, files))]
     now = time.time_ns()
     if not all(is_settled(stamp.newest, now, A_MINUTE) for _, stamp in stamps):
         return None

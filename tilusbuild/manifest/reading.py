@@ -30,7 +30,7 @@ from tilusbuild.signature.reading import (
     has_cpu_branch,
 )
 from tilusbuild.state.files import sha256_text
-from tilusbuild.state.stamp import Sighting, sighting
+from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 
 A_MINUTE = 60_000_000_000
 """Nanoseconds. A file that changed within this time may change again with an equal stamp."""
@@ -44,14 +44,14 @@ class TemplateReading(Struct, frozen=True):
     """Lines for `plan -v`."""
     found: Mapping[str, str] = {}
     """A digest of the values from each template, by its path; of this machine's GPUs by ""."""
-    sightings: Mapping[str, Sighting] = {}
+    sightings: Mapping[str, DeviceStamp] = {}
     """The stamp of each file, taken before it was read."""
     began: int = 0
     """The start of the reading, by `time.time_ns`."""
 
     def reread(self) -> TemplateReading | None:
         """Read files again that may have changed. Return None if the values differ."""
-        began, seen = time.time_ns(), {path: sighting(path) for path in self.sightings}
+        began, seen = time.time_ns(), {path: read_device_stamp(path) for path in self.sightings}
         young = self.began - A_MINUTE
         for path, digest in self.found.items():
             known = self.sightings.get(path)
@@ -92,7 +92,7 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
     """
     began, data, root = time.time_ns(), document.data, os.path.dirname(document.path)
     notes, problems = list[str](), list[Diagnostic]()
-    found, seen = dict[str, str](), dict[str, Sighting]()
+    found, seen = dict[str, str](), dict[str, DeviceStamp]()
     branches = dict[str, bool]()
     if "project" not in data:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(root)).strip("-._") or "kernels"
@@ -104,14 +104,14 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
         if not isinstance(file, str) or file.startswith(PACKAGE):
             continue
         path = os.path.join(root, file)
-        seen.setdefault(path, sighting(path))
+        seen.setdefault(path, read_device_stamp(path))
         template = _KernelTemplate(path)
         found[path], branches[name] = template.digest, template.has_cpu
         if not {"entry", "library", "kernels"} & script.keys():
             problems += _complete_script(f"[script.{name}]", script, template, notes)
     if "target" not in data and ("script" in data or "library" in data):
         found[""] = _find_machine_archs()
-        seen |= {path: sighting(path) for path in DEVICES}
+        seen |= {path: read_device_stamp(path) for path in DEVICES}
         notes.append(_add_targets(data, branches))
     return TemplateReading(tuple(notes), found, seen, began), problems
 

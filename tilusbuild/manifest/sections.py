@@ -18,7 +18,7 @@ from tilusbuild.manifest.table import (
     describe_kind,
     reject_boolean,
 )
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -335,7 +335,7 @@ class TargetSection(Table, frozen=True):
 if TYPE_CHECKING:
     FormatName: TypeAlias = str
 else:
-    FormatName = Literal[tuple(brought("package format"))]
+    FormatName = Literal[tuple(find_contributions("package format"))]
 
 
 class PackageSection(Table, frozen=True):
@@ -371,7 +371,7 @@ def check_address(value: str) -> str:
         port = parts.port
     except ValueError:  # without its text, which is a part of the value
         raise ValueFault("is not an address", _ADDRESSES) from None
-    optional = {} if parts.scheme in _SCHEMES else brought("remote backend")
+    optional = {} if parts.scheme in _SCHEMES else find_contributions("remote backend")
     if parts.scheme not in (*_SCHEMES, *optional):
         every = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *optional))
         raise ValueFault(f"must begin with one of {every}", _ADDRESSES)
@@ -388,7 +388,9 @@ def check_address(value: str) -> str:
     elif parts.scheme in _SCHEMES:
         if not parts.hostname or port == 0:
             raise ValueFault("must name a host", _ADDRESSES)
-    elif (rule := brought("remote address").get(parts.scheme)) and (wrong := load(rule)(parts)):
+    elif (rule := find_contributions("remote address").get(parts.scheme)) and (
+        wrong := import_value(rule)(parts)
+    ):
         raise ValueFault(*wrong)
     return value.rstrip("/")
 

@@ -19,10 +19,10 @@ from tilusbuild.process.machine import count_usable_cores
 from tilusbuild.runtime.where import (
     DEFAULT,
     MANIFEST_NAME,
+    choose_project_cache,
     explain_distrust,
     find_manifest,
-    named_cache,
-    project_cache,
+    find_named_cache,
     search_directories,
 )
 
@@ -176,9 +176,9 @@ def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | No
 def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
     options, program, environment, declared = sources
     value = declared.get("cache-dir")
-    cache = named_cache(options.get("cache-dir"), program, environment) or project_cache(
-        root, None if value is None else str(value)
-    )
+    cache = find_named_cache(
+        options.get("cache-dir"), program, environment
+    ) or choose_project_cache(root, None if value is None else str(value))
     if "\0" in cache.path:
         raise input_error(f"{cache.source}: the path holds a NUL character")
     return Setting(cache.path, cache.source)

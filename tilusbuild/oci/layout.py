@@ -40,7 +40,7 @@ from tilusbuild.package.formats.directory import (
 )
 from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, named_layers
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile
-from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
+from tilusbuild.state.files import make_hasher, sha256_bytes, sha256_file
 
 LAYOUT, INDEX = "oci-layout", "index.json"
 ARTIFACT = "application/vnd.tilusbuild.package.v1"
@@ -229,7 +229,7 @@ class OciReader:
         with os.fdopen(handle, "rb") as file:
             if os.fstat(handle).st_size != blob.size:
                 raise truncated(f"blob {blob.digest} is not {blob.size} bytes long")
-            hashed = hasher()
+            hashed = make_hasher()
             while piece := file.read(1 << 20):
                 hashed.update(piece)
             _check_digest(blob, hashed.hexdigest())

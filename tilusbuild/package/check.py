@@ -54,8 +54,8 @@ from tilusbuild.runtime import choose
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Code, Script, read_script
-from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.runtime.tables import serving
+from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
+from tilusbuild.runtime.tables import read_serving_tables
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import Status
@@ -234,7 +234,7 @@ def _check_code(
 def _promised(target: PackageTarget) -> set[tuple[str, str]]:
     if target.kind == "cpu":
         return set()
-    return {(kind, arch) for arch, kind in choose.images(target.archs, target.ptx)}
+    return {(kind, arch) for arch, kind in choose.list_images(target.archs, target.ptx)}
 
 
 def host_problem(listed: HostNeeds, needs: LibraryNeeds) -> str | None:
@@ -267,7 +267,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
             raise inconsistent(f"{where}/{name} is not a file that a script has")
     try:
         script = read_script(path)
-        tables = serving(script).tables
+        tables = read_serving_tables(script).tables
     except LoadError as error:
         raise inconsistent(str(error).replace(f"{root}/", "")) from None
     _check_description(where, listing, entry, script)
@@ -309,7 +309,7 @@ def _check_dispatcher(where: str, directory: str) -> None:
     if not os.path.isdir(directory):
         return
     try:
-        library = unseal(read_bytes(os.path.join(directory, layout.DISPATCH_JSON)))["library"]
+        library = unseal_json(read_bytes(os.path.join(directory, layout.DISPATCH_JSON)))["library"]
         # The base name alone: a description could name any file of this machine.
         found = sha256_file(os.path.join(directory, os.path.basename(library["name"])))
     except (OSError, CorruptFileError, KeyError, TypeError) as error:

@@ -48,11 +48,11 @@ from tilusbuild.package.model import (
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, chosen_pairs
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.naming import snake_case
+from tilusbuild.runtime.naming import to_snake_case
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.sealed import CorruptFileError, seal
-from tilusbuild.runtime.table_file import by_number
-from tilusbuild.runtime.tables import serving
+from tilusbuild.runtime.sealed import CorruptFileError, seal_json
+from tilusbuild.runtime.table_file import explain_refusals
+from tilusbuild.runtime.tables import read_serving_tables
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 
@@ -192,7 +192,7 @@ class _Collector(Struct):
                 if self.files[f"{root}/{name}"] != FileEntry(size, digest):
                     raise cannot_pack(f"{path} is not what was built", hint=_AGAIN)
         kept = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
-        meta = seal({**entry.meta, "files": kept})
+        meta = seal_json({**entry.meta, "files": kept})
         self.add(f"{root}/{layout.META}", meta, meta)
         for digest in layout.mentioned_headers(texts.get(layout.COMPILE_SH, b"")):
             self._add_headers(digest)
@@ -229,8 +229,8 @@ class _Collector(Struct):
 def reachable(script: Script) -> frozenset[int]:
     """Return the numbers of the programs that were built and that dispatch can choose, whatever the
     sizes and the device. Raises `LoadError`."""
-    dispatch = serving(script)
-    refused = by_number(script.programs, dispatch.refused)
+    dispatch = read_serving_tables(script)
+    refused = explain_refusals(script.programs, dispatch.refused)
     for entry in (entry for table in dispatch.tables for entry in table.entries):
         if entry.source == "table" and entry.program in refused:
             raise LoadError(
@@ -313,7 +313,7 @@ def as_built(
         )
         raise cannot_pack(f"{cache.root} has no build of {manifest.path}{several}", hint=_BUILD)
     pairs = {
-        (snake_case(script), target.name)
+        (to_snake_case(script), target.name)
         for script, target in chosen_pairs(manifest, selection)
         if _is_shipped(manifest, script)
     }

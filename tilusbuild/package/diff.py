@@ -28,7 +28,7 @@ from tilusbuild.report.text import format_count
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.tables import serving
+from tilusbuild.runtime.tables import read_serving_tables
 from tilusbuild.status import Status
 
 Key: TypeAlias = tuple[str, str, str]
@@ -144,7 +144,7 @@ def _programs(a: PackageSide, b: PackageSide, old: Script, new: Script) -> Itera
 def _by_schedule(where: PackageSide, script: Script) -> dict[str, str]:
     """Return the programs that exist, by their schedule as text."""
     return {
-        _values(script.schedule(number)): program
+        _values(script.get_schedule(number)): program
         for number, program in script.programs.items()
         if program in where.libraries
     }
@@ -173,14 +173,14 @@ def _tables(old: Script, new: Script) -> Iterator[ChangeLine]:
 def _rows(script: Script) -> dict[str, str]:
     """Return what the tables choose, by device and sizes: the schedule, and how it was found."""
     try:
-        tables = serving(script).tables
+        tables = read_serving_tables(script).tables
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
     found = {}
     for table in tables:
         for row in table.entries:
             sizes = _values(dict(zip(script.keys, row.key, strict=True)))
-            chosen = _values(script.schedule(row.program)) or "its program"
+            chosen = _values(script.get_schedule(row.program)) or "its program"
             found[f"on {table.fingerprint['device']} at {sizes}"] = f"{chosen} ({row.source})"
     return found
 

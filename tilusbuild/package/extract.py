@@ -19,7 +19,7 @@ from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, changed, missing, over_limit, unlisted
 from tilusbuild.package.listing import FileEntry, FileList
 from tilusbuild.package.model import ContainerFile, Reader
-from tilusbuild.state.files import hasher
+from tilusbuild.state.files import make_hasher
 
 _MAX_SCRIPT_FILE = 32 << 20
 """Bytes of a file of a script, such as the list of 200,000 programs."""
@@ -45,7 +45,7 @@ class Limits(Struct, frozen=True):
 def _checked(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Iterator[bytes]:
     """Yield the content. Raises `PackageError` after the last piece when it is not what is listed,
     and what the reader raises."""
-    found, left = hasher(), entry.size
+    found, left = make_hasher(), entry.size
     for piece in pieces:
         left -= len(piece)
         if left < 0:  # an endless file is not read on

@@ -33,7 +33,7 @@ from tilusbuild.package.model import (
     Version,
 )
 from tilusbuild.report.text import format_count, to_one_line
-from tilusbuild.runtime.naming import snake_case
+from tilusbuild.runtime.naming import to_snake_case
 from tilusbuild.state.files import sha256_bytes
 
 SCHEMA = 1
@@ -89,7 +89,7 @@ class ScriptEntry(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def place(self) -> tuple[str, str]:
         """The name of the directory below `scripts`, and the hash below that."""
-        return snake_case(self.script), self.hash
+        return to_snake_case(self.script), self.hash
 
     @property
     def root(self) -> str:

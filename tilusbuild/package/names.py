@@ -18,7 +18,7 @@ from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.package.errors import unsafe_name
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 
 LIST = "tilus-package.json"
 ATTESTATIONS = "attestations"
@@ -125,7 +125,7 @@ def _root_problem(parts: list[str]) -> str | None:
 def kind_of(encoded: bytes) -> str | None:
     """Return the key of the kind of package with this list; None for a package of programs. A key
     sorts before all keys that every list has."""
-    keys = brought("package kind")
+    keys = find_contributions("package kind")
     return next((key for key in keys if encoded.startswith(b'{"%s":' % key.encode())), None)
 
 
@@ -133,15 +133,15 @@ def command_of(encoded: bytes) -> Any:
     """Return the module whose `install` is called with a reader and the verb's arguments for the
     package with this list, for an exit status; None for a package of programs."""
     key = kind_of(encoded)
-    return None if key is None else load(brought("package kind")[key][2])
+    return None if key is None else import_value(find_contributions("package kind")[key][2])
 
 
 def list_with_key(key: str) -> Any:
     """Return the subclass of `listing.FileList` that has a key."""
-    return load(brought("package kind")[key][1])
+    return import_value(find_contributions("package kind")[key][1])
 
 
 def list_at(root: str) -> Any:
     """Return the one whose files are below a root directory; None if there is none."""
-    keys = (key for key, (of, _, _) in brought("package kind").items() if of == root)
+    keys = (key for key, (of, _, _) in find_contributions("package kind").items() if of == root)
     return next((list_with_key(key) for key in keys), None)

@@ -27,7 +27,7 @@ from tilusbuild.package.formats import load_format
 from tilusbuild.package.read import format_of, opened
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.state.files import publish, sync_directory
+from tilusbuild.state.files import replace_directory, sync_directory
 from tilusbuild.state.temporary import TemporaryDirectory
 
 Attest = Callable[[Contents], Mapping[str, bytes]]
@@ -167,7 +167,7 @@ def _publish(staged: str, output: str, made: Sequence[str]) -> None:
     aside = os.path.join(staged, _ASIDE)
     os.mkdir(aside)
     for name in made:
-        publish(os.path.join(staged, name), os.path.join(output, name), aside)
+        replace_directory(os.path.join(staged, name), os.path.join(output, name), aside)
     sync_directory(output)
 
 

@@ -19,10 +19,10 @@ from tilusbuild.runtime import choose, library
 from tilusbuild.runtime.choose import Chooser, Evaluation
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.naming import instance_name
+from tilusbuild.runtime.naming import format_instance_name
 from tilusbuild.runtime.script import SHARED, Script, read_script
-from tilusbuild.runtime.table_file import by_number
-from tilusbuild.runtime.tables import Table, serving
+from tilusbuild.runtime.table_file import explain_refusals
+from tilusbuild.runtime.tables import DeviceTable, read_serving_tables
 
 ANY_GPU = "any GPU"
 """The name of a device of which only the architecture is known."""
@@ -82,21 +82,23 @@ def _instance(
     host: DescribedHost,
 ) -> PreflightLine:
     try:
-        chosen, evaluations = choose.best(scripts, host.device, host.machine)
+        chosen, evaluations = choose.choose_instance(scripts, host.device, host.machine)
     except LoadError as error:
-        evaluations = tuple(choose.judge(each, host.device, host.machine) for each in scripts)
+        evaluations = tuple(
+            choose.evaluate_instance(each, host.device, host.machine) for each in scripts
+        )
         return _line(host, scripts[0], None, evaluations, (), (str(error).splitlines()[0],))
     there = packed[chosen.hash]
     packed_indices = frozenset(i for i, p in chosen.programs.items() if p in there)
     problems = [*_code_problems(listing, chosen, packed_indices, host)]
-    dispatch = serving(chosen)
+    dispatch = read_serving_tables(chosen)
     tables = _tables(chosen, dispatch.tables, host)
     entries = tables[0].entries if tables else ()
     try:
-        refused = by_number(chosen.programs, dispatch.refused)
+        refused = explain_refusals(chosen.programs, dispatch.refused)
         chooser = Chooser(chosen, entries, packed_indices, refused)
         if not entries:
-            chooser.default()
+            chooser.choose_default()
     except LoadError as error:
         problems.append(str(error))
     measured_on = tuple(table.fingerprint["device"] for table in tables)
@@ -113,12 +115,12 @@ def _line(
 ) -> PreflightLine:
     return PreflightLine(
         device=host.device.arch,
-        script=instance_name(script.name, script.params),
+        script=format_instance_name(script.name, script.params),
         params=dict(script.params),
         target=chosen.target if chosen else None,
         why=next((each.reason for each in evaluations if each.script is chosen), ""),
         candidates=tuple(
-            PreflightCandidate(each.script.target, each.suits is not None, each.reason)
+            PreflightCandidate(each.script.target, each.rank is not None, each.reason)
             for each in evaluations
         ),
         tables=tables,
@@ -145,13 +147,15 @@ def _code_problems(
             yield str(error)
 
 
-def _tables(script: Script, tables: Sequence[Table], host: DescribedHost) -> list[Table]:
+def _tables(
+    script: Script, tables: Sequence[DeviceTable], host: DescribedHost
+) -> list[DeviceTable]:
     """Return those that hold on the device, or, without a name, on its architecture."""
-    wanted = host.device.fingerprint(script.hash)
+    wanted = host.device.make_fingerprint(script.hash)
     return [
         table
         for table in tables
-        if not table.refusal(
+        if not table.explain_mismatch(
             {**wanted, "device": table.fingerprint["device"]}
             if host.device.name == ANY_GPU
             else wanted

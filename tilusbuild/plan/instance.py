@@ -32,7 +32,7 @@ from tilusbuild.render.closure import Closure
 from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
-from tilusbuild.runtime.naming import instance_name, snake_case
+from tilusbuild.runtime.naming import format_instance_name, to_snake_case
 from tilusbuild.signature import Signature, SignatureError, resolve_constants
 from tilusbuild.space import Schedule, Space
 from tilusbuild.toolchain import DeviceCompiler, DigestMemory, Toolchain
@@ -82,7 +82,7 @@ class InstanceSpec(Struct, frozen=True, eq=False):
     @property
     def label(self) -> str:
         """What a person calls the instance: `matmul[dtype=f16] h100`."""
-        return instance_name(self.script, self.params, self.target.name)
+        return format_instance_name(self.script, self.params, self.target.name)
 
     @property
     def is_part(self) -> bool:
@@ -190,7 +190,7 @@ class PlannedInstance(Struct, frozen=True, eq=False):
     @property
     def directory(self) -> str:
         """The script's name in snake case, as its directory is called."""
-        return snake_case(self.spec.script)
+        return to_snake_case(self.spec.script)
 
     @property
     def target(self) -> Target:

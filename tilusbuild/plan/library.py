@@ -19,7 +19,7 @@ from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
 from tilusbuild.plan.roots import PROJECT, root_of, torch_needed
 from tilusbuild.render.closure import Closure, Header, make_closure
-from tilusbuild.runtime.naming import program_name
+from tilusbuild.runtime.naming import format_program_name
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.space import Schedule
 from tilusbuild.toolchain import DigestMemory
@@ -225,6 +225,6 @@ def object_names(instance: PlannedInstance, schedules: Sequence[Schedule]) -> li
     return [
         str(schedule.values[SOURCE])
         if instance.parameters == (SOURCE,)
-        else program_name(instance.script, instance.params, index)
+        else format_program_name(instance.script, instance.params, index)
         for index, schedule in enumerate(schedules)
     ]

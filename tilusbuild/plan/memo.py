@@ -87,7 +87,7 @@ class PlanMemo:
         not known are rendered. Raises `InputError`."""
         script, label = spec.script, spec.label
         if script not in self._scripts:
-            self._scripts[script] = _ENVELOPE.load(self._path(script), _Known) or {}
+            self._scripts[script] = _ENVELOPE.load_value(self._path(script), _Known) or {}
         facts = sha256_text(f"{self.code}\n{fixed(spec, sources)}")
         known = self._scripts[script].get(label)
         if known is None or known.fixed != facts:
@@ -105,7 +105,7 @@ class PlanMemo:
         self.spaces.save()
         self.scans.save_scans()
         for script in self._changed:
-            _ENVELOPE.save(self._path(script), self._scripts[script])
+            _ENVELOPE.save_value(self._path(script), self._scripts[script])
         self._changed.clear()
 
     def forget(self) -> None:
@@ -244,7 +244,7 @@ def own_code(memory: DigestMemory) -> str:
     select: Callable[[str], bool] = lambda name: (  # noqa: E731
         name.endswith((".py", "/")) and not name.endswith("__pycache__/")
     )
-    digest = memory.tree(package, "tilusbuild's code", select)
+    digest = memory.digest_tree(package, "tilusbuild's code", select)
     libraries = (f"{name} {version(name)}" for name in ("jinja2", "markupsafe", "numpy"))
     return "\n".join([digest, sys.version, *libraries])
 

@@ -19,9 +19,9 @@ from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.names import split_linked_names
 from tilusbuild.runtime.naming import (
-    Name,
-    as_typed,
-    instance_name,
+    NamePattern,
+    format_instance_name,
+    format_names,
     parse_name,
 )
 
@@ -51,7 +51,7 @@ class Target(Struct, frozen=True):
 class PlanSelection(Struct, frozen=True):
     """Which part of a project to plan; empty means all."""
 
-    scripts: tuple[str | Name, ...] = ()
+    scripts: tuple[str | NamePattern, ...] = ()
     """Names of scripts, or of instances: `gemm[dtype=f16] h100`."""
     targets: tuple[str, ...] = ()
     level: int = 2
@@ -62,7 +62,7 @@ class PlanSelection(Struct, frozen=True):
         return not self.scripts and not self.targets
 
     @property
-    def names(self) -> tuple[Name, ...]:
+    def names(self) -> tuple[NamePattern, ...]:
         """What `scripts` say. Raises `InputError`."""
         return tuple(named(each) if isinstance(each, str) else each for each in self.scripts)
 
@@ -77,10 +77,10 @@ class PlanSelection(Struct, frozen=True):
         if tuple(kernels) != self.names:
             return replace(self, scripts=tuple(kernels)).with_objects(manifest)
         objects = [
-            Name(script, target=name.target)
+            NamePattern(script, target=name.target)
             for name in self.names
             for library in manifest.libraries
-            if name.is_of(library)
+            if name.matches_script(library)
             for script in manifest.objects_of(library)
         ]
         return replace(self, scripts=(*self.scripts, *objects)) if objects else self
@@ -88,10 +88,10 @@ class PlanSelection(Struct, frozen=True):
     def has(self, script: str, params: Mapping[str, Value], target: str) -> bool:
         """Return whether an instance is in this part, as far as the names say."""
         names = self.names
-        return not names or any(name.fits(script, params, target) for name in names)
+        return not names or any(name.matches_instance(script, params, target) for name in names)
 
 
-def named(text: str) -> Name:
+def named(text: str) -> NamePattern:
     """Return what a name says. Raises `InputError`."""
     try:
         return parse_name(text)
@@ -99,9 +99,9 @@ def named(text: str) -> Name:
         raise input_error(f'"{text}": {error}') from None
 
 
-def apart(manifest: Manifest, name: Name) -> Name:
+def apart(manifest: Manifest, name: NamePattern) -> NamePattern:
     """Return a name with what it says of a schedule apart from what it says of constants."""
-    owner = next((each for key, each in manifest.scripts.items() if name.is_of(key)), None)
+    owner = next((each for key, each in manifest.scripts.items() if name.matches_script(key)), None)
     if owner is None or not name.constants:
         return name
     own = [*owner.override.values()]
@@ -111,17 +111,17 @@ def apart(manifest: Manifest, name: Name) -> Name:
     parameters = {name for key in space for name in split_linked_names(key)}
     if owner.space_file is not None:
         parameters |= {name for name, _ in name.constants if name}
-    return name.apart(parameters, constants)
+    return name.split_schedule(parameters, constants)
 
 
-def script_of(manifest: Manifest, name: Name) -> str:
+def script_of(manifest: Manifest, name: NamePattern) -> str:
     """Return the script that a name is of, as the manifest spells it. Raises `InputError`."""
     if (problem := _unknown(manifest, name)) is not None:
         raise InputError(problem)
-    return next(script for script in manifest.scripts if name.is_of(script))
+    return next(script for script in manifest.scripts if name.matches_script(script))
 
 
-def called_script_of(manifest: Manifest, name: Name) -> str:
+def called_script_of(manifest: Manifest, name: NamePattern) -> str:
     """Return the script that a name is of, whose programs can be called. Raises `InputError`."""
     script = script_of(manifest, name)
     if manifest.scripts[script].form not in ("kernel", "entry"):
@@ -217,7 +217,9 @@ def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple
         for script in manifest.scripts
         for target in manifest.targets_of(script)
         if (not chosen or target in chosen)
-        and (not names or any(n.is_of(script) and n.target in (None, target) for n in names))
+        and (
+            not names or any(n.matches_script(script) and n.target in (None, target) for n in names)
+        )
     ]
     if chosen and not pairs:
         raise InputError(
@@ -234,11 +236,11 @@ def _no_target(manifest: Manifest, name: str) -> Diagnostic:
     return Diagnostic(f'no target "{name}" in {manifest.path}', hint=hint)
 
 
-def _unknown(manifest: Manifest, name: Name) -> Diagnostic | None:
+def _unknown(manifest: Manifest, name: NamePattern) -> Diagnostic | None:
     """Return why a name means nothing in a manifest; None when it means an instance."""
-    scripts = [script for script in manifest.scripts if name.is_of(script)]
+    scripts = [script for script in manifest.scripts if name.matches_script(script)]
     if not scripts and (kernels := manifest.kernels_of(name.script)):
-        each = as_typed(str(name._replace(script=kernel)) for kernel in kernels)
+        each = format_names(str(name._replace(script=kernel)) for kernel in kernels)
         message = f'"{name}" names {len(kernels)} scripts, one per kernel'
         return Diagnostic(message, hint=f"name one of them:\n{each}")
     if not scripts:
@@ -254,7 +256,7 @@ def _unknown(manifest: Manifest, name: Name) -> Diagnostic | None:
         for target in manifest.targets_of(script)
         for params in instances_of(manifest, script, target)
     ]
-    if any(name.fits(*instance) for instance in there):
+    if any(name.matches_instance(*instance) for instance in there):
         return None
-    hint = "there are:\n" + as_typed(instance_name(*instance) for instance in there)
+    hint = "there are:\n" + format_names(format_instance_name(*instance) for instance in there)
     return Diagnostic(f'no instance of {scripts[0]} is "{name}"', hint=hint)

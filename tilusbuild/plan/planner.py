@@ -42,7 +42,7 @@ from tilusbuild.plan.tuned import read_rows
 from tilusbuild.render.closure import Outside, Root
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
-from tilusbuild.runtime.naming import Name, means, program_name
+from tilusbuild.runtime.naming import NamePattern, format_program_name, matches_value
 from tilusbuild.space import SAMPLE_BUDGET, Schedule, Schedules, Space, SpaceError
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
@@ -204,19 +204,21 @@ def named(spec: InstanceSpec, schedules: Schedules, selection: PlanSelection) ->
     `InputError`."""
     found: set[int] = set()
     for name in selection.names:
-        if not name.fits(spec.script, spec.params, spec.target.name):
+        if not name.matches_instance(spec.script, spec.params, spec.target.name):
             continue
         if name.program is None and not name.schedule:
             return None
         if name.schedule:
-            fitting = {each.index for each in schedules if name.has(each.index, each.values)}
+            fitting = {
+                each.index for each in schedules if name.matches_program(each.index, each.values)
+            }
         else:  # the values of a large space are not needed for a number
-            fitting = {number for number in schedules.indices if name.has(number, {})}
+            fitting = {number for number in schedules.indices if name.matches_program(number, {})}
         found |= fitting or {_first_named(spec, name)}
     return found or None
 
 
-def _first_named(spec: InstanceSpec, name: Name) -> int:
+def _first_named(spec: InstanceSpec, name: NamePattern) -> int:
     space, number = spec.space, name.program
     values = {
         key: value
@@ -224,14 +226,18 @@ def _first_named(spec: InstanceSpec, name: Name) -> int:
         for row in (*each.values, each.otherwise or ())
         for own, value in zip(each.names, row, strict=False)
         for key, text in name.schedule
-        if own == key and means(text, value)
+        if own == key and matches_value(text, value)
     }
     if number is None and values.keys() >= {key for key, _ in name.schedule}:
         usual = defaults(spec.manifest, spec.script, spec.target)
         for given in ({**usual, **values}, values):
             with suppress(SpaceError):
                 return space.complete_point(given).index
-    if number is not None and space.has_point(number) and name.has(number, space[number].values):
+    if (
+        number is not None
+        and space.has_point(number)
+        and name.matches_program(number, space[number].values)
+    ):
         return number
     last = space.size[0]
     hint = None if last is None else f"they go from 0 to {last - 1}"
@@ -279,7 +285,7 @@ class ProgramJob(Struct, frozen=True):
     @property
     def label(self) -> str:
         planned = self.planned
-        return program_name(planned.script, planned.params, self.index, planned.target.name)
+        return format_program_name(planned.script, planned.params, self.index, planned.target.name)
 
     @property
     def script(self) -> str:

@@ -31,7 +31,7 @@ from tilusbuild.plan.model import (
     target_constants,
     targets_of,
 )
-from tilusbuild.runtime.naming import command, instance_name
+from tilusbuild.runtime.naming import format_command, format_instance_name
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.space import (
     SAMPLE_BUDGET,
@@ -134,7 +134,7 @@ def located(
     instance with these constants."""
     return InputError(
         Diagnostic(
-            f"{instance_name(script, params)} for {target}: {error.message}",
+            f"{format_instance_name(script, params)} for {target}: {error.message}",
             _place(manifest, script, target, error.rule),
             error.hint,
         )
@@ -167,7 +167,7 @@ def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str,
             if not selection.has(script, params, target.name):
                 continue
             spec = spec_of(manifest, script, target, params)
-            name = instance_name(script, params, target.name)
+            name = format_instance_name(script, params, target.name)
             try:
                 yield name, report_space(build_model(spec))
             except SpaceError as error:
@@ -238,7 +238,7 @@ class SpaceCache:
             spaces = self._scripts[script]
             spare = [key for key in spaces if key not in self._used][:-_SPARE]
             kept = {key: text for key, text in spaces.items() if key not in spare}
-            _ENVELOPE.save(self._path(script), kept)
+            _ENVELOPE.save_value(self._path(script), kept)
         self._changed.clear()
 
     def _key(self, spec: SpaceSpec) -> str:
@@ -249,7 +249,7 @@ class SpaceCache:
 
     def _known(self, script: str, key: str) -> KnownSpace | None:
         if script not in self._scripts:
-            self._scripts[script] = _ENVELOPE.load(self._path(script), dict[str, Raw]) or {}
+            self._scripts[script] = _ENVELOPE.load_value(self._path(script), dict[str, Raw]) or {}
         self._used.add(key)
         text = self._scripts[script].get(key)
         return None if text is None else msgpack.decode(text, type=KnownSpace)
@@ -305,7 +305,7 @@ def unmet_rules(
                 f" {values}",
                 manifest.locate_key("script", script, "dispatch", "table", number),
                 "give values that one schedule has, or relax what excludes it:"
-                f" `{command('plan', script, '--space')}` shows what each rule removes",
+                f" `{format_command('plan', script, '--space')}` shows what each rule removes",
             )
 
 

@@ -21,7 +21,7 @@ from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.script import make_signature
 from tilusbuild.manifest.script_sections import fill_in_values, has_values, parse_cached
-from tilusbuild.runtime.structs import is_struct, struct_of
+from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Valued:
         that of all of them, as they may be one unit, whose source is the same for each."""
         signatures = (make_signature(self._manifest.scripts[script]) for script in self._scripts)
         kinds = (a.dtype for each in signatures for a in each.arguments if is_struct(a.dtype))
-        return layout_asserts(struct_of(dtype) for dtype in dict.fromkeys(kinds))
+        return layout_asserts(parse_struct(dtype) for dtype in dict.fromkeys(kinds))
 
     def whole(self, source: str, symbol: str, unit: Sequence[str]) -> str:
         """Return what is compiled: a rendered source, and what the manifest asks for behind it."""
@@ -71,7 +71,7 @@ class Valued:
         for script in self._scripts:
             for each in make_signature(self._manifest.scripts[script]).arguments:
                 place = self._manifest.locate_value("script", script, "args", each.name)
-                lines = layout_asserts([struct_of(each.dtype)]) if is_struct(each.dtype) else ""
+                lines = layout_asserts([parse_struct(each.dtype)]) if is_struct(each.dtype) else ""
                 for line in lines.splitlines():
                     if line.startswith("static_assert"):
                         found.setdefault(line, place)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from tilusbuild.runtime.regular import try_read_text
-from tilusbuild.state.directories import mounted
+from tilusbuild.state.directories import list_mounts
 
 _UNLIMITED = 1 << 60
 """Bytes. Version 1 of control groups writes such a large number for no limit."""
@@ -69,7 +69,7 @@ class Machine:
     def _list_groups(self, controller: str) -> Iterator[ControlGroup]:
         """Yield the groups of this process for a controller, from the innermost outwards."""
         membership = _read_memberships(self._resolve_path("/proc/self/cgroup"))
-        for mount in mounted(self._resolve_path("/proc/self/mountinfo")):
+        for mount in list_mounts(self._resolve_path("/proc/self/mountinfo")):
             if mount.kind == "cgroup2":
                 path, unified = membership.get(""), True
             elif mount.kind == "cgroup" and controller in mount.options:

@@ -25,7 +25,7 @@ from msgspec import DecodeError, Struct, json
 
 from tilusbuild.manifest.settings import REMOTE_PREFIX, WHERE_SECRETS_ARE
 from tilusbuild.remote.settings import RemoteSettings, explain_missing_package
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 
 UNTRUSTED = "its certificate is of a CA that is not trusted here: name that as tls-ca"
 UNKNOWN_CLIENT = "it may want a client's certificate: tls-certificate and tls-key"
@@ -104,11 +104,13 @@ _BACKENDS = {
 def open_backend(settings: RemoteSettings) -> Backend:
     """Return the back end for an address: one of these, or an optional room's. Connects to nothing
     yet. Raises `RemoteTroubleError`, also where a library is not installed."""
-    kind = _BACKENDS.get(settings.scheme) or brought("remote backend").get(settings.scheme)
+    kind = _BACKENDS.get(settings.scheme) or find_contributions("remote backend").get(
+        settings.scheme
+    )
     if kind is None:
         raise RemoteTroubleError(f"nothing here speaks {settings.scheme}://", retry=False)
     try:
-        made: Backend = load(kind)(settings)
+        made: Backend = import_value(kind)(settings)
         return made
     except ImportError as error:
         raise RemoteTroubleError(explain_missing_package(error), retry=False) from None

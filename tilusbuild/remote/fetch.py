@@ -36,7 +36,7 @@ from tilusbuild.remote.archive import (
 )
 from tilusbuild.remote.backend import Backend, Guard
 from tilusbuild.runtime.regular import open_file, read_bytes
-from tilusbuild.runtime.sealed import unseal
+from tilusbuild.runtime.sealed import unseal_json
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.status import RECORDED, Compiled, Status
 
@@ -96,7 +96,7 @@ class _Candidate(Struct, frozen=True):
     @property
     def meta(self) -> dict[str, Any]:
         """The content of its meta.json, which was checked."""
-        return unseal(self.read_text(layout.META))
+        return unseal_json(self.read_text(layout.META))
 
     @property
     def directories(self) -> list[str]:

@@ -14,7 +14,7 @@ from tilusbuild.engine.inbox import Remote
 from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.process.base import Runner
 from tilusbuild.remote.settings import RemoteSettings
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 from tilusbuild.status import Compiled
 
 if TYPE_CHECKING:
@@ -111,10 +111,12 @@ class LazyRemote(Remote):
         """Open the workers of a server. Return the function that makes a job's runner; None if no
         room speaks the address' protocol. `limit` returns how many compiles run on this machine at
         once."""
-        kind = brought("remote executor").get(settings.scheme)
+        kind = find_contributions("remote executor").get(settings.scheme)
         if kind is None:
             return None
-        executors: Executors = load(kind)(settings, runner, limit, lambda each: self._listen(each))
+        executors: Executors = import_value(kind)(
+            settings, runner, limit, lambda each: self._listen(each)
+        )
         self._executors = executors
         return executors.make_runner
 

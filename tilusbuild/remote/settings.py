@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.manifest.sections import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX
 from tilusbuild.manifest.table import NOTHING, Entries, Text
-from tilusbuild.rooms import missing_package
+from tilusbuild.rooms import find_missing_package
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -69,7 +69,7 @@ class RemoteSettings(RemoteSection, frozen=True):
 
 def explain_missing_package(error: ImportError) -> str:
     """Return a text that names a missing package and the command that installs it."""
-    return "{} is not installed: {}".format(*missing_package(error.name))
+    return "{} is not installed: {}".format(*find_missing_package(error.name))
 
 
 def find_user_file(environment: Mapping[str, str]) -> str | None:

@@ -24,9 +24,9 @@ from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic
 from tilusbuild.runtime.regular import try_stat
-from tilusbuild.state.directories import is_trouble
+from tilusbuild.state.directories import is_machine_error
 from tilusbuild.state.files import sha256_text
-from tilusbuild.state.patterns import PatternTooWideError, matching
+from tilusbuild.state.patterns import PatternTooWideError, find_matches
 
 MANIFEST = "MANIFEST"
 KEEP = ".keep"
@@ -207,7 +207,7 @@ class PatternMatches(Struct, frozen=True):
 
 def match_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> PatternMatches:
     """Return what matches below a directory, `name` in the copy. Raises `PatternTooWideError`."""
-    matches = matching(path, pattern)
+    matches = find_matches(path, pattern)
     files = tuple(_list_files(path, matches.names))
     size = sum(size for _, size in files)
     if len(files) > MAX_FILES or size > MAX_BYTES:
@@ -292,6 +292,6 @@ def list_names(directory: str) -> frozenset[str]:
     try:
         return frozenset(os.listdir(directory))
     except OSError as error:
-        if is_trouble(error, directory):
+        if is_machine_error(error, directory):
             raise
         return frozenset()

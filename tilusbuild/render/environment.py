@@ -42,7 +42,7 @@ from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render import cuda, find_templates_directory
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.where import is_within
-from tilusbuild.state.stamp import Sighting, sighting
+from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 from tilusbuild.toolchain.headers import package_dir
 
 SHARED_NAMES = ("target", "arch", "args", "script")
@@ -100,7 +100,7 @@ class ProjectLoader(BaseLoader):
         self.shipped = os.path.realpath(find_templates_directory())
         self.texts: dict[str, str] = {}
         """What was read so far, by name."""
-        self.sightings: dict[str, Sighting] = {}
+        self.sightings: dict[str, DeviceStamp] = {}
         """Files by path, as they were before they were read."""
 
     def resolve_path(self, name: str) -> str:
@@ -135,7 +135,7 @@ class ProjectLoader(BaseLoader):
         if (known := self.texts.get(name)) is not None:
             return known
         path = self.resolve_path(name)
-        self.sightings.setdefault(path, sighting(path))
+        self.sightings.setdefault(path, read_device_stamp(path))
         try:
             data = read_bytes(path)
         except (FileNotFoundError, NotADirectoryError):

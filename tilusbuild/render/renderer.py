@@ -26,7 +26,7 @@ from tilusbuild.render.environment import (
 from tilusbuild.render.problems import explain_error
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import sha256_text
-from tilusbuild.state.stamp import Sighting
+from tilusbuild.state.stamp import DeviceStamp
 
 if TYPE_CHECKING:
     from tilusbuild.render.linemap import LineMap, MarkingEnvironment
@@ -93,7 +93,7 @@ class Renderer:
             raise self._explain_error(error, template, {}) from None
 
     @property
-    def sightings(self) -> Mapping[str, Sighting]:
+    def sightings(self) -> Mapping[str, DeviceStamp]:
         """Every template that was asked for, by path, as it was before it was read."""
         found = dict(self._loader.sightings)
         for other in self._styled.values():

@@ -48,11 +48,13 @@ class ScanMemory:
         for digest in known if len(known) <= _SLACK * len(used) else used:
             with suppress(UnicodeEncodeError):  # of text that is not UTF-8
                 texts[digest] = Raw(msgpack.encode(known[digest]))
-        _ENVELOPE.save(self._path, texts)
+        _ENVELOPE.save_value(self._path, texts)
         self._changed = False
 
     def _load_scans(self) -> dict[str, Scan]:
         if self._scans is None:
-            known = None if self._path is None else _ENVELOPE.load(self._path, dict[str, Scan])
+            known = (
+                None if self._path is None else _ENVELOPE.load_value(self._path, dict[str, Scan])
+            )
             self._scans = known or {}
         return self._scans

@@ -18,7 +18,7 @@ from tilusbuild.report.text import (
     format_duration,
     to_one_line,
 )
-from tilusbuild.status import ENDED
+from tilusbuild.status import STATUS_WORDS
 
 _SAMPLE_LINES = 24
 
@@ -137,7 +137,7 @@ def _format_verdict(verdict: Verdict) -> str:
 
 def format_failure(label: str, status: str, reason: str) -> str:
     """Return a failure as one line."""
-    what = ENDED.get(status, status)
+    what = STATUS_WORDS.get(status, status)
     why = f": {to_one_line(reason)}" if reason else ""
     return f"{to_one_line(label)} {what}{why}"
 

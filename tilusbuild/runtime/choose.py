@@ -24,14 +24,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tilusbuild.runtime.device import CodeKind, Device, arch_number, can_run, code_rank
+from tilusbuild.runtime.device import CodeKind, Device, can_run, parse_arch_number, rank_image
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Code, Script
-from tilusbuild.runtime.semantics import INT64_MAX, NoValueError, Number, Value, number
+from tilusbuild.runtime.semantics import INT64_MAX, NoValueError, Number, Value, to_number
 from tilusbuild.runtime.tables import TableEntry
 
 _FRACTION = 16
-_KEPT = 4096
+_MAX_CACHED = 4096
 """Buckets that a chooser remembers the choice for."""
 
 
@@ -66,136 +66,145 @@ class Chooser:
             if entry.program in self._usable
             or (entry.source == "table" and entry.program in self.refused)
         }
-        self._decided = lru_cache(maxsize=_KEPT)(self._decide)
+        self._choose_for_bucket_cached = lru_cache(maxsize=_MAX_CACHED)(self._choose_for_bucket)
         u64 = {a.name for a in script.arguments if a.dtype == "u64"}
-        self._wide = [name for name in script.chosen_by if name in u64]
+        self._u64_names = [name for name in script.chosen_by if name in u64]
         """The u64 that a choice depends on: it is made in int64, in C too."""
 
     @property
     def is_constant(self) -> bool:
         """Return whether all sizes get the default, and none is refused."""
-        rules = any(self._is_known(rule.program) for rule in self._script.rules)
-        return not (rules or self._rows or self._script.model or self._wide)
+        rules = any(self._is_rule_applicable(rule.program) for rule in self._script.rules)
+        return not (rules or self._rows or self._script.model or self._u64_names)
 
-    def choose(self, sizes: Mapping[str, Value]) -> Choice:
+    def choose_program(self, sizes: Mapping[str, Value]) -> Choice:
         """Raises `LoadError`, and `ValueError` for a size that no choice can be made for."""
-        for name in self._wide:
-            if number(sizes.get(name, 0)) > INT64_MAX:
-                what = "the choice of a program depends on it, and it is above"
-                raise ValueError(f'{self._script.name}: argument "{name}": {what} {INT64_MAX}')
+        for name in self._u64_names:
+            if to_number(sizes.get(name, 0)) > INT64_MAX:
+                reason = "the choice of a program depends on it, and it is above"
+                raise ValueError(f'{self._script.name}: argument "{name}": {reason} {INT64_MAX}')
         for rule in self._script.rules:
-            if self._is_known(rule.program) and self._holds(rule.source, rule.when, sizes):
-                self._refuse(rule.program, f"the dispatch rule {rule.source!r}")
-                return self._choice(rule.program, "table", f"rule: {rule.source}")
-        known = self._decided(self.bucket(sizes))
-        if known.source == "nearest":  # a bucket's choice is kept, and callers know their own sizes
-            given = _text({key: sizes[key] for key in self._script.keys})
-            return known._replace(why=f"nothing is measured for {given}; {known.why}")
-        return known
+            if self._is_rule_applicable(rule.program) and self._evaluate_rule(
+                rule.source, rule.when, sizes
+            ):
+                self._check_not_refused(rule.program, f"the dispatch rule {rule.source!r}")
+                return self._make_choice(rule.program, "table", f"rule: {rule.source}")
+        choice = self._choose_for_bucket_cached(self.round_sizes(sizes))
+        if (
+            choice.source == "nearest"
+        ):  # a bucket's choice is kept, and callers know their own sizes
+            call_sizes = _format_sizes({key: sizes[key] for key in self._script.keys})
+            return choice._replace(why=f"nothing is measured for {call_sizes}; {choice.why}")
+        return choice
 
-    def _is_known(self, program: int) -> bool:
+    def _is_rule_applicable(self, program: int) -> bool:
         """Return whether a rule for the program counts: it can be served, or must be refused."""
         return program in self.available or program in self.refused
 
-    def _refuse(self, program: int, what: str) -> None:
+    def _check_not_refused(self, program: int, decision: str) -> None:
         """Raise `LoadError` when a person's word for a program cannot be followed."""
         why = self.refused.get(program)
         if why is not None:
             raise LoadError(
-                f"{self._script.label}: {what} chooses program {program}, which was {why};"
+                f"{self._script.label}: {decision} chooses program {program}, which was {why};"
                 " it is not chosen until it is rebuilt"
             )
 
-    def bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
+    def round_sizes(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
         """Return the buckets of the keys. Raises `KeyError` for a key without a size."""
         return tuple(to_bucket(int(sizes[key])) for key, to_bucket in self._script.buckets.items())
 
-    def _holds(self, source: str, when: object, sizes: Mapping[str, Value]) -> bool:
+    def _evaluate_rule(self, source: str, when: object, sizes: Mapping[str, Value]) -> bool:
         try:
             return bool(when(sizes))  # type: ignore[operator]
         except NoValueError as error:
-            raise LoadError(f"dispatch rule {source!r} at {_text(sizes)}: {error}") from None
+            raise LoadError(
+                f"dispatch rule {source!r} at {_format_sizes(sizes)}: {error}"
+            ) from None
 
-    def _decide(self, bucket: tuple[int, ...]) -> Choice:
+    def _choose_for_bucket(self, bucket: tuple[int, ...]) -> Choice:
         exact = self._rows.get(bucket)
         if self._rows:
-            row = exact or self._rows[nearest(bucket, self._rows)]
-            at = self._named(row.sizes) + row.origin_text
-            self._refuse(row.program, f"the row by hand for {at}")
+            row = exact or self._rows[find_nearest_bucket(bucket, self._rows)]
+            row_label = self._format_key(row.sizes) + row.origin_text
+            self._check_not_refused(row.program, f"the row by hand for {row_label}")
             if exact is None:
-                return self._choice(row.program, "nearest", f"{at} is nearest")
+                return self._make_choice(row.program, "nearest", f"{row_label} is nearest")
             how = "measured" if row.source == "measured" else "set by hand"
-            return self._choice(row.program, row.source, f"{how} at {at}")
-        return self._by_model(bucket) or self.default()
+            return self._make_choice(row.program, row.source, f"{how} at {row_label}")
+        return self._choose_by_model(bucket) or self.choose_default()
 
-    def _by_model(self, bucket: tuple[int, ...]) -> Choice | None:
+    def _choose_by_model(self, bucket: tuple[int, ...]) -> Choice | None:
         model = self._script.model
         if model is None:
             return None
-        at = dict(zip(self._script.keys, bucket, strict=True))
+        sizes = dict(zip(self._script.keys, bucket, strict=True))
         best: tuple[Number, int] | None = None
         for program in sorted(self._usable):
             values = {name: column[program] for name, column in model.columns.items()}
             if None in values.values():
                 continue
             try:
-                cost = number(model.cost({**at, **values}))
+                cost = to_number(model.cost({**sizes, **values}))
             except NoValueError as error:
-                what = (
-                    f"the model {model.source!r} of program {program} at {_text(at)} (the bucket)"
-                )
-                raise LoadError(f"{what}: {error}") from None
+                bucket_text = f"{_format_sizes(sizes)} (the bucket)"
+                label = f"the model {model.source!r} of program {program} at {bucket_text}"
+                raise LoadError(f"{label}: {error}") from None
             if best is None or cost < best[0]:
                 best = (cost, program)
         if best is None:
             return None
-        return self._choice(best[1], "model", f"least cost {best[0]:g} by {model.source}")
+        return self._make_choice(best[1], "model", f"least cost {best[0]:g} by {model.source}")
 
-    def default(self) -> Choice:
+    def choose_default(self) -> Choice:
         """Return what serves sizes that nothing else decides. Raises `LoadError`."""
         default = self._script.default
         if default is not None:
-            self._refuse(default, "the default schedule")
+            self._check_not_refused(default, "the default schedule")
         if default in self.available and default is not None:
-            return self._choice(default, "default", "the default schedule")
+            return self._make_choice(default, "default", "the default schedule")
         if not self._usable:
             reasons = tuple(f"program {i} is refused: {why}" for i, why in self.refused.items())
             raise LoadError(f"{self._script.label} has no program that can be used", reasons)
         why = "the first program: no default is declared"
         if default is not None:
             why = f"the first program: the default, {default}, is missing"
-        return self._choice(min(self._usable), "default", why)
+        return self._make_choice(min(self._usable), "default", why)
 
-    def _choice(self, program: int, source: str, why: str) -> Choice:
-        return Choice(program, source, why, self._script.schedule(program))
+    def _make_choice(self, program: int, source: str, why: str) -> Choice:
+        return Choice(program, source, why, self._script.get_schedule(program))
 
-    def _named(self, sizes: Sequence[int]) -> str:
-        return _text(dict(zip(self._script.keys, sizes, strict=True)))
+    def _format_key(self, sizes: Sequence[int]) -> str:
+        return _format_sizes(dict(zip(self._script.keys, sizes, strict=True)))
 
 
-def nearest(bucket: Sequence[int], measured: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+def find_nearest_bucket(
+    bucket: Sequence[int], measured: Iterable[tuple[int, ...]]
+) -> tuple[int, ...]:
     """Return the measured bucket with the least distance; of several the smallest."""
-    logs = [_log(size) for size in bucket]
+    logs = [_compute_log2(size) for size in bucket]
     return min(
         measured,
         key=lambda other: (
-            sum(abs(a - _log(b)) for a, b in zip(logs, other, strict=True)),
+            sum(abs(a - _compute_log2(b)) for a, b in zip(logs, other, strict=True)),
             other,
         ),
     )
 
 
-def _log(size: int) -> int:
+def _compute_log2(size: int) -> int:
     """log2 in fixed point, linear between powers of two: whole numbers are the same everywhere."""
     size = max(size, 1)
-    whole = size.bit_length() - 1
-    shift = whole - _FRACTION
+    exponent = size.bit_length() - 1
+    shift = exponent - _FRACTION
     return (
-        (whole << _FRACTION) + (size >> shift if shift > 0 else size << -shift) - (1 << _FRACTION)
+        (exponent << _FRACTION)
+        + (size >> shift if shift > 0 else size << -shift)
+        - (1 << _FRACTION)
     )
 
 
-def _text(sizes: Mapping[str, object]) -> str:
+def _format_sizes(sizes: Mapping[str, object]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in sizes.items())
 
 
@@ -203,15 +212,15 @@ class Evaluation(NamedTuple):
     """One candidate: how well it suits (None: not at all; the least is the best), and why."""
 
     script: Script
-    suits: tuple[int, int] | None
+    rank: tuple[int, int] | None
     reason: str
 
     def __str__(self) -> str:
-        verdict = "suits" if self.suits else "refused"
+        verdict = "suits" if self.rank else "refused"
         return f"{self.script.label} ({self.script.arch}): {verdict}: {self.reason}"
 
 
-def judge(script: Script, device: Device, machine: str | None = None) -> Evaluation:
+def evaluate_instance(script: Script, device: Device, machine: str | None = None) -> Evaluation:
     """Return whether and how well an instance suits a device and a machine, or this one."""
     machine = machine or os.uname().machine
     if script.code.machine != machine:
@@ -219,38 +228,42 @@ def judge(script: Script, device: Device, machine: str | None = None) -> Evaluat
     if script.kind != device.kind:
         return Evaluation(script, None, f"{script.kind} code, and the device is {device}")
     if script.kind == "cuda":
-        problem = _driver_problem(script.code, device)
+        problem = _explain_driver_refusal(script.code, device)
         if problem:
             return Evaluation(script, None, problem)
-    return Evaluation(script, *suited(script.code.archs, script.code.ptx, device))
+    return Evaluation(script, *rank_code(script.code.archs, script.code.ptx, device))
 
 
-def suited(archs: Sequence[str], ptx: bool, device: Device) -> tuple[tuple[int, int] | None, str]:
+def rank_code(
+    archs: Sequence[str], ptx: bool, device: Device
+) -> tuple[tuple[int, int] | None, str]:
     """Return how well code for architectures suits a device, the least first, and why; None where
     it does not run."""
-    found = [(can_run(arch, device.arch, kind), arch, kind) for arch, kind in images(archs, ptx)]
+    verdicts = [
+        (can_run(arch, device.arch, kind), arch, kind) for arch, kind in list_images(archs, ptx)
+    ]
     fits = [
-        ((code_rank(arch, device.arch, kind), -arch_number(arch)), verdict.reason)
-        for verdict, arch, kind in found
+        ((rank_image(arch, device.arch, kind), -parse_arch_number(arch)), verdict.reason)
+        for verdict, arch, kind in verdicts
         if verdict
     ]
-    refused = "; ".join(verdict.reason for verdict, _, _ in found)
+    refused = "; ".join(verdict.reason for verdict, _, _ in verdicts)
     return min(fits) if fits else (None, refused or "it holds no code")
 
 
-def images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
+def list_images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
     """Return (arch, kind) of the code in a library for these architectures.
 
     PTX is of the newest.
     """
-    found: list[tuple[str, CodeKind]] = [(arch, "sass") for arch in archs]
+    code_images: list[tuple[str, CodeKind]] = [(arch, "sass") for arch in archs]
     if ptx:
-        plain = [arch for arch in archs if arch[-1:].isdigit()]
-        found += [(arch, "ptx") for arch in sorted(plain, key=arch_number)[-1:]]
-    return found
+        portable = [arch for arch in archs if arch[-1:].isdigit()]
+        code_images += [(arch, "ptx") for arch in sorted(portable, key=parse_arch_number)[-1:]]
+    return code_images
 
 
-def _driver_problem(code: Code, device: Device) -> str | None:
+def _explain_driver_refusal(code: Code, device: Device) -> str | None:
     """Return why a device's driver refuses the code; None when it does not.
 
     A driver takes code of its own major CUDA version and of older ones; PTX only up to its own
@@ -262,31 +275,35 @@ def _driver_problem(code: Code, device: Device) -> str | None:
         major, minor = (int(word) for word in code.toolkit.split(".")[:2])
     except ValueError:
         return f"which CUDA toolkit made it is not known: {code.toolkit!r}"
-    theirs = divmod(device.driver // 10, 100)
-    supported = f"the driver supports CUDA {theirs[0]}.{theirs[1]}"
-    if theirs[0] < major:
+    driver_version = divmod(device.driver // 10, 100)
+    supported = f"the driver supports CUDA {driver_version[0]}.{driver_version[1]}"
+    if driver_version[0] < major:
         return f"made with CUDA {major}.{minor}, and {supported}"
     only_ptx = not any(can_run(arch, device.arch) for arch in code.archs)
-    if code.ptx and only_ptx and theirs < (major, minor):
+    if code.ptx and only_ptx and driver_version < (major, minor):
         return f"its PTX is of CUDA {major}.{minor}, and {supported}"
     return None
 
 
-def best(
+def choose_instance(
     scripts: Sequence[Script], device: Device, machine: str | None = None
 ) -> tuple[Script, tuple[Evaluation, ...]]:
     """Return the instance that suits best, and what was thought of each.
 
     Raises `LoadError` when none does, or two suit equally well.
     """
-    judged = tuple(judge(script, device, machine) for script in scripts)
-    suited = sorted((each for each in judged if each.suits), key=lambda each: each.suits or (0, 0))
-    if not suited:
+    evaluations = tuple(evaluate_instance(script, device, machine) for script in scripts)
+    candidates = sorted(
+        (each for each in evaluations if each.rank), key=lambda each: each.rank or (0, 0)
+    )
+    if not candidates:
         name = scripts[0].name if scripts else "the script"
-        raise LoadError(f"{name} has no program for {device}", tuple(str(each) for each in judged))
-    first = suited[0]
-    rivals = [each.script for each in suited if each.suits == first.suits]
+        raise LoadError(
+            f"{name} has no program for {device}", tuple(str(each) for each in evaluations)
+        )
+    first = candidates[0]
+    rivals = [each.script for each in candidates if each.rank == first.rank]
     if len(rivals) > 1:
         labels = ", ".join(script.label for script in rivals)
         raise LoadError(f"several suit {device} equally well: {labels}\n  choose one with target=…")
-    return first.script, judged
+    return first.script, evaluations

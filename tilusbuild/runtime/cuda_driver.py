@@ -44,13 +44,15 @@ class CudaDriver:
         except OSError as error:
             raise DriverError(f"no CUDA driver: {error}") from None
 
-    def call(self, function: str, *arguments: Any) -> None:
+    def call_function(self, function: str, *arguments: Any) -> None:
         """Call a function by its name in the library. Raises `DriverError` for any error code."""
         status = getattr(self.library, function)(*arguments)
         if status:
-            raise DriverError(f"{function} failed with CUDA error {status}{self._named(status)}")
+            raise DriverError(
+                f"{function} failed with CUDA error {status}{self._format_error_name(status)}"
+            )
 
-    def _named(self, status: int) -> str:
+    def _format_error_name(self, status: int) -> str:
         name = ctypes.c_char_p()
         try:
             self.library.cuGetErrorName(status, ctypes.byref(name))
@@ -58,40 +60,40 @@ class CudaDriver:
             return ""
         return f" ({name.value.decode()})" if name.value else ""
 
-    def version(self) -> int:
+    def get_version(self) -> int:
         """Return the CUDA version that the driver supports: 13000 is 13.0. Needs no `cuInit`."""
         version = ctypes.c_int()
-        self.call("cuDriverGetVersion", ctypes.byref(version))
+        self.call_function("cuDriverGetVersion", ctypes.byref(version))
         return version.value
 
-    def device(self, index: int) -> int:
+    def get_device(self, index: int) -> int:
         """Return the handle of a GPU by its number; `cuInit` was called. Raises `DriverError`."""
         count, device = ctypes.c_int(), ctypes.c_int()
-        self.call("cuDeviceGetCount", ctypes.byref(count))
+        self.call_function("cuDeviceGetCount", ctypes.byref(count))
         if not 0 <= index < count.value:
             raise DriverError(f"there is no cuda:{index}: the driver knows {count.value} devices")
-        self.call("cuDeviceGet", ctypes.byref(device), index)
+        self.call_function("cuDeviceGet", ctypes.byref(device), index)
         return device.value
 
-    def name(self, device: int) -> str:
+    def get_name(self, device: int) -> str:
         """Return the marketing name of a device by its handle."""
         name = ctypes.create_string_buffer(256)
-        self.call("cuDeviceGetName", name, len(name), device)
+        self.call_function("cuDeviceGetName", name, len(name), device)
         return name.value.decode(errors="replace")
 
-    def attribute(self, which: int, device: int) -> int:
+    def get_attribute(self, which: int, device: int) -> int:
         """Return an attribute (CU_DEVICE_ATTRIBUTE_…) of a device by its handle."""
         value = ctypes.c_int()
-        self.call("cuDeviceGetAttribute", ctypes.byref(value), which, device)
+        self.call_function("cuDeviceGetAttribute", ctypes.byref(value), which, device)
         return value.value
 
-    def arch(self, device: int) -> str:
+    def get_arch(self, device: int) -> str:
         """Return the compute capability of a device as nvcc spells it: "sm_90"."""
-        major = self.attribute(COMPUTE_CAPABILITY_MAJOR, device)
-        return f"sm_{major * 10 + self.attribute(COMPUTE_CAPABILITY_MINOR, device)}"
+        major = self.get_attribute(COMPUTE_CAPABILITY_MAJOR, device)
+        return f"sm_{major * 10 + self.get_attribute(COMPUTE_CAPABILITY_MINOR, device)}"
 
 
-_Opened = TypeVar("_Opened")
+_Library = TypeVar("_Library")
 
 _MISSING = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 """What glibc says of a library that another one needs. The one that is opened is named by a path,
@@ -100,13 +102,13 @@ _MAX_COUNT = 16
 """Libraries that one may need in turn; cuBLAS needs one more, cuDNN eight."""
 
 
-def opened(open_library: Callable[[], _Opened]) -> _Opened:
+def open_with_dependencies(open_library: Callable[[], _Library]) -> _Library:
     """Return what `open_library` returns, once all that it needs is loaded. Raises what it raises:
     `OSError`, or tvm-ffi's `RuntimeError`, with the loader's words."""
-    return _with_needs(open_library, set())
+    return _retry_with_dependencies(open_library, set())
 
 
-def _with_needs(open_library: Callable[[], _Opened], tried: set[str]) -> _Opened:
+def _retry_with_dependencies(open_library: Callable[[], _Library], tried: set[str]) -> _Library:
     while True:
         try:
             return open_library()
@@ -115,22 +117,22 @@ def _with_needs(open_library: Callable[[], _Opened], tried: set[str]) -> _Opened
             if missing is None or missing[1] in tried or len(tried) == _MAX_COUNT:
                 raise
             tried.add(missing[1])
-            if not _load(missing[1], tried):
+            if not _load_dependency(missing[1], tried):
                 raise
 
 
-def _load(name: str, tried: set[str]) -> bool:
+def _load_dependency(name: str, tried: set[str]) -> bool:
     """Load a library, and those that it needs, to stay: the loader then knows it by its soname."""
-    for path in _places(name):
+    for path in _find_library_files(name):
         try:
-            _with_needs(partial(ctypes.CDLL, path), tried)
+            _retry_with_dependencies(partial(ctypes.CDLL, path), tried)
         except OSError:
             continue
         return True
     return False
 
 
-def _places(name: str) -> Iterator[str]:
+def _find_library_files(name: str) -> Iterator[str]:
     """Yield the files of a name: in NVIDIA's wheels, then in the toolkits that one was pointed to
     or that are installed."""
     for directory in filter(None, sys.path):  # "" is wherever one happens to work, such as /tmp

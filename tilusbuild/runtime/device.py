@@ -45,18 +45,18 @@ class Device(NamedTuple):
             self.name if self.kind == "cpu" else f"cuda:{self.ordinal} ({self.name}, {self.arch})"
         )
 
-    def fingerprint(self, script: str) -> dict[str, str]:
+    def make_fingerprint(self, script: str) -> dict[str, str]:
         """Return the fields that a dispatch table's fingerprint must equal to be used here."""
         return {"script": script, "device": self.name, "arch": self.arch}
 
 
 @lru_cache(maxsize=1)
-def cpu() -> Device:
+def get_cpu() -> Device:
     """Return the host."""
-    return Device("cpu", 0, _cpu_name(), "cpu")
+    return Device("cpu", 0, _read_cpu_name(), "cpu")
 
 
-def _cpu_name() -> str:
+def _read_cpu_name() -> str:
     for line in (try_read_text("/proc/cpuinfo", "replace") or "").splitlines():
         name, colon, value = line.partition(":")
         if colon and name.strip() == "model name":
@@ -64,7 +64,7 @@ def _cpu_name() -> str:
     return f"{os.uname().machine} cpu"
 
 
-def kind_of(dlpack: tuple[int, int]) -> str | None:
+def parse_dlpack_kind(dlpack: tuple[int, int]) -> str | None:
     """ "cpu" or "cuda" for what `__dlpack_device__` says; None for anything else."""
     kind = int(dlpack[0])
     return "cpu" if kind in _HOST_KINDS else "cuda" if kind in CUDA_KINDS else None
@@ -76,42 +76,44 @@ def may_have_cuda() -> bool:
     return any(n == "dxg" or (n.startswith("nvidia") and n[6:].isdigit()) for n in names)
 
 
-def cuda(index: int) -> Device:
+def get_gpu(index: int) -> Device:
     """Return a GPU by its number. Raises `DriverError`."""
     # The process id is part of the key: what the driver said before a fork does not hold after it.
     key = (os.getpid(), index)
     with process.device_lock:
-        known: Device | None = process.devices.get(key)
-        if known is None:
-            known = process.devices[key] = _ask(index)
-        return known
+        device: Device | None = process.devices.get(key)
+        if device is None:
+            device = process.devices[key] = _query_gpu(index)
+        return device
 
 
-def first_gpu() -> Device | None:
+def find_first_gpu() -> Device | None:
     """Return cuda:0; None where there is none."""
     try:
-        return cuda(0) if may_have_cuda() else None
+        return get_gpu(0) if may_have_cuda() else None
     except DriverError:
         return None
 
 
-def is_only() -> bool:
+def has_one_gpu() -> bool:
     """Return whether cuda:0 is the only GPU."""
     try:
-        cuda(1)
+        get_gpu(1)
     except DriverError:
         return True
     return False
 
 
-def _ask(index: int) -> Device:
+def _query_gpu(index: int) -> Device:
     # Imported here: ctypes costs milliseconds, and most loads never ask the driver.
     from tilusbuild.runtime.cuda_driver import CudaDriver
 
     driver = CudaDriver()
-    driver.call("cuInit", 0)
-    device = driver.device(index)
-    return Device("cuda", index, driver.name(device), driver.arch(device), driver.version())
+    driver.call_function("cuInit", 0)
+    device = driver.get_device(index)
+    return Device(
+        "cuda", index, driver.get_name(device), driver.get_arch(device), driver.get_version()
+    )
 
 
 CodeKind = Literal["sass", "ptx"]
@@ -155,25 +157,29 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
     if device not in KNOWN_ARCHS and (not forward or other_suffix):
         unknown = f'unknown architecture "{device}": whether {code} code runs on it is not known'
         return DeviceVerdict(False, unknown)
-    what, here = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{other}"
+    code_label, device_arch = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{other}"
     if forward:
-        return DeviceVerdict(True, f"{what} is compiled by the driver for {here}")
+        return DeviceVerdict(True, f"{code_label} is compiled by the driver for {device_arch}")
     if suffix == "a":
-        said = f"{what} runs on sm_{number} only"
-        return DeviceVerdict(number == other, said + f", not {here}" * (number != other))
+        reason = f"{code_label} runs on sm_{number} only"
+        return DeviceVerdict(number == other, reason + f", not {device_arch}" * (number != other))
     if kind == "ptx" and not suffix:
-        return DeviceVerdict(False, f"{what} runs on sm_{number} and later, not on {here}")
+        return DeviceVerdict(
+            False, f"{code_label} runs on sm_{number} and later, not on {device_arch}"
+        )
     (major, minor), (own_major, own_minor) = divmod(number, 10), divmod(other, 10)
     rule = "its family, from its own minor version up" if suffix else "the same major version"
     if major != own_major:
-        return DeviceVerdict(False, f"{what} runs on {rule} ({major}.x), not on {here}")
+        return DeviceVerdict(
+            False, f"{code_label} runs on {rule} ({major}.x), not on {device_arch}"
+        )
     if own_minor < minor:
-        said = f"{what} needs minor version {minor} or higher; {here} is older"
-        return DeviceVerdict(False, said)
-    return DeviceVerdict(True, f"{what} runs on {rule} ({major}.{minor} and higher)")
+        reason = f"{code_label} needs minor version {minor} or higher; {device_arch} is older"
+        return DeviceVerdict(False, reason)
+    return DeviceVerdict(True, f"{code_label} runs on {rule} ({major}.{minor} and higher)")
 
 
-def code_rank(code: str, device: str, kind: CodeKind = "sass") -> int:
+def rank_image(code: str, device: str, kind: CodeKind = "sass") -> int:
     """Return how well suited code is that can run, 0 the best: `a`, the exact architecture, `f`, an
     older minor version, PTX. Of two with the same number the newer is the better."""
     if kind == "ptx":
@@ -186,7 +192,7 @@ def code_rank(code: str, device: str, kind: CodeKind = "sass") -> int:
     return 1 if number == _split_arch(device)[0] else 3
 
 
-def arch_number(name: str) -> int:
+def parse_arch_number(name: str) -> int:
     """Return the digits of an architecture's name; 0 for the cpu and for what is not a name."""
     return _split_arch(name)[0]
 

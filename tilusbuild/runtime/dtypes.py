@@ -76,7 +76,7 @@ POINTER = "void*"
 _POINTER = DataType(POINTER, "pointer", 3, 64, "void *", "void *", "", "P")
 
 
-def scalar_type(dtype: str) -> DataType:
+def get_scalar_type(dtype: str) -> DataType:
     """Return what a scalar's type is: an element type, or the opaque pointer. Raises `KeyError`,
     also for a struct (`structs`)."""
     return _POINTER if dtype == POINTER else DTYPES[dtype]
@@ -89,7 +89,7 @@ FLOATS = frozenset(DTYPES) - WHOLE
 """The types that are compared within a tolerance."""
 
 
-def integer_limits(dtype: str) -> tuple[int, int] | None:
+def get_integer_limits(dtype: str) -> tuple[int, int] | None:
     """Return the least and the greatest value of an integer type; None for any other name."""
-    known = DTYPES.get(dtype)
-    return known.limits if known is not None else None
+    data_type = DTYPES.get(dtype)
+    return data_type.limits if data_type is not None else None

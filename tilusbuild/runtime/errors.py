@@ -38,13 +38,13 @@ def did_you_mean(
     """Return a hint that names the nearest known word, else one that lists them all if they are at
     most `max_listed`, else None. A word is near from this ratio of likeness on."""
     words = sorted(set(known))
-    near = nearest_word(word, words, likeness)
+    near = find_nearest_word(word, words, likeness)
     if near is not None:
         return f'did you mean "{near}"?'
     return "known: " + ", ".join(words) if 0 < len(words) <= max_listed else None
 
 
-def nearest_word(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+def find_nearest_word(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the known word that is most like a word, with this ratio of likeness at least."""
     import difflib  # only for a mistake
 

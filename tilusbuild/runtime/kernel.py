@@ -24,13 +24,13 @@ from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.runtime.structs import is_struct
-from tilusbuild.runtime.table_file import by_number
-from tilusbuild.runtime.tables import Table, TableFile
+from tilusbuild.runtime.table_file import explain_refusals
+from tilusbuild.runtime.tables import DeviceTable, TableFile
 
-_KEPT = 4096
+_MAX_LAUNCHERS = 4096
 """Combinations of sizes that a kernel remembers the program of."""
 
-Key = Callable[[Sequence[Any]], Any]
+_KeyReader = Callable[[Sequence[Any]], Any]
 
 
 class Program(NamedTuple):
@@ -43,13 +43,13 @@ class Program(NamedTuple):
     schedule: Mapping[str, Value]
 
 
-class _Active(NamedTuple):
+class _ActiveDevice(NamedTuple):
     """What one device uses: the instance, its chooser, and what was thought on the way."""
 
     device: Device
     script: Script
     chooser: Chooser
-    judged: tuple[Evaluation, ...]
+    evaluations: tuple[Evaluation, ...]
     notes: tuple[str, ...]
 
 
@@ -69,20 +69,20 @@ class Kernel:
         self._scripts = tuple(scripts)
         self._hold = hold
         self._strict = strict
-        self._active: dict[tuple[str, int], _Active] = {}
-        self._known: dict[Any, Callable[..., Any]] = {}
-        self._told: set[str] = set()
+        self._active: dict[tuple[str, int], _ActiveDevice] = {}
+        self._launchers: dict[Any, Callable[..., Any]] = {}
+        self._warnings: set[str] = set()
         self._lock = threading.RLock()
         process.kernels.add(self)
         one_device = all(script.kind == "cpu" for script in scripts)
-        self._direct = launch
-        self._key = _key_reader(scripts[0], one_device)
-        wanted = arrays.passed(scripts[0])
+        self._shared_launcher = launch
+        self._read_key = _make_key_reader(scripts[0], one_device)
+        arguments = arrays.passed(scripts[0])
         # Structs become bytes in the forms: no call of theirs is complete as it is.
-        self._count = -1 if any(is_struct(a.dtype) for a in wanted) else len(wanted)
+        self._argument_count = -1 if any(is_struct(a.dtype) for a in arguments) else len(arguments)
         self._forms: dict[object, CallForm] = {}
 
-    def after_fork(self) -> None:
+    def reset_after_fork(self) -> None:
         """Replace the lock in a child: the thread that held it there does not exist."""
         self._lock = threading.RLock()
 
@@ -91,30 +91,30 @@ class Kernel:
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Launch. Raises `LoadError`s, and what the library says of the arguments."""
-        made = None
-        if named or len(args) != self._count:
-            args, made = arrays.completed(self._scripts[0], self._forms, args, named)
-        everything = self._direct
+        outputs = None
+        if named or len(args) != self._argument_count:
+            args, outputs = arrays.complete_arguments(self._scripts[0], self._forms, args, named)
+        shared_launcher = self._shared_launcher
         try:
-            if everything is not None:
-                everything(*args)
-                return made
+            if shared_launcher is not None:
+                shared_launcher(*args)
+                return outputs
             try:
-                launch = self._known[self._key(args)]
+                launch = self._launchers[self._read_key(args)]
             except (KeyError, AttributeError, IndexError, TypeError):
-                launch = self._find(args)
+                launch = self._remember_launcher(args)
             launch(*args)
-            return made
+            return outputs
         except OverflowError as error:
-            raise arrays.overflow(self._scripts[0], args, error) from None
+            raise arrays.explain_overflow(self._scripts[0], args, error) from None
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, RuntimeError) and not arrays.is_of_conversion(error):
+            if isinstance(error, RuntimeError) and not arrays.is_conversion_error(error):
                 raise
-            again = arrays.plain(self._scripts[0], args)
-            if again is None:
+            converted = arrays.convert_scalars(self._scripts[0], args)
+            if converted is None:
                 raise
-        self._find(again)(*again)
-        return made
+        self._remember_launcher(converted)(*converted)
+        return outputs
 
     def select(self, **sizes: Value) -> Choice:
         """Return what would serve these sizes on the usual device: cuda:0, or the cpu where there
@@ -122,31 +122,31 @@ class Kernel:
 
         Raises `TypeError` when a dispatch key is missing, and `LoadError`s.
         """
-        active = self._usual()
-        return self._choose(active, self._checked(active.script, sizes))
+        active = self._activate_default()
+        return self._choose_program(active, self._check_sizes(active.script, sizes))
 
     @property
     def programs(self) -> tuple[Program, ...]:
         """Return the programs for the usual device, by their numbers."""
-        script = self._usual().script
+        script = self._activate_default().script
         return tuple(
-            Program(i, digest, script.not_built.get(i, "built"), script.schedule(i))
+            Program(i, digest, script.not_built.get(i, "built"), script.get_schedule(i))
             for i, digest in script.programs.items()
         )
 
     def schedule(self, program: int) -> dict[str, Value]:
         """Return the parameters of a program, by its number. Raises `IndexError`."""
-        return self._usual().script.schedule(program)
+        return self._activate_default().script.get_schedule(program)
 
     def explain(self, **sizes: Value) -> str:
         """Return text for people: each candidate with its verdict, the table, the choice."""
-        active = self._usual()
+        active = self._activate_default()
         lines = [f"device: {active.device}", "candidates:"]
-        lines += [f"  {each}" for each in active.judged]
+        lines += [f"  {each}" for each in active.evaluations]
         lines += [f"chosen: {active.script.label} in {active.script.path}", *active.notes]
         if sizes or not active.script.keys:
-            choice = self._choose(active, self._checked(active.script, sizes))
-            schedule = active.script.schedule(choice.program)
+            choice = self._choose_program(active, self._check_sizes(active.script, sizes))
+            schedule = active.script.get_schedule(choice.program)
             text = ", ".join(f"{name}={value}" for name, value in schedule.items())
             lines.append(f"program {choice.program} ({text or 'no parameters'})")
             lines.append(f"source: {choice.source}: {choice.why}")
@@ -154,7 +154,7 @@ class Kernel:
 
     # Choosing.
 
-    def _checked(self, script: Script, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
+    def _check_sizes(self, script: Script, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
         integers = [a.name for a in script.arguments if a.dims is None]
         for name in sizes:
             if name not in integers:
@@ -165,106 +165,110 @@ class Kernel:
             raise TypeError(f"{script.name} is chosen by {', '.join(missing)} too: give all keys")
         return sizes
 
-    def _choose(self, active: _Active, sizes: Mapping[str, Value]) -> Choice:
-        choice = active.chooser.choose(sizes)
+    def _choose_program(self, active: _ActiveDevice, sizes: Mapping[str, Value]) -> Choice:
+        choice = active.chooser.choose_program(sizes)
         if choice.source == "nearest":
-            self._tell("nearest", f"{active.script.label}: {choice.why}; tune to have it measured")
+            self._warn_once(
+                "nearest", f"{active.script.label}: {choice.why}; tune to have it measured"
+            )
         return choice
 
-    def _tell(self, what: str, text: str) -> None:
+    def _warn_once(self, topic: str, text: str) -> None:
         """Once for each kind of thing."""
         with self._lock:
-            if what in self._told:
+            if topic in self._warnings:
                 return
-            self._told.add(what)
+            self._warnings.add(topic)
         import logging
 
         logging.getLogger("tilusbuild").warning("%s", text)
 
-    def _usual(self) -> _Active:
+    def _activate_default(self) -> _ActiveDevice:
         if self._active:
             return next(iter(self._active.values()))
         kinds = {script.kind for script in self._scripts}
         if kinds == {"cpu"} or not device.may_have_cuda():
-            return self._on("cpu", 0)
+            return self._activate("cpu", 0)
         try:
-            return self._on("cuda", 0)
+            return self._activate("cuda", 0)
         except DriverError as error:
             if "cpu" in kinds:
-                return self._on("cpu", 0)
+                return self._activate("cpu", 0)
             raise LoadError(f"{self._scripts[0].name} needs a GPU: {error}") from None
 
-    def _on(self, kind: str, index: int) -> _Active:
+    def _activate(self, kind: str, index: int) -> _ActiveDevice:
         key = (kind, index)
         with self._lock:
             if key not in self._active:
-                here = device.cpu() if kind == "cpu" else device.cuda(index)
-                self._active[key] = self._activated(here)
+                device_in_use = device.get_cpu() if kind == "cpu" else device.get_gpu(index)
+                self._active[key] = self._make_active(device_in_use)
             return self._active[key]
 
-    def _activated(self, here: Device) -> _Active:
-        script, judged = choose.best(self._scripts, here)
-        chooser, table = chooser_on(script, tables.serving(script), here)
+    def _make_active(self, device_in_use: Device) -> _ActiveDevice:
+        script, judged = choose.choose_instance(self._scripts, device_in_use)
+        chooser, table = make_chooser(script, tables.read_serving_tables(script), device_in_use)
         if isinstance(table, LoadError):
             if self._strict:
                 raise table
-            self._tell(f"table {script.path}", str(table))
+            self._warn_once(f"table {script.path}", str(table))
             note = f"table refused: {table}"
         else:
             note = f"table: {len(table.entries)} entries" if table else "table: none"
         refused = (f"program {i} is not chosen: {why}" for i, why in chooser.refused.items())
-        return _Active(here, script, chooser, judged, (note, *refused))
+        return _ActiveDevice(device_in_use, script, chooser, judged, (note, *refused))
 
     # Calling.
 
-    def _find(self, args: Sequence[Any]) -> Callable[..., Any]:
+    def _remember_launcher(self, args: Sequence[Any]) -> Callable[..., Any]:
         """Return the library for a call that is not known yet; it is known then."""
         named = {a.name: v for a, v in zip(arrays.passed(self._scripts[0]), args, strict=True)}
-        launch = self._launcher(named)
+        launch = self._find_launcher(named)
         try:
-            key = self._key(args)
+            key = self._read_key(args)
             hash(key)
         except (AttributeError, IndexError, TypeError):
             return launch
         with self._lock:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            self._known[key] = launch
+            if len(self._launchers) >= _MAX_LAUNCHERS:
+                self._launchers.clear()
+            self._launchers[key] = launch
         return launch
 
-    def _launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
-        active = self._active_for(arrays.first_tensor(self._scripts[0], named))
-        sizes = arrays.sizes(active.script, named)
+    def _find_launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
+        active = self._activate_for(arrays.find_first_tensor(self._scripts[0], named))
+        sizes = arrays.read_sizes(active.script, named)
         missing = [name for name in active.script.chosen_by if name not in sizes]
         if missing:
-            what = f'{active.script.name}: argument "{missing[0]}"'
-            raise TypeError(f"{what}: it must be a whole number, since it chooses the program")
-        choice = self._choose(active, sizes)
+            label = f'{active.script.name}: argument "{missing[0]}"'
+            raise TypeError(f"{label}: it must be a whole number, since it chooses the program")
+        choice = self._choose_program(active, sizes)
         launch = library.launcher(active.script, choice.program, active.device)
-        if self._serves_every_call(active):
-            self._direct = launch
+        if self._can_serve_every_call(active):
+            self._shared_launcher = launch
         return launch
 
-    def _serves_every_call(self, active: _Active) -> bool:
+    def _can_serve_every_call(self, active: _ActiveDevice) -> bool:
         """Return whether the program of one call is the program of all: there is nothing to choose
         by, and one device."""
         if not active.chooser.is_constant or len({each.kind for each in self._scripts}) > 1:
             return False
-        return active.script.kind == "cpu" or device.is_only()
+        return active.script.kind == "cpu" or device.has_one_gpu()
 
-    def _active_for(self, tensor: Any) -> _Active:
+    def _activate_for(self, tensor: Any) -> _ActiveDevice:
         if tensor is None:
-            return self._usual()
+            return self._activate_default()
         try:
-            place = tensor.__dlpack_device__()
+            dlpack_device = tensor.__dlpack_device__()
         except AttributeError:
             raise TypeError(
                 f"{self._scripts[0].name}: {type(tensor).__name__} is not an array that"
                 " supports DLPack"
             ) from None
-        kind, index = device.kind_of(place), int(place[1])
+        kind, index = device.parse_dlpack_kind(dlpack_device), int(dlpack_device[1])
         if kind is None:
-            raise LoadError(f"{self._scripts[0].name} runs on no device of DLPack type {place[0]}")
+            raise LoadError(
+                f"{self._scripts[0].name} runs on no device of DLPack type {dlpack_device[0]}"
+            )
         if all(script.kind != kind for script in self._scripts):
             # Without asking the driver, which may be missing: it is the call that is wrong.
             built = ", ".join(f"{script.target} ({script.arch})" for script in self._scripts)
@@ -274,27 +278,27 @@ class Kernel:
                 f"{name} is built for {built}, and the call's tensors are on {device_name}"
             )
         try:
-            return self._on(kind, index if kind == "cuda" else 0)
+            return self._activate(kind, index if kind == "cuda" else 0)
         except DriverError as error:
             raise LoadError(f"{self._scripts[0].name}: {error}") from None
 
 
-def chooser_on(
-    script: Script, found: TableFile, here: Device
-) -> tuple[Chooser, Table | LoadError | None]:
+def make_chooser(
+    script: Script, table_file: TableFile, device_in_use: Device
+) -> tuple[Chooser, DeviceTable | LoadError | None]:
     """Return what chooses on a device by what a script's tables say; and its table, None without
     one, or why there is none that holds there."""
-    table: Table | LoadError | None
+    table: DeviceTable | LoadError | None
     try:
-        table = tables.table_for(script, found.tables, here)
+        table = tables.select_table(script, table_file.tables, device_in_use)
     except LoadError as error:
         table = error
-    entries = table.entries if isinstance(table, Table) else ()
-    refused = by_number(script.programs, found.refused)
-    return Chooser(script, entries, programs_there(script), refused), table
+    entries = table.entries if isinstance(table, DeviceTable) else ()
+    refused = explain_refusals(script.programs, table_file.refused)
+    return Chooser(script, entries, list_available_programs(script), refused), table
 
 
-def programs_there(script: Script) -> frozenset[int]:
+def list_available_programs(script: Script) -> frozenset[int]:
     """Return the programs that were built and came along: a package may leave some out."""
     directory = os.path.join(script.root, "programs")
     if not os.path.isdir(directory):
@@ -307,7 +311,7 @@ def programs_there(script: Script) -> frozenset[int]:
     )
 
 
-def _key_reader(script: Script, one_device: bool) -> Key:
+def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
     """Return a function from a call's arguments to device and integers, which decide."""
     tensors = (
         i
@@ -315,27 +319,27 @@ def _key_reader(script: Script, one_device: bool) -> Key:
         if argument.dims is not None and not argument.optional and not argument.constant
     )
     tensor = next(tensors, None)
-    sizes = _of_sizes([read_of(script, name) for name in script.chosen_by])
+    sizes = _make_sizes_reader([locate_size(script, name) for name in script.chosen_by])
     if one_device or tensor is None:
         return sizes
     # `device` of torch, CuPy and JAX is hashable and quick; NumPy's is a string from 2.0 on.
     return lambda args: (args[tensor].device, sizes(args))
 
 
-def read_of(script: Script, name: str) -> tuple[int, int | None]:
+def locate_size(script: Script, name: str) -> tuple[int, int | None]:
     """Return where a call has an integer: an argument, and an axis of it unless it is the value
     itself. Raises `LoadError`."""
-    wanted = arrays.passed(script)
-    for i, argument in enumerate(wanted):
+    arguments = arrays.passed(script)
+    for i, argument in enumerate(arguments):
         if argument.name == name:
             return i, None
-    for i, argument in enumerate(wanted):
+    for i, argument in enumerate(arguments):
         if not argument.optional and name in (argument.dims or ()):
             return i, (argument.dims or ()).index(name)
     raise LoadError(f"{script.label}: dispatch key {name} is not an integer argument of it")
 
 
-def _of_sizes(reads: Sequence[tuple[int, int | None]]) -> Key:
+def _make_sizes_reader(reads: Sequence[tuple[int, int | None]]) -> _KeyReader:
     """Written out for one and two dimensions: every tenth of a microsecond is on every call."""
     if not reads:
         return lambda args: None

@@ -16,7 +16,7 @@ from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import read_bytes, sha256_file
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.sealed import CorruptFileError, unseal
+from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 
 LIBRARY = "module/lib.so"
 
@@ -27,7 +27,7 @@ def launcher(script: Script, program: int, device: Device | None) -> Callable[..
     Raises `LoadError`, also when the library
     is not for the device.
     """
-    path = script.library(program)
+    path = script.get_library_path(program)
     meta = read_meta(script, program)
     if device is not None and device.kind == "cuda":
         check_images(script, program, meta, device)
@@ -36,7 +36,7 @@ def launcher(script: Script, program: int, device: Device | None) -> Callable[..
     with process.library_lock:
         if (path, digest) not in process.libraries:
             check_library(path, digest)
-            process.libraries[path, digest] = _loaded(path)
+            process.libraries[path, digest] = _open_cached_launcher(path)
         return process.libraries[path, digest]
 
 
@@ -45,13 +45,15 @@ def open_launcher(path: str) -> Callable[..., Any]:
     loaded: `RuntimeError`, `AttributeError`, `OSError`."""
     import tvm_ffi
 
-    from tilusbuild.runtime.cuda_driver import opened  # ctypes takes milliseconds
+    from tilusbuild.runtime.cuda_driver import open_with_dependencies  # ctypes takes milliseconds
 
-    launch: Callable[..., Any] = opened(partial(tvm_ffi.load_module, path))["launch"]
+    launch: Callable[..., Any] = open_with_dependencies(partial(tvm_ffi.load_module, path))[
+        "launch"
+    ]
     return launch
 
 
-def _loaded(path: str) -> Callable[..., Any]:
+def _open_cached_launcher(path: str) -> Callable[..., Any]:
     try:
         return open_launcher(path)
     except (RuntimeError, AttributeError, OSError) as error:
@@ -61,11 +63,13 @@ def _loaded(path: str) -> Callable[..., Any]:
 def check_library(path: str, digest: str) -> None:
     """Raises `CorruptCacheError` unless the file has this sha256."""
     try:
-        found = sha256_file(path)
+        digest_of_file = sha256_file(path)
     except OSError as error:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
-    if found != digest:
-        raise CorruptCacheError(f"{path} is not what was built: sha256 {found}, expected {digest}")
+    if digest_of_file != digest:
+        raise CorruptCacheError(
+            f"{path} is not what was built: sha256 {digest_of_file}, expected {digest}"
+        )
 
 
 def read_meta(script: Script, program: int) -> Mapping[str, Any]:
@@ -73,7 +77,7 @@ def read_meta(script: Script, program: int) -> Mapping[str, Any]:
     digest = script.programs[program]
     path = os.path.join(script.root, "programs", digest, "meta.json")
     try:
-        meta = unseal(read_bytes(path))
+        meta = unseal_json(read_bytes(path))
     except OSError as error:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     except CorruptFileError as error:

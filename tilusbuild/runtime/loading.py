@@ -13,11 +13,11 @@ from tilusbuild.runtime import choose, device
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError, did_you_mean
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
-from tilusbuild.runtime.naming import Name, parse_name, snake_case
-from tilusbuild.runtime.option import warn_of_variables
-from tilusbuild.runtime.places import SearchPlace, here, places
+from tilusbuild.runtime.naming import NamePattern, parse_name, to_snake_case
+from tilusbuild.runtime.option import warn_of_unknown_variables
+from tilusbuild.runtime.places import SearchRoot, find_search_roots, get_working_directory
 from tilusbuild.runtime.reader_lock import ReaderLock
-from tilusbuild.runtime.script import CALLED, SHARED, Script, glance, read_script
+from tilusbuild.runtime.script import CALLED, SHARED, Script, read_script, read_script_once
 from tilusbuild.runtime.semantics import Value
 
 _REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"
@@ -48,7 +48,7 @@ def load(
     Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
     library is opened yet, and the CUDA driver is not called.
     """
-    chosen, hold = _found(script, where, target, signed_by, params)
+    chosen, hold = _find_instances(script, where, target, signed_by, params)
     if (form := chosen[0].form) != CALLED:
         hint = "; tilusbuild.library_path gives its file" if form == SHARED else ""
         raise LoadError(f"{chosen[0].name!r} is a library, and cannot be called{hint}")
@@ -63,19 +63,19 @@ def library_path(
     `where`, `target` and `signed_by` are as for `load`. Raises `LoadError`s. `cache gc` keeps the
     file of a loaded kernel, but not this one: open it at once.
     """
-    chosen, _ = _found(name, where, target, signed_by, {})
+    chosen, _ = _find_instances(name, where, target, signed_by, {})
     if len(chosen) > 1:
-        here_is = device.cuda(0) if device.may_have_cuda() else device.cpu()
-        chosen = [choose.best(chosen, here_is)[0]]
+        here_is = device.get_gpu(0) if device.may_have_cuda() else device.get_cpu()
+        chosen = [choose.choose_instance(chosen, here_is)[0]]
     script = chosen[0]
     if script.form != SHARED:
         raise LoadError(f"{script.name!r} is not a shared library")
-    path = script.library(script.first)
+    path = script.get_library_path(script.first)
     check_library(path, read_meta(script, script.first)["files"][LIBRARY]["sha256"])
     return path
 
 
-def _found(
+def _find_instances(
     script: str,
     where: object,
     target: str | None,
@@ -83,39 +83,39 @@ def _found(
     params: dict[str, Value],
 ) -> tuple[list[Script], ReaderLock]:
     """Return the instances that fit, one a target, and what keeps them. Raises `LoadError`s."""
-    warn_of_variables()
-    name = _named(script)
-    directory = snake_case(name.script)
-    looked: list[str] = []
-    known: set[str] = set()
-    for place in places(where):
+    warn_of_unknown_variables()
+    name = _parse_script_name(script)
+    directory = to_snake_case(name.script)
+    searched: list[str] = []
+    script_names: set[str] = set()
+    for root in find_search_roots(where):
         for again in (True, True, False):
-            paths = place.instances(directory, here())
+            paths = root.list_instances(directory, get_working_directory())
             if not paths:
                 break
             key = signed_by or os.environ.get(_REQUIRED)
             if key:
-                from tilusbuild.runtime.signed import check
+                from tilusbuild.runtime.signed import check_signatures
 
-                check(paths, key)
+                check_signatures(paths, key)
             try:
-                found = [glance(path) for path in paths]
-                chosen = _chosen(name, place, found, target or name.target, params)
-                hold = ReaderLock(place.path, (script.hash for script in chosen))
+                instances = [read_script_once(path) for path in paths]
+                chosen = _choose_instances(name, root, instances, target or name.target, params)
+                hold = ReaderLock(root.path, (script.hash for script in chosen))
                 return [read_script(each.path) for each in chosen], hold
             except CorruptCacheError:
                 if not again or all(map(os.path.isdir, paths)):
                     raise
-        known.update(place.directories())
-        looked.append(f"{place.path} ({place.origin})")
-    hint = did_you_mean(directory, known)
+        script_names.update(root.list_script_names())
+        searched.append(f"{root.path} ({root.origin})")
+    hint = did_you_mean(directory, script_names)
     lines = [f"there is no script {name.script!r}", *([hint] if hint else []), "searched:"]
-    raise LoadError("\n  ".join([*lines, *(f"  {each}" for each in looked)]))
+    raise LoadError("\n  ".join([*lines, *(f"  {each}" for each in searched)]))
 
 
-def _named(script: str) -> Name:
+def _parse_script_name(script: str) -> NamePattern:
     if script.replace("_", "").isalnum():
-        return Name(script)  # parsing imports `re`
+        return NamePattern(script)  # parsing imports `re`
     try:
         name = parse_name(script)
     except ValueError as error:
@@ -125,37 +125,41 @@ def _named(script: str) -> Name:
     return name
 
 
-def _chosen(
-    name: Name,
-    place: SearchPlace,
-    found: list[Script],
+def _choose_instances(
+    name: NamePattern,
+    root: SearchRoot,
+    instances: list[Script],
     target: str | None,
     params: dict[str, Value],
 ) -> list[Script]:
     """Return the instances with these constants, one a target, or the one that runs here. Raises
     `LoadError`s."""
     script = name.script
-    fitting = [each for each in found if _has(each, params) and name.fits(each.name, each.params)]
+    fitting = [
+        each
+        for each in instances
+        if _has_constants(each, params) and name.matches_instance(each.name, each.params)
+    ]
     if not fitting:
-        unknown = sorted(params.keys() - found[0].params.keys())
-        what = did_you_mean(unknown[0], found[0].params) if unknown else ""
-        choices = "; ".join(sorted({_constants(each) for each in found}))
+        unknown = sorted(params.keys() - instances[0].params.keys())
+        hint = did_you_mean(unknown[0], instances[0].params) if unknown else ""
+        choices = "; ".join(sorted({_format_constants(each) for each in instances}))
         raise LoadError(
-            f"no instance of {script} in {place.path} has {_text(params) or name}"
-            + (f"\n  {what}" if what else "")
+            f"no instance of {script} in {root.path} has {_format_params(params) or name}"
+            + (f"\n  {hint}" if hint else "")
             + f"\n  there are: {choices or 'instances without constants'}"
         )
-    if len({_constants(each) for each in fitting}) > 1:
-        choices = "\n  ".join(sorted({_constants(each) for each in fitting}))
+    if len({_format_constants(each) for each in fitting}) > 1:
+        choices = "\n  ".join(sorted({_format_constants(each) for each in fitting}))
         raise LoadError(f"{script} has several instances: choose one by keyword\n  {choices}")
     if target is not None:
-        fitting = _of_target(script, fitting, target)
+        fitting = _filter_by_target(script, fitting, target)
     if target is None and not device.may_have_cuda():
-        return [choose.best(fitting, device.cpu())[0]]
+        return [choose.choose_instance(fitting, device.get_cpu())[0]]
     return fitting
 
 
-def _of_target(script: str, fitting: list[Script], target: str) -> list[Script]:
+def _filter_by_target(script: str, fitting: list[Script], target: str) -> list[Script]:
     chosen = [each for each in fitting if target in (each.target, each.arch, each.kind)]
     if not chosen:
         choices = ", ".join(f"{each.target} ({each.arch})" for each in fitting)
@@ -163,14 +167,14 @@ def _of_target(script: str, fitting: list[Script], target: str) -> list[Script]:
     return chosen
 
 
-def _has(script: Script, params: dict[str, Value]) -> bool:
+def _has_constants(script: Script, params: dict[str, Value]) -> bool:
     # Without a default object for what is missing: there may be thousands of instances.
     return params.items() <= script.params.items()
 
 
-def _constants(script: Script) -> str:
-    return _text(script.params)
+def _format_constants(script: Script) -> str:
+    return _format_params(script.params)
 
 
-def _text(params: object) -> str:
+def _format_params(params: object) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in dict(params).items())  # type: ignore[call-overload]

@@ -21,10 +21,10 @@ _NAME = r"([\w.-]+)(?:\[(.*)\])?(?:/([0-9]+))?(?:\s+(\S+))?"
 _CONSTANT = r'\s*(?:(\w+)\s*=)?\s*("(?:[^"\\]|\\.)*"|[^"\s,=\[\]][^",=\[\]]*?)\s*(?=,|\Z)'
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-")
 _WORDS = ("true", "false")
-_LISTED = 12
+_MAX_LINES = 12
 
 
-def snake_case(name: str) -> str:
+def to_snake_case(name: str) -> str:
     """Return the directory of a script, as Tilus makes it: `_` before each capital but the first,
     lower case.
 
@@ -34,7 +34,7 @@ def snake_case(name: str) -> str:
     return parts.lower().replace("-", "_")
 
 
-def value_text(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a constant's value as a name has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -53,40 +53,40 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def instance_name(script: str, params: Mapping[str, object], target: str = "") -> str:
+def format_instance_name(script: str, params: Mapping[str, object], target: str = "") -> str:
     """Return the name of an instance: `matmul[dtype=f16] h100`."""
-    return program_name(script, params, None, target)
+    return format_program_name(script, params, None, target)
 
 
-def program_name(
+def format_program_name(
     script: str, params: Mapping[str, object], index: int | None, target: str = ""
 ) -> str:
     """Return the name of a program: `matmul[dtype=f16]/12 h100`."""
-    fixed = ",".join(f"{name}={value_text(value)}" for name, value in params.items())
-    return _assembled(script, fixed, index, target)
+    fixed = ",".join(f"{name}={format_value(value)}" for name, value in params.items())
+    return _join_name(script, fixed, index, target)
 
 
-def _assembled(script: str, fixed: str, index: int | None, target: str) -> str:
+def _join_name(script: str, fixed: str, index: int | None, target: str) -> str:
     number = "" if index is None else f"/{index}"
     return f"{script}{f'[{fixed}]' if fixed else ''}{number} {target}".rstrip()
 
 
-def function_names(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, str]:
+def name_functions(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, str]:
     """Return instances by names that a function can have: the script's, followed by the constants
     where there are several of it. Raises `ValueError` for a name that two would have."""
-    by_label = {instance_name(*each): each for each in instances}
+    by_label = {format_instance_name(*each): each for each in instances}
     of_script = [script for script, _ in by_label.values()]
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for label, (script, params) in by_label.items():
-        words = [script, *map(value_text, params.values() if of_script.count(script) > 1 else ())]
+        words = [script, *map(format_value, params.values() if of_script.count(script) > 1 else ())]
         name = "".join(c if c.isalnum() else "_" for c in "_".join(words))
-        if name in found:
-            raise ValueError(f"{found[name]} and {label} would both be called {name!r}")
-        found[name] = label
-    return found
+        if name in labels:
+            raise ValueError(f"{labels[name]} and {label} would both be called {name!r}")
+        labels[name] = label
+    return labels
 
 
-class Name(NamedTuple):
+class NamePattern(NamedTuple):
     """A name as it was typed: it means all that fit."""
 
     script: str
@@ -100,48 +100,52 @@ class Name(NamedTuple):
     def __str__(self) -> str:
         pairs = (*self.constants, *self.schedule)
         fixed = ",".join(f"{name}={text}" if name else text for name, text in pairs)
-        return _assembled(self.script, fixed, self.program, self.target or "")
+        return _join_name(self.script, fixed, self.program, self.target or "")
 
-    def fits(self, script: str, params: Mapping[str, object], target: str | None = None) -> bool:
+    def matches_instance(
+        self, script: str, params: Mapping[str, object], target: str | None = None
+    ) -> bool:
         """Return whether an instance has this name; without a `target`, for some target. A script
         also answers to the name of its directory."""
         return (
-            self.is_of(script)
+            self.matches_script(script)
             and (target is None or self.target in (None, target))
-            and all(_has(params, name, text) for name, text in self.constants)
+            and all(_has_constant(params, name, text) for name, text in self.constants)
         )
 
-    def apart(self, parameters: Collection[str], constants: Collection[str]) -> Name:
+    def split_schedule(
+        self, parameters: Collection[str], constants: Collection[str]
+    ) -> NamePattern:
         """Return the name with what it says of a schedule apart from what it says of constants."""
-        said = [
+        schedule = [
             each for each in self.constants if each[0] in parameters and each[0] not in constants
         ]
-        kept = tuple(each for each in self.constants if each not in said)
-        return self._replace(constants=kept, schedule=(*self.schedule, *said))
+        fixed = tuple(each for each in self.constants if each not in schedule)
+        return self._replace(constants=fixed, schedule=(*self.schedule, *schedule))
 
-    def has(self, number: int, values: Mapping[str, object]) -> bool:
+    def matches_program(self, number: int, values: Mapping[str, object]) -> bool:
         """Return whether a program of an instance that fits is meant, as far as it is said."""
         return self.program in (None, number) and all(
-            name in values and means(text, values[name]) for name, text in self.schedule
+            name in values and matches_value(text, values[name]) for name, text in self.schedule
         )
 
-    def is_of(self, script: str) -> bool:
+    def matches_script(self, script: str) -> bool:
         """Return whether this is a name of the script, or of a part of it."""
-        return self.script == script or snake_case(self.script) == snake_case(script)
+        return self.script == script or to_snake_case(self.script) == to_snake_case(script)
 
 
-def _has(params: Mapping[str, object], name: str, text: str) -> bool:
+def _has_constant(params: Mapping[str, object], name: str, text: str) -> bool:
     values = params.values() if not name else [params[name]] if name in params else []
-    return any(means(text, value) for value in values)
+    return any(matches_value(text, value) for value in values)
 
 
-def means(text: str, value: object) -> bool:
+def matches_value(text: str, value: object) -> bool:
     """Return whether a text that was typed stands for a value; a string may go without quotes."""
-    return text == value_text(value) or (not text.startswith('"') and text == str(value))
+    return text == format_value(value) or (not text.startswith('"') and text == str(value))
 
 
 @lru_cache(maxsize=256)
-def parse_name(text: str) -> Name:
+def parse_name(text: str) -> NamePattern:
     """Return what a name says. Raises `ValueError`."""
     import re
 
@@ -149,67 +153,68 @@ def parse_name(text: str) -> Name:
     if match is None:
         raise ValueError("a name is SCRIPT, SCRIPT/I or SCRIPT[NAME=VALUE]/I TARGET")
     script, inside, index, target = match.groups()
-    constants = tuple(_constants(inside)) if inside is not None else ()
-    return Name(script, constants, None if index is None else int(index), target)
+    constants = tuple(_parse_constants(inside)) if inside is not None else ()
+    return NamePattern(script, constants, None if index is None else int(index), target)
 
 
-def _constants(inside: str) -> Iterable[tuple[str, str]]:
+def _parse_constants(inside: str) -> Iterable[tuple[str, str]]:
     import re
 
-    pattern, at = re.compile(_CONSTANT), 0
+    pattern, offset = re.compile(_CONSTANT), 0
     while True:
-        match = pattern.match(inside, at)
+        match = pattern.match(inside, offset)
         if match is None:
             raise ValueError(f"[{inside}] is not a list of NAME=VALUE with commas between")
-        yield match[1] or "", _canonical(match[2])
+        yield match[1] or "", _normalize_value(match[2])
         if match.end() == len(inside):
             return
-        at = match.end() + 1
+        offset = match.end() + 1
 
 
-def _canonical(text: str) -> str:
+def _normalize_value(text: str) -> str:
     """Return a value's text as it is printed: quotes that were typed and are not needed go."""
     if not text.startswith('"'):
         return text
     try:
-        return value_text(json.loads(text))
+        return format_value(json.loads(text))
     except ValueError:
         raise ValueError(f"{text} is not a string in quotes") from None
 
 
-def joined(words: Sequence[str], targets: Collection[str]) -> list[str]:
+def join_targets(words: Sequence[str], targets: Collection[str]) -> list[str]:
     """Return the names that words of a command line are: a target's name belongs to the name before
     it, which a shell took apart for want of quotes."""
-    found: list[str] = []
+    names: list[str] = []
     for word in words:
-        if found and word in targets and " " not in found[-1] and found[-1] not in targets:
-            found[-1] += f" {word}"
+        if names and word in targets and " " not in names[-1] and names[-1] not in targets:
+            names[-1] += f" {word}"
         else:
-            found.append(word)
-    return found
+            names.append(word)
+    return names
 
 
-def as_typed(names: Iterable[str]) -> str:
+def format_names(names: Iterable[str]) -> str:
     """Return names as a hint lists them, ready for a shell: one a line, the first dozen."""
-    return listed(map(typed, names))
+    return format_hint_lines(map(quote_name, names))
 
 
-def typed(name: str) -> str:
-    """Return a name as it is typed. A space alone needs no quotes: `joined` knows the two words."""
+def quote_name(name: str) -> str:
+    """Return a name as it is typed. A space alone needs no quotes: `join_targets` joins the
+    words."""
     import shlex
 
     return shlex.quote(name) if "[" in name else name
 
 
-def command(*words: object) -> str:
+def format_command(*words: object) -> str:
     """Return a command of tilusbuild as it is typed: a shell gives each word back whole."""
     import shlex
 
     return shlex.join(["tilusbuild", *map(str, words)])
 
 
-def listed(lines: Iterable[str]) -> str:
+def format_hint_lines(lines: Iterable[str]) -> str:
     """Return different lines of a hint, the first dozen."""
     lines = list(dict.fromkeys(lines))
-    more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
-    return "\n".join([*lines[:_LISTED], *more])
+    more = [f"and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
+    return "\n".join([*lines[:_MAX_LINES], *more])

@@ -28,7 +28,7 @@ VARIABLES = frozenset("TILUSBUILD_" + name for name in _NAMES.split())
 """Every environment variable that means something: tests compare them with what reads them."""
 
 
-def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+def find_unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield a message for each variable that has our prefix and that nothing reads; our tests have
     some of their own."""
     for name in sorted(environment):
@@ -38,15 +38,15 @@ def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 @cache
-def warn_of_variables() -> None:
+def warn_of_unknown_variables() -> None:
     """Log them, once for a process."""
-    for message in unknown_variables(os.environ):
+    for message in find_unknown_variables(os.environ):
         import logging
 
         logging.getLogger("tilusbuild").warning("%s", message)
 
 
-def _choose(name: str, value: Value) -> None:
+def _set_option(name: str, value: Value) -> None:
     with process.option_lock:
         process.options[name] = value
 
@@ -81,22 +81,22 @@ def cache_dir(path: str | os.PathLike[str]) -> None:
         raise TypeError(f"a cache directory is a str or a path of one, not {type(text).__name__}")
     if not text or "\0" in text:
         raise ValueError(f"{text!r} names no directory")
-    _choose("cache-dir", os.path.abspath(os.path.expanduser(text)))
+    _set_option("cache-dir", os.path.abspath(os.path.expanduser(text)))
 
 
 def parallel_workers(count: int) -> None:
     """Compilers at once. Raises `TypeError` and `ValueError`."""
-    _choose("jobs", _count("parallel_workers", count, least=1))
+    _set_option("jobs", _check_count("parallel_workers", count, least=1))
 
 
 def bench_warmup(count: int) -> None:
     """Calls before each sample of a tuning. Raises `TypeError` and `ValueError`."""
-    _choose("bench-warmup", _count("bench_warmup", count, least=0))
+    _set_option("bench-warmup", _check_count("bench_warmup", count, least=0))
 
 
 def bench_repeat(count: int) -> None:
     """Samples of each program that is nearly the best. Raises `TypeError` and `ValueError`."""
-    _choose("bench-repeat", _count("bench_repeat", count, least=1))
+    _set_option("bench-repeat", _check_count("bench_repeat", count, least=1))
 
 
 class debug:  # noqa: N801 - the name that users of Tilus know
@@ -105,15 +105,15 @@ class debug:  # noqa: N801 - the name that users of Tilus know
     @staticmethod
     def dump_ir(enable: bool = True) -> None:
         """Keep what each step of a compile makes, beside its result. Raises `TypeError`."""
-        _choose("dump-ir", _switch("dump_ir", enable))
+        _set_option("dump-ir", _check_switch("dump_ir", enable))
 
     @staticmethod
     def disable_ptxas_opt(enable: bool = True) -> None:
         """Let ptxas optimise nothing; the programs are other programs then. Raises `TypeError`."""
-        _choose("disable-ptxas-opt", _switch("disable_ptxas_opt", enable))
+        _set_option("disable-ptxas-opt", _check_switch("disable_ptxas_opt", enable))
 
 
-def _count(name: str, value: object, *, least: int) -> int:
+def _check_count(name: str, value: object, *, least: int) -> int:
     if type(value) is not int:
         raise TypeError(f"{name} takes an int, not {type(value).__name__}")
     if value < least:
@@ -121,7 +121,7 @@ def _count(name: str, value: object, *, least: int) -> int:
     return value
 
 
-def _switch(name: str, value: object) -> bool:
+def _check_switch(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} takes True or False, not {type(value).__name__}")
     return value

@@ -18,7 +18,7 @@ class Process:
     """The state of this process."""
 
     def __init__(self) -> None:
-        self._new_locks()
+        self._make_locks()
         self.options: dict[str, str | int | bool] = {}
         """What `tilusbuild.option` chose, by the names of the settings."""
         self.devices: dict[tuple[int, int], Any] = {}
@@ -29,21 +29,21 @@ class Process:
         self.lock_files: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         """Files of locks that are held, by path."""
 
-    def _new_locks(self) -> None:
+    def _make_locks(self) -> None:
         # One each: opening a library, or starting the driver, takes long.
         self.option_lock = threading.Lock()
         self.device_lock = threading.Lock()
         self.library_lock = threading.Lock()
         self.reader_lock = threading.Lock()
 
-    def after_fork(self) -> None:
+    def reset_after_fork(self) -> None:
         """Make new locks in a child, where the thread that held one does not exist, and forget
         the devices: a child cannot use the parent's CUDA driver. Libraries stay open."""
-        self._new_locks()
+        self._make_locks()
         self.devices.clear()
         for kernel in list(self.kernels):
-            kernel.after_fork()
+            kernel.reset_after_fork()
 
 
 process = Process()
-os.register_at_fork(after_in_child=process.after_fork)
+os.register_at_fork(after_in_child=process.reset_after_fork)

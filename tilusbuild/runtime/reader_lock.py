@@ -20,7 +20,7 @@ LOCKS, READ = "locks", "read"
 """Where a tree has its locks, and of which kind those of scripts in use are."""
 
 
-def stripe(kind: str, name: str) -> str:
+def name_lock_file(kind: str, name: str) -> str:
     """Return the name of the file that is locked for a thing with a hex name."""
     return f"{kind}-{name[: 2 if kind == READ else 3]}"
 
@@ -40,16 +40,16 @@ class SharedFile:
             os.close(self.handle)
 
 
-def _shared_file(path: str) -> SharedFile:
+def _open_shared_file(path: str) -> SharedFile:
     """Return the file at a path, opened once: not an earlier one. Raises `OSError`."""
-    known: SharedFile | None = process.lock_files.get(path)
-    if known is not None:
-        ours, now = os.fstat(known.handle), os.stat(path, follow_symlinks=False)
-        if (ours.st_dev, ours.st_ino) == (now.st_dev, now.st_ino):
-            return known
-    opened = SharedFile(path)
-    process.lock_files[path] = opened
-    return opened
+    shared: SharedFile | None = process.lock_files.get(path)
+    if shared is not None:
+        open_status, path_status = os.fstat(shared.handle), os.stat(path, follow_symlinks=False)
+        if (open_status.st_dev, open_status.st_ino) == (path_status.st_dev, path_status.st_ino):
+            return shared
+    file = SharedFile(path)
+    process.lock_files[path] = file
+    return file
 
 
 class ReaderLock:
@@ -69,10 +69,10 @@ class ReaderLock:
         self._files: list[SharedFile] = []
         with process.reader_lock:
             for script in scripts:
-                self._lock(root, script)
+                self._lock_script(root, script)
 
-    def _lock(self, root: str, script: str) -> None:
+    def _lock_script(self, root: str, script: str) -> None:
         with suppress(OSError, ValueError):
-            file = _shared_file(os.path.join(root, LOCKS, stripe(READ, script)))
+            file = _open_shared_file(os.path.join(root, LOCKS, name_lock_file(READ, script)))
             fcntl.flock(file.handle, fcntl.LOCK_SH)  # nothing, if it is locked
             self._files.append(file)

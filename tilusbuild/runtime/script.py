@@ -20,11 +20,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from tilusbuild.runtime.errors import CorruptCacheError
-from tilusbuild.runtime.naming import instance_name
+from tilusbuild.runtime.naming import format_instance_name
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.sealed import CorruptFileError, unseal
-from tilusbuild.runtime.semantics import Function, Value, function_of, names_in
-from tilusbuild.runtime.structs import is_struct, struct_of
+from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
+from tilusbuild.runtime.semantics import Function, Value, build_function, collect_names
+from tilusbuild.runtime.structs import is_struct, parse_struct
 
 FILE, TEXT = "script.json", "script.txt"
 SCHEMA = 1
@@ -136,7 +136,7 @@ class Script(NamedTuple):
     @property
     def label(self) -> str:
         """Return the instance's name for people: `matmul[dtype=f16] h100`."""
-        return instance_name(self.name, self.params, self.target)
+        return format_instance_name(self.name, self.params, self.target)
 
     @property
     def chosen_by(self) -> tuple[str, ...]:
@@ -144,13 +144,13 @@ class Script(NamedTuple):
         read = frozenset().union(*(rule.names for rule in self.rules))
         return (*self.keys, *(a.name for a in self.arguments if a.name in read - {*self.keys}))
 
-    def schedule(self, program: int) -> dict[str, Value]:
+    def get_schedule(self, program: int) -> dict[str, Value]:
         """Return the parameters of one program. Raises `IndexError`."""
         if program not in self.programs:
             raise IndexError(f"{self.label} has no program {program}")
         return {name: values[program] for name, values in self.schedules.items()}
 
-    def library(self, program: int) -> str:
+    def get_library_path(self, program: int) -> str:
         """Return the path that the program's `lib.so` has when it is there."""
         return os.path.join(self.root, "programs", self.programs[program], "module", "lib.so")
 
@@ -158,27 +158,27 @@ class Script(NamedTuple):
 def read_script(path: str) -> Script:
     """Return the script in a directory. Raises `CorruptCacheError`."""
     path = os.path.abspath(path)
-    value = _sealed(path)
+    value = _read_description(path)
     digest = os.path.basename(path)
     try:
-        script = script_of(path, value)
+        script = parse_description(path, value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCacheError(
             f"{path}/{FILE} is malformed: {type(error).__name__}: {error}"
         ) from None
-    if script.hash != digest or _programs_of_text(path, digest) != script.programs:
+    if script.hash != digest or _read_listed_programs(path, digest) != script.programs:
         raise CorruptCacheError(f"{path}/{FILE} does not belong to the {TEXT} beside it")
     return script
 
 
-glance = lru_cache(maxsize=4096)(read_script)
+read_script_once = lru_cache(maxsize=4096)(read_script)
 """As `read_script`, or as this process read it before. Its constants and target are right, because
 its directory is named by them; for the rest, read it."""
 
 
-def _sealed(path: str) -> dict[str, Any]:
+def _read_description(path: str) -> dict[str, Any]:
     try:
-        return unseal(read_bytes(os.path.join(path, FILE)))
+        return unseal_json(read_bytes(os.path.join(path, FILE)))
     except FileNotFoundError:
         raise CorruptCacheError(f"{path} has no {FILE}: build the project again") from None
     except OSError as error:
@@ -187,108 +187,111 @@ def _sealed(path: str) -> dict[str, Any]:
         raise CorruptCacheError(f"{path}/{FILE} is damaged: {error}") from None
 
 
-def _programs_of_text(path: str, digest: str) -> dict[int, str]:
+def _read_listed_programs(path: str, digest: str) -> dict[int, str]:
     try:
         data = read_bytes(os.path.join(path, TEXT))
     except OSError as error:
         raise CorruptCacheError(f"{path}/{TEXT} cannot be read: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise CorruptCacheError(f"{path} is not named by the hash of its {TEXT}")
-    _, _, listed = data.partition(b"\n[programs]\n")
-    rows = (line.decode("ascii", "replace").partition(" ") for line in listed.splitlines())
+    _, _, program_lines = data.partition(b"\n[programs]\n")
+    rows = (line.decode("ascii", "replace").partition(" ") for line in program_lines.splitlines())
     return {int(number[:100]) if number.isdigit() else -1: program for number, _, program in rows}
 
 
-def script_of(path: str, value: Mapping[str, Any]) -> Script:
+def parse_description(path: str, value: Mapping[str, Any]) -> Script:
     """Return the script that a file's content describes. Raises what a malformed one may."""
     if value.get("schema") != SCHEMA:
         raise ValueError(f"schema {value.get('schema')!r} is not read by this version")
     target, dispatch = value["target"], value["dispatch"]
-    listed = _texts(value["programs"])
-    programs = dict(zip(value.get("numbers", range(len(listed))), listed, strict=True))
-    if not all(type(number) is int for number in programs) or len(programs) != len(listed):
+    hashes = _check_texts(value["programs"])
+    programs = dict(zip(value.get("numbers", range(len(hashes))), hashes, strict=True))
+    if not all(type(number) is int for number in programs) or len(programs) != len(hashes):
         raise TypeError("programs and their numbers do not match")
-    keys = tuple(_texts(dispatch["keys"]))
-    schedules = {n: _column(value["schedules"][n], programs) for n in _texts(value["parameters"])}
-    scalars = {_text(each["name"]) for each in value["arguments"] if each["dims"] is None}
+    keys = tuple(_check_texts(dispatch["keys"]))
+    schedules = {
+        n: _parse_column(value["schedules"][n], programs) for n in _check_texts(value["parameters"])
+    }
+    scalars = {_check_text(each["name"]) for each in value["arguments"] if each["dims"] is None}
     default = value["default"]
     if default is not None:
-        _index(default, programs)
+        _check_program_number(default, programs)
     return Script(
         path=path,
-        name=_text(value["script"]),
-        hash=_text(value["hash"]),
+        name=_check_text(value["script"]),
+        hash=_check_text(value["hash"]),
         level=int(value["level"]),
-        target=_text(target["name"]),
-        kind=_text(target["kind"]),
+        target=_check_text(target["name"]),
+        kind=_check_text(target["kind"]),
         code=Code(
-            archs=tuple(_texts(target["archs"])),
+            archs=tuple(_check_texts(target["archs"])),
             ptx=target["ptx"] is True,
-            toolkit=None if target["toolkit"] is None else _text(target["toolkit"]),
-            machine=_text(target["machine"]),
+            toolkit=None if target["toolkit"] is None else _check_text(target["toolkit"]),
+            machine=_check_text(target["machine"]),
         ),
         params=dict(value["params"]),
-        arguments=tuple(_argument(each, scalars) for each in value["arguments"]),
+        arguments=tuple(_parse_argument(each, scalars) for each in value["arguments"]),
         schedules=schedules,
         programs=programs,
         not_built={
-            _index(int(number), programs): _text(why) for number, why in value["not_built"].items()
+            _check_program_number(int(number), programs): _check_text(why)
+            for number, why in value["not_built"].items()
         },
         default=default,
-        buckets={key: rounding(dispatch["buckets"][key]) for key in keys},
-        rules=tuple(_rule(each, scalars, programs) for each in dispatch["rules"]),
-        model=_model(dispatch["model"], keys, programs),
-        form=_text(value.get("form", CALLED)),
+        buckets={key: make_rounding(dispatch["buckets"][key]) for key in keys},
+        rules=tuple(_parse_rule(each, scalars, programs) for each in dispatch["rules"]),
+        model=_parse_model(dispatch["model"], keys, programs),
+        form=_check_text(value.get("form", CALLED)),
         committed=dispatch.get("committed"),
     )
 
 
-def _argument(value: Mapping[str, Any], scalars: Collection[str]) -> ScriptArgument:
-    dims, dtype = value["dims"], _text(value["dtype"])
+def _parse_argument(value: Mapping[str, Any], scalars: Collection[str]) -> ScriptArgument:
+    dims, dtype = value["dims"], _check_text(value["dtype"])
     if not dtype:
         raise ValueError("an argument has no type")
     if is_struct(dtype):
-        struct_of(dtype)  # what it says is used in every call
+        parse_struct(dtype)  # what it says is used in every call
     inout = value.get("inout") is True
     return ScriptArgument(
-        name=_text(value["name"]),
+        name=_check_text(value["name"]),
         dtype=dtype,
-        dims=None if dims is None else tuple(_dim(dim, scalars) for dim in dims),
+        dims=None if dims is None else tuple(_parse_dim(dim, scalars) for dim in dims),
         out=value["out"] is True and not inout,
         dimension=value["dimension"] is True,
-        type=_text(value["type"]),
+        type=_check_text(value["type"]),
         optional=value.get("optional") is True,
         constant=value.get("constant") is True,
         inout=inout,
     )
 
 
-def _dim(value: object, scalars: Collection[str]) -> Dim:
+def _parse_dim(value: object, scalars: Collection[str]) -> Dim:
     if type(value) is int or isinstance(value, str):
         return value
-    return function_of(value, scalars)
+    return build_function(value, scalars)
 
 
-def _rule(
+def _parse_rule(
     value: Mapping[str, Any], scalars: Collection[str], programs: Mapping[int, str]
 ) -> DispatchRule:
-    when = function_of(value["when"], scalars)
-    program = _index(value["program"], programs)
-    return DispatchRule(_text(value["source"]), when, program, names_in(value["when"]))
+    when = build_function(value["when"], scalars)
+    program = _check_program_number(value["program"], programs)
+    return DispatchRule(_check_text(value["source"]), when, program, collect_names(value["when"]))
 
 
-def _model(
+def _parse_model(
     value: Mapping[str, Any] | None, keys: Collection[str], programs: Mapping[int, str]
 ) -> ScriptModel | None:
     if value is None:
         return None
-    columns = {name: _column(column, programs) for name, column in value["columns"].items()}
+    columns = {name: _parse_column(column, programs) for name, column in value["columns"].items()}
     return ScriptModel(
-        _text(value["source"]), function_of(value["cost"], {*keys, *columns}), columns
+        _check_text(value["source"]), build_function(value["cost"], {*keys, *columns}), columns
     )
 
 
-def _column(values: object, programs: Mapping[int, str]) -> dict[int, Value]:
+def _parse_column(values: object, programs: Mapping[int, str]) -> dict[int, Value]:
     """Return a value for each program; None where it is not known."""
     if not isinstance(values, list) or len(values) != len(programs):
         raise ValueError("a column is not as long as the list of programs")
@@ -297,30 +300,30 @@ def _column(values: object, programs: Mapping[int, str]) -> dict[int, Value]:
     return dict(zip(programs, values, strict=True))
 
 
-def _index(value: object, programs: Mapping[int, str]) -> int:
+def _check_program_number(value: object, programs: Mapping[int, str]) -> int:
     if type(value) is not int or value not in programs:
         raise ValueError(f"there is no program {value!r}")
     return value
 
 
-def _text(value: object) -> str:
+def _check_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.60} is not a string")
     return value
 
 
-def _texts(values: Sequence[object]) -> list[str]:
-    return [_text(value) for value in values]
+def _check_texts(values: Sequence[object]) -> list[str]:
+    return [_check_text(value) for value in values]
 
 
-def rounding(bucket: object) -> Callable[[int], int]:
+def make_rounding(bucket: object) -> Callable[[int], int]:
     """Return the function from a size to its bucket. Raises `ValueError` for no bucket."""
     if bucket == "tilus":
-        return _tilus
+        return _round_like_tilus
     if bucket == "pow2":
-        return _pow2
+        return _round_to_power
     if bucket == "exact":
-        return _exact
+        return _return_size
     if isinstance(bucket, list) and bucket and all(type(edge) is int for edge in bucket):
         edges = list(bucket)
         if edges != sorted(set(edges)) or edges[0] < 1:
@@ -335,7 +338,7 @@ def rounding(bucket: object) -> Callable[[int], int]:
     raise ValueError(f"no kind of bucket: {bucket!r:.80}")
 
 
-def _tilus(size: int) -> int:
+def _round_like_tilus(size: int) -> int:
     """Two buckets an octave, as Tilus rounds: 1, 2, 3, 4, 6, 8, 12, 16, 24 …"""
     if size < 1:
         return size
@@ -343,11 +346,11 @@ def _tilus(size: int) -> int:
     return -(-size // block) * block
 
 
-def _pow2(size: int) -> int:
+def _round_to_power(size: int) -> int:
     """Return the next power of two: one bucket an octave."""
     return size if size < 1 else 1 << (size - 1).bit_length()
 
 
-def _exact(size: int) -> int:
+def _return_size(size: int) -> int:
     """Return each size for itself."""
     return size

@@ -19,30 +19,30 @@ _LIMIT = 64 << 20
 
 
 class CorruptFileError(ValueError):
-    """The bytes are not what `seal` makes."""
+    """The bytes are not what `seal_json` makes."""
 
 
-def canonical(value: Mapping[str, Any]) -> bytes:
+def encode_canonical(value: Mapping[str, Any]) -> bytes:
     """Return the one text of a value. Raises `ValueError` for what JSON has no form for (NaN)."""
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
-def seal(value: Mapping[str, Any]) -> bytes:
+def seal_json(value: Mapping[str, Any]) -> bytes:
     """Return the file's bytes for a value, which is not empty and has no key `digest`."""
-    text = canonical(value)
+    text = encode_canonical(value)
     if "digest" in value or not text.endswith(_END):
         raise ValueError("only an object that is not empty and has no key `digest` can be sealed")
-    digest = _digest(text)
+    digest = _digest_text(text)
     return text.removesuffix(_END) + _SEAL + digest + _SEAL_END
 
 
-def unseal(data: bytes) -> dict[str, Any]:
+def unseal_json(data: bytes) -> dict[str, Any]:
     """Return the value. Raises `CorruptFileError`, and nothing else, whatever the bytes are."""
     start, seal_, end = data.rpartition(_SEAL)
     if not seal_ or not end.endswith(_SEAL_END) or len(data) > _LIMIT:
         raise CorruptFileError("no seal")
-    if _digest(start + _END) + _SEAL_END != end:
+    if _digest_text(start + _END) + _SEAL_END != end:
         raise CorruptFileError("the content is not what was sealed")
     try:
         value = json.loads(start + _END)
@@ -53,5 +53,5 @@ def unseal(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _digest(text: bytes) -> bytes:
+def _digest_text(text: bytes) -> bytes:
     return hashlib.sha256(text).hexdigest().encode()

@@ -3,8 +3,8 @@
 Integers are exact; a float is always finite; a bool counts as 0 or 1; a string can only be
 compared. An operation without a value raises `NoValueError`; the caller knows where it stands.
 
-A deployment has an expression as a tree in JSON, which `function_of` turns into a function once. A
-number, a boolean or a string stands for itself. Everything else is an array whose first item says
+A deployment has an expression as a tree in JSON, which `build_function` turns into a function once.
+A number, a boolean or a string stands for itself. Everything else is an array whose first item says
 what it is:
 
     ["name", "m"]                            a size, a constant
@@ -39,83 +39,87 @@ class NoValueError(Exception):
     """An operation has no value; the text says why."""
 
 
-def finite(result: Number) -> Number:
+def check_finite(result: Number) -> Number:
     """`result`, unless it is a float beyond the finite ones."""
     if type(result) is float and not math.isfinite(result):
         raise NoValueError("overflow")
     return result
 
 
-def number(value: Value) -> Number:
+def to_number(value: Value) -> Number:
     """`value` as an operand of arithmetic."""
     if isinstance(value, str):
         raise NoValueError(f"needs numbers, not the string {value!r:.60}")
     return value
 
 
-def integer(value: Value) -> int:
+def to_integer(value: Value) -> int:
     """`value` as an operand of integer arithmetic."""
     if isinstance(value, int):
         return int(value)
     raise NoValueError(f"needs integers, not {value!r:.60}")
 
 
-def truth(value: Value) -> bool:
+def to_truth(value: Value) -> bool:
     """`value` as a condition: a number is true unless it is zero."""
-    return number(value) != 0
+    return to_number(value) != 0
 
 
-def result_of(value: Value) -> Value:
+def check_result(value: Value) -> Value:
     """`value` as the value of a whole expression: an integer fits 64 bits."""
     if type(value) is int and not INT64_MIN <= value <= INT64_MAX:
         raise NoValueError("overflow: the value does not fit 64 bits")
     return value
 
 
-def _checked(function: Callable[[Number, Number], Number]) -> Callable[[Value, Value], Number]:
-    def apply(left: Value, right: Value) -> Number:
+def _wrap_arithmetic(
+    function: Callable[[Number, Number], Number],
+) -> Callable[[Value, Value], Number]:
+    def apply_arithmetic(left: Value, right: Value) -> Number:
         try:
-            return finite(function(number(left), number(right)))
+            return check_finite(function(to_number(left), to_number(right)))
         except OverflowError:
             raise NoValueError("overflow") from None
 
-    return apply
+    return apply_arithmetic
 
 
-def _divide(function: Callable[[Number, Number], Number]) -> Callable[[Value, Value], Number]:
-    checked = _checked(function)
+def _wrap_division(
+    function: Callable[[Number, Number], Number],
+) -> Callable[[Value, Value], Number]:
+    apply_arithmetic = _wrap_arithmetic(function)
 
-    def apply(left: Value, right: Value) -> Number:
-        if number(right) == 0:
+    def apply_division(left: Value, right: Value) -> Number:
+        if to_number(right) == 0:
             raise NoValueError("division by zero")
-        return checked(left, right)
+        return apply_arithmetic(left, right)
 
-    return apply
+    return apply_division
 
 
-def _bitwise(function: Callable[[int, int], int]) -> Callable[[Value, Value], Number]:
-    def apply(left: Value, right: Value) -> Number:
+def _wrap_bitwise(function: Callable[[int, int], int]) -> Callable[[Value, Value], Number]:
+    def apply_bitwise(left: Value, right: Value) -> Number:
         if isinstance(left, int) and isinstance(right, int):
             return function(left, right)  # of two bools & | ^ make a bool, as Python's do
-        return function(integer(left), integer(right))
+        return function(to_integer(left), to_integer(right))
 
-    return apply
+    return apply_bitwise
 
 
-def power(base: Value, exponent: Value) -> Number:
+def raise_to_power(base: Value, exponent: Value) -> Number:
     """`base ** exponent`, exponent 0..62. A float is squared and multiplied, in a fixed order:
     the C library's pow rounds differently from machine to machine."""
     if isinstance(base, int):
-        whole: int = int(base) ** integer(exponent)
-        return whole
-    square, left, result = number(base), integer(exponent), 1.0
-    while left:
-        if left & 1:
+        integer_power: int = int(base) ** to_integer(exponent)
+        return integer_power
+    square, remaining, result = to_number(base), to_integer(exponent), 1.0
+    while remaining:
+        if remaining & 1:
             result *= square
-        left >>= 1
-        if left:
+        remaining >>= 1
+        if remaining:
             square *= square
-    return finite(result)
+    return check_finite(result)
 
 
 def _shift_right(left: int, right: int) -> int:
@@ -124,48 +128,48 @@ def _shift_right(left: int, right: int) -> int:
     return left >> min(right, 1 << 20)
 
 
-def _order(function: Callable[..., bool]) -> Callable[[Value, Value], bool]:
-    def apply(left: Value, right: Value) -> bool:
+def _wrap_order(function: Callable[..., bool]) -> Callable[[Value, Value], bool]:
+    def apply_order(left: Value, right: Value) -> bool:
         if isinstance(left, str) != isinstance(right, str):
             raise NoValueError(f"compares {left!r:.60} with {right!r:.60}")
         return function(left, right)
 
-    return apply
+    return apply_order
 
 
 BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "+": _checked(operator.add),
-    "-": _checked(operator.sub),
-    "*": _checked(operator.mul),
-    "/": _divide(operator.truediv),
-    "//": _divide(operator.floordiv),
-    "%": _divide(operator.mod),
-    "**": power,
-    "<<": _bitwise(operator.lshift),
-    ">>": _bitwise(_shift_right),
-    "&": _bitwise(operator.and_),
-    "|": _bitwise(operator.or_),
-    "^": _bitwise(operator.xor),
+    "+": _wrap_arithmetic(operator.add),
+    "-": _wrap_arithmetic(operator.sub),
+    "*": _wrap_arithmetic(operator.mul),
+    "/": _wrap_division(operator.truediv),
+    "//": _wrap_division(operator.floordiv),
+    "%": _wrap_division(operator.mod),
+    "**": raise_to_power,
+    "<<": _wrap_bitwise(operator.lshift),
+    ">>": _wrap_bitwise(_shift_right),
+    "&": _wrap_bitwise(operator.and_),
+    "|": _wrap_bitwise(operator.or_),
+    "^": _wrap_bitwise(operator.xor),
 }
 COMPARE: dict[str, Callable[[Value, Value], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
-    "<": _order(operator.lt),
-    "<=": _order(operator.le),
-    ">": _order(operator.gt),
-    ">=": _order(operator.ge),
+    "<": _wrap_order(operator.lt),
+    "<=": _wrap_order(operator.le),
+    ">": _wrap_order(operator.gt),
+    ">=": _wrap_order(operator.ge),
 }
 UNARY: dict[str, Callable[[Value], Value]] = {
-    "-": lambda value: -number(value),
-    "+": lambda value: +number(value),
-    "~": lambda value: -1 - integer(value),
-    "not": lambda value: not truth(value),
+    "-": lambda value: -to_number(value),
+    "+": lambda value: +to_number(value),
+    "~": lambda value: -1 - to_integer(value),
+    "not": lambda value: not to_truth(value),
 }
 
 
-def _extreme(choose: Callable[..., Number]) -> Callable[..., Number]:
-    def apply(*values: Value) -> Number:
-        numbers = [number(value) for value in values]
+def _wrap_extreme(choose: Callable[..., Number]) -> Callable[..., Number]:
+    def apply_extreme(*values: Value) -> Number:
+        numbers = [to_number(value) for value in values]
         chosen = choose(numbers)
         if any(isinstance(value, float) for value in numbers):
             try:
@@ -174,54 +178,54 @@ def _extreme(choose: Callable[..., Number]) -> Callable[..., Number]:
                 raise NoValueError("overflow") from None
         return chosen
 
-    return apply
+    return apply_extreme
 
 
-def cdiv(left: Value, right: Value) -> int:
+def divide_rounding_up(left: Value, right: Value) -> int:
     """`left / right`, rounded up."""
-    if integer(right) == 0:
+    if to_integer(right) == 0:
         raise NoValueError("division by zero")
-    return -(-integer(left) // integer(right))
+    return -(-to_integer(left) // to_integer(right))
 
 
-def align(value: Value, step: Value) -> int:
+def align_up(value: Value, step: Value) -> int:
     """`value` rounded up to a multiple of `step`, which is positive."""
-    if integer(step) <= 0:
+    if to_integer(step) <= 0:
         raise NoValueError(f"the alignment {step} is not positive")
-    return cdiv(value, step) * integer(step)
+    return divide_rounding_up(value, step) * to_integer(step)
 
 
-def pow2(exponent: Value) -> int:
+def power_of_two(exponent: Value) -> int:
     """2 to the `exponent`, 0..62."""
-    if not 0 <= integer(exponent) <= 62:
+    if not 0 <= to_integer(exponent) <= 62:
         raise NoValueError(f"the exponent {exponent} is not from 0 to 62")
-    return 1 << integer(exponent)
+    return 1 << to_integer(exponent)
 
 
-def log2(value: Value) -> int:
+def floor_log2(value: Value) -> int:
     """Return the logarithm of a positive integer to base 2, rounded down."""
-    if integer(value) <= 0:
+    if to_integer(value) <= 0:
         raise NoValueError(f"the logarithm of {value}, which is not positive")
-    return integer(value).bit_length() - 1
+    return to_integer(value).bit_length() - 1
 
 
-def divides(divisor: Value, value: Value) -> bool:
+def is_divisor(divisor: Value, value: Value) -> bool:
     """Return whether `value` is a multiple of `divisor`."""
-    if integer(divisor) == 0:
+    if to_integer(divisor) == 0:
         raise NoValueError("division by zero")
-    return integer(value) % integer(divisor) == 0
+    return to_integer(value) % to_integer(divisor) == 0
 
 
 CALLS: dict[str, Callable[..., Value]] = {
-    "min": _extreme(min),
-    "max": _extreme(max),
-    "abs": lambda value: abs(number(value)),
-    "cdiv": cdiv,
-    "align": align,
-    "pow2": pow2,
-    "log2": log2,
-    "divides": divides,
-    "gcd": lambda left, right: math.gcd(integer(left), integer(right)),
+    "min": _wrap_extreme(min),
+    "max": _wrap_extreme(max),
+    "abs": lambda value: abs(to_number(value)),
+    "cdiv": divide_rounding_up,
+    "align": align_up,
+    "pow2": power_of_two,
+    "log2": floor_log2,
+    "divides": is_divisor,
+    "gcd": lambda left, right: math.gcd(to_integer(left), to_integer(right)),
 }
 
 
@@ -229,12 +233,12 @@ Function: TypeAlias = Callable[[Mapping[str, Any]], Value]
 """An expression, or a part of one, as a function of the values of its names."""
 
 
-def chain(
+def chain_comparisons(
     first: Function, rest: Sequence[tuple[Callable[[Value, Value], bool], Function]]
 ) -> Function:
     """Return `a < b <= c`, which reads no more sides than it must."""
 
-    def holds(env: Mapping[str, Any]) -> Value:
+    def evaluate_chain(env: Mapping[str, Any]) -> Value:
         left = first(env)
         for compare, right_of in rest:
             right = right_of(env)
@@ -243,47 +247,47 @@ def chain(
             left = right
         return True
 
-    return holds
+    return evaluate_chain
 
 
-def member(item: Function, choices: Sequence[Function], *, negated: bool) -> Function:
+def test_membership(item: Function, choices: Sequence[Function], *, negated: bool) -> Function:
     """Return `item in [choices]`, or `not in`."""
 
-    def contains(env: Mapping[str, Any]) -> Value:
+    def evaluate_membership(env: Mapping[str, Any]) -> Value:
         value = item(env)
         return any(value == choice(env) for choice in choices) != negated
 
-    return contains
+    return evaluate_membership
 
 
-def logic(items: Sequence[Function], stop: bool) -> Function:
+def combine_conditions(items: Sequence[Function], stop: bool) -> Function:
     """Return `and`, which stops at the first that is false, or `or`, at the first that is true."""
-    return lambda env: any(truth(item(env)) == stop for item in items) == stop
+    return lambda env: any(to_truth(item(env)) == stop for item in items) == stop
 
 
 _DEPTH = 100
 
 
-def function_of(tree: object, known: Collection[str]) -> Function:
+def build_function(tree: object, known: Collection[str]) -> Function:
     """Return the tree as a function of the values of the names in `known`.
 
     Raises `ValueError` for what is not a tree, or has other names. The function raises
     `NoValueError` where the expression has no value.
     """
-    inner = _made(tree, _DEPTH)
-    for name in sorted(names_in(tree)):
+    inner = _build_node(tree, _DEPTH)
+    for name in sorted(collect_names(tree)):
         if name not in known:
             raise ValueError(f"nothing in the expression can be called {name!r:.80}")
-    return lambda env: result_of(inner(env))
+    return lambda env: check_result(inner(env))
 
 
-def names_in(tree: object) -> frozenset[str]:
-    """Return the names in a tree that `function_of` takes."""
-    return frozenset(_names(tree))
+def collect_names(tree: object) -> frozenset[str]:
+    """Return the names in a tree that `build_function` takes."""
+    return frozenset(_walk_names(tree))
 
 
-def _names(tree: object) -> Iterator[str]:
-    """Of a tree that `_made` has read."""
+def _walk_names(tree: object) -> Iterator[str]:
+    """Of a tree that `_build_node` has read."""
     if not isinstance(tree, list):
         return
     kind, *parts = tree
@@ -293,10 +297,10 @@ def _names(tree: object) -> Iterator[str]:
     if kind == "in":
         parts = [parts[0], *parts[1]]
     for part in parts:
-        yield from _names(part)
+        yield from _walk_names(part)
 
 
-def _made(tree: object, depth: int) -> Function:
+def _build_node(tree: object, depth: int) -> Function:
     if isinstance(tree, bool | int | float | str):
         return lambda _: tree
     if not isinstance(tree, list) or not tree or depth == 0:
@@ -311,76 +315,83 @@ def _made(tree: object, depth: int) -> Function:
         raise ValueError(f"malformed expression of kind {kind}: {error}") from None
 
 
-def _name(parts: list[Any], depth: int) -> Function:
+def _build_name(parts: list[Any], depth: int) -> Function:
     (name,) = parts if len(parts) == 1 else (None,)
     if not isinstance(name, str):
         raise TypeError("a name is one string")
     return lambda env: env[name]
 
 
-def _unary(parts: list[Any], depth: int) -> Function:
-    apply, operand = UNARY[parts[0]], _made(parts[1], depth)
+def _build_unary(parts: list[Any], depth: int) -> Function:
+    apply, operand = UNARY[parts[0]], _build_node(parts[1], depth)
     return lambda env: apply(operand(env))
 
 
-def _binary(parts: list[Any], depth: int) -> Function:
-    apply, left, right = BINARY[parts[0]], _made(parts[1], depth), _made(parts[2], depth)
+def _build_binary(parts: list[Any], depth: int) -> Function:
+    apply, left, right = (
+        BINARY[parts[0]],
+        _build_node(parts[1], depth),
+        _build_node(parts[2], depth),
+    )
     if parts[0] in ("**", "<<") and not (type(parts[2]) is int and 0 <= parts[2] <= 62):
         raise TypeError("the right side of ** and << is a number from 0 to 62")
     return lambda env: apply(left(env), right(env))
 
 
-def _compare(parts: list[Any], depth: int) -> Function:
-    first = _made(parts[0], depth)
+def _build_comparison(parts: list[Any], depth: int) -> Function:
+    first = _build_node(parts[0], depth)
     if len(parts) % 2 == 0:
         raise TypeError("a side is missing")
     rest = [
-        (COMPARE[op], _made(right, depth))
+        (COMPARE[op], _build_node(right, depth))
         for op, right in zip(parts[1::2], parts[2::2], strict=True)
     ]
-    return chain(first, rest)
+    return chain_comparisons(first, rest)
 
 
-def _member(parts: list[Any], depth: int) -> Function:
-    item, choices = _made(parts[0], depth), [_made(choice, depth) for choice in parts[1]]
-    return member(item, choices, negated=parts[2] is True)
+def _build_membership(parts: list[Any], depth: int) -> Function:
+    item, choices = (
+        _build_node(parts[0], depth),
+        [_build_node(choice, depth) for choice in parts[1]],
+    )
+    return test_membership(item, choices, negated=parts[2] is True)
 
 
-def _logic(parts: list[Any], depth: int, stop: bool) -> Function:
+def _build_conditions(parts: list[Any], depth: int, stop: bool) -> Function:
     if not parts:
         raise TypeError("there is nothing to decide")
-    return logic([_made(part, depth) for part in parts], stop)
+    return combine_conditions([_build_node(part, depth) for part in parts], stop)
 
 
-def _select(parts: list[Any], depth: int) -> Function:
-    test, yes, no = (_made(part, depth) for part in (parts[0], parts[1], parts[2]))
-    return lambda env: yes(env) if truth(test(env)) else no(env)
+def _build_conditional(parts: list[Any], depth: int) -> Function:
+    test, yes, no = (_build_node(part, depth) for part in (parts[0], parts[1], parts[2]))
+    return lambda env: yes(env) if to_truth(test(env)) else no(env)
 
 
-def _call(parts: list[Any], depth: int) -> Function:
+def _build_call(parts: list[Any], depth: int) -> Function:
     apply = CALLS[parts[0]]
-    arguments = [_made(part, depth) for part in parts[1:]]
+    arguments = [_build_node(part, depth) for part in parts[1:]]
     if not arguments:
         raise TypeError("a call has arguments")
 
-    def call(env: Mapping[str, Value]) -> Value:
+    def evaluate_call(env: Mapping[str, Value]) -> Value:
         values = [argument(env) for argument in arguments]
         try:
             return apply(*values)
         except TypeError as error:
             raise NoValueError(str(error)) from None
 
-    return call
+    return evaluate_call
 
 
 _MAKERS: dict[str, Callable[[list[Any], int], Function]] = {
-    "name": _name,
-    "unary": _unary,
-    "binary": _binary,
-    "compare": _compare,
-    "in": _member,
-    "and": partial(_logic, stop=False),
-    "or": partial(_logic, stop=True),
-    "if": _select,
-    "call": _call,
+    "name": _build_name,
+    "unary": _build_unary,
+    "binary": _build_binary,
+    "compare": _build_comparison,
+    "in": _build_membership,
+    "and": partial(_build_conditions, stop=False),
+    "or": partial(_build_conditions, stop=True),
+    "if": _build_conditional,
+    "call": _build_call,
 }

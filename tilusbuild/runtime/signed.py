@@ -30,7 +30,7 @@ _LIMIT = 64 << 20
 _READ = ("script.txt", "script.json", "dispatch_table.json", "dispatch")
 
 
-def check(scripts: Iterable[str], key: str) -> None:
+def check_signatures(scripts: Iterable[str], key: str) -> None:
     """Check the packages that these script directories are in, as far as they use them.
 
     `key` is the path of a public key in PEM. Raises `LoadError` for
@@ -40,14 +40,14 @@ def check(scripts: Iterable[str], key: str) -> None:
     for path in scripts:
         root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
         if root not in lists:
-            lists[root] = _listed(root, key)
+            lists[root] = _read_signed_digests(root, key)
         _check_script(root, os.path.relpath(path, root), lists[root])
 
 
-def _listed(root: str, key: str) -> Mapping[str, str]:
+def _read_signed_digests(root: str, key: str) -> Mapping[str, str]:
     """Return the digests of a package's files, by their names, as they were signed."""
-    encoded, where = _bytes(root, LIST), f"{root}/{SIGNATURE}"
-    payload = payload_of(where, _bytes(root, SIGNATURE), key)
+    encoded, signature_path = _read_file(root, LIST), f"{root}/{SIGNATURE}"
+    payload = verify_envelope(signature_path, _read_file(root, SIGNATURE), key)
     digest = hashlib.sha256(encoded).hexdigest()
     try:
         statement = json.loads(payload)
@@ -55,16 +55,16 @@ def _listed(root: str, key: str) -> Mapping[str, str]:
         subjects = list(statement["subject"])
         files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise LoadError(f"{where} is not about a package: {error!r:.200}") from None
+        raise LoadError(f"{signature_path} is not about a package: {error!r:.200}") from None
     if not release or {"name": LIST, "digest": {"sha256": digest}} not in subjects:
         raise LoadError(f"{root}: the signature is for another list: {LIST} has sha256 {digest}")
     return files
 
 
-def payload_of(name: str, envelope: bytes, key: str) -> bytes:
+def verify_envelope(name: str, envelope: bytes, key: str) -> bytes:
     """Return what is in a DSSE envelope that the owner of a key signed; `name` is for messages.
     Raises `LoadError`."""
-    public = public_key(key)
+    public = read_public_key(key)
     try:
         value = json.loads(envelope)
         payload = base64.b64decode(value["payload"], validate=True)
@@ -72,81 +72,94 @@ def payload_of(name: str, envelope: bytes, key: str) -> bytes:
         signatures = [base64.b64decode(each["sig"], validate=True) for each in value["signatures"]]
     except (ValueError, LookupError, TypeError, RecursionError, binascii.Error) as error:
         raise LoadError(f"{name} is not a signature: {error!r:.200}") from None
-    message = message_of(payload)
-    if kind != PAYLOAD or not any(_verifies(public, each, message) for each in signatures):
+    message = encode_message(payload)
+    if kind != PAYLOAD or not any(
+        _is_valid_signature(public, each, message) for each in signatures
+    ):
         raise LoadError(f"{name} is not signed by {key}, or was changed since")
     return payload
 
 
-def message_of(payload: bytes) -> bytes:
+def encode_message(payload: bytes) -> bytes:
     """Return what a DSSE signature is over."""
     return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD), PAYLOAD.encode(), len(payload), payload)
 
 
-def public_key(path: str) -> Any:
+def read_public_key(path: str) -> Any:
     """Return the public key in a PEM file. Raises `LoadError`."""
-    keys, exceptions = _library("hazmat.primitives.serialization"), _library("exceptions")
+    keys, exceptions = (
+        _import_cryptography("hazmat.primitives.serialization"),
+        _import_cryptography("exceptions"),
+    )
     try:
         return keys.load_pem_public_key(read_bytes(path, _LIMIT))
     except (OSError, ValueError, exceptions.UnsupportedAlgorithm) as error:
         raise LoadError(f"{path} is not a public key: {error}") from None
 
 
-def scheme_of(public: Any) -> tuple[Any, ...]:
+def choose_scheme(public: Any) -> tuple[Any, ...]:
     """Return how signatures of a key are made, as its `sign` and `verify` take it. Raises
     `LookupError` for a curve without a scheme."""
-    hashes = _library("hazmat.primitives.hashes")
-    curves = _library("hazmat.primitives.asymmetric.ec")
+    hashes = _import_cryptography("hazmat.primitives.hashes")
+    curves = _import_cryptography("hazmat.primitives.asymmetric.ec")
     if isinstance(public, curves.EllipticCurvePublicKey):
         sizes = {256: hashes.SHA256, 384: hashes.SHA384, 521: hashes.SHA512}
         return (curves.ECDSA(sizes[public.curve.key_size]()),)
-    if isinstance(public, _library("hazmat.primitives.asymmetric.rsa").RSAPublicKey):
-        paddings, hashed = _library("hazmat.primitives.asymmetric.padding"), hashes.SHA256()
+    if isinstance(public, _import_cryptography("hazmat.primitives.asymmetric.rsa").RSAPublicKey):
+        paddings, hashed = (
+            _import_cryptography("hazmat.primitives.asymmetric.padding"),
+            hashes.SHA256(),
+        )
         return paddings.PSS(paddings.MGF1(hashed), paddings.PSS.DIGEST_LENGTH), hashed
     return ()
 
 
-def _verifies(public: Any, signature: bytes, message: bytes) -> bool:
+def _is_valid_signature(public: Any, signature: bytes, message: bytes) -> bool:
     try:
-        public.verify(signature, message, *scheme_of(public))
-    except (_library("exceptions").InvalidSignature, LookupError, TypeError, AttributeError):
+        public.verify(signature, message, *choose_scheme(public))
+    except (
+        _import_cryptography("exceptions").InvalidSignature,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):
         return False
     return True
 
 
-def _library(name: str) -> Any:
+def _import_cryptography(name: str) -> Any:
     try:
         return importlib.import_module(f"cryptography.{name}")
     except ImportError:
         raise LoadError("checking signatures needs: pip install cryptography") from None
 
 
-def _check_script(root: str, script: str, listed: Mapping[str, str]) -> None:
-    present = [name for part in _READ for name in _files(root, f"{script}/{part}")]
-    programs = {n.split("/")[1] for n in listed if n.startswith("programs/")}
-    for program in _programs_of(root, script):
-        names = _files(root, f"programs/{program}/meta.json")
-        names += _files(root, f"programs/{program}/module/lib.so")
+def _check_script(root: str, script: str, digests: Mapping[str, str]) -> None:
+    present = [name for part in _READ for name in _list_files(root, f"{script}/{part}")]
+    programs = {n.split("/")[1] for n in digests if n.startswith("programs/")}
+    for program in _read_program_hashes(root, script):
+        names = _list_files(root, f"programs/{program}/meta.json")
+        names += _list_files(root, f"programs/{program}/module/lib.so")
         if names or program in programs:
-            present += [*names, *(n for n in listed if n.startswith(f"programs/{program}/"))]
+            present += [*names, *(n for n in digests if n.startswith(f"programs/{program}/"))]
     for name in dict.fromkeys(present):
-        if name not in listed:
+        if name not in digests:
             raise LoadError(f"{root}/{name} is not in the signed list")
         try:
-            found = sha256_file(os.path.join(root, name))
+            digest = sha256_file(os.path.join(root, name))
         except OSError as error:
             raise LoadError(f"{root}/{name} cannot be read: {error.strerror}") from None
-        if found != listed[name]:
-            raise LoadError(f"{root}/{name} is not what was signed: sha256 {found}")
+        if digest != digests[name]:
+            raise LoadError(f"{root}/{name} is not what was signed: sha256 {digest}")
 
 
-def _programs_of(root: str, script: str) -> list[str]:
-    _, _, lines = _bytes(root, f"{script}/script.txt").partition(b"\n[programs]\n")
-    words = [line.rpartition(b" ")[2].decode("ascii", "replace") for line in lines.splitlines()]
-    return [word for word in words if len(word) == 64 and word.isalnum()]
+def _read_program_hashes(root: str, script: str) -> list[str]:
+    _, _, lines = _read_file(root, f"{script}/script.txt").partition(b"\n[programs]\n")
+    hashes = [line.rpartition(b" ")[2].decode("ascii", "replace") for line in lines.splitlines()]
+    return [word for word in hashes if len(word) == 64 and word.isalnum()]
 
 
-def _files(root: str, name: str) -> list[str]:
+def _list_files(root: str, name: str) -> list[str]:
     """Return the file of this name, or all below the directory of this name."""
     path = os.path.join(root, name)
     if not os.path.isdir(path):
@@ -158,7 +171,7 @@ def _files(root: str, name: str) -> list[str]:
     ]
 
 
-def _bytes(root: str, name: str) -> bytes:
+def _read_file(root: str, name: str) -> bytes:
     try:
         return read_bytes(os.path.join(root, name), _LIMIT)
     except OSError as error:

@@ -27,7 +27,7 @@ _MAX_BYTES = 32764
 """Of a kernel's parameters (CUDA 12.1, sm_70)."""
 
 
-class Member(NamedTuple):
+class StructMember(NamedTuple):
     """One member; `elements` is None for one that is not an array. Places and sizes are bytes."""
 
     name: str
@@ -41,20 +41,20 @@ class Member(NamedTuple):
     def size(self) -> int:
         return self.bytes * (1 if self.elements is None else self.elements)
 
-    def text(self) -> str:
+    def format_member(self) -> str:
         return f"{self.dtype} {self.name}" + ("" if self.elements is None else f"[{self.elements}]")
 
 
-class Struct(NamedTuple):
+class StructType(NamedTuple):
     """A struct's C++ name and its members in order."""
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[StructMember, ...]
     size: int
     align: int
 
     @property
-    def places(self) -> tuple[tuple[Member, str], ...]:
+    def scalars(self) -> tuple[tuple[StructMember, str], ...]:
         """Return what holds a number each, by name: members, and `strides[0]` of arrays."""
         return tuple(
             (member, name)
@@ -66,9 +66,11 @@ class Struct(NamedTuple):
             )
         )
 
-    def text(self) -> str:
+    def format_struct(self) -> str:
         """Return the canonical spelling."""
-        return f"struct {self.name} {{ {'; '.join(each.text() for each in self.members)} }}"
+        return (
+            f"struct {self.name} {{ {'; '.join(each.format_member() for each in self.members)} }}"
+        )
 
 
 def is_struct(dtype: str) -> bool:
@@ -77,14 +79,14 @@ def is_struct(dtype: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def struct_of(dtype: str) -> Struct:
+def parse_struct(dtype: str) -> StructType:
     """Return the struct that a type's text describes. Raises `ValueError`, for its author."""
-    found = _STRUCT.fullmatch(dtype)
-    if found is None:
+    match = _STRUCT.fullmatch(dtype)
+    if match is None:
         raise ValueError(f'"{dtype.strip()}" is not a struct type')
-    members: list[Member] = []
+    members: list[StructMember] = []
     end, align = 0, 1
-    for text in found["body"].rstrip().removesuffix(";").split(";"):
+    for text in match["body"].rstrip().removesuffix(";").split(";"):
         member = _MEMBER.fullmatch(text)
         kind = re.sub(r"\s", "", member["type"]) if member else ""
         if member is None or (kind not in DTYPES and kind != POINTER):
@@ -96,77 +98,81 @@ def struct_of(dtype: str) -> Struct:
         if count == 0:
             raise ValueError(f'"{text.strip()}" has no elements')
         offset = -(-end // size) * size
-        members.append(Member(member["name"], kind, count, offset, size))
+        members.append(StructMember(member["name"], kind, count, offset, size))
         end, align = offset + members[-1].size, max(align, size)
     if end > _MAX_BYTES:
         raise ValueError(f"a struct of {end} bytes; a kernel takes {_MAX_BYTES} at most")
-    return Struct(found["name"], tuple(members), -(-end // align) * align, align)
+    return StructType(match["name"], tuple(members), -(-end // align) * align, align)
 
 
-def packed(kind: Struct, value: Any) -> bytes:
+def pack_struct(kind: StructType, value: Any) -> bytes:
     """Return a value's bytes: of a mapping of its members, a NumPy scalar of a structured type, a
     ctypes structure, or bytes. Raises `TypeError` and `ValueError` for one of another layout."""
     if isinstance(value, bytes | bytearray | memoryview):
-        return _sized(kind, bytes(value))
+        return _check_size(kind, bytes(value))
     ctypes = sys.modules.get("ctypes")  # loaded, if anybody has a structure: builds need it not
     if ctypes is not None and isinstance(value, ctypes.Structure):
         bases = reversed(type(value).__mro__)  # each has its own members alone
         names = [name for base in bases for name, *_ in vars(base).get("_fields_", ())]
-        placed = ((name, getattr(type(value), name)) for name in names)
-        _same_layout(kind, [(name, at.offset, at.size) for name, at in placed])
-        return _sized(kind, bytes(value))
+        descriptors = ((name, getattr(type(value), name)) for name in names)
+        _check_layout(kind, [(name, at.offset, at.size) for name, at in descriptors])
+        return _check_size(kind, bytes(value))
     if isinstance(value, Mapping):
-        return _of_mapping(kind, value)
+        return _pack_mapping(kind, value)
     dtype: Any = getattr(value, "dtype", None)
     if getattr(dtype, "names", None) and getattr(value, "shape", None) == ():
         fields = ((name, *dtype.fields[name][:2]) for name in dtype.names)
-        _same_layout(kind, [(name, at, field.itemsize) for name, field, at in fields])
-        return _sized(kind, value.tobytes())
-    what = "a mapping, a NumPy record, a ctypes structure or bytes"
-    raise TypeError(f"got {type(value).__name__}: give {what}")
+        _check_layout(kind, [(name, at, field.itemsize) for name, field, at in fields])
+        return _check_size(kind, value.tobytes())
+    accepted = "a mapping, a NumPy record, a ctypes structure or bytes"
+    raise TypeError(f"got {type(value).__name__}: give {accepted}")
 
 
-def _sized(kind: Struct, data: bytes) -> bytes:
+def _check_size(kind: StructType, data: bytes) -> bytes:
     if len(data) != kind.size:
         raise ValueError(f"got {len(data)} bytes; it has {kind.size}")
     return data
 
 
-def _same_layout(kind: Struct, found: Sequence[tuple[str, int, int]]) -> None:
-    for member, (name, offset, size) in zip(kind.members, found, strict=False):
+def _check_layout(kind: StructType, fields: Sequence[tuple[str, int, int]]) -> None:
+    for member, (name, offset, size) in zip(kind.members, fields, strict=False):
         if (member.name, member.offset, member.size) != (name, offset, size):
-            wanted = f'"{member.name}" is {member.size} bytes at {member.offset}'
+            expected = f'"{member.name}" is {member.size} bytes at {member.offset}'
             hint = " (NumPy: align=True)" if name == member.name and offset < member.offset else ""
-            raise ValueError(f'got "{name}" of {size} bytes at {offset}, where {wanted}{hint}')
-    if len(found) != len(kind.members):
-        raise ValueError(f"got {len(found)} members; it has {len(kind.members)}")
+            raise ValueError(f'got "{name}" of {size} bytes at {offset}, where {expected}{hint}')
+    if len(fields) != len(kind.members):
+        raise ValueError(f"got {len(fields)} members; it has {len(kind.members)}")
 
 
-def _of_mapping(kind: Struct, value: Mapping[Any, Any]) -> bytes:
+def _pack_mapping(kind: StructType, value: Mapping[Any, Any]) -> bytes:
     names = [member.name for member in kind.members]
     missing = [name for name in names if name not in value]
     unknown = [str(name) for name in value if name not in names]
     if missing or unknown:
-        what = f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}"
-        raise ValueError(f"got a mapping {what}; its members are {', '.join(names)}")
+        difference = f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}"
+        raise ValueError(f"got a mapping {difference}; its members are {', '.join(names)}")
     data = bytearray(kind.size)
     for member in kind.members:
-        given = value[member.name]
-        elements = [given] if member.elements is None else list(given)
+        member_value = value[member.name]
+        elements = [member_value] if member.elements is None else list(member_value)
         if len(elements) != (1 if member.elements is None else member.elements):
-            raise ValueError(f"got {len(elements)} elements for {member.text()}")
+            raise ValueError(f"got {len(elements)} elements for {member.format_member()}")
         letter = "Q" if member.dtype == POINTER else DTYPES[member.dtype].struct
         if not letter:
             raise TypeError(f"got a mapping; Python has no {member.dtype} number: give bytes")
-        numbers = (0 if each is None and letter == "Q" else _plain(each) for each in elements)
+        numbers = (
+            0 if each is None and letter == "Q" else _to_python_number(each) for each in elements
+        )
         try:
             struct.pack_into(f"<{len(elements)}{letter}", data, member.offset, *numbers)
         except (struct.error, OverflowError) as error:
-            raise ValueError(f"got {given!r:.60} for {member.text()}: {error}") from None
+            raise ValueError(
+                f"got {member_value!r:.60} for {member.format_member()}: {error}"
+            ) from None
     return bytes(data)
 
 
-def _plain(value: Any) -> Any:
+def _to_python_number(value: Any) -> Any:
     """Return Python's own number for a NumPy scalar, and the address for a ctypes pointer."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is not None and isinstance(value, ctypes.c_void_p):

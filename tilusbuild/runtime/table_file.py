@@ -24,7 +24,7 @@ LIMIT = 64 << 20
 """Bytes of the file that are read."""
 
 
-def measured_keys(path: str) -> tuple[str, ...] | None:
+def read_measured_keys(path: str) -> tuple[str, ...] | None:
     """Return the dispatch keys that the tables in a script's directory were made for; None where
     there are none, or none that can be read."""
     try:
@@ -49,17 +49,17 @@ class Refusal(NamedTuple):
     @property
     def text(self) -> str:
         """Return what it came to, and where, for people."""
-        where = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
-        return f"{self.status} at {where or 'no sizes'}" + (f": {self.why}" if self.why else "")
+        sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
+        return f"{self.status} at {sizes or 'no sizes'}" + (f": {self.why}" if self.why else "")
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return it as the file has it."""
         return {**self._asdict(), "sizes": dict(self.sizes)}
 
 
-def read_refusals(rows: Any) -> tuple[Refusal, ...]:
+def parse_refusals(rows: Any) -> tuple[Refusal, ...]:
     """Return what a file says. Raises `KeyError`, `TypeError` and `ValueError` for another form."""
-    found: dict[str, Refusal] = {}
+    refusals: dict[str, Refusal] = {}
     if not isinstance(rows, list):
         raise TypeError('"refused" is not a list')
     for row in rows:
@@ -70,11 +70,11 @@ def read_refusals(rows: Any) -> tuple[Refusal, ...]:
         if not all(isinstance(size, bool | int | float | str) for size in sizes.values()):
             raise TypeError(f"not sizes: {sizes!r:.80}")
         program, status, why, judge = texts
-        found.setdefault(program, Refusal(program, status, sizes, why, judge))
-    return tuple(found.values())
+        refusals.setdefault(program, Refusal(program, status, sizes, why, judge))
+    return tuple(refusals.values())
 
 
-def by_number(programs: Mapping[int, str], refusals: Iterable[Refusal]) -> dict[int, str]:
+def explain_refusals(programs: Mapping[int, str], refusals: Iterable[Refusal]) -> dict[int, str]:
     """Return why programs of a script are refused, by their numbers."""
-    known = {refusal.program: refusal.text for refusal in refusals}
-    return {i: known[digest] for i, digest in programs.items() if digest in known}
+    reasons = {refusal.program: refusal.text for refusal in refusals}
+    return {i: reasons[digest] for i, digest in programs.items() if digest in reasons}

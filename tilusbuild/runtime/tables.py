@@ -30,7 +30,7 @@ from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
-from tilusbuild.runtime.table_file import FILE, LIMIT, Refusal, by_number, read_refusals
+from tilusbuild.runtime.table_file import FILE, LIMIT, Refusal, explain_refusals, parse_refusals
 
 SCHEMA = 1
 SOURCES = ("table", "measured")
@@ -44,7 +44,7 @@ class TableEntry(NamedTuple):
     program: int
     source: str
     seconds: float | None
-    at: tuple[int, ...] | None = None
+    measured_sizes: tuple[int, ...] | None = None
     """The sizes that it was measured at: they stand for all of the bucket."""
     origin: str | None = None
     """The file of the repository that it is from; None for a row of this directory's own."""
@@ -52,7 +52,7 @@ class TableEntry(NamedTuple):
     @property
     def sizes(self) -> tuple[int, ...]:
         """What people call the row: where it was measured, else its bucket."""
-        return self.key if self.at is None else self.at
+        return self.key if self.measured_sizes is None else self.measured_sizes
 
     @property
     def origin_text(self) -> str:
@@ -60,58 +60,62 @@ class TableEntry(NamedTuple):
         return "" if self.origin is None else f" ({self.origin})"
 
 
-class Table(NamedTuple):
+class DeviceTable(NamedTuple):
     """What was found out on one device."""
 
     fingerprint: Mapping[str, str]
     entries: tuple[TableEntry, ...]
 
-    def refusal(self, wanted: Mapping[str, str]) -> str | None:
+    def explain_mismatch(self, fingerprint: Mapping[str, str]) -> str | None:
         """Return which field is another one; None when the table holds here."""
         for field, value in self.fingerprint.items():
-            if value != "*" and wanted.get(field) != value:
-                return f"{field} is {value!r}, not {wanted.get(field)!r}"
+            if value != "*" and fingerprint.get(field) != value:
+                return f"{field} is {value!r}, not {fingerprint.get(field)!r}"
         return None
 
 
 class TableFile(NamedTuple):
     """What `dispatch_table.json` says."""
 
-    tables: tuple[Table, ...] = ()
+    tables: tuple[DeviceTable, ...] = ()
     refused: tuple[Refusal, ...] = ()
 
 
-def serving(script: Script) -> TableFile:
+def read_serving_tables(script: Script) -> TableFile:
     """Return what serves calls: what the file says, and what is committed. Raises
     `CorruptCacheError`."""
-    found = read_dispatch(script)
-    return found._replace(tables=with_committed(script, found))
+    table_file = read_dispatch_table(script)
+    return table_file._replace(tables=merge_committed(script, table_file))
 
 
-def with_committed(script: Script, own: TableFile) -> tuple[Table, ...]:
+def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
     """Return tables with the rows that are committed for other buckets, of programs that there are
     and that are not refused. Raises `CorruptCacheError`."""
     if script.committed is None:
         return own.tables
     path = os.path.join(script.path, script_file.FILE)
-    out = by_number(script.programs, own.refused).keys() | script.not_built.keys()
+    excluded = explain_refusals(script.programs, own.refused).keys() | script.not_built.keys()
     try:
         origin = str(script.committed["from"])
-        made = []
+        merged = []
         for each in script.committed["tables"]:
-            fingerprint = _fingerprint(each["fingerprint"])
-            kept = _entries(script, path, [row for row in each["entries"] if row[1] not in out])
-            rows = {row.key: row._replace(origin=origin) for row in kept}
-            first = next((t for t in own.tables if t.refusal(fingerprint) is None), None)
+            fingerprint = _parse_fingerprint(each["fingerprint"])
+            entries = _parse_entries(
+                script, path, [row for row in each["entries"] if row[1] not in excluded]
+            )
+            rows = {row.key: row._replace(origin=origin) for row in entries}
+            first = next((t for t in own.tables if t.explain_mismatch(fingerprint) is None), None)
             rows |= {row.key: row for row in first.entries} if first is not None else {}
-            made += [Table(fingerprint, tuple(rows[key] for key in sorted(rows)))] if rows else []
+            merged += (
+                [DeviceTable(fingerprint, tuple(rows[key] for key in sorted(rows)))] if rows else []
+            )
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CorruptCacheError(f"{path} is malformed: {type(error).__name__}: {error}") from None
-    known = [table.fingerprint for table in made]
-    return (*made, *(table for table in own.tables if table.fingerprint not in known))
+    fingerprints = [table.fingerprint for table in merged]
+    return (*merged, *(table for table in own.tables if table.fingerprint not in fingerprints))
 
 
-def read_dispatch(script: Script) -> TableFile:
+def read_dispatch_table(script: Script) -> TableFile:
     """Return all that a script's file says; nothing without one. Raises `CorruptCacheError`."""
     path = os.path.join(script.path, FILE)
     try:
@@ -125,7 +129,9 @@ def read_dispatch(script: Script) -> TableFile:
         if len(data) > LIMIT:
             raise ValueError("larger than any table")
         value = json.loads(data)
-        return TableFile(_tables(script, path, value), read_refusals(value.get("refused", [])))
+        return TableFile(
+            _parse_tables(script, path, value), parse_refusals(value.get("refused", []))
+        )
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise CorruptCacheError(f"{path} is not a dispatch table: {why}\n  {_MEND}") from None
@@ -134,15 +140,17 @@ def read_dispatch(script: Script) -> TableFile:
 _MEND = "fix or delete it; `tilusbuild tune` makes a new one"
 
 
-def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Table | None:
+def select_table(
+    script: Script, tables: tuple[DeviceTable, ...], device: Device
+) -> DeviceTable | None:
     """Return the first that holds on the device; None when there is none at all.
 
     Raises `LoadError` when there are tables of the file and none of them holds.
     """
-    wanted = device.fingerprint(script.hash)
+    fingerprint = device.make_fingerprint(script.hash)
     reasons = []
     for table in tables:
-        reason = table.refusal(wanted)
+        reason = table.explain_mismatch(fingerprint)
         if reason is None:
             return table
         if not table.entries or any(entry.origin is None for entry in table.entries):
@@ -154,7 +162,7 @@ def table_for(script: Script, tables: tuple[Table, ...], device: Device) -> Tabl
     return None
 
 
-def _tables(script: Script, path: str, value: Any) -> tuple[Table, ...]:
+def _parse_tables(script: Script, path: str, value: Any) -> tuple[DeviceTable, ...]:
     if not isinstance(value, dict) or value["schema"] != SCHEMA:
         raise ValueError("not of schema 1")
     if tuple(value["keys"]) != script.keys:
@@ -162,12 +170,14 @@ def _tables(script: Script, path: str, value: Any) -> tuple[Table, ...]:
             raise ValueError(f"its keys are {value['keys']}, the script's {list(script.keys)}")
         return ()
     return tuple(
-        Table(_fingerprint(table["fingerprint"]), _entries(script, path, table["entries"]))
+        DeviceTable(
+            _parse_fingerprint(table["fingerprint"]), _parse_entries(script, path, table["entries"])
+        )
         for table in value["tables"]
     )
 
 
-def _fingerprint(value: Any) -> Mapping[str, str]:
+def _parse_fingerprint(value: Any) -> Mapping[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise TypeError("a fingerprint maps fields to strings")
     missing = {"script", "device", "arch"} - value.keys()
@@ -176,17 +186,19 @@ def _fingerprint(value: Any) -> Mapping[str, str]:
     return value
 
 
-def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
-    found: dict[tuple[int, ...], TableEntry] = {}
+def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
+    entries: dict[tuple[int, ...], TableEntry] = {}
     for row in rows:
         key, program, source = row[0], row[1], row[2] if len(row) > 2 else "measured"
         seconds = row[3] if len(row) > 3 else None
-        at = row[4] if len(row) > 4 else None
+        measured_sizes = row[4] if len(row) > 4 else None
         if len(key) != len(script.keys) or not all(map(_is_size, key)):
             raise ValueError(f"{key!r:.80} is not a key of {list(script.keys)}")
-        if at is not None and (len(at) != len(key) or not all(map(_is_size, at))):
-            raise ValueError(f"{at!r:.80} are not sizes of {list(script.keys)}")
-        if tuple(key) in found:
+        if measured_sizes is not None and (
+            len(measured_sizes) != len(key) or not all(map(_is_size, measured_sizes))
+        ):
+            raise ValueError(f"{measured_sizes!r:.80} are not sizes of {list(script.keys)}")
+        if tuple(key) in entries:
             raise ValueError(f"{key!r:.80} appears twice")
         if type(program) is not int or source not in SOURCES:
             raise ValueError(f"no entry: {row!r:.80}")
@@ -202,8 +214,10 @@ def _entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
                 f"{path}: sizes {key} choose program {program}, which is"
                 f" {script.not_built[program]}\n  {_MEND}"
             )
-        found[tuple(key)] = TableEntry(tuple(key), program, source, seconds, at and tuple(at))
-    return tuple(found.values())
+        entries[tuple(key)] = TableEntry(
+            tuple(key), program, source, seconds, measured_sizes and tuple(measured_sizes)
+        )
+    return tuple(entries.values())
 
 
 def _is_size(value: object) -> bool:

@@ -63,7 +63,7 @@ def find_manifest(start: str) -> str | None:
     return next(filter(os.path.lexists, paths), None)
 
 
-def named_cache(
+def find_named_cache(
     option: object, program: Mapping[str, object], environment: Mapping[str, str]
 ) -> CacheDir | None:
     """Return the cache that a person names; None without one. `option` is that of the command line,
@@ -81,7 +81,7 @@ def named_cache(
     return None
 
 
-def project_cache(root: str, declared: str | None) -> CacheDir:
+def choose_project_cache(root: str, declared: str | None) -> CacheDir:
     """Return the cache of the project in a directory when no person names one. `declared` is the
     `build.cache-dir` of its manifest, relative to `root`."""
     if declared is not None:
@@ -90,7 +90,7 @@ def project_cache(root: str, declared: str | None) -> CacheDir:
         return CacheDir(path, MANIFEST_NAME, manifest, (manifest,))
     repository = next(filter(_is_git_root, walk_up(root)), None)
     if repository is None:
-        return CacheDir(user_cache(), DEFAULT, "the user's cache")
+        return CacheDir(get_user_cache(), DEFAULT, "the user's cache")
     path = os.path.join(repository, ".cache")
     deciders = (os.path.join(repository, ".git"), path)
     return CacheDir(path, DEFAULT, "the git repository", deciders)
@@ -101,14 +101,14 @@ def find_project_cache(start: str) -> CacheDir:
     person names one. A manifest that cannot be read counts as one without `cache-dir`."""
     manifest = find_manifest(start)
     if manifest is None:
-        return project_cache(start, None)
+        return choose_project_cache(start, None)
     table = read_toml(manifest).get("build")
     declared = table.get("cache-dir") if isinstance(table, dict) else None
     root = os.path.dirname(manifest)
-    return project_cache(root, declared if isinstance(declared, str) else None)
+    return choose_project_cache(root, declared if isinstance(declared, str) else None)
 
 
-def user_cache() -> str:
+def get_user_cache() -> str:
     """Return the cache of projects outside of any git repository."""
     return os.path.join(os.path.expanduser("~"), ".cache", "tilus")
 

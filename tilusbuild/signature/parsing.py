@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError, parse_expression
-from tilusbuild.runtime.dtypes import DTYPES, POINTER, integer_limits
-from tilusbuild.runtime.structs import is_struct, struct_of
+from tilusbuild.runtime.dtypes import DTYPES, POINTER, get_integer_limits
+from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature, SignatureError, Tile
 
 C_TYPES = {
@@ -83,7 +83,7 @@ def _normalize_struct(declared: Argument) -> str:
     ):
         raise SignatureError("a struct is passed by value, and takes only a type")
     try:
-        return struct_of(declared.dtype).text()
+        return parse_struct(declared.dtype).format_struct()
     except ValueError as error:
         hint = (
             'as in "struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }": any pointer '
@@ -176,7 +176,7 @@ def check_argument(argument: Argument) -> None:
 
 def _check_range(argument: Argument) -> None:
     low, high = argument.low, argument.high
-    limits = integer_limits(argument.dtype)
+    limits = get_integer_limits(argument.dtype)
     known = argument.dtype in DTYPES or argument.dtype == POINTER
     if argument.dims is not None or (limits is None and known):
         raise SignatureError("only an integer scalar can have a range")
@@ -338,7 +338,7 @@ def _check_dim(dim: Dim, by_name: Mapping[str, Argument], constants: Collection[
                 hint=did_you_mean(name, [*scalars, *constants])
                 or f'declare it among the arguments: {name} = "i32"',
             )
-        if other.dims is not None or integer_limits(other.dtype) is None:
+        if other.dims is not None or get_integer_limits(other.dtype) is None:
             raise SignatureError(
                 f'dimension "{name}" is {other.format_type()}: a dimension is an integer argument'
             )

@@ -109,7 +109,7 @@ def _with_key(path: str) -> Sign:
     serialization = _library("cryptography.hazmat.primitives.serialization")
     try:
         private = serialization.load_pem_private_key(_pem(path), None)
-        scheme = signed.scheme_of(private.public_key())
+        scheme = signed.choose_scheme(private.public_key())
         private.sign(b"", *scheme)
     except Exception as error:
         raise input_error(
@@ -119,7 +119,7 @@ def _with_key(path: str) -> Sign:
         ) from None
 
     def sign(statement: bytes) -> bytes:
-        signature = private.sign(signed.message_of(statement), *scheme)
+        signature = private.sign(signed.encode_message(statement), *scheme)
         texts = [base64.b64encode(each).decode() for each in (statement, signature)]
         envelope = {
             "payload": texts[0],
@@ -133,13 +133,13 @@ def _with_key(path: str) -> Sign:
 
 def _by_key(path: str) -> Callable[[str, bytes], bytes]:
     try:
-        signed.public_key(path)
+        signed.read_public_key(path)
     except LoadError as error:
         raise input_error(str(error), hint="a PEM file") from None
 
     def verify(name: str, data: bytes) -> bytes:
         try:
-            return signed.payload_of(name, data, path)
+            return signed.verify_envelope(name, data, path)
         except LoadError as error:
             raise badly_signed(str(error)) from None
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from tilusbuild.runtime.regular import try_read_text
-from tilusbuild.state.directories import mounted
+from tilusbuild.state.directories import list_mounts
 
 REMOTE_LAG = 600_000_000_000
 """Nanoseconds that the clock of a remote file system may be behind ours."""
@@ -38,20 +38,22 @@ class Moment(NamedTuple):
     """By the clock of this kernel."""
     device: int = -1
     """The file system that was asked (`st_dev`); -1 for none."""
-    there: int = 0
+    device_time: int = 0
     """By the clock of that file system."""
     remote: frozenset[int] = frozenset()
     """The file systems that other machines stamp."""
 
-    def on(self, device: int) -> int:
+    def get_time_on(self, device: int) -> int:
         """Return the time of the moment on a file system, or one that is earlier."""
         if device == self.device:
-            return self.there
+            return self.device_time
         return self.local - REMOTE_LAG if device in self.remote else self.local
 
-    def earlier(self, nanoseconds: int) -> Moment:
+    def subtract(self, nanoseconds: int) -> Moment:
         """Return the moment that was so long before."""
-        return self._replace(local=self.local - nanoseconds, there=self.there - nanoseconds)
+        return self._replace(
+            local=self.local - nanoseconds, device_time=self.device_time - nanoseconds
+        )
 
 
 class FileClock:
@@ -60,46 +62,46 @@ class FileClock:
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
-        self._asked = 0
+        self._read_at = 0
         self._last: Moment | None = None
 
     def recent(self) -> Moment:
         """Return a moment that has passed, not long ago."""
         now = time.monotonic_ns()
-        if self._last is None or now - self._asked > _FRESH:
-            self._last, self._asked = self.moment(), now
+        if self._last is None or now - self._read_at > _FRESH:
+            self._last, self._read_at = self.read_time(), now
         return self._last
 
-    def moment(self) -> Moment:
+    def read_time(self) -> Moment:
         """Return a moment that has passed, and only just."""
-        remote = remote_devices()
-        ours = time.time_ns()
-        found = None if self._directory is None else _probe(self._directory)
-        if found is None:
-            return Moment(ours, remote=remote)
-        device, there = found.st_dev, found.st_mtime_ns
-        return Moment(ours if device in remote else there, device, there, remote)
+        remote = find_remote_devices()
+        kernel_time = time.time_ns()
+        status = None if self._directory is None else _stat_probe_file(self._directory)
+        if status is None:
+            return Moment(kernel_time, remote=remote)
+        device, device_time = status.st_dev, status.st_mtime_ns
+        return Moment(kernel_time if device in remote else device_time, device, device_time, remote)
 
 
-def _probe(directory: str) -> os.stat_result | None:
+def _stat_probe_file(directory: str) -> os.stat_result | None:
     """Return what `stat` says of a file of this moment, in the directory or where it will be; None
     where none can be made."""
     nearest = os.path.abspath(directory)
     while not os.path.isdir(nearest) and nearest != os.path.dirname(nearest):
         nearest = os.path.dirname(nearest)
     with suppress(OSError):
-        return _stat_of(nearest, os.O_TMPFILE | os.O_WRONLY)
+        return _stat_new_file(nearest, os.O_TMPFILE | os.O_WRONLY)
     if nearest != os.path.abspath(directory):
         return None  # what is not ours is not written to
     path = os.path.join(directory, "clock")
     with suppress(OSError):
-        _stat_of(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+        _stat_new_file(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
         os.utime(path)  # by the server's clock, as no time is given
         return os.stat(path)
     return None
 
 
-def _stat_of(path: str, flags: int) -> os.stat_result:
+def _stat_new_file(path: str, flags: int) -> os.stat_result:
     handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         return os.fstat(handle)
@@ -107,11 +109,11 @@ def _stat_of(path: str, flags: int) -> os.stat_result:
         os.close(handle)
 
 
-def remote_devices() -> frozenset[int]:
+def find_remote_devices() -> frozenset[int]:
     """Return the mounted file systems that other machines, or other programs, stamp."""
     text = try_read_text("/proc/filesystems")
     if text is None:
         return frozenset()
     kinds = [line.split("\t") for line in text.splitlines()]
     local = _LOCAL | {kind for nodev, kind in kinds if nodev != "nodev"} - _SHARED
-    return frozenset(each.device for each in mounted() if each.kind not in local)
+    return frozenset(each.device for each in list_mounts() if each.kind not in local)

@@ -16,20 +16,27 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from tilusbuild.state.clock import FileClock, Moment
-from tilusbuild.state.directories import is_trouble
+from tilusbuild.state.directories import is_machine_error
 from tilusbuild.state.envelope import StateFile
-from tilusbuild.state.files import hasher, sha256_bytes, sha256_file
-from tilusbuild.state.stamp import ABSENT, Sighting, Stamp, all_settled, sighting, stamp
+from tilusbuild.state.files import make_hasher, sha256_bytes, sha256_file
+from tilusbuild.state.stamp import (
+    ABSENT,
+    DeviceStamp,
+    Stamp,
+    are_settled,
+    make_stamp,
+    read_device_stamp,
+)
 
 
 class Digests(Protocol):
     """What a fingerprint asks: `DigestMemory`, or what takes note of the questions."""
 
     def digest(self, path: str) -> str: ...
-    def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str: ...
+    def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str: ...
 
 
-class Sight(Struct, frozen=True):
+class DigestSource(Struct, frozen=True):
     """What a digest was taken of: a file, or the selected files of a tree and their directories."""
 
     key: str
@@ -42,13 +49,13 @@ class Sight(Struct, frozen=True):
     def __len__(self) -> int:
         return self.size
 
-    def holds(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Return whether all of it has its stamps."""
         files = [("", self.path)]
         try:
             if self.select is not None:
-                files = sorted(walk(self.path, self.select))
-            return _stamp_of(files, _sighted(files)) == self.stamp
+                files = sorted(walk_files(self.path, self.select))
+            return _format_stamps(files, _stat_files(files)) == self.stamp
         except OSError:
             return False
 
@@ -67,32 +74,32 @@ class DigestMemory:
         self._log = StateFile(state_dir, "digests")
         self._now = now or FileClock(state_dir).recent
         self._guard = threading.Lock()
-        self._sightings: dict[str, Sighting] = {}
+        self._inputs: dict[str, DeviceStamp] = {}
 
     def digest(self, path: str) -> str:
         """Return the sha256 of a file's content. Raises `OSError`."""
-        return self.sight(path)[0]
+        return self.digest_with_source(path)[0]
 
-    def sight(self, path: str) -> tuple[str, Sight]:
+    def digest_with_source(self, path: str) -> tuple[str, DigestSource]:
         """As `digest`, with what it was taken of."""
         path = os.path.abspath(path)
         key = f"files:{path}"
         with self._guard:
             try:
-                digest, stamp = self._remembered(key, [("", path)], lambda: sha256_file(path))
+                digest, stamp = self._find_or_digest(key, [("", path)], lambda: sha256_file(path))
             except OSError:
-                self._note({path: Sighting(ABSENT, -1)})
+                self._note_inputs({path: DeviceStamp(ABSENT, -1)})
                 raise
-        return digest, Sight(key, path, stamp)
+        return digest, DigestSource(key, path, stamp)
 
-    def look(self, path: str) -> Stamp:
+    def stat_input(self, path: str) -> Stamp:
         """Return the stamp of what is at a path, which counts as consulted from now on."""
-        found = sighting(path)
+        stamped = read_device_stamp(path)
         with self._guard:
-            self._note({os.path.abspath(path): found})
-        return found.stamp
+            self._note_inputs({os.path.abspath(path): stamped})
+        return stamped.stamp
 
-    def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
+    def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         """Return one digest of the files under `root` whose relative name is selected: of their
         names and contents. Raises `OSError`.
 
@@ -100,83 +107,85 @@ class DigestMemory:
         stands for `select`: the same label means the same selection. The digest of no file is that
         of an empty text.
         """
-        return self.sight_of_tree(root, label, select)[0]
+        return self.digest_tree_with_source(root, label, select)[0]
 
-    def sight_of_tree(
+    def digest_tree_with_source(
         self, root: str, label: str, select: Callable[[str], bool]
-    ) -> tuple[str, Sight]:
+    ) -> tuple[str, DigestSource]:
         """As `tree`, with what the digest was taken of."""
         root = os.path.abspath(root)
         key = f"trees:{label}\n{root}"
         entered: dict[str, Stamp] = {}
 
-        def note(seen: Mapping[str, Sighting]) -> None:
-            self._note(seen)
-            entered.update({path: each.stamp for path, each in seen.items()})
+        def note_directories(stamps: Mapping[str, DeviceStamp]) -> None:
+            self._note_inputs(stamps)
+            entered.update({path: each.stamp for path, each in stamps.items()})
 
         with self._guard:
-            self._note({root: sighting(root)})
-            files = sorted(walk(root, select, note))
-            digest, stamp = self._remembered(key, files, lambda: _digest_of(files))
-        return digest, Sight(key, root, stamp, select, entered, len(files))
+            self._note_inputs({root: read_device_stamp(root)})
+            files = sorted(walk_files(root, select, note_directories))
+            digest, stamp = self._find_or_digest(key, files, lambda: _digest_files(files))
+        return digest, DigestSource(key, root, stamp, select, entered, len(files))
 
-    def _remembered(
+    def _find_or_digest(
         self, key: str, files: Sequence[tuple[str, str]], digest_now: Callable[[], str]
     ) -> tuple[str, str]:
         """Return a digest, and the stamp of what it was taken of."""
-        seen = _sighted(files)
-        self._note(seen)
-        found = _stamp_of(files, seen)
-        known = self._log.get(key)
-        if isinstance(known, list) and len(known) == 2 and known[0] == found:
-            return str(known[1]), found
+        stamps = _stat_files(files)
+        self._note_inputs(stamps)
+        stamp_text = _format_stamps(files, stamps)
+        record = self._log.get_value(key)
+        if isinstance(record, list) and len(record) == 2 and record[0] == stamp_text:
+            return str(record[1]), stamp_text
         moment = self._now()
         digest = digest_now()
         # Otherwise it changed while it was read, or may change and keep its stamp.
-        if _stamp_of(files, _sighted(files)) == found and all_settled(seen.values(), moment):
-            self._log.put(key, [found, digest])
-        return digest, found
+        if _format_stamps(files, _stat_files(files)) == stamp_text and are_settled(
+            stamps.values(), moment
+        ):
+            self._log.put_value(key, [stamp_text, digest])
+        return digest, stamp_text
 
-    def _note(self, seen: Mapping[str, Sighting]) -> None:
+    def _note_inputs(self, stamps: Mapping[str, DeviceStamp]) -> None:
         """Keep what was seen before it was read: of several times, the first."""
-        for path, each in seen.items():
-            self._sightings.setdefault(path, each)
+        for path, each in stamps.items():
+            self._inputs.setdefault(path, each)
 
-    def recall(self, key: str) -> str | None:
+    def get_answer(self, key: str) -> str | None:
         """Return the text recorded under `key`, or None."""
         with self._guard:
-            text = self._log.get(f"answers:{key}")
+            text = self._log.get_value(f"answers:{key}")
         return text if isinstance(text, str) else None
 
-    def record(self, key: str, text: str) -> None:
+    def put_answer(self, key: str, text: str) -> None:
         """Remember a text that `key` determines."""
         with self._guard:
-            if self._log.get(f"answers:{key}") != text:
-                self._log.put(f"answers:{key}", text)
+            if self._log.get_value(f"answers:{key}") != text:
+                self._log.put_value(f"answers:{key}", text)
 
-    def consulted(self) -> dict[str, Sighting]:
+    def list_inputs(self) -> dict[str, DeviceStamp]:
         """Return every file whose digest was asked for in this process, and every directory below
         the root of a tree, as it was before it was first read: as long as all of them are still so,
         all answers would be the same."""
         with self._guard:
-            return dict(self._sightings)
+            return dict(self._inputs)
 
-    def save(self) -> None:
+    def save_records(self) -> None:
         """Write what is new; do nothing where that is not possible."""
         with self._guard:
-            self._log.save(keep=_is_of_something)
+            self._log.save_records(keep=_exists_still)
 
 
-def _is_of_something(key: str) -> bool:
+def _exists_still(key: str) -> bool:
     """Return whether a record's file or directory exists; a tree's key ends with its root."""
     kind, _, name = key.partition(":")
     return kind == "answers" or os.path.exists(name.rpartition("\n")[2])
 
 
-def walk(
+def walk_files(
     root: str,
     select: Callable[[str], bool],
-    note: Callable[[Mapping[str, Sighting]], None] = lambda _: None,
+    note_directories: Callable[[Mapping[str, DeviceStamp]], None] = lambda _: None,
 ) -> Iterator[tuple[str, str]]:
     """Yield the selected files under `root`, links followed: the name relative to it, and the path;
     in no order. `note` gets each directory as it was before it was read.
@@ -184,19 +193,19 @@ def walk(
     Raises `OSError` for a directory that cannot be read just now: a digest without what is in it
     would be that of other tools.
     """
-    seen: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     pending = [("", root)]
     while pending:
         prefix, directory = pending.pop()
         try:
             status = os.stat(directory)
-            if (status.st_dev, status.st_ino) in seen:
+            if (status.st_dev, status.st_ino) in visited:
                 continue  # a link to a directory that was walked already, maybe its own parent
-            seen.add((status.st_dev, status.st_ino))
-            note({directory: Sighting(stamp(status), status.st_dev)})
+            visited.add((status.st_dev, status.st_ino))
+            note_directories({directory: DeviceStamp(make_stamp(status), status.st_dev)})
             entries = list(os.scandir(directory))
         except OSError as error:
-            if is_trouble(error, directory):
+            if is_machine_error(error, directory):
                 raise
             continue
         for entry in entries:
@@ -209,23 +218,25 @@ def walk(
                 yield name, entry.path
 
 
-def _sighted(files: Sequence[tuple[str, str]]) -> dict[str, Sighting]:
+def _stat_files(files: Sequence[tuple[str, str]]) -> dict[str, DeviceStamp]:
     """Return files as they are, by path. Raises `OSError`."""
     statuses = ((path, os.stat(path)) for _, path in files)
-    return {path: Sighting(stamp(status), status.st_dev) for path, status in statuses}
+    return {path: DeviceStamp(make_stamp(status), status.st_dev) for path, status in statuses}
 
 
-def _stamp_of(files: Sequence[tuple[str, str]], seen: Mapping[str, Sighting]) -> str:
+def _format_stamps(
+    files: Sequence[tuple[str, str]], stamps_by_path: Mapping[str, DeviceStamp]
+) -> str:
     """Return the stamps of files as one text."""
-    stamps = [(name, *seen[path].stamp) for name, path in files]
+    stamps = [(name, *stamps_by_path[path].stamp) for name, path in files]
     lines = [f"{size} {mtime} {ctime} {inode} {name}" for name, size, mtime, ctime, inode in stamps]
     if len(files) == 1 and not files[0][0]:
         return lines[0].rstrip()
     return sha256_bytes("\n".join([*lines, ""]).encode("utf-8", "surrogateescape"))
 
 
-def _digest_of(files: list[tuple[str, str]]) -> str:
-    combined = hasher()
+def _digest_files(files: list[tuple[str, str]]) -> str:
+    combined = make_hasher()
     for name, path in files:
         combined.update(f"{sha256_file(path)}  {name}\n".encode("utf-8", "surrogateescape"))
     return combined.hexdigest()

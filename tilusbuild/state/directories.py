@@ -24,20 +24,20 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @contextmanager
-def below(root: str, *names: str) -> Iterator[int]:
+def open_below(root: str, *names: str) -> Iterator[int]:
     """Open the directory `names` below `root` for a block. Raises `OSError`, of which
     `NotADirectoryError` for a link in the way."""
     handle = os.open(root, _FLAGS & ~os.O_NOFOLLOW)
     try:
         for name in names:
-            handle, outer = _enter(handle, name), handle
+            handle, outer = _open_child(handle, name), handle
             os.close(outer)
         yield handle
     finally:
         os.close(handle)
 
 
-def _enter(above: int, name: str) -> int:
+def _open_child(above: int, name: str) -> int:
     try:
         return os.open(name, _FLAGS, dir_fd=above)
     except OSError as error:
@@ -46,37 +46,37 @@ def _enter(above: int, name: str) -> int:
         raise
 
 
-def make_below(root: str, *names: str) -> None:
+def make_directories_below(root: str, *names: str) -> None:
     """Make the directory `names` below `root`, which is there, with those above it. Raises
     `OSError`, of which `NotADirectoryError` for a link in the way."""
     for end in range(1, len(names) + 1):
-        with below(root, *names[: end - 1]) as handle, suppress(FileExistsError):
+        with open_below(root, *names[: end - 1]) as handle, suppress(FileExistsError):
             os.mkdir(names[end - 1], dir_fd=handle)
-    with below(root, *names):
+    with open_below(root, *names):
         pass
 
 
-def make_unlinked(path: str) -> None:
+def make_directory(path: str) -> None:
     """Make a directory for files of ours, in one that is there: who deleted a cache shall not get a
     part of it back, without its mark. Raises `OSError`, of which `NotADirectoryError` for a link:
     where it leads, another's files are."""
     with suppress(FileExistsError):
         os.mkdir(path)
-    if not is_directory(path):
+    if not is_real_directory(path):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
 
-def names_below(root: str, *names: str) -> list[str]:
+def list_below(root: str, *names: str) -> list[str]:
     """Return the names in a directory, sorted; none where there is no directory but a link or a
     file. Raises other `OSError`s."""
     try:
-        with below(root, *names) as handle:
+        with open_below(root, *names) as handle:
             return sorted(os.listdir(handle))
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def is_trouble(error: OSError, directory: str) -> bool:
+def is_machine_error(error: OSError, directory: str) -> bool:
     """Return whether a directory could not be read because of the machine: it is there, it is one,
     and we may. What we may not read a compiler may not either."""
     if isinstance(error, PermissionError):
@@ -84,7 +84,7 @@ def is_trouble(error: OSError, directory: str) -> bool:
     return error.errno not in _NO_DIRECTORY
 
 
-def remove(path: str) -> None:
+def remove_tree(path: str) -> None:
     """Remove a file, or a directory with its content; do nothing where neither exists.
 
     Raises `OSError`, with `EBUSY` for a directory in which something is mounted: all of it stays.
@@ -102,7 +102,7 @@ def remove(path: str) -> None:
         os.rmdir(path)  # mostly what was in it has been moved to its place
         return
     real = os.path.realpath(path)
-    if any(f"{mount.point}/".startswith(f"{real}/") for mount in mounted()):
+    if any(f"{mount.point}/".startswith(f"{real}/") for mount in list_mounts()):
         raise OSError(errno.EBUSY, "something is mounted there", path)
     while os.path.lexists(path):
         try:
@@ -124,31 +124,31 @@ class Mount(NamedTuple):
     options: list[str]
 
 
-def mounts(text: str) -> Iterator[Mount]:
+def parse_mounts(text: str) -> Iterator[Mount]:
     """Yield what the text of a mountinfo says; nothing of a line that is none."""
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
-        words, rest = before.split(" "), after.split(" ")
+        fields, rest = before.split(" "), after.split(" ")
         try:
-            device = os.makedev(*map(int, words[2].split(":")))
-            root, point = (_ESCAPE.sub(lambda m: chr(int(m[1], 8)), each) for each in words[3:5])
+            device = os.makedev(*map(int, fields[2].split(":")))
+            root, point = (_ESCAPE.sub(lambda m: chr(int(m[1], 8)), each) for each in fields[3:5])
             yield Mount(device, root, point, rest[0], rest[2].split(","))
         except (ValueError, TypeError, IndexError):
             continue
 
 
-def mounted(path: str = "/proc/self/mountinfo") -> list[Mount]:
+def list_mounts(path: str = "/proc/self/mountinfo") -> list[Mount]:
     """Return what is mounted; nothing where the system does not say."""
-    return list(mounts(os.fsdecode(try_read_bytes(path) or b"")))
+    return list(parse_mounts(os.fsdecode(try_read_bytes(path) or b"")))
 
 
-def mounts_below(root: str) -> list[str]:
+def list_mounts_below(root: str) -> list[str]:
     """Return where something is mounted below `root`, relative to it, sorted."""
     above = os.path.realpath(root).rstrip("/") + "/"
-    return sorted({m.point.removeprefix(above) for m in mounted() if m.point.startswith(above)})
+    return sorted({m.point.removeprefix(above) for m in list_mounts() if m.point.startswith(above)})
 
 
-def is_directory(path: str) -> bool:
+def is_real_directory(path: str) -> bool:
     """Return whether there is a directory, and not only a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from tilusbuild.runtime.regular import try_read_bytes
-from tilusbuild.state.directories import make_unlinked
-from tilusbuild.state.files import atomic, sha256_bytes, sha256_text
+from tilusbuild.state.directories import make_directory
+from tilusbuild.state.files import open_atomic, sha256_bytes, sha256_text
 
 Value = TypeVar("Value")
 VERSIONS = {
@@ -50,43 +50,43 @@ class Envelope:
     def __init__(self, kind: str) -> None:
         self._head = f"tilusbuild {kind} {VERSIONS[kind]}\n".encode()
 
-    def wrap(self, body: bytes) -> bytes:
+    def wrap_body(self, body: bytes) -> bytes:
         """Return the content of a file that holds `body`."""
         return b"%s%s %d\n%s\n" % (self._head, sha256_bytes(body).encode(), len(body), body)
 
-    def unwrap(self, data: bytes) -> bytes | None:
+    def unwrap_body(self, data: bytes) -> bytes | None:
         """Return the body; None when `data` is not a whole file of this kind and version."""
         body = data[data.find(b"\n", len(self._head)) + 1 : -1]
-        return body if data == self.wrap(body) else None
+        return body if data == self.wrap_body(body) else None
 
-    def read(self, path: str) -> bytes | None:
+    def read_body(self, path: str) -> bytes | None:
         """Return the body of the file; None when there is no such file."""
         data = try_read_bytes(path)
-        return None if data is None else self.unwrap(data)
+        return None if data is None else self.unwrap_body(data)
 
-    def load(self, path: str, kind: type[Value]) -> Value | None:
+    def load_value(self, path: str, kind: type[Value]) -> Value | None:
         """Return the value that `save` wrote; None when there is no such file."""
-        body = self.read(path)
+        body = self.read_body(path)
         with suppress(msgspec.MsgspecError):
             return None if body is None else msgspec.msgpack.decode(body, type=kind)
         return None
 
-    def save(self, path: str, value: object, *, parents: bool = False) -> None:
+    def save_value(self, path: str, value: object, *, parents: bool = False) -> None:
         """Write a file that holds a value, as `write` does; do nothing for one with a text that is
         not UTF-8."""
         with suppress(UnicodeEncodeError):
-            self.write(path, msgspec.msgpack.encode(value), parents=parents)
+            self.write_body(path, msgspec.msgpack.encode(value), parents=parents)
 
-    def write(self, path: str, body: bytes, *, parents: bool = False) -> None:
+    def write_body(self, path: str, body: bytes, *, parents: bool = False) -> None:
         """Write the file, and its directory if need be, with `parents` those above too; do nothing
         where that is not possible. The file is not synced: after a power failure it may be
         damaged."""
         with suppress(OSError):
             if parents:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-            make_unlinked(os.path.dirname(path))
-            with atomic(path, durable=False) as file:
-                file.write(self.wrap(body))
+            make_directory(os.path.dirname(path))
+            with open_atomic(path, durable=False) as file:
+                file.write(self.wrap_body(body))
 
 
 class StateFile:
@@ -100,17 +100,17 @@ class StateFile:
         self._records: dict[str, Any] | None = None
         self._unsaved: dict[str, Any] = {}
 
-    def get(self, key: str) -> Any:
+    def get_value(self, key: str) -> Any:
         """Return the value, or None. The caller checks its shape: the file is not to be trusted."""
-        return self._loaded().get(key)
+        return self._load_records().get(key)
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Yield every key with its value."""
-        yield from self._loaded().items()
+        yield from self._load_records().items()
 
-    def put(self, key: str, value: Any) -> None:
+    def put_value(self, key: str, value: Any) -> None:
         """Remember a value; it is written by the next `save`."""
-        self._loaded()[key] = value
+        self._load_records()[key] = value
         self._unsaved[key] = value
 
     @property
@@ -118,26 +118,26 @@ class StateFile:
         """How many records wait for `save`."""
         return len(self._unsaved)
 
-    def save(self, keep: Callable[[str], bool] = lambda _: True) -> None:
+    def save_records(self, keep: Callable[[str], bool] = lambda _: True) -> None:
         """Write what is new beside what others saved meanwhile, less the keys that `keep` refuses.
         Do nothing where that is not possible."""
         if self._path is not None and self._unsaved:
-            every = {**self._loaded(), **self._read(), **self._unsaved}
+            every = {**self._load_records(), **self._read_records(), **self._unsaved}
             self._records = {key: value for key, value in every.items() if keep(key)}
             data = json.dumps(self._records, separators=(",", ":"))
-            self._envelope.write(self._path, data.encode())
+            self._envelope.write_body(self._path, data.encode())
         self._unsaved = {}
 
-    def _loaded(self) -> dict[str, Any]:
+    def _load_records(self) -> dict[str, Any]:
         if self._records is None:
-            self._records = self._read()
+            self._records = self._read_records()
         return self._records
 
-    def _read(self) -> dict[str, Any]:
-        body = None if self._path is None else self._envelope.read(self._path)
+    def _read_records(self) -> dict[str, Any]:
+        body = None if self._path is None else self._envelope.read_body(self._path)
         with suppress(ValueError):
-            found = json.loads(body or b"")
-            return found if isinstance(found, dict) else {}
+            records = json.loads(body or b"")
+            return records if isinstance(records, dict) else {}
         return {}
 
 
@@ -154,48 +154,48 @@ class StepStore:
     def __init__(self, directory: str | None = None, *, in_memory: int | None = None) -> None:
         self.directory = directory
         self._in_memory = in_memory
-        self._objects: dict[str, bytes] = {}  # the one that was used last is last
-        self._making: dict[str, threading.Lock] = {}
+        self._outputs: dict[str, bytes] = {}  # the one that was used last is last
+        self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
 
     @staticmethod
-    def key(source: str, argv: tuple[str, ...], fingerprint: tuple[str, ...]) -> str:
+    def make_key(source: str, argv: tuple[str, ...], fingerprint: tuple[str, ...]) -> str:
         """Return the name of an object: what it is made of, and by which compiler."""
         return sha256_text("\0".join([source, *argv, *fingerprint]))
 
-    def get(self, key: str, make: Callable[[], bytes]) -> bytes:
+    def get_or_make(self, key: str, make: Callable[[], bytes]) -> bytes:
         """Return the object, made by `make` if no run has made it yet. Raises what `make` does."""
         with self._guard:
-            lock = self._making.setdefault(key, threading.Lock())
+            lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            made = self._objects.get(key)
-            path = self._path(key)
-            if made is None and path is not None:
-                made = _ENVELOPE.read(path)
-            if made is None:
-                made = make()
+            output = self._outputs.get(key)
+            path = self._get_path(key)
+            if output is None and path is not None:
+                output = _ENVELOPE.read_body(path)
+            if output is None:
+                output = make()
                 if path is not None:
-                    _ENVELOPE.write(path, made)
-            self._keep(key, made)
-            return made
+                    _ENVELOPE.write_body(path, output)
+            self._keep_in_memory(key, output)
+            return output
 
-    def _keep(self, key: str, made: bytes) -> None:
+    def _keep_in_memory(self, key: str, output: bytes) -> None:
         with self._guard:
-            self._objects.pop(key, None)
-            self._objects[key] = made
+            self._outputs.pop(key, None)
+            self._outputs[key] = output
             if self.directory is not None and self._in_memory is not None:
-                total = sum(map(len, self._objects.values()))
+                total = sum(map(len, self._outputs.values()))
                 while total > self._in_memory:
-                    total -= len(self._objects.pop(next(iter(self._objects))))
+                    total -= len(self._outputs.pop(next(iter(self._outputs))))
 
-    def drop(self, key: str) -> None:
+    def drop_output(self, key: str) -> None:
         """Forget the object, so that the next compile makes it again: using it went wrong."""
         with self._guard:
-            self._objects.pop(key, None)
-        if (path := self._path(key)) is not None:
+            self._outputs.pop(key, None)
+        if (path := self._get_path(key)) is not None:
             with suppress(OSError):
-                make_unlinked(os.path.dirname(path))
+                make_directory(os.path.dirname(path))
                 os.unlink(path)
 
-    def _path(self, key: str) -> str | None:
+    def _get_path(self, key: str) -> str | None:
         return None if self.directory is None else os.path.join(self.directory, key + ".o")

@@ -3,10 +3,10 @@
 A reader of a file sees the old content or the new, never a part, whoever is killed: it is written
 beside its final place under a name that starts with `.tmp-`, synced, and renamed over it, and the
 directory is synced too, so that the rename survives a power failure. Its writer holds a lock of it,
-so one without a holder is what a killed writer left, and `sweep` removes it. A directory is made
-elsewhere and moved to its place by `publish` or `publish_new`, whose callers sync; the cache tree
-has a stricter way of its own, under locks (`cache.tree`). Digests are sha256, always in full,
-always as 64 lower-case hex digits.
+so one without a holder is what a killed writer left: `sweep_temporary_files` removes it. A
+directory is made elsewhere and moved to its place by `replace_directory` or `rename_if_free`, whose
+callers sync; the cache tree has a stricter way of its own, under locks (`cache.tree`). Digests are
+sha256, always in full, always as 64 lower-case hex digits.
 
 The price is two syncs for each file: a published program waits some 10 ms for the disk, while the
 next compile begins (docs/performance.md).
@@ -36,12 +36,12 @@ _TEMPORARY = ".tmp-"
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
     """Replace `path` by a file that holds `data`. Raises `OSError`; then nothing has changed."""
-    with atomic(path, mode=mode) as file:
+    with open_atomic(path, mode=mode) as file:
         file.write(data)
 
 
 @contextmanager
-def atomic(
+def open_atomic(
     path: str | os.PathLike[str], *, mode: int = 0o644, durable: bool = True
 ) -> Iterator[BinaryIO]:
     """Replace `path` by a file that the block writes. Raises `OSError`; nothing has changed when
@@ -67,7 +67,7 @@ def atomic(
         sync_directory(directory)
 
 
-def sweep(directory: str, *, deep: bool = False) -> None:
+def sweep_temporary_files(directory: str, *, deep: bool = False) -> None:
     """Remove what killed writers left in a directory of files that only save work; with `deep`,
     below it, too. Where that is not possible it stays, and so does what a link leads to."""
     if os.path.islink(directory):
@@ -75,12 +75,12 @@ def sweep(directory: str, *, deep: bool = False) -> None:
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if deep and entry.is_dir(follow_symlinks=False):
-                sweep(entry.path, deep=True)
+                sweep_temporary_files(entry.path, deep=True)
             elif entry.name.startswith(_TEMPORARY):
-                _remove_unheld(entry.path)
+                _remove_unlocked(entry.path)
 
 
-def _remove_unheld(path: str) -> None:
+def _remove_unlocked(path: str) -> None:
     # One that was made this instant may not be locked yet: its writer fails, and saves nothing.
     with suppress(OSError):
         handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -100,46 +100,46 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
-def publish(made: str, place: str, aside: str) -> None:
+def replace_directory(source: str, target: str, aside: str) -> None:
     """Rename `made` to `place` and replace what is there. Raises `OSError`; then it is as it was.
 
     A directory that is replaced is moved into the directory `aside`, for the caller to remove.
     Of several who publish at once, the last one's stays.
     """
     for attempt in range(_MAX_ATTEMPTS):
-        old = os.path.join(aside, f"{attempt}-{os.path.basename(place)}")
+        old = os.path.join(aside, f"{attempt}-{os.path.basename(target)}")
         # No rename replaces a directory that is not empty: the old one is moved away before, so for
         # an instant there is none, but never a part of one. A file is replaced by the one rename.
-        if os.path.isdir(place) and not os.path.islink(place):
+        if os.path.isdir(target) and not os.path.islink(target):
             with suppress(FileNotFoundError):
-                os.rename(place, old)
+                os.rename(target, old)
         try:
-            os.rename(made, place)
+            os.rename(source, target)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 continue  # another process was quicker: replace what it put there
             if os.path.isdir(old):
-                os.rename(old, place)
+                os.rename(old, target)
             raise
         return
-    raise OSError(errno.EBUSY, "other processes keep replacing it", place)
+    raise OSError(errno.EBUSY, "other processes keep replacing it", target)
 
 
-def publish_new(made: str, place: str) -> bool:
+def rename_if_free(source: str, target: str) -> bool:
     """Rename `made` to `place` if that name is free; return whether it was. Raises `OSError`."""
     # Not by rename alone: it would replace a file or an empty directory that is there.
-    if os.path.lexists(place):
+    if os.path.lexists(target):
         return False
     try:
-        os.rename(made, place)
+        os.rename(source, target)
     except OSError as error:
-        if error.errno in OCCUPIED and os.path.lexists(place):
+        if error.errno in OCCUPIED and os.path.lexists(target):
             return False  # another process was quicker
         raise
     return True
 
 
-def hasher() -> _Hash:
+def make_hasher() -> _Hash:
     """For content that comes in pieces: `update` it with each, then ask for its `hexdigest`."""
     return hashlib.sha256()
 

@@ -14,18 +14,18 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import BinaryIO
 
-from tilusbuild.state.files import atomic
+from tilusbuild.state.files import open_atomic
 
 _STANDARD = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})", re.ASCII)
 
 
 @contextmanager
-def output(path: str) -> Iterator[BinaryIO]:
+def open_output(path: str) -> Iterator[BinaryIO]:
     """Open the output at `path` for a block that writes it. Raises `OSError`, which names `path`;
     a file is then as it was."""
     try:
-        with _open_output(path) as file:
+        with _open_target(path) as file:
             yield file
     except OSError as error:
         error.filename = path  # not the temporary file's
@@ -34,11 +34,11 @@ def output(path: str) -> Iterator[BinaryIO]:
 
 def write_output(path: str, data: bytes) -> None:
     """Write the output at `path`. Raises `OSError`."""
-    with output(path) as file:
+    with open_output(path) as file:
         file.write(data)
 
 
-def _open_output(path: str) -> AbstractContextManager[BinaryIO]:
+def _open_target(path: str) -> AbstractContextManager[BinaryIO]:
     descriptor = _DESCRIPTOR.fullmatch(_STANDARD.get(path, path))
     if descriptor is not None:
         # Opened by its path, its file would be written from the start, over what it has.
@@ -46,7 +46,7 @@ def _open_output(path: str) -> AbstractContextManager[BinaryIO]:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return atomic(os.path.realpath(path))
+        return open_atomic(os.path.realpath(path))
     if stat.S_ISREG(mode):
-        return atomic(os.path.realpath(path), mode=mode & 0o777)
+        return open_atomic(os.path.realpath(path), mode=mode & 0o777)
     return open(path, "ab")

@@ -43,73 +43,81 @@ class Matches(Struct):
     directories: set[str] = field(default_factory=set)
 
 
-def matching(root: str, pattern: str) -> Matches:
+def find_matches(root: str, pattern: str) -> Matches:
     """Return what matches. Raises `PatternTooWideError`."""
     parts = [part for part in pattern.split("/") if part]
     matches = [re.compile(fnmatch.translate(part)).match for part in parts]
-    names, directories, known = set[str](), set[str](), set[tuple[str, int]]()
+    names, directories, visited = set[str](), set[str](), set[tuple[str, int]]()
     listings: dict[str, list[os.DirEntry[str]]] = {}
     # A directory, the number of the part that is to match in it, and the real paths of those that
     # links led away from.
     pending: list[tuple[str, int, tuple[str, ...]]] = [("", 0, ())] if parts else []
-    looked = 0
+    count = 0
     while pending:
-        name, at, left = pending.pop()
-        if (name, at) in known:
+        name, part_index, link_origins = pending.pop()
+        if (name, part_index) in visited:
             continue
-        known.add((name, at))
+        visited.add((name, part_index))
         path = os.path.join(root, name)
         directories.add(os.path.normpath(path))
-        part, is_last, is_deep = parts[at], at == len(parts) - 1, parts[at] == _ANY_DEPTH
+        part, is_last, is_deep = (
+            parts[part_index],
+            part_index == len(parts) - 1,
+            parts[part_index] == _ANY_DEPTH,
+        )
         if is_deep and not is_last:
-            pending.append((name, at + 1, left))  # it may stand for no directory
+            pending.append((name, part_index + 1, link_origins))  # it may stand for no directory
         if not _MAGIC.search(part):
-            there, whole = os.path.join(path, part), os.path.join(name, part)
-            if is_last and os.path.lexists(there):
-                names.add(whole)
-            elif not is_last and os.path.isdir(there):
-                pending.append((whole, at + 1, left))
+            literal_path, relative = os.path.join(path, part), os.path.join(name, part)
+            if is_last and os.path.lexists(literal_path):
+                names.add(relative)
+            elif not is_last and os.path.isdir(literal_path):
+                pending.append((relative, part_index + 1, link_origins))
             continue
         if name not in listings:
-            listings[name] = _entries(path, is_root=not name)
-            looked += len(listings[name])
-            _check(looked, root, pattern)
+            listings[name] = _list_entries(path, is_root=not name)
+            count += len(listings[name])
+            _check_width(count, root, pattern)
         for entry in listings[name]:
-            if not _fits(entry.name, part, matches[at]):
+            if not _matches_part(entry.name, part, matches[part_index]):
                 continue
-            whole = os.path.join(name, entry.name)
+            relative = os.path.join(name, entry.name)
             if is_last:
-                names.add(whole)
+                names.add(relative)
             if is_deep or not is_last:
-                through = _through(path, entry, left)
-                pending += [] if through is None else [(whole, at + (not is_deep), through)]
+                through = _follow_entry(path, entry, link_origins)
+                pending += (
+                    [] if through is None else [(relative, part_index + (not is_deep), through)]
+                )
     return Matches(sorted(names), directories)
 
 
-def _check(looked: int, root: str, pattern: str) -> None:
-    if looked > MAX_NAMES:
+def _check_width(count: int, root: str, pattern: str) -> None:
+    if count > MAX_NAMES:
         raise PatternTooWideError(pattern, f"looks at more than {MAX_NAMES:,} names in {root}")
 
 
-def _fits(name: str, part: str, match: Callable[[str], object]) -> bool:
+def _matches_part(name: str, part: str, match: Callable[[str], object]) -> bool:
     if name.startswith(".") and not part.startswith("."):
         return False  # as the shell does it
     return part == _ANY_DEPTH or match(name) is not None
 
 
-def _through(path: str, entry: os.DirEntry[str], left: tuple[str, ...]) -> tuple[str, ...] | None:
+def _follow_entry(
+    path: str, entry: os.DirEntry[str], link_origins: tuple[str, ...]
+) -> tuple[str, ...] | None:
     """Return what links have led away from below an entry of the directory `path`; None for one
     that is not a directory, or leads back."""
     if not entry.is_symlink():
-        return left if entry.is_dir() else None
+        return link_origins if entry.is_dir() else None
     if not os.path.isdir(entry.path):
         return None
-    left = (*left, os.path.realpath(path))
+    link_origins = (*link_origins, os.path.realpath(path))
     real = os.path.realpath(entry.path)
-    return None if any(is_within(each, real) for each in left) else left
+    return None if any(is_within(each, real) for each in link_origins) else link_origins
 
 
-def _entries(path: str, *, is_root: bool) -> list[os.DirEntry[str]]:
+def _list_entries(path: str, *, is_root: bool) -> list[os.DirEntry[str]]:
     """Return what is in a directory, but no more than may be looked at; nothing where there is
     none, and of a cache that is not the root."""
     try:

@@ -50,63 +50,63 @@ class Stamp(NamedTuple):
         whole_seconds = self.mtime % 1_000_000_000 == 0 and self.ctime % 1_000_000_000 == 0
         return COARSE_TICK if whole_seconds else TICK
 
-    def is_settled(self, at: int) -> bool:
+    def is_settled(self, time: int) -> bool:
         """Return whether a file that has this stamp and was read at `at`, by the clock that stamps
         it, has another stamp if it changed after that."""
-        return is_settled(self.newest, at, self.tick)
+        return is_settled(self.newest, time, self.tick)
 
 
 ABSENT = Stamp(-1, 0, 0, 0)
 """The stamp of a path where there is nothing."""
 
 
-def is_settled(newest: int, at: int, tick: int = COARSE_TICK) -> bool:
+def is_settled(newest: int, time: int, tick: int = COARSE_TICK) -> bool:
     """Return whether something last changed at `newest` was old enough at `at` to be trusted.
 
     This is the only place that compares the time stamps of files with a clock: `at` is what
     `Moment.on` says of their file system. Without a `tick` the coarsest one counts, for digests
     that are kept for good.
     """
-    return newest < at - tick
+    return newest < time - tick
 
 
-def stamp_of(path: str | os.PathLike[str]) -> Stamp:
+def read_stamp(path: str | os.PathLike[str]) -> Stamp:
     """Return the stamp of what is at `path`, links followed; `ABSENT` where nothing is."""
-    return sighting(path).stamp
+    return read_device_stamp(path).stamp
 
 
-def stamp(status: os.stat_result) -> Stamp:
+def make_stamp(status: os.stat_result) -> Stamp:
     """Return the stamp in what `os.stat` gave."""
     size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
     return Stamp(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-class Sighting(NamedTuple):
+class DeviceStamp(NamedTuple):
     """A stamp, and the file system that it is of: what was there when something was read."""
 
     stamp: Stamp
     device: int
     """`st_dev`; -1 where there is nothing."""
 
-    def is_settled(self, at: Moment) -> bool:
+    def is_settled(self, time: Moment) -> bool:
         """Return whether a change after the moment would have given another stamp."""
-        return self.stamp == ABSENT or self.stamp.is_settled(at.on(self.device))
+        return self.stamp == ABSENT or self.stamp.is_settled(time.get_time_on(self.device))
 
 
-def sighting(path: str | os.PathLike[str]) -> Sighting:
+def read_device_stamp(path: str | os.PathLike[str]) -> DeviceStamp:
     """Return what is at `path` now, links followed."""
     status = try_stat(path)
     if status is None:
-        return Sighting(ABSENT, -1)
-    return Sighting(stamp(status), status.st_dev)
+        return DeviceStamp(ABSENT, -1)
+    return DeviceStamp(make_stamp(status), status.st_dev)
 
 
-def all_settled(seen: Iterable[Sighting], at: Moment) -> bool:
+def are_settled(stamps: Iterable[DeviceStamp], time: Moment) -> bool:
     """Return whether all that was seen was old enough at a moment for what is kept for good."""
-    return all(is_settled(each.stamp.newest, at.on(each.device)) for each in seen)
+    return all(is_settled(each.stamp.newest, time.get_time_on(each.device)) for each in stamps)
 
 
-class Observation(Struct, frozen=True):
+class PathContent(Struct, frozen=True):
     """What was found at a path, once."""
 
     stamp: Stamp
@@ -119,10 +119,10 @@ class Observation(Struct, frozen=True):
 
     def may_be_later(self, moment: Moment) -> bool:
         """Return whether something may have changed after the moment."""
-        return not Sighting(self.stamp, self.device).is_settled(moment)
+        return not DeviceStamp(self.stamp, self.device).is_settled(moment)
 
 
-def names_in(directory: str) -> frozenset[str]:
+def list_directory(directory: str) -> frozenset[str]:
     """Return the names in a directory. Raises `OSError`."""
     return frozenset(os.listdir(directory))
 
@@ -130,25 +130,25 @@ def names_in(directory: str) -> frozenset[str]:
 def observe(
     path: str,
     digest: Callable[[str], str],
-    names: Callable[[str], frozenset[str]] = names_in,
+    names: Callable[[str], frozenset[str]] = list_directory,
     *,
     now: Callable[[], Moment],
-    before: Observation | None = None,
-) -> Observation:
+    before: PathContent | None = None,
+) -> PathContent:
     """Return what is at `path`; `before` itself where its stamp proves that nothing changed.
 
     `digest` gives the digest of a file's content, `names` those of a directory that count; both may
     raise `OSError`. `now` is that of a `FileClock`.
     """
-    at = now()  # before `stat`: a change after it must not count as settled
+    time = now()  # before `stat`: a change after it must not count as settled
     status = try_stat(path)
     if status is None:
-        return Observation(ABSENT, None, True)
-    found, device = stamp(status), status.st_dev
-    if before is not None and before.settled and before.stamp == found:
+        return PathContent(ABSENT, None, True)
+    path_stamp, device = make_stamp(status), status.st_dev
+    if before is not None and before.settled and before.stamp == path_stamp:
         return before
     try:
         content = names(path) if stat.S_ISDIR(status.st_mode) else digest(path)
     except OSError:
-        return Observation(found, None, False, device)
-    return Observation(found, content, found.is_settled(at.on(device)), device)
+        return PathContent(path_stamp, None, False, device)
+    return PathContent(path_stamp, content, path_stamp.is_settled(time.get_time_on(device)), device)

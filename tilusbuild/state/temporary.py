@@ -14,7 +14,7 @@ import tempfile
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from tilusbuild.state.directories import below, remove
+from tilusbuild.state.directories import open_below, remove_tree
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,7 +23,7 @@ _PREFIX = "tilusbuild-tmp-"
 _MADE = re.compile(rf"\.?{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
 
 
-def temporary_place() -> str:
+def find_temporary_root() -> str:
     """Return TMPDIR, or the first directory after it in which this user may make files. Python's
     own choice tries each with a file, which a kill would leave."""
     named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
@@ -37,14 +37,14 @@ class TemporaryDirectory:
     manager. `what` is what it is for, in small letters. It is in TMPDIR, or hidden in the directory
     `place`, from which no rename crosses file systems. Making one raises `OSError`."""
 
-    def __init__(self, what: str, place: str | None = None) -> None:
-        top, hidden = (temporary_place(), "") if place is None else (place, ".")
-        _sweep(top)
+    def __init__(self, purpose: str, parent: str | None = None) -> None:
+        top, hidden = (find_temporary_root(), "") if parent is None else (parent, ".")
+        _sweep_abandoned(top)
         while True:
-            self.path = tempfile.mkdtemp(prefix=f"{hidden}{_PREFIX}{what}-", dir=top)
+            self.path = tempfile.mkdtemp(prefix=f"{hidden}{_PREFIX}{purpose}-", dir=top)
             self._held = ExitStack()
             try:
-                self.handle = self._held.enter_context(below(*os.path.split(self.path)))
+                self.handle = self._held.enter_context(open_below(*os.path.split(self.path)))
                 with suppress(OSError):
                     fcntl.flock(self.handle, fcntl.LOCK_EX)
                 # Another one may have swept it before it was held.
@@ -66,15 +66,15 @@ class TemporaryDirectory:
     def close(self) -> None:
         """Remove it. What cannot be removed waits for the next one's sweep."""
         with suppress(OSError):
-            remove(self.path)
+            remove_tree(self.path)
         self._held.close()
 
 
-def _sweep(top: str) -> None:
+def _sweep_abandoned(top: str) -> None:
     with suppress(OSError):
         for name in filter(_MADE.fullmatch, os.listdir(top)):
             # Without a holder, and this user's.
-            with suppress(OSError), below(top, name) as handle:
+            with suppress(OSError), open_below(top, name) as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(handle).st_uid == os.geteuid():
-                    remove(os.path.join(top, name))
+                    remove_tree(os.path.join(top, name))

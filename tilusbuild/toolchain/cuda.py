@@ -86,13 +86,13 @@ class Cuda(Struct, frozen=True):
         headers = HeaderDirectories(self.include_dirs, (), ())
         bin_dir = os.path.dirname(self.nvcc)
         profile = os.path.join(bin_dir, "nvcc.profile")
-        stubs = memory.tree(os.path.join(bin_dir, "crt"), "all", lambda _: True)
-        linked = memory.tree(self.library_dir, "cudart", _is_linked_library)
+        stubs = memory.digest_tree(os.path.join(bin_dir, "crt"), "all", lambda _: True)
+        linked = memory.digest_tree(self.library_dir, "cudart", _is_linked_library)
         return (
             *(tool.line for tool in self.tools),
             f"nvcc.profile - {memory.digest(profile) if os.path.isfile(profile) else '-'}",
             f"crt-stubs - {stubs}",
-            f"libdevice - {memory.tree(self.libdevice, 'libdevice', _is_libdevice)}",
+            f"libdevice - {memory.digest_tree(self.libdevice, 'libdevice', _is_libdevice)}",
             f"cudart - {linked}",
             f"cuda-headers {self.version} {headers.core_of_toolkit(memory)}",
         )
@@ -211,14 +211,14 @@ def embedded_version(probe: Probe, program: str) -> str | None:
     """Return the last version in a program's data, for what does not print one. Raises `OSError`,
     and `ValueError` for an empty file."""
     key = f"embedded version {probe.memory.digest(program)}"
-    known = probe.memory.recall(key)
+    known = probe.memory.get_answer(key)
     if known is None:
         with (
             open_file(program) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             known = str([b"", *_EMBEDDED_VERSION.findall(data)][-1], "ascii")
-        probe.memory.record(key, known)
+        probe.memory.put_answer(key, known)
     return known or None
 
 

@@ -112,7 +112,7 @@ def _driver() -> Finding:
     except DriverError as error:
         return Finding("GPU driver", "missing", str(error), gives, "install NVIDIA's driver")
     try:
-        version = driver.version()  # without cuInit, which would initialise the devices
+        version = driver.get_version()  # without cuInit, which would initialise the devices
     except (DriverError, AttributeError) as error:
         detail = f"libcuda.so.1 was found, but does not answer: {error}"
         return Finding("GPU driver", "warning", detail, gives)

@@ -97,16 +97,20 @@ class HeaderDirectories(Struct, frozen=True):
 
     def core_of_toolkit(self, memory: Digests) -> str:
         """Return the digest of the toolkit's core. Raises `OSError`."""
-        trees = [memory.tree(f, "core toolkit", is_core_of_toolkit) for f in self.toolkit[:1]]
+        trees = [
+            memory.digest_tree(f, "core toolkit", is_core_of_toolkit) for f in self.toolkit[:1]
+        ]
         return _together(trees)
 
     def core_of_compiler(self, memory: Digests) -> str:
         """Return the digest of the headers that the host compiler brings. Raises `OSError`."""
-        return _together([memory.tree(f, "all", _all) for f in outermost(self.compiler)])
+        return _together([memory.digest_tree(f, "all", _all) for f in outermost(self.compiler)])
 
     def core_of_system(self, memory: Digests) -> str:
         """Return the digest of the C library's core. Raises `OSError`."""
-        return _together([memory.tree(f, "core system", is_core_of_system) for f in self.system])
+        return _together(
+            [memory.digest_tree(f, "core system", is_core_of_system) for f in self.system]
+        )
 
     def external_header_digests(
         self, includes: Iterable[str] | None, memory: Digests
@@ -118,9 +122,11 @@ class HeaderDirectories(Struct, frozen=True):
         when an absent one is installed, there is a line."""
         if includes is not None and not any(self.is_external(name) for name in set(includes)):
             return ()
-        toolkit = [memory.tree(f, "rest toolkit", _not_core_of_toolkit) for f in self.toolkit[:1]]
+        toolkit = [
+            memory.digest_tree(f, "rest toolkit", _not_core_of_toolkit) for f in self.toolkit[:1]
+        ]
         directories = outermost(self.system)
-        system = [memory.tree(f, "rest system", _not_core_of_system) for f in directories]
+        system = [memory.digest_tree(f, "rest system", _not_core_of_system) for f in directories]
         return (
             *((f"other-cuda-headers - {_together(toolkit)}",) if self.toolkit else ()),
             f"other-headers - {_together(system)}",

@@ -161,7 +161,7 @@ def _identity(
     """Return a library's release and its architectures; remembered by the library's content."""
     # Asked in a process of its own: a broken library would take this one with it.
     key = " ".join(("nvrtc identity", *map(probe.memory.digest, (library, *builtins))))
-    answer = probe.memory.recall(key)
+    answer = probe.memory.get_answer(key)
     if answer is None:
         argv = (sys.executable, "-I", "-S", _COMMAND, "--library", library, "identify")
         finished = run_apart(probe.runner, Command(argv, cwd="/", env={}, timeout=_SECONDS))
@@ -169,7 +169,7 @@ def _identity(
         if not finished.ok:
             lines = answer.strip().splitlines()
             raise RejectedError(lines[-1] if lines else f"ended with status {finished.status}")
-        probe.memory.record(key, answer)
+        probe.memory.put_answer(key, answer)
     first, second = answer.splitlines()[:2]
     major, minor = first.split(".")
     return (int(major), int(minor)), tuple(int(number) for number in second.split())

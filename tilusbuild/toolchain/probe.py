@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Command, CompletedCommand, Runner
-from tilusbuild.state.digests import DigestMemory, Sight
+from tilusbuild.state.digests import DigestMemory, DigestSource
 from tilusbuild.state.files import sha256_text
-from tilusbuild.state.stamp import Stamp, stamp_of
+from tilusbuild.state.stamp import Stamp, read_stamp
 from tilusbuild.state.temporary import TemporaryDirectory
 
 SCRUBBED = frozenset(
@@ -110,15 +110,15 @@ class Probe(Struct, frozen=True):
             raise ProbeError(error.strerror or str(error)) from error
         key = "answer " + sha256_text(identity)
         basis = f"{key} rests on"
-        known = self.memory.recall(key) if remember else None
+        known = self.memory.get_answer(key) if remember else None
         if known is not None and rests_on is not None:
-            known = known if self.memory.recall(basis) == rests_on(known) else None
+            known = known if self.memory.get_answer(basis) == rests_on(known) else None
         if known is None:
             known = self._run(program, *arguments)
             if remember:
-                self.memory.record(key, known)
+                self.memory.put_answer(key, known)
             if remember and rests_on is not None:
-                self.memory.record(basis, rests_on(known))
+                self.memory.put_answer(basis, rests_on(known))
         return known
 
     def which(self, *names: str) -> str | None:
@@ -172,18 +172,18 @@ class Evidence:
 
     def __init__(self, memory: DigestMemory) -> None:
         self._memory = memory
-        self._sights: dict[str, Sight] = {}
+        self._sights: dict[str, DigestSource] = {}
         self._directories: dict[str, Stamp] = {}
 
     def digest(self, path: str) -> str:
         """As `DigestMemory.digest`."""
-        digest, sight = self._memory.sight(path)
+        digest, sight = self._memory.digest_with_source(path)
         self._sights[sight.key] = sight
         return digest
 
-    def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
+    def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         """As `DigestMemory.tree`."""
-        digest, sight = self._memory.sight_of_tree(root, label, select)
+        digest, sight = self._memory.digest_tree_with_source(root, label, select)
         self._sights[sight.key] = sight
         self._directories.update(sight.directories)
         return digest
@@ -192,12 +192,12 @@ class Evidence:
         """Take note of the digest of the tool at `path`. Raises `ToolsChangedError` for another."""
         if self.digest(os.path.realpath(path)) != digest:
             raise ToolsChangedError(f"{path} changed while tilusbuild read it; build again")
-        self._directories[path] = stamp_of(path)
+        self._directories[path] = read_stamp(path)
 
     def changed(self, *, whole: bool) -> str | None:
         """Return the path of something that is not what it was, or None. Not `whole`: of large
         directories only what was added, removed or replaced shows."""
-        now = {path: stamp_of(path) for path in self._directories}
+        now = {path: read_stamp(path) for path in self._directories}
         moved = [path for path in now if now[path] != self._directories[path]]
         for path in moved:
             if not os.path.isdir(path):
@@ -205,7 +205,7 @@ class Evidence:
         # Something that no fingerprint covers may have come or gone beside what one does.
         whole = whole or bool(moved)
         for sight in self._sights.values():
-            if (whole or len(sight) <= _SMALL) and not sight.holds():
+            if (whole or len(sight) <= _SMALL) and not sight.is_unchanged():
                 return sight.path
         self._directories.update(now)
         return None

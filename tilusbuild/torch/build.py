@@ -39,7 +39,7 @@ from tilusbuild.render.messages import misses_header
 from tilusbuild.runtime import option
 from tilusbuild.runtime.places import JIT_ROOT_PREFIX
 from tilusbuild.runtime.regular import read_bytes, read_text
-from tilusbuild.runtime.where import user_cache
+from tilusbuild.runtime.where import get_user_cache
 from tilusbuild.state.files import write_atomic
 from tilusbuild.status import Status
 from tilusbuild.torch.command import Entry, NotCarriedError, understood
@@ -144,7 +144,7 @@ def build(request: Request) -> None:
 def _opened(request: Request) -> Project:
     given = {"jobs": request.jobs}
     # Projects that are installed are unpacked anywhere: the cache is the user's, not a checkout's.
-    ours = {"cache-dir": user_cache()}
+    ours = {"cache-dir": get_user_cache()}
     chosen = decide_settings("/", given, os.environ, ours, option.chosen())
     return Project(Manifest(edition=1, build=BuildSection(timeout=_DAYS)), chosen, os.environ)
 

@@ -25,11 +25,21 @@ from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.errors import LoadError, did_you_mean
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.loading import load
-from tilusbuild.runtime.naming import function_names, instance_name, parse_name, snake_case
-from tilusbuild.runtime.places import SearchPlace, directory_of, here, places
+from tilusbuild.runtime.naming import (
+    format_instance_name,
+    name_functions,
+    parse_name,
+    to_snake_case,
+)
+from tilusbuild.runtime.places import (
+    SearchRoot,
+    find_directory,
+    find_search_roots,
+    get_working_directory,
+)
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.script import CALLED, FILE, Script, ScriptArgument, glance
-from tilusbuild.runtime.sealed import unseal
+from tilusbuild.runtime.script import CALLED, FILE, Script, ScriptArgument, read_script_once
+from tilusbuild.runtime.sealed import unseal_json
 
 _GRADIENT = "grad_"
 _KINDS = {"bool": "bool", "int": "SymInt", "uint": "SymInt", "float": "float"}
@@ -104,7 +114,7 @@ def _chosen(
         for text in [None] if scripts is None else scripts:
             found |= _instances(where, text)
         try:
-            named = function_names((each[0].name, each[0].params) for each in found.values())
+            named = name_functions((each[0].name, each[0].params) for each in found.values())
         except ValueError as error:
             raise LoadError(f"{error}: {_MAPPING}") from None
         found = {op: found[label] for op, label in named.items()}
@@ -119,17 +129,21 @@ _MAPPING = 'give names, as in scripts={"my_op": "gemm[dtype=f16]"}'
 
 def _instances(where: object, text: str | None) -> dict[str, list[Script]]:
     """Return the instances that a name fits, or all, by their names without a target."""
-    (place,) = places(where)
+    (place,) = find_search_roots(where)
     try:
         name = None if text is None else parse_name(text)
     except ValueError as error:
         raise LoadError(f"{text!r}: {error}") from None
     found: dict[str, list[Script]] = {}
-    for directory in [snake_case(name.script)] if name else _directories(place, where):
-        for script in map(glance, place.instances(directory, here())):
-            fits = name is None or name.fits(script.name, script.params, script.target)
+    for directory in [to_snake_case(name.script)] if name else _directories(place, where):
+        for script in map(
+            read_script_once, place.list_instances(directory, get_working_directory())
+        ):
+            fits = name is None or name.matches_instance(script.name, script.params, script.target)
             if fits and script.form == CALLED:
-                found.setdefault(instance_name(script.name, script.params), []).append(script)
+                found.setdefault(format_instance_name(script.name, script.params), []).append(
+                    script
+                )
     if not found and text:
         load(text, where=where)  # says what is wrong
     if not found:
@@ -137,14 +151,14 @@ def _instances(where: object, text: str | None) -> dict[str, list[Script]]:
     return found
 
 
-def _directories(place: SearchPlace, where: object) -> Iterable[str]:
+def _directories(place: SearchRoot, where: object) -> Iterable[str]:
     """Return the directories of a place's scripts; of the cache that projects share, a project's
     own."""
     try:
-        projects = unseal(read_bytes(os.path.join(place.path, "index.json")))["projects"]
-        own = projects[os.path.join(directory_of(where), "tilus.toml")]["scripts"]
+        projects = unseal_json(read_bytes(os.path.join(place.path, "index.json")))["projects"]
+        own = projects[os.path.join(find_directory(where), "tilus.toml")]["scripts"]
     except (FileNotFoundError, KeyError):
-        return place.directories()
+        return place.list_script_names()
     return sorted({directory for directory, _ in own})
 
 
@@ -154,7 +168,7 @@ def _kernels(instance: Sequence[Script], where: object, signed_by: str | None) -
     for kind in sorted({script.kind for script in instance}):
         targets = {script.target for script in instance if script.kind == kind}
         target = targets.pop() if len(targets) == 1 else kind
-        name = instance_name(instance[0].name, instance[0].params)
+        name = format_instance_name(instance[0].name, instance[0].params)
         found[kind] = load(name, where=where, target=target, signed_by=signed_by)
     return found
 
@@ -177,7 +191,7 @@ class _Form(NamedTuple):
     @classmethod
     def of(cls, name: str, script: Script) -> _Form:
         """Return the op of a script. Raises `TypeError` for what a schema cannot say."""
-        listed = unseal(read_bytes(os.path.join(script.path, FILE)))["arguments"]
+        listed = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
         shapes = {each["name"]: each["dims"] for each in listed if each["dims"] is not None}
         wanted = passed(script)
         given = [a for a in wanted if not a.out]
@@ -258,7 +272,7 @@ def _is_tensor(argument: ScriptArgument) -> bool:
 
 def _is_made(shape: Sequence[Any], known: set[str]) -> bool:
     """Return whether the sizes of an output follow from the inputs."""
-    names = [{dim} if isinstance(dim, str) else semantics.names_in(dim) for dim in shape]
+    names = [{dim} if isinstance(dim, str) else semantics.collect_names(dim) for dim in shape]
     return set().union(*names) <= known
 
 
@@ -292,8 +306,8 @@ def _size(tree: Any, sizes: Mapping[str, Any]) -> Any:
         return sizes[parts[0]]
     if kind in ("binary", "call") and parts[0] in _SYMBOLIC:
         return _SYMBOLIC[parts[0]](*(_size(part, sizes) for part in parts[1:]))
-    needed = {name: int(sizes[name]) for name in semantics.names_in(tree)}
-    return semantics.function_of(tree, needed)(needed)
+    needed = {name: int(sizes[name]) for name in semantics.collect_names(tree)}
+    return semantics.build_function(tree, needed)(needed)
 
 
 # Gradients.

@@ -87,9 +87,9 @@ class Trees(Struct):
     def digest(self, path: str) -> str:
         return self.memory.digest(path)
 
-    def tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
+    def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         if (root, label) not in self.known:
-            self.known[root, label] = self.memory.tree(root, label, select)
+            self.known[root, label] = self.memory.digest_tree(root, label, select)
         return self.known[root, label]
 
 

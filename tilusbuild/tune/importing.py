@@ -22,7 +22,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.errors import input_error
 from tilusbuild.report.text import format_count
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.naming import snake_case
+from tilusbuild.runtime.naming import to_snake_case
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal
@@ -134,7 +134,7 @@ def _read_run(row: Mapping[str, Any]) -> RunNote:
 def _find_script(project: Project, run: RunNote) -> Script | None:
     """Return the script of a run, None where the cache does not have it. Raises `ValueError` for a
     run that cannot be one of it, and `LoadError`."""
-    directory = project.cache.script_path(snake_case(run.script), run.script_hash)
+    directory = project.cache.script_path(to_snake_case(run.script), run.script_hash)
     if run.script not in project.manifest.scripts or not os.path.isdir(directory):
         return None
     script = read_script(directory)
@@ -188,7 +188,7 @@ def _publish_log(
     script, run = log.script, log.run
     name, arch, driver = (run.device[fact] for fact in ("name", "arch", "driver"))
     device = Device(script.kind, 0, name, arch, driver)
-    publisher = TuningPublisher(script, device.fingerprint(script.hash), run.judge)
+    publisher = TuningPublisher(script, device.make_fingerprint(script.hash), run.judge)
     hashes = {*script.programs.values()}
     publisher.add_refusals(refusal for refusal in condemned.values() if refusal.program in hashes)
     programs = [make_candidate(script, index) for index in run.programs]

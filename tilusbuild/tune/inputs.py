@@ -21,8 +21,8 @@ import numpy as np
 
 from tilusbuild.errors import InputError, did_you_mean, input_error
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, integer_limits
-from tilusbuild.runtime.structs import Member, is_struct, struct_of
+from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, get_integer_limits
+from tilusbuild.runtime.structs import StructMember, is_struct, parse_struct
 from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
 from tilusbuild.tune.bench.elements import make_noise
 
@@ -118,7 +118,7 @@ def to_call_value(argument: Argument, value: Input) -> Input | bytes:
     """Return a value as a call of the library has it: a struct's bytes, else the value."""
     if not isinstance(value, dict):
         return value
-    kind = struct_of(argument.dtype)
+    kind = parse_struct(argument.dtype)
     data = bytearray(kind.size)
     for member in kind.members:
         if member.dtype == POINTER:
@@ -188,7 +188,7 @@ def _read_dimension(argument: Argument, sizes: Mapping[str, Value], signature: S
             hint=f"give all in [script.….tune] sizes, or as --size {example}",
         )
     low = max(0, argument.low or 0)
-    limits = integer_limits(argument.dtype)
+    limits = get_integer_limits(argument.dtype)
     high = argument.high if argument.high is not None else limits[1] if limits else value
     if not low <= value <= high:
         raise input_error(f"size {argument.name}={value} is outside its range {low}..{high}")
@@ -230,7 +230,7 @@ def _make_tensor(argument: Argument, shape: tuple[int, ...], seed: int) -> Input
 
 
 def _draw_scalar(argument: Argument, random: np.random.Generator) -> Input:
-    if argument.dtype != "bool" and integer_limits(argument.dtype):
+    if argument.dtype != "bool" and get_integer_limits(argument.dtype):
         low = argument.low if argument.low is not None else 1
         high = argument.high if argument.high is not None else max(low, 4)
         return int(random.integers(low, high + 1))
@@ -240,7 +240,7 @@ def _draw_scalar(argument: Argument, random: np.random.Generator) -> Input:
 def _draw_number(dtype: str, random: np.random.Generator) -> bool | int | float:
     if dtype == "bool":
         return bool(random.integers(0, 2))
-    if integer_limits(dtype):
+    if get_integer_limits(dtype):
         return int(random.integers(1, 5))
     # A value that f32 holds exactly, so that a reference in f64 computes with the same number.
     return float(np.float32(random.uniform(0.5, 1.5)))
@@ -308,13 +308,15 @@ def _make_struct(
     return members
 
 
-def _list_members(argument: Argument) -> Iterator[tuple[Member, str]]:
-    for member, name in struct_of(argument.dtype).places:
+def _list_members(argument: Argument) -> Iterator[tuple[StructMember, str]]:
+    for member, name in parse_struct(argument.dtype).scalars:
         yield member, f"{argument.name}.{name}"
 
 
 def _check_number(name: str, dtype: str, value: object) -> Number:
-    limits = (0, 1) if dtype == "bool" else (0, 0) if dtype == POINTER else integer_limits(dtype)
+    limits = (
+        (0, 1) if dtype == "bool" else (0, 0) if dtype == POINTER else get_integer_limits(dtype)
+    )
     if limits is None:
         if not isinstance(value, int | float):
             raise input_error(f"{name}={value} is not a number, which {dtype} needs")

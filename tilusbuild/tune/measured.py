@@ -17,7 +17,7 @@ from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.naming import Name
+from tilusbuild.runtime.naming import NamePattern
 
 
 class MeasuredLine(JsonLine, frozen=True):
@@ -51,7 +51,9 @@ def list_measurements(
     for script, target in pairs:
         try:
             instance_overviews = list(
-                overviews(project.manifest, project.cache.root, Name(script, target=target), None)
+                overviews(
+                    project.manifest, project.cache.root, NamePattern(script, target=target), None
+                )
             )
         except (InputError, LoadError):
             continue

@@ -19,9 +19,9 @@ from tilusbuild.plan.model import PlanSelection, Target, apart, called_script_of
 from tilusbuild.plan.planner import Plan, ProgramJob, jobs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import CallLine
-from tilusbuild.runtime.choose import suited
+from tilusbuild.runtime.choose import rank_code
 from tilusbuild.runtime.device import may_have_cuda
-from tilusbuild.runtime.naming import Name, as_typed
+from tilusbuild.runtime.naming import NamePattern, format_names
 from tilusbuild.signature import Signature
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune import prepare
@@ -32,7 +32,12 @@ _SAMPLES = 15
 
 
 def choose_target(
-    project: Project, name: Name, target: str | None, index: int = 0, *, cpu_first: bool = False
+    project: Project,
+    name: NamePattern,
+    target: str | None,
+    index: int = 0,
+    *,
+    cpu_first: bool = False,
 ) -> Target:
     """Return the target: the one that is named, else the best for GPU `index`, else the cpu's; with
     `cpu_first` the cpu's before that. Raises `InputError` when this machine can run none."""
@@ -45,7 +50,7 @@ def choose_target(
     ranked_targets = [
         (rank, target)
         for target in targets
-        if gpu and (rank := suited([a.name for a in target.archs], target.ptx, gpu)[0])
+        if gpu and (rank := rank_code([a.name for a in target.archs], target.ptx, gpu)[0])
     ]
     if ranked_targets or cpu_targets:
         return min(ranked_targets, key=lambda fit: fit[0])[1] if ranked_targets else cpu_targets[0]
@@ -59,7 +64,7 @@ def choose_target(
 
 
 def choose_program(
-    project: Project, name: Name, target: str | None
+    project: Project, name: NamePattern, target: str | None
 ) -> tuple[Plan, PlanSelection, ProgramJob]:
     """Return the program that a name means: of several the one that is otherwise like the default,
     and without a target the one for the cpu, which runs everywhere, else for
@@ -73,7 +78,8 @@ def choose_program(
     if len(plan.instances) > 1:
         raise input_error(
             f'"{name}" names {len(plan.instances)} instances',
-            hint="name one of them:\n" + as_typed(instance.label for instance in plan.instances),
+            hint="name one of them:\n"
+            + format_names(instance.label for instance in plan.instances),
         )
     return plan, selection, next(jobs(plan))
 

@@ -34,10 +34,10 @@ from tilusbuild.plan.model import PlanSelection, Target
 from tilusbuild.process.stopping import StoppedError
 from tilusbuild.report.tuning import TuningReporter
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.naming import Name
+from tilusbuild.runtime.naming import NamePattern
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.table_file import Refusal, by_number
-from tilusbuild.runtime.tables import TableEntry, read_dispatch
+from tilusbuild.runtime.table_file import Refusal, explain_refusals
+from tilusbuild.runtime.tables import TableEntry, read_dispatch_table
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, lock_device, to_device
 from tilusbuild.tune.bench.race import (
@@ -83,12 +83,12 @@ class TuningPublisher:
         self._decisions: dict[BucketKey, dict[str, tuple[tuple[int, ...], Decision]]] = {}
         self.shared_buckets: list[tuple[str, str]] = []
         """Two cases of one bucket, by their labels; the first decides."""
-        self._refused = {each.program: each for each in read_dispatch(script).refused}
+        self._refused = {each.program: each for each in read_dispatch_table(script).refused}
 
     @property
     def reasons_by_number(self) -> dict[int, str]:
         """Return why programs are chosen nowhere, by their numbers."""
-        return by_number(self._script.programs, self._refused.values())
+        return explain_refusals(self._script.programs, self._refused.values())
 
     @property
     def refusals(self) -> dict[str, Refusal]:
@@ -194,9 +194,9 @@ class TuneRequest(Struct, frozen=True):
     fresh: bool = False
     """Forget what was measured before."""
 
-    def to_name(self, target: str | None) -> Name:
+    def to_name(self, target: str | None) -> NamePattern:
         """Return the name of what is tuned, for a target."""
-        return Name(self.script, self.constants, None, target)
+        return NamePattern(self.script, self.constants, None, target)
 
 
 class BuiltInstance(Struct, frozen=True):
@@ -312,7 +312,7 @@ def _measure_instance(
     check = prepare.find_output_check(project.manifest, request.script, unchecked=request.unchecked)
     script, work = built.script, replace(built.work, judge=check.judge)
     device = to_device(facts, request.device)
-    publisher = TuningPublisher(script, device.fingerprint(script.hash), check.judge)
+    publisher = TuningPublisher(script, device.make_fingerprint(script.hash), check.judge)
     path = find_log_path(project, script, facts)
     if request.fresh and os.path.exists(path):
         os.unlink(path)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from msgspec import Struct
 
 from tilusbuild.state.clock import Moment
-from tilusbuild.state.stamp import Observation, observe
+from tilusbuild.state.stamp import PathContent, observe
 from tilusbuild.watch.observer import Observer, choose_watch_roots, is_editor_temp_file
 
 QUIET = 0.03
@@ -61,7 +61,7 @@ class PathStates:
     def __init__(self, digest: Callable[[str], str], now: Callable[[], Moment]) -> None:
         self._digest = digest
         self._now = now
-        self._observations: dict[str, Observation] = {}
+        self._observations: dict[str, PathContent] = {}
 
     def find_changes(
         self, paths: Iterable[str], *, since: Moment | None = None, read: Collection[str] = ()

@@ -179,7 +179,7 @@ class Session:
         """Plan the project as it is, and have the plan built. What is wrong is reported; the last
         plan stays then."""
         self._cancel_command()
-        began_at, started = time.monotonic(), self._project.clock.moment()
+        began_at, started = time.monotonic(), self._project.clock.read_time()
         self._saved_at = self._changed_at or began_at
         self._is_stale, self._changed_at = False, 0.0
         try:
@@ -263,7 +263,7 @@ class Session:
     def _handle_build_end(self, end: BuildEnded) -> None:
         self._build_thread = None
         self._is_resting = False
-        self._project.digests.save()
+        self._project.digests.save_records()
         if end.error is not None and not isinstance(end.error, TilusbuildError):
             raise end.error
         if end.error is not None:

@@ -35,7 +35,7 @@ def run(arguments: WatchArgs) -> int:
         if single := next((name for name in selection.names if name.program is not None), None):
             raise input_error(
                 f'"{single}" is one program: `watch` builds scripts and instances',
-                hint=f"`{naming.command('watch', single.script)}`",
+                hint=f"`{naming.format_command('watch', single.script)}`",
             )
         screen = Screen(
             reporter=lambda: options.choose_reporter(arguments),

@@ -16,7 +16,7 @@ from support.faults.mounts import own_mounts
 from support.faults.oracle import COLUMNS, Finding
 from support.faults.registry import FAULTS, GROUPS
 from support.faults.world import World, make_equipment
-from tilusbuild.table import table as as_table
+from tilusbuild.table import format_table as as_table
 
 MEMORY = "/dev/shm"  # where trials take milliseconds
 STARTED = 1 / 50

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from support.faults.commands import Ended
 from support.faults.world import FIRST, Edition, Entries, Tree, World, below, entries, without_log
-from tilusbuild.state.directories import remove
+from tilusbuild.state.directories import remove_tree
 from tilusbuild.state.temporary import TemporaryDirectory
 
 COLUMNS = (
@@ -276,7 +276,7 @@ def _take_away(world: World, damaged: str, said: str) -> None:
     """Do as `verify` says with what stands where a file of the cache belongs: it is somebody's."""
     name = damaged.partition("/")[2]
     if f"{name}: is unknown\n" in said:
-        remove(str(world.cache / name))
+        remove_tree(str(world.cache / name))
 
 
 def judge_repaired(

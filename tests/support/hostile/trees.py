@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.hostile.manifests import damaged
 from support.hostile.trial import Trial
-from tilusbuild.state.directories import remove
+from tilusbuild.state.directories import remove_tree
 
 Copy = Callable[[Path], None]
 
@@ -63,7 +63,7 @@ def disturb(rng: random.Random, box: Path, root: Path) -> None:
         if path.exists() or path.is_symlink():
             return
     else:
-        remove(str(path))
+        remove_tree(str(path))
     targets = [box / "outside" / "secret", Path("/dev/zero"), path]
     if path != root:  # a link there makes what it leads to the cache, as its user asked
         targets += [box / "outside", Path(".")]

@@ -14,7 +14,7 @@ from random import Random
 
 from support.walk import sources as drawn
 from support.walk.world import FoundError, Surroundings, World, interrupted, linked, started
-from tilusbuild.state.directories import remove
+from tilusbuild.state.directories import remove_tree
 
 
 class Walk:
@@ -319,7 +319,7 @@ class Walk:
         others += sorted((world.project / "out").glob("*"))
         chosen = chance.choice(others if chance.random() < 0.3 or not places else places)
         self.said.append(str(chosen.relative_to(world.room)))
-        remove(str(chosen))
+        remove_tree(str(chosen))
         self._note_damage(entries)
         self.compared(("build", "--json", "-k", "0"))
 

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from tilusbuild.binary import BinaryError, read_archs, read_needs
 from tilusbuild.binary.elf import Elf
 from tilusbuild.runtime.regular import open_regular
-from tilusbuild.state.directories import below, names_below
+from tilusbuild.state.directories import list_below, open_below
 from tilusbuild.state.files import sha256_bytes
 
 _GENCODE = re.compile(r"code=\[?(sm_\d+[af]?)|-arch[= ](sm_\d+[af]?)")
@@ -193,7 +193,7 @@ class CacheDirectory:
     def names(self, *names: str) -> list[str]:
         """Return the sorted names in a directory; none for what is not one, or is behind a link."""
         try:
-            return names_below(self.root, *_parts(names))
+            return list_below(self.root, *_parts(names))
         except OSError:
             return []
 
@@ -221,7 +221,7 @@ class CacheDirectory:
         """Open the directory that something is in; yield it with the last name. Raises `OSError`,
         also for a link on the way."""
         *above, name = _parts(names) or ["."]
-        with below(self.root, *above) as handle:
+        with open_below(self.root, *above) as handle:
             yield handle, name
 
     def below(self, *names: str) -> list[str]:

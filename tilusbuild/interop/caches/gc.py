@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.interop.caches.directory import CacheDirectory, ForeignCache, ForeignEntry
-from tilusbuild.state.directories import mounts_below
+from tilusbuild.state.directories import list_mounts_below
 from tilusbuild.state.temporary import TemporaryDirectory
 
 
@@ -90,7 +90,7 @@ def remove(cache: ForeignCache, removals: Iterable[Removal]) -> Iterator[tuple[R
     """Remove each, and yield it with whether it is gone: False if in use, or if something is
     mounted in it. Raises `TilusbuildError`."""
     directory = CacheDirectory(cache.root)
-    mounts = mounts_below(cache.root)
+    mounts = list_mounts_below(cache.root)
     for removal in removals:
         locked = removal.lock is not None and directory.is_locked(removal.lock)
         mounted = any(f"{mount}/".startswith(f"{removal.path}/") for mount in mounts)

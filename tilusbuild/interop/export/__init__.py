@@ -16,7 +16,7 @@ from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.interop.export.layouts import hidet_layout, tilus_layout
 from tilusbuild.interop.export.scripts import ExportedScript, ExportItem
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.state.files import publish
+from tilusbuild.state.files import replace_directory
 from tilusbuild.state.temporary import TemporaryDirectory
 
 LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]] = {
@@ -53,7 +53,7 @@ def _export(
     mark = "\n".join([layout, *sorted(item.path for item in items), ""])
     items.append(ExportItem(MARK, mark.encode("utf-8", "surrogateescape")))
     exported = _write(staged, items)
-    publish(staged, directory, aside)
+    replace_directory(staged, directory, aside)
     return exported
 
 

@@ -20,9 +20,9 @@ from tilusbuild.interop.export.scripts import (
     directory_of,
 )
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.tables import Table
+from tilusbuild.runtime.tables import DeviceTable
 from tilusbuild.state.files import sha256_bytes
-from tilusbuild.table import Cell, table
+from tilusbuild.table import Cell, format_table
 
 # Tilus: `scripts/<name>/<constants>-<hash8>/` with links into `programs/<hash12>/`. Programs are
 # numbered as Tilus does, among those that were built, and the tables are renumbered to that.
@@ -116,22 +116,24 @@ def _schedules(exported: ExportedScript) -> str:
         (number, *(column[program.index] for column in columns.values()))
         for number, program in enumerate(exported.built)
     ]
-    return table(("index", *columns), rows)
+    return format_table(("index", *columns), rows)
 
 
-def _renumbered(exported: ExportedScript, chosen: Table) -> Iterator[tuple[tuple[int, ...], int]]:
+def _renumbered(
+    exported: ExportedScript, chosen: DeviceTable
+) -> Iterator[tuple[tuple[int, ...], int]]:
     numbers = {program.index: number for number, program in enumerate(exported.built)}
     for entry in chosen.entries:
         if entry.program in numbers:
             yield entry.key, numbers[entry.program]
 
 
-def _tilus_choices(exported: ExportedScript, chosen: Table) -> str:
+def _tilus_choices(exported: ExportedScript, chosen: DeviceTable) -> str:
     rows = [(*key, number) for key, number in _renumbered(exported, chosen)]
-    return table((*exported.script.keys, "choice"), rows)
+    return format_table((*exported.script.keys, "choice"), rows)
 
 
-def _dispatch(exported: ExportedScript, chosen: Table) -> dict[str, object]:
+def _dispatch(exported: ExportedScript, chosen: DeviceTable) -> dict[str, object]:
     """Return a table as later versions of Tilus read it.
 
     They ignore a table with a field of `_metadata` that differs from theirs; "*" never differs.
@@ -208,7 +210,7 @@ def _hidet_summary(exported: ExportedScript, program: ExportedProgram) -> str:
     for kernel, by_arch in program.meta.get("kernels", {}).items():
         for arch, numbers in by_arch.items():
             facts += ((f"{kernel} {arch} {name}", number) for name, number in numbers.items())
-    return table(("", "value"), facts)
+    return format_table(("", "value"), facts)
 
 
 def _hidet_choices(exported: ExportedScript) -> str:

@@ -22,7 +22,7 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import try_list
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.runtime.tables import Table, serving
+from tilusbuild.runtime.tables import DeviceTable, read_serving_tables
 from tilusbuild.status import Status
 
 
@@ -55,7 +55,7 @@ class ExportedScript(Struct, frozen=True):
 
     script: Script
     name: str
-    tables: tuple[Table, ...]
+    tables: tuple[DeviceTable, ...]
     programs: tuple[ExportedProgram, ...]
     latency: tuple[str, ...]
 
@@ -100,7 +100,7 @@ def _script(cache: Tree, name: str, digest: str) -> ExportedScript:
     path = cache.script_path(name, digest)
     try:
         script = read_script(path)
-        tables = serving(script).tables
+        tables = read_serving_tables(script).tables
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
     programs = tuple(_program(cache, index, each) for index, each in script.programs.items())

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
-from tilusbuild.rooms import brought, load
+from tilusbuild.rooms import find_contributions, import_value
 
 _POINT = "package format"
 
@@ -42,13 +42,13 @@ class PackageFormat(Struct, frozen=True, kw_only=True):
 
 def load_format(name: str) -> PackageFormat:
     """Return the format with a name that the manifest's `formats` takes."""
-    found: PackageFormat = load(brought(_POINT)[name])
+    found: PackageFormat = import_value(find_contributions(_POINT)[name])
     return found
 
 
 def load_formats() -> Iterator[PackageFormat]:
     """Yield every format, the core's first."""
-    return map(load_format, brought(_POINT))
+    return map(load_format, find_contributions(_POINT))
 
 
 def recognize_format(path: str, start: bytes) -> PackageFormat | None:

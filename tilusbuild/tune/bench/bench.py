@@ -30,9 +30,9 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner, name_signal
 from tilusbuild.process.resident import Resident
-from tilusbuild.runtime.device import Device, cpu
+from tilusbuild.runtime.device import Device, get_cpu
 from tilusbuild.runtime.regular import open_regular
-from tilusbuild.state.temporary import temporary_place
+from tilusbuild.state.temporary import find_temporary_root
 from tilusbuild.tune.bench.work import Candidate, Case
 
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
@@ -214,7 +214,7 @@ class DeviceBench:
 def to_device(facts: Mapping[str, Any], index: int) -> Device:
     """Return the device, as a worker described it."""
     if facts["kind"] == "cpu":
-        return cpu()
+        return get_cpu()
     return Device("cuda", index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
 
 
@@ -235,7 +235,7 @@ def lock_device(device: str, on_wait: Callable[[], None]) -> Iterator[None]:
     that directory do not see each other.
     """
     name = "".join(c if c.isalnum() or c == "-" else "_" for c in device)
-    path = os.path.join(temporary_place(), f"tilusbuild-tune-{name}.lock")
+    path = os.path.join(find_temporary_root(), f"tilusbuild-tune-{name}.lock")
     handle = _open_lock_file(path)
     try:
         try:

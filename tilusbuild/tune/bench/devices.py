@@ -137,9 +137,9 @@ class HostDevice:
 
     def describe_device(self) -> dict[str, str | int]:
         """Return the facts that a fingerprint is made of."""
-        from tilusbuild.runtime.device import cpu
+        from tilusbuild.runtime.device import get_cpu
 
-        return {"kind": "cpu", "name": cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
+        return {"kind": "cpu", "name": get_cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
 
     def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
         """Take a sample, one call when cold, as many as the clock needs when warm: return the mean
@@ -213,10 +213,10 @@ class CudaDevice:
 
     def __init__(self, index: int) -> None:
         self._driver = CudaDriver()
-        self._call_driver = self._driver.call
+        self._call_driver = self._driver.call_function
         self._call_driver("cuInit", 0)
         context = ctypes.c_void_p()
-        self._device = self._driver.device(index)
+        self._device = self._driver.get_device(index)
         self._call_driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         self._call_driver("cuCtxSetCurrent", context)
         stream = ctypes.c_void_p()
@@ -265,10 +265,10 @@ class CudaDevice:
         """Return the facts that a fingerprint is made of."""
         return {
             "kind": "cuda",
-            "name": self._driver.name(self._device),
-            "arch": self._driver.arch(self._device),
+            "name": self._driver.get_name(self._device),
+            "arch": self._driver.get_arch(self._device),
             "id": self._uuid,
-            "driver": self._driver.version(),
+            "driver": self._driver.get_version(),
         }
 
     def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
@@ -312,7 +312,7 @@ class CudaDevice:
 
     def _evict_caches(self) -> None:
         if self._flush is None:
-            size = max(2 * self._driver.attribute(L2_CACHE_SIZE, self._device), _MIN_GPU_FLUSH)
+            size = max(2 * self._driver.get_attribute(L2_CACHE_SIZE, self._device), _MIN_GPU_FLUSH)
             self._flush = self.allocate_memory(size), size
         address, size = self._flush
         self._call_driver(

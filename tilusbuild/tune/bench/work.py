@@ -116,7 +116,10 @@ def make_work(
 def make_candidate(script: Script, program: int) -> Candidate:
     """Return a program of a script by its number."""
     return Candidate(
-        program, script.programs[program], script.library(program), script.schedule(program)
+        program,
+        script.programs[program],
+        script.get_library_path(program),
+        script.get_schedule(program),
     )
 
 
