@@ -263,7 +263,7 @@ def add_arguments(
     """
     group = parser.add_argument_group("options of every verb")
     for name, spec in list_specs(kind).items():
-        if spec is None:
+        if spec is None:  # a field that the caller of `parse_command` gives
             continue
         if name in Common.__struct_fields__:
             spec.add(group, name, **({} if top else {"default": argparse.SUPPRESS}))
@@ -303,6 +303,7 @@ def collect_settings(arguments: Common) -> dict[str, Any]:
     for name, spec in list_specs(type(arguments)).items():
         if spec is not None and spec.setting is not None:
             value = getattr(arguments, name)
+            # A flag that is not given leaves the setting to the manifest: it is not turned off.
             settings[spec.setting] = None if value is False else value
     return settings
 

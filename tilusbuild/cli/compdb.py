@@ -151,6 +151,7 @@ def make_compile_command(
     }
     for link, directory in recipe.pipeline.include_links(recipe).items():
         paths[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
+    # clangd wants no output, and the cache has no place for one.
     output = argv.index("-o")
     words = (*argv[:output], *argv[output + 2 :])
     return tuple(paths.get(word, word) for word in tools_of(toolchain).fill(words))

@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
             verb, status = _run_verb(arguments, started)
         if sys.stdout is not None:
             sys.stdout.flush()
-        _write_stderr("")
+        _write_stderr("")  # flushes, and drops a stream without a reader
         if verb == "build" and words is None:
             # Skip the teardown of the interpreter, a tenth of the time of a small build: a build
             # has closed what it opened, and runs no code of others that could rely on atexit.

@@ -77,10 +77,11 @@ def run(arguments: ReportArgs) -> int:
             program_costs = collect_costs(project.make_plan(selection), project.cache)
             print(format_costs(program_costs, arguments.top), end="")
             return 0
-        lines = list(_collect_lines(arguments, project, selection))
+        lines = list(_collect_lines(project, selection))
         json_lines = [format_json_line(line) for line in lines]
         if arguments.html is not None:
             page = [*json_lines, *_read_texts(project.cache, lines)]
+    # After the project is closed, as a slow reader of stdout would keep it open.
     if arguments.json:
         for line in json_lines:
             print(line)
@@ -89,9 +90,7 @@ def run(arguments: ReportArgs) -> int:
     return 0
 
 
-def _collect_lines(
-    arguments: ReportArgs, project: Project, selection: PlanSelection
-) -> Iterator[JsonLine]:
+def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
     """Yield all lines of the report, for `--json` and for the page."""
     from tilusbuild._version import __version__
     from tilusbuild.plan.spaces import reports

@@ -55,6 +55,7 @@ def run(arguments: RunArgs) -> int:
         )
         if lookup(project.cache, job.hash) is None and not arguments.quiet:
             options.print_message(f"{job.label} is not built yet: compiling it\n")
+        # Quiet and without --json: stdout has the lines of `run`, not those of its build.
         display = options.choose_reporter(replace(arguments, json=False, quiet=True))
         program = build_program(project, plan, selection, job, display)
         try:

@@ -181,6 +181,7 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
 
     target = choose_target(project, request.to_name(None), request.target, request.device)
     level, jobs = project.settings.level.value, project.settings.jobs.value
+    # Without --json: stdout has the lines of `tune`, not those of its build.
     progress = options.choose_reporter(replace(arguments, json=False))
     built_instances = build_instances(project, request, target, level, jobs, progress)
     from tilusbuild.report.terminal import can_redraw

@@ -165,6 +165,7 @@ def attempt_program(
             entry = store.find_entry(job.hash)
             if entry is not None and entry.status in RECORDED:
                 return make_answer(entry)
+            # Asked again: a signal may have come while the store was read.
             if is_stopped():
                 return AttemptState.ABORTED
             on_start()
@@ -190,6 +191,7 @@ def _compile_and_publish(
     try:
         compiled = normalize_status(compiler.compile(job, rendered, stage))
         if compiled.status in RECORDED:
+            # Before publishing, which waits for the disk: the slot and the token are free now.
             on_compiled()
             stage.publish_program(
                 job.hash, rendered.program_txt, rendered.options_txt, compiled.meta

@@ -198,6 +198,7 @@ class BuildLoop:
                 ticket.move_to(BuildState.READY)
         self.blocked = [ticket for ticket in waiting if ticket.job.needs]
         unblocked = [ticket for ticket in waiting if not ticket.job.needs]
+        # A dry run asks no remote: the answer would be "fetched", and nothing may be fetched.
         self.ready = ReadyQueue(
             unblocked if self.config.dry_run else self.asked_tickets.ask_remote(unblocked)
         )
@@ -302,7 +303,7 @@ class BuildLoop:
         self.running.add_ticket(ticket)
         try:
             self.workers.start_attempt(ticket, len(self.running))
-        except OSError as error:
+        except OSError as error:  # no thread could be started, and none is there
             self.running.remove_ticket(ticket)
             self._skip_ticket(ticket)
             self._stop_for_error(error)
@@ -323,6 +324,7 @@ class BuildLoop:
                 is_idle = not self.ready and self.running.has_room()
                 if is_idle and (overdue_ticket := self.asked_tickets.pop_overdue()):
                     self._compile_after_all(overdue_ticket)
+                # The load, the memory or the tokens may be others than at the last message.
                 self._start_ready()
                 if not self._has_work():
                     return None

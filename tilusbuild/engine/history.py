@@ -85,6 +85,7 @@ class History:
         for total in (group, self._all):
             total.add_record(seconds, peak_rss)
         self._file.put_value(_make_key(job), [round(seconds, 3), peak_rss, _abbreviate_hash(job)])
+        # A save writes the whole file, so a large file is saved more rarely.
         if self._file.unsaved >= max(_SAVE_EVERY, self._all.count // 4):
             self.save()
 

@@ -170,6 +170,7 @@ class AskedTickets:
         else None."""
         if not self._by_hash or self._clock() - self._last_answer_at < self._remote.patience:
             return None
+        # The last one asked for is the least likely to be on its way already.
         return self._by_hash.popitem()[1]
 
     def drain_tickets(self) -> list[Ticket]:

@@ -83,6 +83,7 @@ class Results:
         self.counts[_find_column(status, cached)] += 1
         for job in (first, *duplicates):
             self.add_to_script(job, status, answer)
+        # Pruned and skipped programs are missing on purpose.
         if status not in (Status.BUILT, Status.PRUNED, Status.SKIPPED):
             self._failures.append(self._describe_failure(first, compiled))
             self.unbuilt += not cached
@@ -141,6 +142,7 @@ class Results:
         has_failed_script = not all(verdict.ok for verdict in scripts)
         is_unfinished = stopped and self.counts["skipped"] > 0
         is_remote_wrong = remote is not None and remote.wrong > 0
+        # A wrong remote fails the build though all scripts are fine: it may have poisoned others.
         status = int(has_failed_script or error is not None or is_unfinished or is_remote_wrong)
         failures, left_out = group_failures(self._failures)
         return Summary(
@@ -210,6 +212,7 @@ class ScriptTally(Struct):
 
     def add_failure(self, job: Job, answer: ProgramAnswer) -> None:
         """Keep a failed schedule, if fewer than `_EVIDENCE` are kept or it is the default."""
+        # The default comes first: `find_shared_error` compares the others with it.
         if job.is_default:
             others = [each for each in self.failures if each[0].hash != job.hash]
             self.failures = [(job, answer), *others]

@@ -262,6 +262,7 @@ class RunningTickets:
         """Return whether a ticket may start; if so, a token is held for it."""
         # Estimated again: compiles that ended meanwhile may have changed the estimate.
         ticket.estimate = self._history.estimate_job(ticket.job)
+        # One compile may always run, whatever it needs: else the build would never end.
         if not self._tickets:
             return True
         compiling = self._list_compiling()
