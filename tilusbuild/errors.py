@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """One thing that is wrong: where, what, and what would be right."""
+    """One mistake: the message, its place in a file, and a hint."""
 
     message: str
     place: Place | None = None
@@ -64,12 +64,13 @@ class Diagnostic(NamedTuple):
 
 
 def _shorten_line(line: str) -> str:
-    """Return a line without the middle of a value that it quotes, where that is long."""
+    """Return a line, without its middle when it is longer than 720 characters."""
     return line if len(line) <= 3 * _WIDTH else f"{line[:_WIDTH]} … {line[-_WIDTH:]}"
 
 
 def _cut_around(line: str, column: int) -> tuple[str, str]:
-    """Return what is shown of a line, and what of that is before the column."""
+    """Return the part of a line before a column, and the part that is shown: at most 240 characters
+    around the column."""
     if len(line) <= _WIDTH:
         return line[: column - 1], line
     start = max(0, column - 1 - _WIDTH // 2)
@@ -120,7 +121,7 @@ def input_error(message: str, *, place: Place | None = None, hint: str | None = 
 
 
 class Shortage(NamedTuple):
-    """What there is none left of, and what gives more."""
+    """A resource that ran out, and the remedy."""
 
     what: str
     more: str = ""
@@ -147,5 +148,5 @@ _SHORTAGES = {
 
 
 def find_shortage(error: OSError) -> Shortage | None:
-    """Return what a failed call of ours ran short of; None when it failed for another reason."""
+    """Return the resource whose lack made a system call fail; None for any other error."""
     return _SHORTAGES.get(error.errno or 0)

@@ -82,11 +82,9 @@ def answer_build(words: Sequence[str]) -> int | None:
 
 
 def make_key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
-    """Return what a record answers: the command, where it runs, and the environment that matters.
-
-    Another interpreter or installation gives another answer. Words that change only what is
-    printed are left out.
-    """
+    """Return the identity of a command: its words, the working directory, the environment that
+    matters, the interpreter and the installation. Words that change only the output are left
+    out."""
     kept = [word for word in words if word not in _ONLY_PRINTED]
     settings = [
         f"{name}={value}"
@@ -103,7 +101,8 @@ def make_key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
 
 
 def find_record_directory(environment: Mapping[str, str]) -> str | None:
-    """Return where records are kept: outside projects and caches, so that both may be read-only."""
+    """Return the directory of the records; None without a home directory. It is outside of projects
+    and caches, so that both may be read-only."""
     base = environment.get("XDG_CACHE_HOME")
     if not base or not os.path.isabs(base):
         home = environment.get("HOME")
@@ -114,7 +113,8 @@ def find_record_directory(environment: Mapping[str, str]) -> str | None:
 
 
 def find_record_path(name: bytes, environment: Mapping[str, str]) -> str | None:
-    """Return the file of the record for a key. Keys that share a file overwrite each other's."""
+    """Return the file of the record for a key. Two keys with one checksum overwrite each other's
+    record."""
     records = find_record_directory(environment)
     if records is None:
         return None
@@ -122,7 +122,7 @@ def find_record_path(name: bytes, environment: Mapping[str, str]) -> str | None:
 
 
 def check_record(data: bytes, name: bytes) -> bytes | None:
-    """Return the summary, when the record answers `name` and everything is as it was; else None."""
+    """Return the summary in a record when its key is `name` and all stamps are equal; else None."""
     pieces = split_pieces(data)
     if not pieces or pieces[0] != name:
         return None
@@ -135,8 +135,8 @@ def split_groups(pieces: Sequence[memoryview]) -> list[_Group]:
 
 
 def split_pieces(data: bytes) -> list[memoryview]:
-    """Return the key, the summary, and for each group its names and its stamps; nothing when the
-    bytes are not those of a whole record."""
+    """Return the key, the summary, and the names and stamps of each group; nothing for bytes that
+    are not a whole record."""
     start = len(MAGIC) + HEAD.size
     if len(data) < start or not data.startswith(MAGIC):
         return []
@@ -214,7 +214,8 @@ def _is_group_unchanged(names: memoryview, stamps: memoryview) -> bool:
 
 
 def _is_path_unchanged(path: bytes, stamp: tuple[int, int, int, int]) -> bool:
-    """Return whether a path has its stamp, which may be that of nothing or of a directory."""
+    """Return whether a path has this stamp. The stamp may be that of a missing path, or of a
+    directory, whose size does not count."""
     try:
         status = os.stat(path)
     except OSError:
@@ -224,7 +225,8 @@ def _is_path_unchanged(path: bytes, stamp: tuple[int, int, int, int]) -> bool:
 
 
 def read_record(name: bytes, environment: Mapping[str, str]) -> bytes | None:
-    """Return the summary of the last build by this command, when it would come to the same end."""
+    """Return the summary of the last build by this command when its record still holds; else
+    None."""
     file = find_record_path(name, environment)
     if file is None:
         return None

@@ -36,7 +36,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 @cache
 def list_rooms() -> tuple[str, ...]:
-    """Return the names of the optional rooms that are there."""
+    """Return the names of the optional rooms that are installed."""
     with os.scandir(_PACKAGE) as found:
         names = sorted(each.name for each in found if each.is_dir())
     return tuple(n for n in names if os.path.isfile(os.path.join(_PACKAGE, n, "room.py")))
@@ -54,7 +54,8 @@ _CORE: dict[str, dict[str, str]] = {
 
 @cache
 def find_contributions(point: str) -> dict[str, Any]:
-    """Return what the core and all rooms bring to a point, by name, the core's first."""
+    """Return the contributions of the core and of all rooms to a point, by name, the core's
+    first."""
     contributions: dict[str, Any] = dict(_CORE.get(point, {}))
     for room in list_rooms():
         module = importlib.import_module(f"tilusbuild.{room}.room")
@@ -63,7 +64,7 @@ def find_contributions(point: str) -> dict[str, Any]:
 
 
 def import_value(named: str) -> Any:
-    """Import what a value names: a module, or an attribute of one."""
+    """Import and return the module "module", or the attribute "module:attribute"."""
     module, _, attribute = named.partition(":")
     imported = importlib.import_module(module)
     return getattr(imported, attribute) if attribute else imported
@@ -78,8 +79,8 @@ _DISTRIBUTIONS = {
 
 
 def find_missing_package(module: str | None) -> tuple[str, str]:
-    """Return which package has a module that is not installed, and the command that brings it: with
-    all of tilusbuild's requirements, or those of the extra that it is of."""
+    """Return the distribution of a module that is not installed, and the command that installs it
+    with tilusbuild's requirements or extra."""
     import re
     from importlib import metadata
 

@@ -33,8 +33,8 @@ def format_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def format_times(seconds: Sequence[float | None]) -> tuple[str, list[str | None]]:
-    """Return the one unit of a table's times, in which the shortest is at least 1, and the times in
-    it, aligned."""
+    """Return the unit in which the shortest of some times is at least 1, and the times in it,
+    aligned."""
     least = min((each for each in seconds if each), default=1.0)
     unit, scale = next((each for each in _UNITS if least * each[1] >= 1), _UNITS[-1])
     texts = [None if each is None else f"{each * scale:.2f}" for each in seconds]
@@ -71,7 +71,8 @@ def _format_column(header: str, cells: list[str], right: bool) -> list[str]:
 
 
 def _measure_width(text: str) -> int:
-    """Terminal columns: East Asian wide characters take two, combining marks none."""
+    """Return the terminal columns of a text: 2 for an East Asian wide character, 0 for a combining
+    mark."""
     if text.isascii():
         return len(text)
     return sum(

@@ -30,15 +30,14 @@ _ANY_SHAPE = ("...",)
 
 
 def passed(script: Script) -> tuple[ScriptArgument, ...]:
-    """Return the arguments that a caller passes, in order."""
+    """Return the arguments that a caller passes, in order: all but the dimensions."""
     return tuple(argument for argument in script.arguments if not argument.dimension)
 
 
 def bind_arguments(script: Script, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name; outputs that were left out are missing. Raises `TypeError`.
-
-    Without any output given, positions count the inputs only.
-    """
+    """Return the values of a call by argument name. An output that the call leaves out has no
+    entry. When a call gives no output, positions count the inputs only. Raise `TypeError` for
+    unknown, missing and surplus arguments."""
     parameters = passed(script)
     inputs = [argument for argument in parameters if not argument.out]
     unknown = named.keys() - {argument.name for argument in parameters}
@@ -61,10 +60,9 @@ def bind_arguments(script: Script, args: Sequence[Any], named: Mapping[str, Any]
 
 
 def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the integers of a call: the dimensions off the shapes, and integer arguments.
-
-    Raises `TypeError` and `ValueError`; what a library checks of shapes is left to it.
-    """
+    """Return the integers of a call by name: the dimensions, from the shapes of its tensors, and
+    the integer arguments. Raise `TypeError` for a value that is not an array, `ValueError` for a
+    shape of another rank. The launcher checks the rest of the shapes."""
     values: dict[str, Value] = {}
     for argument in passed(script):
         value = arguments.get(argument.name)
@@ -83,6 +81,8 @@ def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]
 
 
 def _read_shape(script: Script, argument: ScriptArgument, value: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor argument. Raise `TypeError` for a value without a shape,
+    `ValueError` for another rank than declared."""
     try:
         shape = tuple(int(size) for size in value.shape)
     except (AttributeError, TypeError):
@@ -99,17 +99,16 @@ def _read_shape(script: Script, argument: ScriptArgument, value: Any) -> tuple[i
 
 
 def is_conversion_error(error: RuntimeError) -> bool:
-    """Return whether it was raised before the library was called, while arrays were handed over.
-
-    What a library raises carries tvm-ffi's mark. It may be the device's: none of the arguments is
-    to be blamed for it.
-    """
+    """Return whether tvm-ffi raised an error while it converted the arguments, before the library
+    was called. An error that the library raised carries tvm-ffi's mark; it may be the device's, so
+    no argument is to blame."""
     return not isinstance(error, LoadError) and not hasattr(error, "__tvm_ffi_error__")
 
 
 def convert_scalars(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return the arguments of a call that was refused, with NumPy's scalars as Python's own; None
-    where it has none. Raises `TypeError` for an array that its library does not hand over."""
+    """Return the arguments of a refused call with NumPy scalars converted to Python numbers; None
+    when there are none. Raise `TypeError` for an array that its framework does not export by
+    DLPack."""
     import tvm_ffi
 
     values = list(args)
@@ -132,8 +131,9 @@ def convert_scalars(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | No
 
 
 def explain_overflow(script: Script, args: Sequence[Any], error: OverflowError) -> Exception:
-    """Return what to raise for a call of which tvm-ffi could not pass an integer: its older
-    versions know none beyond int64, and name no argument."""
+    """Return the error for a call with an integer that tvm-ffi could not pass: a `ValueError` that
+    names the argument, else `error` itself. Older versions of tvm-ffi pass nothing beyond int64 and
+    name no argument."""
     for argument, value in zip(passed(script), args, strict=True):
         number = value.item() if hasattr(value, "item") and argument.dims is None else value
         if isinstance(number, int) and not INT64_MIN <= number <= INT64_MAX:
@@ -144,7 +144,7 @@ def explain_overflow(script: Script, args: Sequence[Any], error: OverflowError) 
 
 
 def _explain_dlpack_refusal(value: Any, error: Exception) -> str:
-    """Return why an array cannot be passed, and what can."""
+    """Return why an array cannot be passed, and which array to pass instead."""
     kind = f"{type(value).__module__.partition('.')[0]}'s array of {getattr(value, 'dtype', '?')}"
     if not getattr(getattr(value, "flags", None), "writeable", True):
         return "NumPy does not pass on read-only arrays: pass a copy"
@@ -157,7 +157,8 @@ def _explain_dlpack_refusal(value: Any, error: Exception) -> str:
 
 
 def find_first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
-    """Return the first tensor of a call that says where it runs, or None."""
+    """Return the first tensor argument of a call that decides on its device; None without one.
+    Arguments that are copied to constant memory do not count: they may be on the host."""
     for argument in passed(script):
         if argument.dims is None or argument.constant:
             continue
@@ -169,13 +170,15 @@ def find_first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
 def allocate_output(
     script: Script, argument: ScriptArgument, sizes: Mapping[str, Value], like: Any
 ) -> Any:
-    """Return an output of the kind and device of `like`. Raises `TypeError`, `ValueError`."""
+    """Return a new array for an output, of the framework and on the device of `like`. Raise
+    `TypeError` and `ValueError`."""
     shape = tuple(_evaluate_extent(script, argument, dim, sizes) for dim in argument.dims or ())
     return find_allocator(script, argument, like)(shape, like)
 
 
 def find_allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allocator:
-    """Return a function from a shape and a `like` to an output like it. Raises `TypeError`."""
+    """Return a function (shape, like) → array that allocates an output as arrays of the framework
+    of `like`. Raise `TypeError` for a framework, or a dtype of it, that is not supported."""
     root = type(like).__module__.partition(".")[0]
     module = _LIBRARIES.get(root)
     remedy = f'give "{argument.name}"'
@@ -231,6 +234,8 @@ _ALLOCATOR_MAKERS: dict[str, Callable[[Any, Any], _Allocator]] = {
 def _evaluate_extent(
     script: Script, argument: ScriptArgument, dim: Dim, sizes: Mapping[str, Value]
 ) -> int:
+    """Return one dimension of an output. Raise `TypeError` when no input has a named dimension,
+    `ValueError` when the expression has no value or is negative."""
     label = f'{script.name}: output "{argument.name}" ({argument.type})'
     try:
         value = dim if isinstance(dim, int) else sizes[dim] if isinstance(dim, str) else dim(sizes)
@@ -251,9 +256,9 @@ _Reader = Callable[[Sequence[Any]], Any]
 def complete_arguments(
     script: Script, forms: dict[object, CallForm], args: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], Any]:
-    """Return all arguments in order, and the outputs that were allocated: one, several as a tuple,
-    or None. `forms` are those in which the script was called before; any number of threads may
-    call. Raises `TypeError` and `ValueError`."""
+    """Return all arguments in order and the outputs that were allocated: one array, a tuple of
+    several, or None. `forms` caches a `CallForm` for each combination of positional count and
+    keyword names. Threads may call concurrently. Raise `TypeError` and `ValueError`."""
     key = (len(args), *named) if named else len(args)
     form = forms.get(key)
     if form is None:
@@ -265,7 +270,8 @@ def complete_arguments(
 
 
 class CallForm:
-    """One form. Raises `TypeError` when no call can have it."""
+    """A combination of positional count and keyword names, with the plan to complete such a call.
+    Raise `TypeError` when no call can have it."""
 
     def __init__(self, script: Script, count: int, names: tuple[str, ...]) -> None:
         self._script = script
@@ -289,7 +295,8 @@ class CallForm:
         self._makers: dict[type, list[tuple[int, _Reader]]] = {}
 
     def complete_values(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
-        """Return all arguments in order, and the outputs that were allocated."""
+        """Return all arguments in order and the outputs that were allocated, as
+        `complete_arguments` does. `values` are the positional values, then the keyword values."""
         full = [None if source is None else values[source] for source in self._sources]
         for index, argument, kind in self._structs:
             try:
@@ -309,7 +316,8 @@ class CallForm:
         return tuple(full), outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _allocate_outputs(self, full: list[Any]) -> None:
-        """Allocate the slow way, and keep how to do it for the next array of this type."""
+        """Allocate the missing outputs from the sizes of the call, and cache allocators for the
+        next call with a tensor of this type."""
         inputs = {
             argument.name: value
             for argument, value, source in zip(self._arguments, full, self._sources, strict=True)
@@ -337,8 +345,8 @@ class CallForm:
         return lambda full: allocate(shape(full), full[tensor_index])
 
     def _make_shape_reader(self, dims: Sequence[Dim]) -> _Reader:
-        """Return how a shape is read. Written out where it is that of one tensor, or of one or two
-        sizes of tensors: every tenth of a microsecond is on every call."""
+        """Return a function from the arguments to the shape of an output. One and two dimensions
+        are written out: each call pays every tenth of a microsecond."""
         reads = [self._make_extent_reader(dim) for dim in dims]
         if len(reads) == 1:
             (extent,) = reads
@@ -349,6 +357,7 @@ class CallForm:
         return lambda full: tuple([read(full) for read in reads])
 
     def _make_extent_reader(self, dim: Dim) -> _Reader:
+        """Return a function from the arguments to one dimension of an output."""
         if isinstance(dim, int):
             return lambda full: dim
         if isinstance(dim, str):
@@ -357,7 +366,8 @@ class CallForm:
         return lambda full: _check_extent(dim({name: read(full) for name, read in sizes.items()}))
 
     def _make_size_readers(self) -> dict[str, _Reader]:
-        """Return how each size is read: off the first tensor that has it, or from an integer."""
+        """Return a function for each size, from the arguments to its value: a dimension of the
+        first tensor that has it, or an integer argument."""
         readers: dict[str, _Reader] = {}
         for i, argument in enumerate(self._arguments):
             if self._sources[i] is None or argument.optional:

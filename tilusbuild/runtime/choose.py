@@ -36,7 +36,8 @@ _MAX_CACHED = 4096
 
 
 class Choice(NamedTuple):
-    """The program for some sizes: its number, where that comes from, and its parameters."""
+    """The program for some sizes: its number, the source of the decision ("table", "measured",
+    "nearest", "model" or "default"), and its parameters."""
 
     program: int
     source: str
@@ -45,7 +46,8 @@ class Choice(NamedTuple):
 
 
 class Chooser:
-    """Chooses among the programs of one script that are there."""
+    """Chooses a program of one script by the sizes of a call, among the programs that are
+    available."""
 
     def __init__(
         self,
@@ -73,12 +75,13 @@ class Chooser:
 
     @property
     def is_constant(self) -> bool:
-        """Return whether all sizes get the default, and none is refused."""
+        """Return whether all sizes get the default program, and no program is refused."""
         rules = any(self._is_rule_applicable(rule.program) for rule in self._script.rules)
         return not (rules or self._rows or self._script.model or self._u64_names)
 
     def choose_program(self, sizes: Mapping[str, Value]) -> Choice:
-        """Raises `LoadError`, and `ValueError` for a size that no choice can be made for."""
+        """Return the program for the sizes of a call. Raise `LoadError` when a rule has no value or
+        names a refused program, `ValueError` for a size above int64."""
         for name in self._u64_names:
             if to_number(sizes.get(name, 0)) > INT64_MAX:
                 reason = "the choice of a program depends on it, and it is above"
@@ -98,11 +101,13 @@ class Chooser:
         return choice
 
     def _is_rule_applicable(self, program: int) -> bool:
-        """Return whether a rule for the program counts: it can be served, or must be refused."""
+        """Return whether a rule for the program takes part: the program is available, or it is
+        refused and the rule must be an error."""
         return program in self.available or program in self.refused
 
     def _check_not_refused(self, program: int, decision: str) -> None:
-        """Raise `LoadError` when a person's word for a program cannot be followed."""
+        """Raise `LoadError` for a refused program. `decision` is the user's rule, row or default
+        that names it."""
         why = self.refused.get(program)
         if why is not None:
             raise LoadError(
@@ -111,10 +116,12 @@ class Chooser:
             )
 
     def round_sizes(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
-        """Return the buckets of the keys. Raises `KeyError` for a key without a size."""
+        """Return the bucket of each dispatch key. Raise `KeyError` for a key without a size."""
         return tuple(to_bucket(int(sizes[key])) for key, to_bucket in self._script.buckets.items())
 
     def _evaluate_rule(self, source: str, when: object, sizes: Mapping[str, Value]) -> bool:
+        """Return whether a rule holds at the sizes. Raise `LoadError` when its expression has no
+        value there."""
         try:
             return bool(when(sizes))  # type: ignore[operator]
         except NoValueError as error:
@@ -123,6 +130,8 @@ class Chooser:
             ) from None
 
     def _choose_for_bucket(self, bucket: tuple[int, ...]) -> Choice:
+        """Return the choice for a bucket by the first of: its row, the nearest row, the model, the
+        default. Raise `LoadError`."""
         exact = self._rows.get(bucket)
         if self._rows:
             row = exact or self._rows[find_nearest_bucket(bucket, self._rows)]
@@ -135,6 +144,8 @@ class Chooser:
         return self._choose_by_model(bucket) or self.choose_default()
 
     def _choose_by_model(self, bucket: tuple[int, ...]) -> Choice | None:
+        """Return the usable program of least cost by the model; None without a model, or when the
+        model knows no program. Raise `LoadError` when the cost has no value."""
         model = self._script.model
         if model is None:
             return None
@@ -157,7 +168,8 @@ class Chooser:
         return self._make_choice(best[1], "model", f"least cost {best[0]:g} by {model.source}")
 
     def choose_default(self) -> Choice:
-        """Return what serves sizes that nothing else decides. Raises `LoadError`."""
+        """Return the default program, or the first usable one when it is missing. Raise `LoadError`
+        for a refused default, and when no program is usable."""
         default = self._script.default
         if default is not None:
             self._check_not_refused(default, "the default schedule")
@@ -181,7 +193,7 @@ class Chooser:
 def find_nearest_bucket(
     bucket: Sequence[int], measured: Iterable[tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """Return the measured bucket with the least distance; of several the smallest."""
+    """Return the measured bucket with the least sum of log2 distances; of several, the smallest."""
     logs = [_compute_log2(size) for size in bucket]
     return min(
         measured,
@@ -193,7 +205,8 @@ def find_nearest_bucket(
 
 
 def _compute_log2(size: int) -> int:
-    """log2 in fixed point, linear between powers of two: whole numbers are the same everywhere."""
+    """Return log2 of a size in fixed point, linear between powers of two. Integers make C and
+    Python agree on every machine."""
     size = max(size, 1)
     exponent = size.bit_length() - 1
     shift = exponent - _FRACTION
@@ -209,7 +222,8 @@ def _format_sizes(sizes: Mapping[str, object]) -> str:
 
 
 class Evaluation(NamedTuple):
-    """One candidate: how well it suits (None: not at all; the least is the best), and why."""
+    """The verdict on one instance. `rank` is None when it does not run on the device; the least
+    rank is the best."""
 
     script: Script
     rank: tuple[int, int] | None
@@ -221,7 +235,8 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_instance(script: Script, device: Device, machine: str | None = None) -> Evaluation:
-    """Return whether and how well an instance suits a device and a machine, or this one."""
+    """Return the verdict on an instance for a device and a machine (as `uname -m`; None: this
+    one)."""
     machine = machine or os.uname().machine
     if script.code.machine != machine:
         return Evaluation(script, None, f"made for {script.code.machine}, not {machine}")
@@ -237,8 +252,8 @@ def evaluate_instance(script: Script, device: Device, machine: str | None = None
 def rank_code(
     archs: Sequence[str], ptx: bool, device: Device
 ) -> tuple[tuple[int, int] | None, str]:
-    """Return how well code for architectures suits a device, the least first, and why; None where
-    it does not run."""
+    """Return the rank of code for these architectures on a device and the reason; the least rank is
+    the best, None: it does not run."""
     verdicts = [
         (can_run(arch, device.arch, kind), arch, kind) for arch, kind in list_images(archs, ptx)
     ]
@@ -252,10 +267,8 @@ def rank_code(
 
 
 def list_images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
-    """Return (arch, kind) of the code in a library for these architectures.
-
-    PTX is of the newest.
-    """
+    """Return (arch, kind) of each image in a library for these architectures. PTX is of the newest
+    portable one."""
     code_images: list[tuple[str, CodeKind]] = [(arch, "sass") for arch in archs]
     if ptx:
         portable = [arch for arch in archs if arch[-1:].isdigit()]
@@ -288,10 +301,8 @@ def _explain_driver_refusal(code: Code, device: Device) -> str | None:
 def choose_instance(
     scripts: Sequence[Script], device: Device, machine: str | None = None
 ) -> tuple[Script, tuple[Evaluation, ...]]:
-    """Return the instance that suits best, and what was thought of each.
-
-    Raises `LoadError` when none does, or two suit equally well.
-    """
+    """Return the instance with the best rank, and the verdicts on all. Raise `LoadError` when none
+    runs on the device, or two have the best rank."""
     evaluations = tuple(evaluate_instance(script, device, machine) for script in scripts)
     candidates = sorted(
         (each for each in evaluations if each.rank), key=lambda each: each.rank or (0, 0)

@@ -33,9 +33,9 @@ COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, L2_CACHE_SIZE = 75, 76, 38
 
 
 class CudaDriver:
-    """The driver's functions. Raises `DriverError` when the library cannot be opened.
+    """The functions of libcuda. Raise `DriverError` when the library cannot be opened.
 
-    dlopen's RTLD_LOCAL (the default of ctypes) is enough: every symbol is looked up in the handle.
+    RTLD_LOCAL, the default of ctypes, is enough: every symbol is looked up in the handle.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,8 @@ class CudaDriver:
         return version.value
 
     def get_device(self, index: int) -> int:
-        """Return the handle of a GPU by its number; `cuInit` was called. Raises `DriverError`."""
+        """Return the handle of a GPU by its number. `cuInit` must have been called. Raise
+        `DriverError`."""
         count, device = ctypes.c_int(), ctypes.c_int()
         self.call_function("cuDeviceGetCount", ctypes.byref(count))
         if not 0 <= index < count.value:
@@ -103,12 +104,14 @@ _MAX_COUNT = 16
 
 
 def open_with_dependencies(open_library: Callable[[], _Library]) -> _Library:
-    """Return what `open_library` returns, once all that it needs is loaded. Raises what it raises:
-    `OSError`, or tvm-ffi's `RuntimeError`, with the loader's words."""
+    """Return what `open_library` returns, after loading the libraries that it misses. Raise its
+    error (`OSError`, or tvm-ffi's `RuntimeError`) when one of them is not found."""
     return _retry_with_dependencies(open_library, set())
 
 
 def _retry_with_dependencies(open_library: Callable[[], _Library], tried: set[str]) -> _Library:
+    """Call `open_library` until it succeeds, loading one missing library after each failure.
+    `tried` holds the sonames that were loaded; a soname is tried once."""
     while True:
         try:
             return open_library()
@@ -122,7 +125,8 @@ def _retry_with_dependencies(open_library: Callable[[], _Library], tried: set[st
 
 
 def _load_dependency(name: str, tried: set[str]) -> bool:
-    """Load a library, and those that it needs, to stay: the loader then knows it by its soname."""
+    """Load a library by its soname, with its own dependencies, and keep it open: the loader then
+    finds it by that soname. Return whether it was found."""
     for path in _find_library_files(name):
         try:
             _retry_with_dependencies(partial(ctypes.CDLL, path), tried)
@@ -133,8 +137,8 @@ def _load_dependency(name: str, tried: set[str]) -> bool:
 
 
 def _find_library_files(name: str) -> Iterator[str]:
-    """Yield the files of a name: in NVIDIA's wheels, then in the toolkits that one was pointed to
-    or that are installed."""
+    """Yield the files of a library name: in NVIDIA's wheels on `sys.path`, then in the toolkits of
+    CUDA_HOME, CUDA_PATH and /usr/local/cuda."""
     for directory in filter(None, sys.path):  # "" is wherever one happens to work, such as /tmp
         wheels = os.path.join(glob.escape(os.path.abspath(directory)), "nvidia", "*", "lib")
         yield from sorted(glob.glob(os.path.join(wheels, glob.escape(name))))

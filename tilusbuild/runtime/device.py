@@ -29,7 +29,7 @@ _HOST_KINDS = (CPU_KIND, 3)
 
 
 class Device(NamedTuple):
-    """Something that kernels run on."""
+    """A device that kernels run on: the host or a GPU."""
 
     kind: str
     """ "cpu" or "cuda"."""
@@ -46,7 +46,8 @@ class Device(NamedTuple):
         )
 
     def make_fingerprint(self, script: str) -> dict[str, str]:
-        """Return the fields that a dispatch table's fingerprint must equal to be used here."""
+        """Return the fields that a dispatch table's fingerprint must equal to hold on this
+        device."""
         return {"script": script, "device": self.name, "arch": self.arch}
 
 
@@ -65,19 +66,20 @@ def _read_cpu_name() -> str:
 
 
 def parse_dlpack_kind(dlpack: tuple[int, int]) -> str | None:
-    """ "cpu" or "cuda" for what `__dlpack_device__` says; None for anything else."""
+    """Return "cpu" or "cuda" for the result of `__dlpack_device__`; None for any other device
+    type."""
     kind = int(dlpack[0])
     return "cpu" if kind in _HOST_KINDS else "cuda" if kind in CUDA_KINDS else None
 
 
 def may_have_cuda() -> bool:
-    """Return whether there could be a CUDA device, found out without the driver."""
+    """Return whether /dev has a device file of NVIDIA. The driver is not called."""
     names = try_list("/dev")
     return any(n == "dxg" or (n.startswith("nvidia") and n[6:].isdigit()) for n in names)
 
 
 def get_gpu(index: int) -> Device:
-    """Return a GPU by its number. Raises `DriverError`."""
+    """Return a GPU by its number, as the driver describes it. Raise `DriverError`."""
     # The process id is part of the key: what the driver said before a fork does not hold after it.
     key = (os.getpid(), index)
     with process.device_lock:
@@ -88,7 +90,7 @@ def get_gpu(index: int) -> Device:
 
 
 def find_first_gpu() -> Device | None:
-    """Return cuda:0; None where there is none."""
+    """Return cuda:0; None without one."""
     try:
         return get_gpu(0) if may_have_cuda() else None
     except DriverError:
@@ -105,6 +107,7 @@ def has_one_gpu() -> bool:
 
 
 def _query_gpu(index: int) -> Device:
+    """Initialize the driver and return a GPU by its number. Raise `DriverError`."""
     # Imported here: ctypes costs milliseconds, and most loads never ask the driver.
     from tilusbuild.runtime.cuda_driver import CudaDriver
 
@@ -128,7 +131,7 @@ KNOWN_ARCHS = frozenset(
 
 
 class DeviceVerdict(NamedTuple):
-    """Whether code runs on a device, and the rule that says so."""
+    """Whether code runs on a device, and the rule that decides."""
 
     ok: bool
     reason: str
@@ -138,11 +141,8 @@ class DeviceVerdict(NamedTuple):
 
 
 def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
-    """Return whether `code` (an image of that architecture) runs on `device` (sm_<compute
-    capability>).
-
-    A device has no suffix; one that is given is ignored. An unknown name is a refusal.
-    """
+    """Return whether an image for the architecture `code` runs on `device` (sm_ and its compute
+    capability). A suffix of the device is ignored. An unknown architecture is refused."""
     if code not in KNOWN_ARCHS:
         return DeviceVerdict(
             False, f'unknown architecture "{code}": nothing is known about where it runs'
@@ -180,8 +180,9 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
 
 
 def rank_image(code: str, device: str, kind: CodeKind = "sass") -> int:
-    """Return how well suited code is that can run, 0 the best: `a`, the exact architecture, `f`, an
-    older minor version, PTX. Of two with the same number the newer is the better."""
+    """Return how well an image that can run suits the device, 0 the best: `a`, the exact
+    architecture, `f`, an older minor version, PTX. Of two images with one rank the newer is
+    better."""
     if kind == "ptx":
         return 4
     number, suffix = _split_arch(code)
@@ -193,7 +194,7 @@ def rank_image(code: str, device: str, kind: CodeKind = "sass") -> int:
 
 
 def parse_arch_number(name: str) -> int:
-    """Return the digits of an architecture's name; 0 for the cpu and for what is not a name."""
+    """Return the digits of an architecture's name; 0 for "cpu" and for an invalid name."""
     return _split_arch(name)[0]
 
 

@@ -77,8 +77,8 @@ _POINTER = DataType(POINTER, "pointer", 3, 64, "void *", "void *", "", "P")
 
 
 def get_scalar_type(dtype: str) -> DataType:
-    """Return what a scalar's type is: an element type, or the opaque pointer. Raises `KeyError`,
-    also for a struct (`structs`)."""
+    """Return the type of a scalar by its name: an element type, or the opaque pointer. Raise
+    `KeyError` for any other name, that of a struct included."""
     return _POINTER if dtype == POINTER else DTYPES[dtype]
 
 

@@ -35,8 +35,8 @@ MAX_LISTED = 24
 def did_you_mean(
     word: str, known: Iterable[str], *, likeness: float = 0.6, max_listed: int = MAX_LISTED
 ) -> str | None:
-    """Return a hint that names the nearest known word, else one that lists them all if they are at
-    most `max_listed`, else None. A word is near from this ratio of likeness on."""
+    """Return a hint: the nearest known word, else a list of all if there are at most `max_listed`;
+    None otherwise. A word is near when difflib's ratio is at least `likeness`."""
     words = sorted(set(known))
     near = find_nearest_word(word, words, likeness)
     if near is not None:
@@ -45,7 +45,8 @@ def did_you_mean(
 
 
 def find_nearest_word(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the known word that is most like a word, with this ratio of likeness at least."""
+    """Return the known word with the highest ratio of difflib, at least `likeness`; None without
+    one."""
     import difflib  # only for a mistake
 
     return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=likeness)), None)

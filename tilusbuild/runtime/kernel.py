@@ -44,7 +44,8 @@ class Program(NamedTuple):
 
 
 class _ActiveDevice(NamedTuple):
-    """What one device uses: the instance, its chooser, and what was thought on the way."""
+    """The state for one device: the instance that serves it, its chooser, the verdicts on all
+    instances and notes for `explain`."""
 
     device: Device
     script: Script
@@ -54,8 +55,9 @@ class _ActiveDevice(NamedTuple):
 
 
 class Kernel:
-    """Made by `load`. Calls take the arguments that are not a dimension, in order or by name;
-    outputs that are left out are allocated like the first tensor, and returned."""
+    """A script as a callable; `load` makes it. A call takes the arguments that are not dimensions,
+    in order or by name. Outputs that are left out are allocated like the first tensor, and
+    returned."""
 
     def __init__(
         self,
@@ -65,7 +67,8 @@ class Kernel:
         hold: ReaderLock | None = None,
         launch: Callable[..., Any] | None = None,
     ) -> None:
-        """`launch` serves every call, where there is nothing to choose."""
+        """`launch` serves every call, when the script has one program. `hold` keeps the scripts'
+        files from garbage collection."""
         self._scripts = tuple(scripts)
         self._hold = hold
         self._strict = strict
@@ -83,14 +86,16 @@ class Kernel:
         self._forms: dict[object, CallForm] = {}
 
     def reset_after_fork(self) -> None:
-        """Replace the lock in a child: the thread that held it there does not exist."""
+        """Make a new lock in a forked child: the thread that held the old one does not exist
+        there."""
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"<Kernel {', '.join(script.label for script in self._scripts)}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Launch. Raises `LoadError`s, and what the library says of the arguments."""
+        """Launch the program that suits the arguments; return the outputs that were allocated.
+        Raise `LoadError`s, and the launcher's errors about the arguments."""
         outputs = None
         if named or len(args) != self._argument_count:
             args, outputs = arrays.complete_arguments(self._scripts[0], self._forms, args, named)
@@ -155,6 +160,7 @@ class Kernel:
     # Choosing.
 
     def _check_sizes(self, script: Script, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
+        """Return the sizes. Raise `TypeError` for an unknown name and for a missing one."""
         integers = [a.name for a in script.arguments if a.dims is None]
         for name in sizes:
             if name not in integers:
@@ -174,7 +180,7 @@ class Kernel:
         return choice
 
     def _warn_once(self, topic: str, text: str) -> None:
-        """Once for each kind of thing."""
+        """Log a warning, once for each topic."""
         with self._lock:
             if topic in self._warnings:
                 return
@@ -184,6 +190,8 @@ class Kernel:
         logging.getLogger("tilusbuild").warning("%s", text)
 
     def _activate_default(self) -> _ActiveDevice:
+        """Return the state for the default device: the first one in use, else cuda:0, else the cpu.
+        Raise `LoadError`."""
         if self._active:
             return next(iter(self._active.values()))
         kinds = {script.kind for script in self._scripts}
@@ -197,6 +205,8 @@ class Kernel:
             raise LoadError(f"{self._scripts[0].name} needs a GPU: {error}") from None
 
     def _activate(self, kind: str, index: int) -> _ActiveDevice:
+        """Return the state for a device, made at the first call for it. Raise `LoadError` and
+        `DriverError`."""
         key = (kind, index)
         with self._lock:
             if key not in self._active:
@@ -220,7 +230,7 @@ class Kernel:
     # Calling.
 
     def _remember_launcher(self, args: Sequence[Any]) -> Callable[..., Any]:
-        """Return the library for a call that is not known yet; it is known then."""
+        """Return the launcher for a call whose sizes are new, and cache it by its key."""
         named = {a.name: v for a, v in zip(arrays.passed(self._scripts[0]), args, strict=True)}
         launch = self._find_launcher(named)
         try:
@@ -235,6 +245,8 @@ class Kernel:
         return launch
 
     def _find_launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
+        """Choose a program for the arguments, open its library and return the launcher. Raise
+        `TypeError` and `LoadError`."""
         active = self._activate_for(arrays.find_first_tensor(self._scripts[0], named))
         sizes = arrays.read_sizes(active.script, named)
         missing = [name for name in active.script.chosen_by if name not in sizes]
@@ -248,13 +260,16 @@ class Kernel:
         return launch
 
     def _can_serve_every_call(self, active: _ActiveDevice) -> bool:
-        """Return whether the program of one call is the program of all: there is nothing to choose
-        by, and one device."""
+        """Return whether one program serves every call: no size decides, and there is one
+        device."""
         if not active.chooser.is_constant or len({each.kind for each in self._scripts}) > 1:
             return False
         return active.script.kind == "cpu" or device.has_one_gpu()
 
     def _activate_for(self, tensor: Any) -> _ActiveDevice:
+        """Return the state for the device of a tensor, for the default device without one. Raise
+        `TypeError` for an object without DLPack, `LoadError` for a device that no instance is built
+        for."""
         if tensor is None:
             return self._activate_default()
         try:
@@ -286,8 +301,8 @@ class Kernel:
 def make_chooser(
     script: Script, table_file: TableFile, device_in_use: Device
 ) -> tuple[Chooser, DeviceTable | LoadError | None]:
-    """Return what chooses on a device by what a script's tables say; and its table, None without
-    one, or why there is none that holds there."""
+    """Return the chooser of a script on a device, and the dispatch table that holds there: None
+    without a table, the error when none of the tables holds."""
     table: DeviceTable | LoadError | None
     try:
         table = tables.select_table(script, table_file.tables, device_in_use)
@@ -299,7 +314,7 @@ def make_chooser(
 
 
 def list_available_programs(script: Script) -> frozenset[int]:
-    """Return the programs that were built and came along: a package may leave some out."""
+    """Return the numbers of the programs whose libraries exist. A package may leave some out."""
     directory = os.path.join(script.root, "programs")
     if not os.path.isdir(directory):
         raise LoadError(f"{directory} cannot be read: it is not a directory")
@@ -312,7 +327,8 @@ def list_available_programs(script: Script) -> frozenset[int]:
 
 
 def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
-    """Return a function from a call's arguments to device and integers, which decide."""
+    """Return a function from a call's arguments to a hashable key: the device and the integers that
+    decide."""
     tensors = (
         i
         for i, argument in enumerate(arrays.passed(script))
@@ -327,8 +343,8 @@ def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
 
 
 def locate_size(script: Script, name: str) -> tuple[int, int | None]:
-    """Return where a call has an integer: an argument, and an axis of it unless it is the value
-    itself. Raises `LoadError`."""
+    """Return the position of the argument that has a size, and the axis; None as axis for an
+    integer argument. Raise `LoadError`."""
     arguments = arrays.passed(script)
     for i, argument in enumerate(arguments):
         if argument.name == name:
@@ -340,7 +356,8 @@ def locate_size(script: Script, name: str) -> tuple[int, int | None]:
 
 
 def _make_sizes_reader(reads: Sequence[tuple[int, int | None]]) -> _KeyReader:
-    """Written out for one and two dimensions: every tenth of a microsecond is on every call."""
+    """Return a function from a call's arguments to the integers that decide. One to three
+    dimensions are written out: each call pays every tenth of a microsecond."""
     if not reads:
         return lambda args: None
     axes = [axis for _, axis in reads]

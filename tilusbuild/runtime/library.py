@@ -22,11 +22,8 @@ LIBRARY = "module/lib.so"
 
 
 def launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
-    """Return the packed function of a program, for a device; None is any.
-
-    Raises `LoadError`, also when the library
-    is not for the device.
-    """
+    """Return the packed function of a program. A `device` of None skips the check of the code's
+    architecture. Raise `LoadError`, also for a library that does not run on the device."""
     path = script.get_library_path(program)
     meta = read_meta(script, program)
     if device is not None and device.kind == "cuda":
@@ -41,8 +38,8 @@ def launcher(script: Script, program: int, device: Device | None) -> Callable[..
 
 
 def open_launcher(path: str) -> Callable[..., Any]:
-    """Return the packed function of a `lib.so`. Raises what tvm-ffi raises when it cannot be
-    loaded: `RuntimeError`, `AttributeError`, `OSError`."""
+    """Return the packed function of a `lib.so`. Raise tvm-ffi's errors: `RuntimeError`,
+    `AttributeError`, `OSError`."""
     import tvm_ffi
 
     from tilusbuild.runtime.cuda_driver import open_with_dependencies  # ctypes takes milliseconds
@@ -54,6 +51,7 @@ def open_launcher(path: str) -> Callable[..., Any]:
 
 
 def _open_cached_launcher(path: str) -> Callable[..., Any]:
+    """Return the packed function of a library in a cache. Raise `CorruptCacheError`."""
     try:
         return open_launcher(path)
     except (RuntimeError, AttributeError, OSError) as error:
@@ -61,7 +59,7 @@ def _open_cached_launcher(path: str) -> Callable[..., Any]:
 
 
 def check_library(path: str, digest: str) -> None:
-    """Raises `CorruptCacheError` unless the file has this sha256."""
+    """Raise `CorruptCacheError` unless the file has this sha256."""
     try:
         digest_of_file = sha256_file(path)
     except OSError as error:
@@ -93,7 +91,7 @@ def read_meta(script: Script, program: int) -> Mapping[str, Any]:
 
 
 def check_images(script: Script, program: int, meta: Mapping[str, Any], device: Device) -> None:
-    """Compare the code in the binary with the device. Raises `LoadError`."""
+    """Raise `LoadError` unless one image of the program's code runs on the device."""
     refused = []
     for image in meta.get("images", ()):
         kind: CodeKind = "ptx" if image.get("kind") == "ptx" else "sass"

@@ -82,7 +82,8 @@ def _find_instances(
     signed_by: str | None,
     params: dict[str, Value],
 ) -> tuple[list[Script], ReaderLock]:
-    """Return the instances that fit, one a target, and what keeps them. Raises `LoadError`s."""
+    """Return the instances that fit, one for each target, and the lock that keeps them. Raise
+    `LoadError`s."""
     warn_of_unknown_variables()
     name = _parse_script_name(script)
     directory = to_snake_case(name.script)
@@ -114,6 +115,7 @@ def _find_instances(
 
 
 def _parse_script_name(script: str) -> NamePattern:
+    """Return the parsed name of a script. Raise `LoadError` for the name of one program."""
     if script.replace("_", "").isalnum():
         return NamePattern(script)  # parsing imports `re`
     try:
@@ -132,8 +134,8 @@ def _choose_instances(
     target: str | None,
     params: dict[str, Value],
 ) -> list[Script]:
-    """Return the instances with these constants, one a target, or the one that runs here. Raises
-    `LoadError`s."""
+    """Return the instances with these constants, one for each target. Without a CUDA device return
+    the one that runs on the cpu. Raise `LoadError`s."""
     script = name.script
     fitting = [
         each
@@ -160,6 +162,8 @@ def _choose_instances(
 
 
 def _filter_by_target(script: str, fitting: list[Script], target: str) -> list[Script]:
+    """Return the instances of a target's name, architecture or kind. Raise `LoadError` without
+    one."""
     chosen = [each for each in fitting if target in (each.target, each.arch, each.kind)]
     if not chosen:
         choices = ", ".join(f"{each.target} ({each.arch})" for each in fitting)

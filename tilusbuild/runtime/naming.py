@@ -25,7 +25,7 @@ _MAX_LINES = 12
 
 
 def to_snake_case(name: str) -> str:
-    """Return the directory of a script, as Tilus makes it: `_` before each capital but the first,
+    """Return the directory name of a script, by Tilus' rule: `_` before each capital but the first,
     lower case.
 
     A `-` becomes `_` too, so that two scripts never differ by punctuation only.
@@ -35,7 +35,8 @@ def to_snake_case(name: str) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return a constant's value as a name has it."""
+    """Return a constant's value as text for a name. A string is quoted only where it would read as
+    another value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):
@@ -72,8 +73,9 @@ def _join_name(script: str, fixed: str, index: int | None, target: str) -> str:
 
 
 def name_functions(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, str]:
-    """Return instances by names that a function can have: the script's, followed by the constants
-    where there are several of it. Raises `ValueError` for a name that two would have."""
+    """Return the instances' names by function name: the script's name, followed by the constants
+    when the script has several instances. Raise `ValueError` for a function name that two instances
+    would have."""
     by_label = {format_instance_name(*each): each for each in instances}
     of_script = [script for script, _ in by_label.values()]
     labels: dict[str, str] = {}
@@ -87,7 +89,7 @@ def name_functions(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dic
 
 
 class NamePattern(NamedTuple):
-    """A name as it was typed: it means all that fit."""
+    """A parsed name. It matches every instance or program that has all of its parts."""
 
     script: str
     constants: tuple[tuple[str, str], ...] = ()
@@ -105,8 +107,8 @@ class NamePattern(NamedTuple):
     def matches_instance(
         self, script: str, params: Mapping[str, object], target: str | None = None
     ) -> bool:
-        """Return whether an instance has this name; without a `target`, for some target. A script
-        also answers to the name of its directory."""
+        """Return whether an instance has this name. Without a `target` the target is not compared.
+        A script also matches by its directory's name."""
         return (
             self.matches_script(script)
             and (target is None or self.target in (None, target))
@@ -116,7 +118,7 @@ class NamePattern(NamedTuple):
     def split_schedule(
         self, parameters: Collection[str], constants: Collection[str]
     ) -> NamePattern:
-        """Return the name with what it says of a schedule apart from what it says of constants."""
+        """Return the name with the values of `parameters` moved from `constants` to `schedule`."""
         schedule = [
             each for each in self.constants if each[0] in parameters and each[0] not in constants
         ]
@@ -124,13 +126,14 @@ class NamePattern(NamedTuple):
         return self._replace(constants=fixed, schedule=(*self.schedule, *schedule))
 
     def matches_program(self, number: int, values: Mapping[str, object]) -> bool:
-        """Return whether a program of an instance that fits is meant, as far as it is said."""
+        """Return whether a program of a matching instance has the number and the parameter values
+        of this name."""
         return self.program in (None, number) and all(
             name in values and matches_value(text, values[name]) for name, text in self.schedule
         )
 
     def matches_script(self, script: str) -> bool:
-        """Return whether this is a name of the script, or of a part of it."""
+        """Return whether the name begins with this script's name or directory name."""
         return self.script == script or to_snake_case(self.script) == to_snake_case(script)
 
 
@@ -140,13 +143,13 @@ def _has_constant(params: Mapping[str, object], name: str, text: str) -> bool:
 
 
 def matches_value(text: str, value: object) -> bool:
-    """Return whether a text that was typed stands for a value; a string may go without quotes."""
+    """Return whether a text is the spelling of a value. A string may go without quotes."""
     return text == format_value(value) or (not text.startswith('"') and text == str(value))
 
 
 @lru_cache(maxsize=256)
 def parse_name(text: str) -> NamePattern:
-    """Return what a name says. Raises `ValueError`."""
+    """Return a name, parsed. Raise `ValueError`."""
     import re
 
     match = re.fullmatch(_NAME, text.strip(), re.DOTALL)
@@ -172,7 +175,8 @@ def _parse_constants(inside: str) -> Iterable[tuple[str, str]]:
 
 
 def _normalize_value(text: str) -> str:
-    """Return a value's text as it is printed: quotes that were typed and are not needed go."""
+    """Return a value's text as `format_value` writes it, without needless quotes. Raise
+    `ValueError`."""
     if not text.startswith('"'):
         return text
     try:
@@ -182,8 +186,8 @@ def _normalize_value(text: str) -> str:
 
 
 def join_targets(words: Sequence[str], targets: Collection[str]) -> list[str]:
-    """Return the names that words of a command line are: a target's name belongs to the name before
-    it, which a shell took apart for want of quotes."""
+    """Return the names in the words of a command line. A target's name belongs to the name before
+    it: a shell splits `gemm sm_80` when it is not quoted."""
     names: list[str] = []
     for word in words:
         if names and word in targets and " " not in names[-1] and names[-1] not in targets:
@@ -194,12 +198,12 @@ def join_targets(words: Sequence[str], targets: Collection[str]) -> list[str]:
 
 
 def format_names(names: Iterable[str]) -> str:
-    """Return names as a hint lists them, ready for a shell: one a line, the first dozen."""
+    """Return names for a hint, quoted for a shell, one a line, at most 12."""
     return format_hint_lines(map(quote_name, names))
 
 
 def quote_name(name: str) -> str:
-    """Return a name as it is typed. A space alone needs no quotes: `join_targets` joins the
+    """Return a name quoted for a shell. A space alone needs no quotes: `join_targets` joins the
     words."""
     import shlex
 
@@ -207,14 +211,14 @@ def quote_name(name: str) -> str:
 
 
 def format_command(*words: object) -> str:
-    """Return a command of tilusbuild as it is typed: a shell gives each word back whole."""
+    """Return a command line of tilusbuild, each word quoted for a shell."""
     import shlex
 
     return shlex.join(["tilusbuild", *map(str, words)])
 
 
 def format_hint_lines(lines: Iterable[str]) -> str:
-    """Return different lines of a hint, the first dozen."""
+    """Return the distinct lines of a hint, at most 12, and the count of the rest."""
     lines = list(dict.fromkeys(lines))
     more = [f"and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
     return "\n".join([*lines[:_MAX_LINES], *more])

@@ -29,8 +29,8 @@ VARIABLES = frozenset("TILUSBUILD_" + name for name in _NAMES.split())
 
 
 def find_unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message for each variable that has our prefix and that nothing reads; our tests have
-    some of their own."""
+    """Yield a message for each variable with the prefix `TILUSBUILD_` that nothing reads. Variables
+    of the tests, `TILUSBUILD_TEST_`, do not count."""
     for name in sorted(environment):
         if name.startswith("TILUSBUILD_") and name not in VARIABLES and name[11:16] != "TEST_":
             hint = did_you_mean(name, VARIABLES)
@@ -39,7 +39,7 @@ def find_unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 @cache
 def warn_of_unknown_variables() -> None:
-    """Log them, once for a process."""
+    """Log a warning for each unknown variable, once for the process."""
     for message in find_unknown_variables(os.environ):
         import logging
 

@@ -32,7 +32,7 @@ _SHARED = frozenset(("gfs2", "ocfs2"))
 
 
 class Moment(NamedTuple):
-    """An instant that has passed, by each clock that stamps files; in ns since 1970."""
+    """An instant in the past, by each clock that stamps files, in ns since 1970."""
 
     local: int
     """By the clock of this kernel."""
@@ -44,21 +44,22 @@ class Moment(NamedTuple):
     """The file systems that other machines stamp."""
 
     def get_time_on(self, device: int) -> int:
-        """Return the time of the moment on a file system, or one that is earlier."""
+        """Return the instant by the clock of a file system. For a remote one whose clock is
+        unknown, return an earlier time."""
         if device == self.device:
             return self.device_time
         return self.local - REMOTE_LAG if device in self.remote else self.local
 
     def subtract(self, nanoseconds: int) -> Moment:
-        """Return the moment that was so long before."""
+        """Return the instant that is `nanoseconds` earlier."""
         return self._replace(
             local=self.local - nanoseconds, device_time=self.device_time - nanoseconds
         )
 
 
 class FileClock:
-    """The clock of the file system of `directory`, which need not be there yet, and of all that
-    this kernel stamps. Where nothing can be written, ours."""
+    """The clock that stamps files in `directory`, which need not exist yet, and on local file
+    systems. Without a directory, or where no file can be made, it is the kernel's."""
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
@@ -66,14 +67,14 @@ class FileClock:
         self._last: Moment | None = None
 
     def recent(self) -> Moment:
-        """Return a moment that has passed, not long ago."""
+        """Return an instant at most `_FRESH` ns old."""
         now = time.monotonic_ns()
         if self._last is None or now - self._read_at > _FRESH:
             self._last, self._read_at = self.read_time(), now
         return self._last
 
     def read_time(self) -> Moment:
-        """Return a moment that has passed, and only just."""
+        """Return an instant that has just passed."""
         remote = find_remote_devices()
         kernel_time = time.time_ns()
         status = None if self._directory is None else _stat_probe_file(self._directory)
@@ -84,8 +85,8 @@ class FileClock:
 
 
 def _stat_probe_file(directory: str) -> os.stat_result | None:
-    """Return what `stat` says of a file of this moment, in the directory or where it will be; None
-    where none can be made."""
+    """Return the status of a file made now, in the directory or in the nearest one above that
+    exists; None when none can be made."""
     nearest = os.path.abspath(directory)
     while not os.path.isdir(nearest) and nearest != os.path.dirname(nearest):
         nearest = os.path.dirname(nearest)
@@ -102,6 +103,7 @@ def _stat_probe_file(directory: str) -> os.stat_result | None:
 
 
 def _stat_new_file(path: str, flags: int) -> os.stat_result:
+    """Return the status of a file opened with these flags."""
     handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         return os.fstat(handle)
@@ -110,7 +112,7 @@ def _stat_new_file(path: str, flags: int) -> os.stat_result:
 
 
 def find_remote_devices() -> frozenset[int]:
-    """Return the mounted file systems that other machines, or other programs, stamp."""
+    """Return `st_dev` of each mounted file system that other machines or programs stamp."""
     text = try_read_text("/proc/filesystems")
     if text is None:
         return frozenset()

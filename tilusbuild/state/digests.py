@@ -30,14 +30,16 @@ from tilusbuild.state.stamp import (
 
 
 class Digests(Protocol):
-    """What a fingerprint asks: `DigestMemory`, or what takes note of the questions."""
+    """The questions of a fingerprint: answered by `DigestMemory`, or recorded by
+    `toolchain.probe.Evidence`."""
 
     def digest(self, path: str) -> str: ...
     def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str: ...
 
 
 class DigestSource(Struct, frozen=True):
-    """What a digest was taken of: a file, or the selected files of a tree and their directories."""
+    """The files that a digest was taken of: one file, or the selected files of a tree with their
+    directories."""
 
     key: str
     path: str
@@ -50,7 +52,7 @@ class DigestSource(Struct, frozen=True):
         return self.size
 
     def is_unchanged(self) -> bool:
-        """Return whether all of it has its stamps."""
+        """Return whether all of the files have the same stamps."""
         files = [("", self.path)]
         try:
             if self.select is not None:
@@ -62,15 +64,15 @@ class DigestSource(Struct, frozen=True):
 
 class DigestMemory:
     """Digests by stamp, kept in the file `digests` of `state_dir`, a cache's directory for state;
-    with None they last as long as the process. Safe for threads; `save` writes what is new.
+    with None in memory only. Safe for threads. `save_records` writes the new ones.
 
-    Keys of answers are the caller's; an answer holds as long as its key.
+    It also keeps texts by keys of the caller's; such an answer holds as long as its key.
     """
 
     def __init__(
         self, state_dir: str | None = None, now: Callable[[], Moment] | None = None
     ) -> None:
-        """`now` is that of a `FileClock`."""
+        """`now` returns an instant, as `FileClock.recent` does."""
         self._log = StateFile(state_dir, "digests")
         self._now = now or FileClock(state_dir).recent
         self._guard = threading.Lock()
@@ -81,7 +83,7 @@ class DigestMemory:
         return self.digest_with_source(path)[0]
 
     def digest_with_source(self, path: str) -> tuple[str, DigestSource]:
-        """As `digest`, with what it was taken of."""
+        """Return the sha256 of a file's content, and the file with its stamp. Raise `OSError`."""
         path = os.path.abspath(path)
         key = f"files:{path}"
         with self._guard:
@@ -93,26 +95,26 @@ class DigestMemory:
         return digest, DigestSource(key, path, stamp)
 
     def stat_input(self, path: str) -> Stamp:
-        """Return the stamp of what is at a path, which counts as consulted from now on."""
+        """Return the stamp of a path, links followed, and list the path among the inputs."""
         stamped = read_device_stamp(path)
         with self._guard:
             self._note_inputs({os.path.abspath(path): stamped})
         return stamped.stamp
 
     def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
-        """Return one digest of the files under `root` whose relative name is selected: of their
-        names and contents. Raises `OSError`.
+        """Return one digest of the names and contents of the selected files under `root`. Raise
+        `OSError`.
 
-        A directory's name ends with a slash: one that is not selected is not entered. `label`
-        stands for `select`: the same label means the same selection. The digest of no file is that
-        of an empty text.
+        `select` gets each relative name; a directory's name ends with a slash, and a directory that
+        is not selected is not entered. `label` identifies the selection in the memory. The digest
+        of no file is that of an empty text.
         """
         return self.digest_tree_with_source(root, label, select)[0]
 
     def digest_tree_with_source(
         self, root: str, label: str, select: Callable[[str], bool]
     ) -> tuple[str, DigestSource]:
-        """As `tree`, with what the digest was taken of."""
+        """Return the digest of `digest_tree`, and the files with their stamps. Raise `OSError`."""
         root = os.path.abspath(root)
         key = f"trees:{label}\n{root}"
         entered: dict[str, Stamp] = {}
@@ -130,7 +132,9 @@ class DigestMemory:
     def _find_or_digest(
         self, key: str, files: Sequence[tuple[str, str]], digest_now: Callable[[], str]
     ) -> tuple[str, str]:
-        """Return a digest, and the stamp of what it was taken of."""
+        """Return the digest in memory when the stamps are equal, else that of `digest_now`; and the
+        stamps as text. A new digest is remembered only when no file changed meanwhile or could
+        change under its stamp."""
         stamps = _stat_files(files)
         self._note_inputs(stamps)
         stamp_text = _format_stamps(files, stamps)
@@ -147,12 +151,13 @@ class DigestMemory:
         return digest, stamp_text
 
     def _note_inputs(self, stamps: Mapping[str, DeviceStamp]) -> None:
-        """Keep what was seen before it was read: of several times, the first."""
+        """Add inputs with the stamps that they had before they were read. The first stamp of a path
+        stays."""
         for path, each in stamps.items():
             self._inputs.setdefault(path, each)
 
     def get_answer(self, key: str) -> str | None:
-        """Return the text recorded under `key`, or None."""
+        """Return the text that was recorded under `key`; None without one."""
         with self._guard:
             text = self._log.get_value(f"answers:{key}")
         return text if isinstance(text, str) else None
@@ -164,20 +169,19 @@ class DigestMemory:
                 self._log.put_value(f"answers:{key}", text)
 
     def list_inputs(self) -> dict[str, DeviceStamp]:
-        """Return every file whose digest was asked for in this process, and every directory below
-        the root of a tree, as it was before it was first read: as long as all of them are still so,
-        all answers would be the same."""
+        """Return each file and each directory of a tree that was read in this process, with the
+        stamp that it had before. While all stamps are equal, all answers are."""
         with self._guard:
             return dict(self._inputs)
 
     def save_records(self) -> None:
-        """Write what is new; do nothing where that is not possible."""
+        """Write the new records to the state file; do nothing when it cannot be written."""
         with self._guard:
             self._log.save_records(keep=_exists_still)
 
 
 def _exists_still(key: str) -> bool:
-    """Return whether a record's file or directory exists; a tree's key ends with its root."""
+    """Return whether the file or directory of a record exists. A tree's key ends with its root."""
     kind, _, name = key.partition(":")
     return kind == "answers" or os.path.exists(name.rpartition("\n")[2])
 
@@ -187,11 +191,11 @@ def walk_files(
     select: Callable[[str], bool],
     note_directories: Callable[[Mapping[str, DeviceStamp]], None] = lambda _: None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the selected files under `root`, links followed: the name relative to it, and the path;
-    in no order. `note` gets each directory as it was before it was read.
+    """Yield (relative name, path) of the selected files under `root`, links followed, in no order.
+    `note_directories` gets each directory with the stamp that it had before it was read.
 
-    Raises `OSError` for a directory that cannot be read just now: a digest without what is in it
-    would be that of other tools.
+    Raise `OSError` for a directory that the machine cannot read just now: without its files the
+    digest would be that of other tools.
     """
     visited: set[tuple[int, int]] = set()
     pending = [("", root)]
@@ -219,7 +223,7 @@ def walk_files(
 
 
 def _stat_files(files: Sequence[tuple[str, str]]) -> dict[str, DeviceStamp]:
-    """Return files as they are, by path. Raises `OSError`."""
+    """Return the stamps of files by path. Raise `OSError`."""
     statuses = ((path, os.stat(path)) for _, path in files)
     return {path: DeviceStamp(make_stamp(status), status.st_dev) for path, status in statuses}
 

@@ -25,8 +25,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 @contextmanager
 def open_below(root: str, *names: str) -> Iterator[int]:
-    """Open the directory `names` below `root` for a block. Raises `OSError`, of which
-    `NotADirectoryError` for a link in the way."""
+    """Open the directory `names` below `root` for a block; yield its descriptor. Raise `OSError`:
+    `NotADirectoryError` for a link on the way."""
     handle = os.open(root, _FLAGS & ~os.O_NOFOLLOW)
     try:
         for name in names:
@@ -47,8 +47,8 @@ def _open_child(above: int, name: str) -> int:
 
 
 def make_directories_below(root: str, *names: str) -> None:
-    """Make the directory `names` below `root`, which is there, with those above it. Raises
-    `OSError`, of which `NotADirectoryError` for a link in the way."""
+    """Make the directory `names` and those above it, below `root`, which exists. Raise `OSError`:
+    `NotADirectoryError` for a link on the way."""
     for end in range(1, len(names) + 1):
         with open_below(root, *names[: end - 1]) as handle, suppress(FileExistsError):
             os.mkdir(names[end - 1], dir_fd=handle)
@@ -57,9 +57,9 @@ def make_directories_below(root: str, *names: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Make a directory for files of ours, in one that is there: who deleted a cache shall not get a
-    part of it back, without its mark. Raises `OSError`, of which `NotADirectoryError` for a link:
-    where it leads, another's files are."""
+    """Make a directory in one that exists. Its parents are not made: a deleted cache must not come
+    back in part, without its mark. Raise `OSError`: `NotADirectoryError` for a link, since another
+    owner's files may be behind it."""
     with suppress(FileExistsError):
         os.mkdir(path)
     if not is_real_directory(path):
@@ -67,8 +67,8 @@ def make_directory(path: str) -> None:
 
 
 def list_below(root: str, *names: str) -> list[str]:
-    """Return the names in a directory, sorted; none where there is no directory but a link or a
-    file. Raises other `OSError`s."""
+    """Return the sorted names in a directory; none for a link, a file, and a missing one. Raise
+    `OSError` for any other error."""
     try:
         with open_below(root, *names) as handle:
             return sorted(os.listdir(handle))
@@ -77,8 +77,8 @@ def list_below(root: str, *names: str) -> list[str]:
 
 
 def is_machine_error(error: OSError, directory: str) -> bool:
-    """Return whether a directory could not be read because of the machine: it is there, it is one,
-    and we may. What we may not read a compiler may not either."""
+    """Return whether reading a directory failed because of the machine: not because the path is no
+    directory, or because we may not read it (then a compiler may not either)."""
     if isinstance(error, PermissionError):
         return os.access(directory, os.R_OK | os.X_OK)
     return error.errno not in _NO_DIRECTORY
@@ -114,7 +114,7 @@ def remove_tree(path: str) -> None:
 
 
 class Mount(NamedTuple):
-    """A line of mountinfo (proc_pid_mountinfo(5)): what of which file system is where."""
+    """A line of mountinfo, see proc_pid_mountinfo(5)."""
 
     device: int
     """`st_dev`."""
@@ -125,7 +125,7 @@ class Mount(NamedTuple):
 
 
 def parse_mounts(text: str) -> Iterator[Mount]:
-    """Yield what the text of a mountinfo says; nothing of a line that is none."""
+    """Yield the mounts in the text of a mountinfo. Malformed lines are skipped."""
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
         fields, rest = before.split(" "), after.split(" ")
@@ -138,18 +138,18 @@ def parse_mounts(text: str) -> Iterator[Mount]:
 
 
 def list_mounts(path: str = "/proc/self/mountinfo") -> list[Mount]:
-    """Return what is mounted; nothing where the system does not say."""
+    """Return the mounts of this process; none where /proc has no mountinfo."""
     return list(parse_mounts(os.fsdecode(try_read_bytes(path) or b"")))
 
 
 def list_mounts_below(root: str) -> list[str]:
-    """Return where something is mounted below `root`, relative to it, sorted."""
+    """Return the mount points below `root`, relative to it, sorted."""
     above = os.path.realpath(root).rstrip("/") + "/"
     return sorted({m.point.removeprefix(above) for m in list_mounts() if m.point.startswith(above)})
 
 
 def is_real_directory(path: str) -> bool:
-    """Return whether there is a directory, and not only a link to one."""
+    """Return whether a path is a directory, and not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (OSError, ValueError):

@@ -55,30 +55,32 @@ class Envelope:
         return b"%s%s %d\n%s\n" % (self._head, sha256_bytes(body).encode(), len(body), body)
 
     def unwrap_body(self, data: bytes) -> bytes | None:
-        """Return the body; None when `data` is not a whole file of this kind and version."""
+        """Return the body of a file's content; None for content that is damaged, or of another kind
+        or version."""
         body = data[data.find(b"\n", len(self._head)) + 1 : -1]
         return body if data == self.wrap_body(body) else None
 
     def read_body(self, path: str) -> bytes | None:
-        """Return the body of the file; None when there is no such file."""
+        """Return the body of the file; None when it is missing, damaged, or of another kind or
+        version."""
         data = try_read_bytes(path)
         return None if data is None else self.unwrap_body(data)
 
     def load_value(self, path: str, kind: type[Value]) -> Value | None:
-        """Return the value that `save` wrote; None when there is no such file."""
+        """Return the value that `save_value` wrote; None without a valid file of this type."""
         body = self.read_body(path)
         with suppress(msgspec.MsgspecError):
             return None if body is None else msgspec.msgpack.decode(body, type=kind)
         return None
 
     def save_value(self, path: str, value: object, *, parents: bool = False) -> None:
-        """Write a file that holds a value, as `write` does; do nothing for one with a text that is
+        """Write a value as msgpack, as `write_body` does. Do nothing for a value with text that is
         not UTF-8."""
         with suppress(UnicodeEncodeError):
             self.write_body(path, msgspec.msgpack.encode(value), parents=parents)
 
     def write_body(self, path: str, body: bytes, *, parents: bool = False) -> None:
-        """Write the file, and its directory if need be, with `parents` those above too; do nothing
+        """Write the file, and make its directory; with `parents` those above it, too. Do nothing
         where that is not possible. The file is not synced: after a power failure it may be
         damaged."""
         with suppress(OSError):
@@ -101,7 +103,8 @@ class StateFile:
         self._unsaved: dict[str, Any] = {}
 
     def get_value(self, key: str) -> Any:
-        """Return the value, or None. The caller checks its shape: the file is not to be trusted."""
+        """Return the value of a key; None without one. The file is not trusted: the caller checks
+        the shape of the value."""
         return self._load_records().get(key)
 
     def items(self) -> Iterator[tuple[str, Any]]:
@@ -109,7 +112,7 @@ class StateFile:
         yield from self._load_records().items()
 
     def put_value(self, key: str, value: Any) -> None:
-        """Remember a value; it is written by the next `save`."""
+        """Remember a value; the next `save_records` writes it."""
         self._load_records()[key] = value
         self._unsaved[key] = value
 
@@ -119,8 +122,8 @@ class StateFile:
         return len(self._unsaved)
 
     def save_records(self, keep: Callable[[str], bool] = lambda _: True) -> None:
-        """Write what is new beside what others saved meanwhile, less the keys that `keep` refuses.
-        Do nothing where that is not possible."""
+        """Write the new records beside those that others saved meanwhile, without the keys that
+        `keep` refuses. Do nothing where that is not possible."""
         if self._path is not None and self._unsaved:
             every = {**self._load_records(), **self._read_records(), **self._unsaved}
             self._records = {key: value for key, value in every.items() if keep(key)}
@@ -147,9 +150,9 @@ _ENVELOPE = Envelope("step")
 
 
 class StepStore:
-    """What steps of compiles made, by the digest of what it was made of: in memory and in
-    `directory`, which is made when it is first written to; with None in memory only. Of what
-    `directory` has, no more than `in_memory` bytes stay in memory: those that were used last."""
+    """Outputs of compile steps by the digest of their inputs, in memory and in `directory`, which
+    is made at the first write; with None in memory only. When there is a directory, at most
+    `in_memory` bytes stay in memory: those that were used last."""
 
     def __init__(self, directory: str | None = None, *, in_memory: int | None = None) -> None:
         self.directory = directory
@@ -160,11 +163,13 @@ class StepStore:
 
     @staticmethod
     def make_key(source: str, argv: tuple[str, ...], fingerprint: tuple[str, ...]) -> str:
-        """Return the name of an object: what it is made of, and by which compiler."""
+        """Return the key of an output: the digest of the source, the command and the compiler's
+        fingerprint."""
         return sha256_text("\0".join([source, *argv, *fingerprint]))
 
     def get_or_make(self, key: str, make: Callable[[], bytes]) -> bytes:
-        """Return the object, made by `make` if no run has made it yet. Raises what `make` does."""
+        """Return the output of a key. Call `make`, once for all threads, when neither memory nor
+        the directory has it. Raise the errors of `make`."""
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
@@ -189,7 +194,7 @@ class StepStore:
                     total -= len(self._outputs.pop(next(iter(self._outputs))))
 
     def drop_output(self, key: str) -> None:
-        """Forget the object, so that the next compile makes it again: using it went wrong."""
+        """Remove an output that proved unusable, so that the next compile makes it again."""
         with self._guard:
             self._outputs.pop(key, None)
         if (path := self._get_path(key)) is not None:

@@ -35,7 +35,7 @@ _TEMPORARY = ".tmp-"
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
-    """Replace `path` by a file that holds `data`. Raises `OSError`; then nothing has changed."""
+    """Replace `path` by a file that holds `data`. Raise `OSError`; the old file then stays."""
     with open_atomic(path, mode=mode) as file:
         file.write(data)
 
@@ -44,8 +44,8 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644
 def open_atomic(
     path: str | os.PathLike[str], *, mode: int = 0o644, durable: bool = True
 ) -> Iterator[BinaryIO]:
-    """Replace `path` by a file that the block writes. Raises `OSError`; nothing has changed when
-    the block or the disk fails."""
+    """Yield a file for a block to write, then replace `path` by it. Raise `OSError`. When the block
+    or the disk fails, the old file stays."""
     directory = os.path.dirname(os.path.abspath(path))
     # In the same directory: a rename is atomic only within one file system.
     handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=directory)
@@ -68,8 +68,8 @@ def open_atomic(
 
 
 def sweep_temporary_files(directory: str, *, deep: bool = False) -> None:
-    """Remove what killed writers left in a directory of files that only save work; with `deep`,
-    below it, too. Where that is not possible it stays, and so does what a link leads to."""
+    """Remove temporary files of killed writers from a directory of state; with `deep`, from those
+    below it, too. Files that cannot be removed, and files behind links, stay."""
     if os.path.islink(directory):
         return
     with suppress(OSError), os.scandir(directory) as entries:
@@ -101,10 +101,11 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 
 def replace_directory(source: str, target: str, aside: str) -> None:
-    """Rename `made` to `place` and replace what is there. Raises `OSError`; then it is as it was.
+    """Rename `source` to `target` and replace an existing directory. Raise `OSError`; the old
+    directory is then in its place.
 
-    A directory that is replaced is moved into the directory `aside`, for the caller to remove.
-    Of several who publish at once, the last one's stays.
+    The old directory is moved into `aside`, for the caller to remove. Of several processes, the
+    last one's directory stays.
     """
     for attempt in range(_MAX_ATTEMPTS):
         old = os.path.join(aside, f"{attempt}-{os.path.basename(target)}")
@@ -126,7 +127,8 @@ def replace_directory(source: str, target: str, aside: str) -> None:
 
 
 def rename_if_free(source: str, target: str) -> bool:
-    """Rename `made` to `place` if that name is free; return whether it was. Raises `OSError`."""
+    """Rename `source` to `target` when that name is free; return whether it was. Raise
+    `OSError`."""
     # Not by rename alone: it would replace a file or an empty directory that is there.
     if os.path.lexists(target):
         return False
@@ -140,7 +142,7 @@ def rename_if_free(source: str, target: str) -> bool:
 
 
 def make_hasher() -> _Hash:
-    """For content that comes in pieces: `update` it with each, then ask for its `hexdigest`."""
+    """Return a sha256 object for content in pieces."""
     return hashlib.sha256()
 
 

@@ -22,8 +22,8 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})", re.ASCII)
 
 @contextmanager
 def open_output(path: str) -> Iterator[BinaryIO]:
-    """Open the output at `path` for a block that writes it. Raises `OSError`, which names `path`;
-    a file is then as it was."""
+    """Open the output at `path` for a block to write. Raise `OSError` that names `path`; a regular
+    file then stays as it was."""
     try:
         with _open_target(path) as file:
             yield file

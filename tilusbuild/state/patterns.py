@@ -44,7 +44,8 @@ class Matches(Struct):
 
 
 def find_matches(root: str, pattern: str) -> Matches:
-    """Return what matches. Raises `PatternTooWideError`."""
+    """Return the files and directories that a pattern matches below `root`, and the directories
+    that were read. Raise `PatternTooWideError`."""
     parts = [part for part in pattern.split("/") if part]
     matches = [re.compile(fnmatch.translate(part)).match for part in parts]
     names, directories, visited = set[str](), set[str](), set[tuple[str, int]]()
@@ -93,11 +94,14 @@ def find_matches(root: str, pattern: str) -> Matches:
 
 
 def _check_width(count: int, root: str, pattern: str) -> None:
+    """Raise `PatternTooWideError` when a pattern has looked at too many names."""
     if count > MAX_NAMES:
         raise PatternTooWideError(pattern, f"looks at more than {MAX_NAMES:,} names in {root}")
 
 
 def _matches_part(name: str, part: str, match: Callable[[str], object]) -> bool:
+    """Return whether a name matches one part of a pattern. A leading dot must be written, as in a
+    shell."""
     if name.startswith(".") and not part.startswith("."):
         return False  # as the shell does it
     return part == _ANY_DEPTH or match(name) is not None
@@ -106,8 +110,8 @@ def _matches_part(name: str, part: str, match: Callable[[str], object]) -> bool:
 def _follow_entry(
     path: str, entry: os.DirEntry[str], link_origins: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Return what links have led away from below an entry of the directory `path`; None for one
-    that is not a directory, or leads back."""
+    """Return the real directories that links have led away from, with the one of this entry added;
+    None for an entry that is not a directory, or leads back into one of them."""
     if not entry.is_symlink():
         return link_origins if entry.is_dir() else None
     if not os.path.isdir(entry.path):

@@ -51,8 +51,8 @@ class Stamp(NamedTuple):
         return COARSE_TICK if whole_seconds else TICK
 
     def is_settled(self, time: int) -> bool:
-        """Return whether a file that has this stamp and was read at `at`, by the clock that stamps
-        it, has another stamp if it changed after that."""
+        """Return whether a later change would give another stamp, for a file that was read at
+        `time` by the clock that stamps it."""
         return is_settled(self.newest, time, self.tick)
 
 
@@ -61,40 +61,41 @@ ABSENT = Stamp(-1, 0, 0, 0)
 
 
 def is_settled(newest: int, time: int, tick: int = COARSE_TICK) -> bool:
-    """Return whether something last changed at `newest` was old enough at `at` to be trusted.
+    """Return whether a file that last changed at `newest` was old enough at `time` to trust its
+    stamp.
 
-    This is the only place that compares the time stamps of files with a clock: `at` is what
-    `Moment.on` says of their file system. Without a `tick` the coarsest one counts, for digests
-    that are kept for good.
+    This is the only place that compares time stamps with a clock: `time` comes from
+    `Moment.get_time_on`. The default `tick` is the coarsest one, for digests that are kept for
+    good.
     """
     return newest < time - tick
 
 
 def read_stamp(path: str | os.PathLike[str]) -> Stamp:
-    """Return the stamp of what is at `path`, links followed; `ABSENT` where nothing is."""
+    """Return the stamp of a path, links followed; `ABSENT` where nothing exists."""
     return read_device_stamp(path).stamp
 
 
 def make_stamp(status: os.stat_result) -> Stamp:
-    """Return the stamp in what `os.stat` gave."""
+    """Return the stamp of a status."""
     size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
     return Stamp(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 class DeviceStamp(NamedTuple):
-    """A stamp, and the file system that it is of: what was there when something was read."""
+    """A stamp and the file system of the file."""
 
     stamp: Stamp
     device: int
     """`st_dev`; -1 where there is nothing."""
 
     def is_settled(self, time: Moment) -> bool:
-        """Return whether a change after the moment would have given another stamp."""
+        """Return whether a change after `time` would have given another stamp."""
         return self.stamp == ABSENT or self.stamp.is_settled(time.get_time_on(self.device))
 
 
 def read_device_stamp(path: str | os.PathLike[str]) -> DeviceStamp:
-    """Return what is at `path` now, links followed."""
+    """Return the stamp and the file system of a path, links followed."""
     status = try_stat(path)
     if status is None:
         return DeviceStamp(ABSENT, -1)
@@ -102,12 +103,12 @@ def read_device_stamp(path: str | os.PathLike[str]) -> DeviceStamp:
 
 
 def are_settled(stamps: Iterable[DeviceStamp], time: Moment) -> bool:
-    """Return whether all that was seen was old enough at a moment for what is kept for good."""
+    """Return whether all stamps were old enough at `time` for digests that are kept for good."""
     return all(is_settled(each.stamp.newest, time.get_time_on(each.device)) for each in stamps)
 
 
 class PathContent(Struct, frozen=True):
-    """What was found at a path, once."""
+    """The stamp and the content of a path at one time."""
 
     stamp: Stamp
     compared_fields: str | frozenset[str] | None
@@ -118,7 +119,7 @@ class PathContent(Struct, frozen=True):
     """As in a sighting."""
 
     def may_be_later(self, moment: Moment) -> bool:
-        """Return whether something may have changed after the moment."""
+        """Return whether the path may have changed after the moment."""
         return not DeviceStamp(self.stamp, self.device).is_settled(moment)
 
 
@@ -135,10 +136,11 @@ def observe(
     now: Callable[[], Moment],
     before: PathContent | None = None,
 ) -> PathContent:
-    """Return what is at `path`; `before` itself where its stamp proves that nothing changed.
+    """Return the stamp and content of `path`; `before` itself when its stamp proves that nothing
+    changed.
 
-    `digest` gives the digest of a file's content, `names` those of a directory that count; both may
-    raise `OSError`. `now` is that of a `FileClock`.
+    `digest` returns the digest of a file, `names` the names in a directory that count; both may
+    raise `OSError`. `now` returns an instant, as `FileClock.recent` does.
     """
     time = now()  # before `stat`: a change after it must not count as settled
     status = try_stat(path)

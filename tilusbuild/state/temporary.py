@@ -24,8 +24,8 @@ _MADE = re.compile(rf"\.?{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
 
 
 def find_temporary_root() -> str:
-    """Return TMPDIR, or the first directory after it in which this user may make files. Python's
-    own choice tries each with a file, which a kill would leave."""
+    """Return TMPDIR, or the first directory of the usual ones in which this user may make files.
+    `tempfile` would create a probe file in each, which a kill could leave behind."""
     named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
     places = (os.path.join(place, "") for place in (*named, "/tmp", "/var/tmp"))  # noqa: S108
     usable = (place for place in places if os.access(place, os.W_OK | os.X_OK))
@@ -33,9 +33,9 @@ def find_temporary_root() -> str:
 
 
 class TemporaryDirectory:
-    """A directory `path`, open as `handle`, that no other process reads or writes; use as a context
-    manager. `what` is what it is for, in small letters. It is in TMPDIR, or hidden in the directory
-    `place`, from which no rename crosses file systems. Making one raises `OSError`."""
+    """A private directory `path`; use it as a context manager. `purpose` is part of its name, in
+    lower-case letters. It is in TMPDIR, or hidden in `parent`, from which a rename stays on one
+    file system. Raise `OSError`."""
 
     def __init__(self, purpose: str, parent: str | None = None) -> None:
         top, hidden = (find_temporary_root(), "") if parent is None else (parent, ".")
@@ -64,13 +64,15 @@ class TemporaryDirectory:
         self.close()
 
     def close(self) -> None:
-        """Remove it. What cannot be removed waits for the next one's sweep."""
+        """Remove the directory. When that fails, the next sweep removes it."""
         with suppress(OSError):
             remove_tree(self.path)
         self._held.close()
 
 
 def _sweep_abandoned(top: str) -> None:
+    """Remove directories of ours in `top` whose owner has died: this user's, with a lock that is
+    free."""
     with suppress(OSError):
         for name in filter(_MADE.fullmatch, os.listdir(top)):
             # Without a holder, and this user's.
