@@ -39,7 +39,7 @@ class Root(Struct, frozen=True):
     """A directory of the include path: `path` on disk, `name` in the copy that a compile sees.
 
     It belongs to a tree, of which the last `depth` parts of both lead to it: `..` may climb that
-    far, since the copy is laid out alike. `inside` makes one.
+    far, since the copy is laid out alike. `make_root` makes one.
     """
 
     name: str

@@ -208,7 +208,8 @@ def indent_marked(value: Any, *arguments: Any, **keywords: Any) -> str:
 
 
 def _copy_marks(line: str, marked_line: str) -> str:
-    """Return `line` with the marks of `old`: those before its first visible character first."""
+    """Return `line` with the marks of `marked_line`. Marks before its first visible character come
+    first."""
     invisible = re.match(rf"(?:[^\S\n]|{MARK.pattern})*", marked_line)
     indent_end = invisible.end() if invisible else 0
     marks = list(MARK.finditer(marked_line))

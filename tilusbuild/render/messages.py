@@ -104,7 +104,7 @@ class _LogMapper:
         return None
 
     def _find_echo_end(self, lines: list[str], index: int, head: _MessageHead) -> int:
-        """Return where the compiler's echo of the source, which starts at `at`, ends."""
+        """Return the index after the compiler's echo of the source, which starts at `index`."""
         if head.edg:
             for end in range(index, min(index + 8, len(lines))):
                 if re.fullmatch(r"\s+\^", lines[end]):

@@ -45,7 +45,7 @@ class Rendering(Struct, frozen=True):
 class Renderer:
     """Renders the templates of the project in `root`. May be used from several threads at once.
 
-    `style` is how templates are read, and `styled` returns a renderer with another one.
+    `style` is how templates are read, and `with_style` returns a renderer with another one.
     """
 
     def __init__(self, root: str, *, style: Style = DEFAULT_STYLE) -> None:

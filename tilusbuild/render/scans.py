@@ -18,8 +18,8 @@ _SLACK = 4
 
 
 class ScanMemory:
-    """What was scanned; with a path it outlives the process, in a file that is read when it is
-    asked for and written by `save` only."""
+    """The scans that are known. With a path they outlive the process, in a file that the first
+    question reads and only `save_scans` writes."""
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path

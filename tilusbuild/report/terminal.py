@@ -74,7 +74,7 @@ class TerminalStream(TextIOBase):
     """A text stream whose `write` shows every character, and gives no commands."""
 
     before_write: Callable[[], None] | None = None
-    """Called before something is written: `working` takes its line away."""
+    """Called before something is written: `show_working` removes its line."""
 
     def __init__(self, stream: TextIO, *, github: bool = False) -> None:
         if isinstance(stream, io.TextIOWrapper):
@@ -134,7 +134,7 @@ class TerminalStream(TextIOBase):
 
 @contextmanager
 def show_all_characters(environment: Mapping[str, str]) -> Iterator[None]:
-    """Within the block, have stdout and stderr show all that they are given."""
+    """Within the block, put a `TerminalStream` in the place of stdout and one in that of stderr."""
     originals = sys.stdout, sys.stderr
     github = environment.get("GITHUB_ACTIONS") == "true"
     for stream in originals:
@@ -162,8 +162,8 @@ PATIENCE = 0.3
 
 @contextmanager
 def show_working(notice: str, patience: float) -> Iterator[None]:
-    """Within the block, say `what` on the terminal when nothing was written for so many seconds: in
-    a line that the first output takes away."""
+    """Within the block, show `notice` on the terminal when nothing was written for `patience`
+    seconds. The first output removes the line."""
     lock, err, state = threading.RLock(), sys.stderr, ""
     streams = [each for each in (sys.stdout, err) if isinstance(each, TerminalStream)]
 

@@ -1,7 +1,7 @@
 """Texts for people, and a stream that outlives its reader.
 
 Names come from manifests and logs from compilers, and may hold characters that move a cursor, hide
-text or turn its order around: `visible` is the one spelling of such characters, as `\\x1b`. Writing
+text or turn its order around: `spell_out_controls` spells such characters, as `\\x1b`. Writing
 to a closed pipe or a terminal that is gone is not an error of the build: the stream drops what
 follows.
 """
@@ -86,8 +86,8 @@ def format_bytes(count: float) -> str:
 class OutputStream:
     """Writes to a text stream and flushes at every write.
 
-    `how` is the method of `report.terminal.TerminalStream` to write with: "styled" for what holds
-    escapes of our own, where what is not ours was made visible; "command" for a command to CI.
+    `method` names the method of `report.terminal.TerminalStream` to write with: "styled" for text
+    with escapes of our own, whose other characters are spelt out; "command" for a command to CI.
     """
 
     def __init__(self, stream: TextIO, method: str = "") -> None:

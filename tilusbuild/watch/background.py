@@ -1,4 +1,4 @@
-"""What a watch session runs beside itself, each on a thread: a build, and the command of `--exec`.
+"""The build and the command of `--exec`, each on a thread beside the session.
 
 The plan of a build is exchanged as files change; it ends when the programs of its latest plan are
 there, and publishes that plan's scripts and index then. The command has a process group of its own
@@ -36,7 +36,7 @@ _PUBLISH = ProjectPublication()
 
 
 class BuildEnded(Struct, frozen=True):
-    """How a build ended."""
+    """The end of a build."""
 
     state: PlanState | None
     """The plan that it was of; None when it was given up."""
@@ -51,8 +51,9 @@ class BuildEnded(Struct, frozen=True):
 
 
 class BuildThread:
-    """A build that runs. Used from one thread; `ended` is called on the build's own.
-    Raises `OSError` when there can be no thread."""
+    """A build that runs on a thread of its own. The methods are called from one other thread.
+    `report_end` is called once, on the build's thread. Raises `OSError` when there can be no
+    thread."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class BuildThread:
         self._thread = start_thread(self._run_build)
 
     def replace_plan(self, state: PlanState) -> bool:
-        """Have the programs of this plan and no others, then end. Return False when this build
-        cannot: it has ended, or it runs with other tools or settings."""
+        """Build the programs of this plan and no others. Return False when this build cannot: it
+        has ended, or it runs with other tools or settings."""
         with self._lock:
             if self._has_ended or _list_fixed_settings(state.project) != _list_fixed_settings(
                 self._project
@@ -87,14 +88,14 @@ class BuildThread:
             return True
 
     def abandon_plan(self) -> None:
-        """Have nothing, and publish nothing; returns when no compiler runs any more."""
+        """Stop every compiler and publish nothing. Return when the build has ended."""
         with self._lock:
             self._state = None
         self._queue.replace_jobs(())
         self._thread.join()
 
     def stop_compilers(self, signal: int) -> None:
-        """Stop as at a signal; return when no compiler runs any more."""
+        """Stop every compiler, as at this signal. Return when the build has ended."""
         self._queue.stop_build(signal)
         self._thread.join()
 
@@ -130,14 +131,14 @@ class BuildThread:
         return result
 
     def _publish_plan(self, state: PlanState, result: Result) -> None:
-        """Publish as a build does."""
+        """Publish the scripts and the index, as `build` does. Raises `CacheError`, `InputError`."""
         for message in _PUBLISH.list_notices(state.project, state.plan):
             self._reporter.emit(events.Warned(message))
         _PUBLISH.publish_results(state.project, state.plan, self._selection, result)
 
 
 def _list_fixed_settings(project: Project) -> tuple[object, ...]:
-    """Return what a running build cannot exchange."""
+    """Return the tools and settings of a project that a running build cannot exchange."""
     settings = project.settings
     return (
         project.cache.root,
@@ -167,7 +168,7 @@ MAX_LINE = 1 << 16
 
 
 class LineSplitter:
-    """Cuts pieces of output into lines. Of a line that was written over, the last state counts."""
+    """Splits output into lines. Of a line that was overwritten (`\\r`), the last state counts."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
@@ -192,7 +193,8 @@ class LineSplitter:
 
 
 class CommandRun:
-    """A running command. `printed` gets each line, `ended` is called once, on another thread."""
+    """A running command. `report_line` gets each line of its output, and `report_end` is called
+    once; both on the command's thread."""
 
     def __init__(
         self,
@@ -214,7 +216,7 @@ class CommandRun:
         self._thread = start_thread(self._run_command)
 
     def cancel(self) -> None:
-        """Kill it; return when it has ended."""
+        """Kill the command. Return when its end was reported."""
         self._scope.cancel()
         self._thread.join()
 

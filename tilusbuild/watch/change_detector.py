@@ -52,7 +52,8 @@ class Change(Struct, frozen=True):
 
 
 class PathStates:
-    """Remembers what each path was. `digest(path)` is of a file's content; it may raise `OSError`.
+    """Remembers the state of each path. `digest(path)` returns the digest of a file's content, and
+    may raise `OSError`.
 
     A file that was changed just before a check keeps its time stamps when it changes again within
     the file system's tick: such a one is read at the next check, whatever its stamps say.
@@ -98,8 +99,8 @@ def _make_change(
 
 
 class ChangeDetector:
-    """Watches for one project. `add_hint` is to be called, on the owner's thread, with each hint:
-    a path that something happened to, "" for any."""
+    """Finds changes of one project's files. The owner calls `add_hint`, on its own thread, with
+    each hint: the path of a change, "" for any path."""
 
     def __init__(
         self,
@@ -139,7 +140,8 @@ class ChangeDetector:
         self._first_hint_at = self._first_hint_at or self._last_hint_at
 
     def take_due_time(self) -> float | None:
-        """Return since when there is something to check, if it is time to. Else None."""
+        """Return when the first unchecked hint came, if a check is due now; without hints the time
+        of a regular check. Return None when no check is due. The hints count as checked."""
         now = time.monotonic()
         if not self._first_hint_at:
             return now if now >= self.next_check else None
@@ -165,7 +167,7 @@ class ChangeDetector:
         return {path: change for path, change in changes.items() if path in watched}
 
     def watch_paths(self, paths: Collection[str], root: str, cache: str) -> None:
-        """Wait for events of these paths."""
+        """Ask the system for events of these paths, and of no others."""
         self._watch_roots = choose_watch_roots(paths, root, cache)
         self._observer.watch_roots(self._watch_roots)
 

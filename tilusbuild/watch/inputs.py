@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
 
 TOOLS = "tools"
-"""What a change is about: the compilers, or a directory in which one would be found first."""
+"""The part that a change of a compiler, or of a directory of PATH, concerns."""
 _TOOL_NAMES = frozenset((
     "nvcc", "g++", "gcc", "c++", "cc", "clang++", "clang", "ld", "as", "ptxas", "cicc",
     "fatbinary", "nvlink", "cudafe++", "cuda", "cuda_nvcc", "cu", "nvidia",
@@ -99,8 +99,8 @@ class WatchList:
         return events.Changed(paths[:_MAX_SHOWN], hidden, tuple(parts))
 
     def _list_parts(self, change: Change) -> Iterator[str]:
-        """Yield what a change is about: the manifest, tools, references, or instances of scripts;
-        nothing for names in a directory that nothing asks for."""
+        """Yield the parts of the project that a change concerns: the manifest, tools, references,
+        scripts with a target; none for names in a directory that no include asks for."""
         manifest, path = self._manifest, change.path
         if path == manifest.path or path in manifest.searched_directories:
             yield "manifest"

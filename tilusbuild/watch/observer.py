@@ -112,7 +112,7 @@ event."""
 class Observer:
     """Calls `hint(path)`, on a thread of its own, for what happens in the places that it follows.
 
-    Nothing is reported of editors' temporary files and of what lies below `ignored`. Where the
+    Editors' temporary files and paths below `ignored_directory()` are not reported. Where the
     system has no more events to give, there are no hints.
     """
 

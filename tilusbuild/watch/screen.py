@@ -1,4 +1,4 @@
-"""What a person or a program sees of watching: lines, on a terminal around the live display.
+"""The output of `watch`: lines, on a terminal around the live display, or JSON.
 
 While a build draws its frame, lines go above it; between builds the last line of a terminal says
 what is watched, or what `--exec` runs, and everything else is written above it. Called from several
@@ -34,7 +34,7 @@ MAX_COMMAND = 50
 
 
 class Screen:
-    """Prints what happens. `reporter` makes the display of one build."""
+    """Prints events. `reporter` makes the display of one build."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Screen:
         self._out.write(f"{erase}{text}{spell_out_controls(self._status)}")
 
     def _set_status(self, status: str) -> None:
-        """Have this as the terminal's last line, or none."""
+        """Draw a status as the terminal's last line; "" removes the line."""
         if self._json is not None or self._quiet or not self._terminal:
             return
         if status != self._status:

@@ -114,7 +114,7 @@ class Session:
     # Waiting.
 
     def _handle_next(self) -> None:
-        """Wait for one thing, and do what it asks for."""
+        """Wait for messages or the next check, handle them, and plan if something changed."""
         if not self._is_resting and self._is_idle():
             self._report_rest()
         if not self._screen.is_read:
@@ -160,8 +160,8 @@ class Session:
     # Checking.
 
     def _check_files(self, since: float, *, started: Moment | None = None) -> None:
-        """Check everything that is watched, and report what changed; `since` is when that may have
-        been, `started` when the latest plan began to read."""
+        """Check every watched path. A change is reported, and makes the plan stale. `since` is the
+        monotonic time of a change, `started` the moment at which the latest plan began to read."""
         changes = self._detector.find_changes(self._watch_list.paths, started=started)
         changed = self._watch_list.describe_changes(changes)
         if changed is None:
@@ -176,8 +176,8 @@ class Session:
     # Planning.
 
     def _plan_project(self) -> None:
-        """Plan the project as it is, and have the plan built. What is wrong is reported; the last
-        plan stays then."""
+        """Plan the project as it is, and build the plan. A mistake is reported, and the last plan
+        stays."""
         self._cancel_command()
         began_at, started = time.monotonic(), self._project.clock.read_time()
         self._saved_at = self._changed_at or began_at
@@ -216,7 +216,7 @@ class Session:
         return PlanState(project, plan, project.memo.renders - renders_before, previous_programs)
 
     def _accept_plan(self, state: PlanState, seconds: float) -> None:
-        """Have a new plan built, and watch what it read."""
+        """Build a new plan, and watch the paths that it read."""
         self._state, self._problem = state, ""
         changed = len(state.programs - (state.previous_programs or frozenset()))
         self._screen.emit(events.Replanned(state.plan.size, changed, state.renders, seconds))
@@ -224,7 +224,7 @@ class Session:
         self._watch_list = WatchList(state.project, state)
 
     def _report_problem(self, error: TilusbuildError) -> None:
-        """Report what is wrong, and watch what was read until that was found, too."""
+        """Report an error, and watch also the paths that the failed attempt read or looked for."""
         self._is_resting = False
         previous, self._problem = self._problem, error.render()
         if self._problem != previous:
