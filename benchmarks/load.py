@@ -151,7 +151,7 @@ def build(directory: Path) -> Path:
     entries = [
         TableEntry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes
     ]
-    tables.put(script, get_cpu().make_fingerprint(script.hash), entries)
+    tables.update_rows(script, get_cpu().make_fingerprint(script.hash), entries)
     process([*TILUSBUILD, "dispatch", "build", "tiny"], directory)
     return path
 

@@ -28,7 +28,7 @@ with Project.open(os.getcwd(), {}, os.environ) as project:
     if sys.argv[2] == "memory":
         tracemalloc.start()
     started = time.process_time()
-    plan = planner.plan(PlanSelection())
+    plan = planner.make_plan(PlanSelection())
     seconds = time.process_time() - started
     memory = tracemalloc.get_traced_memory()[0] if sys.argv[2] == "memory" else 0
 print(plan.size, seconds, memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -29,7 +29,7 @@ from tilusbuild.binary.cubin import open_cubin
 from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import Recipe
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.planner import jobs
+from tilusbuild.plan.planner import iterate_jobs
 from tilusbuild.render.closure import map_layout
 
 Cubins = dict[int, bytes]
@@ -56,7 +56,7 @@ def work(example: Path, script: str, target: str, count: int, directory: Path) -
     environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(directory / "cache")}
     with Project.open(str(directory / "project"), {}, environment) as project:
         plan = project.make_plan(PlanSelection((script,), (target,), 2))
-        found = [job for job in jobs(plan) if job.planned is plan.instances[0]]
+        found = [job for job in iterate_jobs(plan) if job.planned is plan.instances[0]]
         for job in found[:: max(1, len(found) // count)][:count]:
             made = job.render()
             recipes.append(made.recipe)

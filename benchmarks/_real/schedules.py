@@ -9,16 +9,18 @@ from _bench import WorkNotDoneError
 
 from tilusbuild.expr import Value
 from tilusbuild.manifest.loading import load_manifest
-from tilusbuild.plan.model import instances_of, targets_of
-from tilusbuild.plan.spaces import spec_of
+from tilusbuild.plan.model import list_instances, make_targets
+from tilusbuild.plan.spaces import make_space_spec
 from tilusbuild.space import Space
 
 
 def schedules(manifest: Path, script: str, target: str) -> Iterator[dict[str, Value]]:
     """Yield what each program of a script is made of: constants, parameters, derived values."""
     declared = load_manifest(str(manifest))
-    for params in instances_of(declared, script, target):
-        for schedule in Space(spec_of(declared, script, targets_of(declared)[target], params)):
+    for params in list_instances(declared, script, target):
+        for schedule in Space(
+            make_space_spec(declared, script, make_targets(declared)[target], params)
+        ):
             yield {**params, **schedule.values}
 
 

@@ -15,7 +15,7 @@ import pytest
 from support.closures import closure, copy_to
 from support.project import needs_cxx
 from support.spellings import SYSTEM, World, options, world
-from tilusbuild.plan.rendering import definitions
+from tilusbuild.plan.rendering import format_definitions
 from tilusbuild.render.closure import Outside, make_root
 from tilusbuild.toolchain.nvrtc_library import Nvrtc
 
@@ -63,7 +63,7 @@ def different(directory: Path, made: World, ask: Ask, *, quotes: bool) -> tuple[
         make_root("pkg", str(real / "pkg"), "inc"),
     ]
     source = (real / "source.cu").read_bytes().decode()
-    given = "\n".join((source, *definitions((), [f"-D{each}" for each in made.defines])))
+    given = "\n".join((source, *format_definitions((), [f"-D{each}" for each in made.defines])))
     found = closure(given, roots, outside=Outside((str(real / SYSTEM),)))
     copy_to(copy, found)
     shutil.copyfile(real / "source.cu", copy / "source.cu")

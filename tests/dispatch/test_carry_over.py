@@ -15,8 +15,8 @@ from support.marks import MANIFEST, Marks
 from tilusbuild.cache.scripts import ScriptRecord, publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch import carry_over, latency, tables
-from tilusbuild.dispatch.latency import Measured
-from tilusbuild.plan.identity import script_text
+from tilusbuild.dispatch.latency import Measurement
+from tilusbuild.plan.identity import format_script_text
 from tilusbuild.runtime.script import SCHEMA, Script, read_script
 from tilusbuild.runtime.sealed import seal_json
 from tilusbuild.runtime.table_file import Refusal
@@ -72,7 +72,7 @@ def published(cache: Tree, space: Space) -> Script:
     text = _text(space)
     digest = sha256_text(text)
     data = described(space, digest)
-    files = partial(carry_over.initial_files, cache.script_path("s", digest), data)
+    files = partial(carry_over.make_initial_files, cache.script_path("s", digest), data)
     return read_script(publish_script(cache, ScriptRecord("s", text, (), (), data, files)))
 
 
@@ -98,11 +98,11 @@ def tune(script: Script, data: st.DataObject) -> None:
         for key in data.draw(st.lists(st.sampled_from(KEYS), unique=True)):
             some = st.lists(st.sampled_from(built), min_size=1, unique=True)
             seconds = {program: data.draw(SECONDS) for program in data.draw(some)}
-            latency.write(script, Measured(fingerprint, key, seconds))
+            latency.write_measurement(script, Measurement(fingerprint, key, seconds))
             program = data.draw(st.sampled_from(sorted(seconds)))
             source = data.draw(st.sampled_from(("measured", "measured", "table")))
             rows.append(TableEntry(key, program, source, seconds[program]))
-        tables.put(script, fingerprint, rows)
+        tables.update_rows(script, fingerprint, rows)
 
 
 Facts = dict[tuple[str, tuple[int, ...], str], set[float]]
@@ -111,7 +111,7 @@ Facts = dict[tuple[str, tuple[int, ...], str], set[float]]
 def facts(script: Script) -> Facts:
     """What is said to be measured: seconds by device, key and program's hash."""
     found: Facts = {}
-    for each in latency.read(script):
+    for each in latency.read_measurements(script):
         for program, seconds in each.seconds.items():
             at = each.fingerprint["device"], each.key, script.programs[program]
             found.setdefault(at, set()).add(seconds)
@@ -160,7 +160,7 @@ def _digest(space: Space) -> str:
 
 
 def _text(space: Space) -> str:
-    return script_text(
+    return format_script_text(
         script="s",
         params={},
         target="cpu",
@@ -181,7 +181,7 @@ def test_adding_and_reordering_loses_nothing(order, more, data) -> None:
         tune(former, data)
         held = {at: what for at, what in facts(former).items() if at[1] not in _OF_NONE}
         path = cache.script_path("s", _digest(after))
-        said = carry_over.lost_rows(path, partial(described, after, _digest(after)))
+        said = carry_over.describe_lost_rows(path, partial(described, after, _digest(after)))
         heir = published(cache, after)
         kept = {at: what for at, what in rows_of(former).items() if at[1] not in _OF_NONE}
         assert rows_of(heir) == kept
@@ -197,10 +197,10 @@ def test_what_is_refused_stays_refused_and_serves_nothing(tmp_path: Path) -> Non
     cache = Tree(str(tmp_path))
     script = published(cache, Space((0, 1, 2), 0, 1, "tilus", "n", frozenset()))
     fingerprint = {"script": script.hash, "device": "one", "arch": "cpu"}
-    latency.write(script, Measured(fingerprint, (16,), {0: 1.0, 1: 2.0, 2: 3.0}))
-    tables.put(script, fingerprint, [TableEntry((16,), 1, "measured", 2.0)])
+    latency.write_measurement(script, Measurement(fingerprint, (16,), {0: 1.0, 1: 2.0, 2: 3.0}))
+    tables.update_rows(script, fingerprint, [TableEntry((16,), 1, "measured", 2.0)])
     wrong = Refusal(script.programs[0], "incorrect", {"n": 16}, "y[0] is 1, expected 2")
-    tables.write(script, read_dispatch_table(script).tables, (wrong,))
+    tables.replace_tables(script, read_dispatch_table(script).tables, (wrong,))
     heir = published(cache, Space((2, 0), 0, 1, "tilus", "n", frozenset()))
     assert rows_of(heir) == {("one", (16,)): (script.programs[2], "measured")}
     assert read_dispatch_table(heir).refused == (wrong,)
@@ -220,8 +220,8 @@ def test_a_build_keeps_what_was_measured_and_says_what_it_dropped(copied: Marks)
     script = copied.script("mark")
     fingerprint = {"script": script.hash, "device": "*", "arch": "*"}
     rows = [TableEntry((n,), min(n // 8, 3), "measured", 1e-6) for n in (8, 16, 24, 32)]
-    tables.put(script, fingerprint, rows)
-    latency.write(script, Measured(fingerprint, (24,), {2: 3e-6, 3: 1e-6}))
+    tables.update_rows(script, fingerprint, rows)
+    latency.write_measurement(script, Measurement(fingerprint, (24,), {2: 3e-6, 3: 1e-6}))
     before = set(copied.paths("mark"))
     warnings = [e for e in edited(copied, "[2, 0, 1]") if e["event"] == "warning"]
     (path,) = set(copied.paths("mark")) - before
@@ -258,7 +258,7 @@ def test_the_tables_stand_after_every_build(copied: Marks) -> None:
 def test_a_damaged_description_is_mended_and_what_was_measured_stays(copied: Marks) -> None:
     script = copied.script("mark")
     fingerprint = {"script": script.hash, "device": "*", "arch": "*"}
-    tables.put(script, fingerprint, [TableEntry((8,), 3, "measured", 1e-6)])
+    tables.update_rows(script, fingerprint, [TableEntry((8,), 3, "measured", 1e-6)])
     for name in ("script.txt", "script.json"):
         Path(script.path, name).unlink()
         copied.run("build")
@@ -270,9 +270,9 @@ def test_tables_of_other_dispatch_keys_go_and_a_warning_says_so(copied: Marks) -
     path = str(copied.paths("modelled")[0])
     script = read_script(path)
     fingerprint = {"script": script.hash, "device": "*", "arch": "*"}
-    tables.put(script, fingerprint, [TableEntry((8, 16, 32), 3, "measured", 1e-6)])
+    tables.update_rows(script, fingerprint, [TableEntry((8, 16, 32), 3, "measured", 1e-6)])
     wrong = Refusal(script.programs[0], "incorrect", {"m": 8}, "wrong")
-    tables.write(script, read_dispatch_table(script).tables, [wrong])
+    tables.replace_tables(script, read_dispatch_table(script).tables, [wrong])
     keys = 'keys = ["m", "n", "k"]'
     copied.write("tilus.toml", MANIFEST.replace(keys, 'keys = ["n", "m", "k"]', 1))
     (warning,) = _warnings(copied)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from support.marks import Marks, record
 from tilusbuild.dispatch import latency
-from tilusbuild.dispatch.latency import Measured
+from tilusbuild.dispatch.latency import Measurement
 from tilusbuild.runtime.device import get_cpu
 
 
@@ -15,10 +15,10 @@ def measure(built: Marks) -> None:
         (64,): {0: 1e-6, 1: 1.02e-6, 3: 2e-6},
         (1024,): {0: 9e-6, 1: 1.01e-5, 3: 1e-5},
     }.items():
-        measured = Measured(here, key, seconds)
-        latency.write(script, measured)
+        measured = Measurement(here, key, seconds)
+        latency.write_measurement(script, measured)
         record(script, here, [])
-    best = [m.best() for m in latency.read(script)]
+    best = [m.find_best() for m in latency.read_measurements(script)]
     record(script, here, [entry for entry in best if entry])
 
 

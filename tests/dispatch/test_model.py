@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.dispatch.model import declared
+from tilusbuild.dispatch.model import parse_model
 from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.plan.model import Target
 
@@ -36,7 +36,7 @@ METAS = [meta(32), meta(255), meta(32, "pruned")]
 def test_resources_are_what_the_compiler_said_and_the_occupancy_of_it() -> None:
     names = ("registers", "threads", "blocks_per_sm", "occupancy")
     source = " + ".join(f"resources.{name}" for name in names)
-    found = declared(source, instance({}), ("m",), SCHEDULES, METAS)
+    found = parse_model(source, instance({}), ("m",), SCHEDULES, METAS)
     assert found is not None
     columns = found[1]
     assert columns["resources.registers"] == [32, 255, None]
@@ -47,7 +47,7 @@ def test_resources_are_what_the_compiler_said_and_the_occupancy_of_it() -> None:
 
 def test_a_declared_model_reads_columns_facts_and_constants() -> None:
     source = "cdiv(m, tile) * q / facts.sms + resources.registers"
-    found = declared(source, instance({"sms": 4}), ("m",), SCHEDULES, METAS)
+    found = parse_model(source, instance({"sms": 4}), ("m",), SCHEDULES, METAS)
     assert found is not None
     cost, columns = found
     assert sorted(columns) == ["resources.registers", "tile"]
@@ -57,10 +57,10 @@ def test_a_declared_model_reads_columns_facts_and_constants() -> None:
 
 def test_a_cpu_has_no_resources() -> None:
     here = instance({}, "cpu")
-    assert declared("resources.registers", here, ("m",), SCHEDULES, METAS) is None
-    assert declared("tile - m", here, ("m",), SCHEDULES, METAS) is not None
+    assert parse_model("resources.registers", here, ("m",), SCHEDULES, METAS) is None
+    assert parse_model("tile - m", here, ("m",), SCHEDULES, METAS) is not None
 
 
 def test_what_a_model_cannot_know_is_an_error() -> None:
     with pytest.raises(ExprError, match="reads k"):
-        declared("k + m", instance({}), ("m",), SCHEDULES, METAS)
+        parse_model("k + m", instance({}), ("m",), SCHEDULES, METAS)

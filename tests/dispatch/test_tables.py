@@ -15,8 +15,8 @@ from support.marks import Marks, record
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import repair_cache, verify_cache
 from tilusbuild.dispatch import latency, tables
-from tilusbuild.dispatch.describe import node_of, tree_of
-from tilusbuild.dispatch.latency import Measured
+from tilusbuild.dispatch.describe import json_to_node, node_to_json
+from tilusbuild.dispatch.latency import Measurement
 from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import CorruptCacheError
@@ -67,7 +67,7 @@ def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Marks) -> N
     anywhere, any_name = {**HERE, "device": "*", "arch": "*"}, {**THERE, "device": "*"}
     for fingerprint in (anywhere, THERE, any_name, HERE):
         record(script, fingerprint, [TableEntry((8,), 0, "measured", None)])
-        tables.put(script, fingerprint, [TableEntry((16,), 1, "measured", None)])
+        tables.update_rows(script, fingerprint, [TableEntry((16,), 1, "measured", None)])
     found = [
         (t.fingerprint["device"], t.fingerprint["arch"]) for t in read_dispatch_table(script).tables
     ]
@@ -81,7 +81,7 @@ def test_writers_at_the_same_time_lose_nothing(copied: Marks) -> None:
 
     def write(number: int) -> None:
         device = {**HERE, "device": f"gpu {number % 2}"}
-        tables.put(script, device, [TableEntry((number + 1,), 0, "measured", None)])
+        tables.update_rows(script, device, [TableEntry((number + 1,), 0, "measured", None)])
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(write, range(40)))
@@ -105,18 +105,18 @@ def test_a_damaged_table_stays_until_it_is_repaired(copied, damage: str, rows: i
     script = copied.script("mark")
     path = Path(script.path, "dispatch_table.json")
     record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)][:rows])
-    tables.keep_current(script)
+    tables.update_tables(script)
     harm(path, damage)
     before = os.lstat(path)
     with pytest.raises(CorruptCacheError):
-        tables.keep_current(script)
+        tables.update_tables(script)
     assert os.lstat(path) == before
     tree = Tree(script.root)
     (problem,) = verify_cache(tree)
     assert problem.name.endswith("/dispatch_table.json")
     assert "delete it, and tune again" in str(problem)
     assert repair_cache(tree, [problem]) == [problem.name]
-    assert not tables.is_measured(tables.keep_current(script))
+    assert not tables.has_entries(tables.update_tables(script))
     assert verify_cache(tree) == []
 
 
@@ -137,11 +137,11 @@ def harm(path: Path, how: str) -> None:
 
 def test_measurements_are_kept_by_key_and_device(copied: Marks) -> None:
     script = copied.script("mark")
-    first = Measured(HERE, (128,), {0: 2e-5, 2: 1e-5}, {1: "wrong result"})
-    latency.write(script, first)
-    latency.write(script, Measured(THERE, (128,), {3: 1e-6}))
-    latency.write(script, Measured(HERE, (64,), {0: 1e-6}))
-    assert [(m.fingerprint["device"], m.key) for m in latency.read(script)] == [
+    first = Measurement(HERE, (128,), {0: 2e-5, 2: 1e-5}, {1: "wrong result"})
+    latency.write_measurement(script, first)
+    latency.write_measurement(script, Measurement(THERE, (128,), {3: 1e-6}))
+    latency.write_measurement(script, Measurement(HERE, (64,), {0: 1e-6}))
+    assert [(m.fingerprint["device"], m.key) for m in latency.read_measurements(script)] == [
         ("here", (64,)),
         ("here", (128,)),
         ("there", (128,)),
@@ -152,16 +152,16 @@ def test_measurements_are_kept_by_key_and_device(copied: Marks) -> None:
         ["0", "0", "20.00"],
         ["1", "1", "wrong", "result"],
     ]
-    assert first.best() == TableEntry((128,), 2, "measured", 1e-5)
-    assert first.best({2}) == TableEntry((128,), 0, "measured", 2e-5)
+    assert first.find_best() == TableEntry((128,), 2, "measured", 1e-5)
+    assert first.find_best({2}) == TableEntry((128,), 0, "measured", 2e-5)
 
 
 def test_as_good_as_the_best_is_the_earlier_program() -> None:
-    measured = Measured(HERE, (1,), {0: 1.02, 3: 1.0095, 7: 1.0})
-    best = measured.best()
+    measured = Measurement(HERE, (1,), {0: 1.02, 3: 1.0095, 7: 1.0})
+    best = measured.find_best()
     assert best is not None
     assert best.program == 3
-    assert Measured(HERE, (1,), {}).best() is None
+    assert Measurement(HERE, (1,), {}).find_best() is None
 
 
 SOURCES = [
@@ -180,8 +180,8 @@ SOURCES = [
 @given(m=st.integers(-(10**6), 10**6), n=st.integers(-5, 5))
 def test_a_tree_has_the_values_of_its_expression(source: str, m: int, n: int) -> None:
     parsed = parse_expression(source)
-    tree = json.loads(json.dumps(tree_of(parsed.tree)))
-    assert node_of(tree) == parsed.tree
+    tree = json.loads(json.dumps(node_to_json(parsed.tree)))
+    assert json_to_node(tree) == parsed.tree
     function = build_function(tree, ("m", "n"))
     try:
         expected = parsed.evaluate({"m": m, "n": n})

@@ -16,8 +16,8 @@ from support.cuda_on_cpu.emulator import Kernel, Launched
 from support.paths import ROOT
 from tilusbuild.expr import Value, parse_expression
 from tilusbuild.manifest.loading import load_manifest
-from tilusbuild.plan.model import Target, instances_of, target_constants, targets_of
-from tilusbuild.plan.spaces import spec_of
+from tilusbuild.plan.model import Target, list_instances, list_target_constants, make_targets
+from tilusbuild.plan.spaces import make_space_spec
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.space import Space
 
@@ -42,13 +42,15 @@ class Program:
                 "name": self.target.name,
                 "arch": self.target.archs[0].name,
             },
-            "arch": {n.removeprefix("arch."): v for n, v in target_constants(self.target).items()},
+            "arch": {
+                n.removeprefix("arch."): v for n, v in list_target_constants(self.target).items()
+            },
         }
         return self.renderer.render(self.template, context).text
 
     def geometry(self, **dimensions: int) -> tuple[list[int], list[int], int]:
         """Grid, block and bytes of dynamic shared memory, as the manifest computes them."""
-        names = {**self.values, **target_constants(self.target), **dimensions}
+        names = {**self.values, **list_target_constants(self.target), **dimensions}
         grid, block, smem = self.launch_texts
         return (
             [int(parse_expression(text).evaluate(names)) for text in grid],
@@ -79,10 +81,10 @@ class Example:
 
     def spaces(self, script: str, target: str) -> list[tuple[dict[str, Value], Space]]:
         """The space of each instance, with the instance's constants."""
-        declared = targets_of(self.manifest)[target]
+        declared = make_targets(self.manifest)[target]
         return [
-            (params, Space(spec_of(self.manifest, script, declared, params)))
-            for params in instances_of(self.manifest, script, target)
+            (params, Space(make_space_spec(self.manifest, script, declared, params)))
+            for params in list_instances(self.manifest, script, target)
         ]
 
     def programs(self, script: str, target: str, **wanted: Value) -> list[Program]:
@@ -109,7 +111,7 @@ class Example:
         return Program(
             owner.kernel,
             owner.template,
-            targets_of(self.manifest)[target],
+            make_targets(self.manifest)[target],
             values,
             (launch.grid, launch.block, launch.smem),
             Renderer(self.manifest.root),

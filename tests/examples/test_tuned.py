@@ -7,9 +7,9 @@ import pytest
 
 from support.paths import ROOT
 from tilusbuild.manifest.loading import load_manifest
-from tilusbuild.plan.model import instances_of, targets_of
-from tilusbuild.plan.spaces import spec_of
-from tilusbuild.plan.tuned import read_rows
+from tilusbuild.plan.model import list_instances, make_targets
+from tilusbuild.plan.spaces import make_space_spec
+from tilusbuild.plan.tuned import read_tuned_rows
 from tilusbuild.space import Space, SpaceError
 
 TUNED = sorted({path.parents[1] for path in (ROOT / "examples").glob("*/tuned/*.jsonl")})
@@ -18,15 +18,17 @@ TUNED = sorted({path.parents[1] for path in (ROOT / "examples").glob("*/tuned/*.
 def strays(example: Path) -> Iterator[str]:
     """Yield each row that no program of the example can serve."""
     manifest = load_manifest(example / "tilus.toml")
-    targets = targets_of(manifest)
+    targets = make_targets(manifest)
     for script in manifest.scripts:
         spaces = [
-            (target, params, Space(spec_of(manifest, script, targets[target], params)))
+            (target, params, Space(make_space_spec(manifest, script, targets[target], params)))
             for target in manifest.targets_of(script)
-            for params in instances_of(manifest, script, target)
+            for params in list_instances(manifest, script, target)
         ]
-        for row in read_rows(manifest, script):
-            space = next((s for target, params, s in spaces if row.is_of(target, params)), None)
+        for row in read_tuned_rows(manifest, script):
+            space = next(
+                (s for target, params, s in spaces if row.is_of_instance(target, params)), None
+            )
             own = space and {name for each in space.spec.parameters for name in each.names}
             if space is None or own != {*row.schedule}:
                 yield f"{script}: {row} is for another instance"

@@ -14,7 +14,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.rendering import RenderedProgram, render
+from tilusbuild.plan.rendering import RenderedProgram, render_program
 
 VALUES = st.one_of(
     st.booleans(),
@@ -36,7 +36,7 @@ def text(**changes: object) -> str:
         "source": "int x;\n",
         "headers": [("ab" * 32, "project/include/a.cuh")],
     }
-    return identity.program_text(**{**parts, **changes})  # type: ignore[arg-type]
+    return identity.format_program_text(**{**parts, **changes})  # type: ignore[arg-type]
 
 
 def test_a_program_reads_like_a_manifest() -> None:
@@ -123,7 +123,7 @@ def programs(
     with Project.open(str(directory), cache, os.environ) as project:
         plan = project.make_plan(PlanSelection((), (), 2))
         return {
-            (instance.params["kind"], schedule.values["level"]): render(
+            (instance.params["kind"], schedule.values["level"]): render_program(
                 instance.spec, instance.sources, schedule
             )
             for instance in plan.instances

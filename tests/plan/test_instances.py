@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan import model
-from tilusbuild.plan.model import Target, instances_of, targets_of
-from tilusbuild.plan.spaces import spec_of
+from tilusbuild.plan.model import Target, list_instances, make_targets
+from tilusbuild.plan.spaces import make_space_spec
 from tilusbuild.space import Space, SpaceError
 
 MANIFEST = """\
@@ -49,14 +49,14 @@ def loaded(directory: Path, rules: list[str]):
 def test_an_instance_looks_at_its_own_target_only(tmp_path, monkeypatch) -> None:
     manifest = loaded(tmp_path, [])
     looked: list[str] = []
-    target_of = model.target_of
+    target_of = model.make_target
 
     def counted(manifest: Manifest, name: str) -> Target:
         looked.append(name)
         return target_of(manifest, name)
 
-    monkeypatch.setattr(model, "target_of", counted)
-    assert len(list(instances_of(manifest, "one", "new"))) == 6
+    monkeypatch.setattr(model, "make_target", counted)
+    assert len(list(list_instances(manifest, "one", "new"))) == 6
     assert looked == ["new"]
 
 
@@ -65,7 +65,7 @@ def test_an_instance_looks_at_its_own_target_only(tmp_path, monkeypatch) -> None
 def test_rules_over_constants_take_instances_away(tmp_path: Path, rules: list[str]) -> None:
     manifest = loaded(tmp_path, rules)
     for target, arch in (("old", 80), ("new", 90)):
-        found = [(each["a"], each["b"]) for each in instances_of(manifest, "one", target)]
+        found = [(each["a"], each["b"]) for each in list_instances(manifest, "one", target)]
         assert found == [
             (a, b)
             for a, b in product((1, 2, 3), (0, 1))
@@ -75,7 +75,7 @@ def test_rules_over_constants_take_instances_away(tmp_path: Path, rules: list[st
 
 def test_an_empty_space_is_an_error_where_a_schedule_decides_too(tmp_path: Path) -> None:
     manifest = loaded(tmp_path, ["a + c < 4"])
-    assert len(list(instances_of(manifest, "one", "old"))) == 6
+    assert len(list(list_instances(manifest, "one", "old"))) == 6
     with pytest.raises(SpaceError, match="the space is empty"):
         list(spaces(manifest))
 
@@ -87,6 +87,6 @@ def test_no_instance_at_all_is_an_error(tmp_path: Path) -> None:
 
 
 def spaces(manifest):
-    for params in instances_of(manifest, "one", "old"):
-        spec = spec_of(manifest, "one", targets_of(manifest)["old"], params)
+    for params in list_instances(manifest, "one", "old"):
+        spec = make_space_spec(manifest, "one", make_targets(manifest)["old"], params)
         yield Space(spec)

@@ -72,7 +72,7 @@ class Workshop:
             planner = project.planner(PlanSelection())
             if not memo:
                 planner.memo = None
-            return planner.plan(PlanSelection())
+            return planner.make_plan(PlanSelection())
 
     def write(self, name: str, text: str) -> None:
         path = self.directory / name
@@ -198,7 +198,7 @@ def test_after_any_change_the_plan_is_the_one_without_a_memo(shop, change) -> No
 
 
 def test_another_tilusbuild_asks_the_memo_of_this_one_nothing(shop, monkeypatch) -> None:
-    monkeypatch.setattr("tilusbuild.plan.memo.own_code", lambda memory: "another")
+    monkeypatch.setattr("tilusbuild.plan.memo.digest_own_code", lambda memory: "another")
     shop.plan()
     assert len(shop.rendered) == 5
 

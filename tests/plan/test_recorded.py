@@ -18,8 +18,8 @@ from tilusbuild.compile.model import Includes, Options, PartOptions
 from tilusbuild.compile.module import command_lines
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.steps import steps
-from tilusbuild.plan.identity import program_text
-from tilusbuild.plan.recorded import UnlikeOursError, recorded
+from tilusbuild.plan.identity import format_program_text
+from tilusbuild.plan.recorded import ForeignTextsError, restore_recipe
 from tilusbuild.render.closure import Header, make_closure
 
 ROUNDS = int(os.environ.get("TILUSBUILD_TEST_RECORDED", "400"))
@@ -92,7 +92,7 @@ def a_recipe(chosen: random.Random) -> tuple[Recipe, list[Header]]:
 
 
 def texts(recipe: Recipe, headers: Sequence[Header]) -> tuple[str, str, dict[str, bytes], str]:
-    program_txt = program_text(
+    program_txt = format_program_text(
         script="s",
         entry=("kernel", recipe.symbol),
         params={},
@@ -118,7 +118,7 @@ def test_what_a_build_wrote_is_read_back(seed: int) -> None:
     for _ in range(ROUNDS // 4):
         recipe, headers = a_recipe(chosen)
         written = texts(recipe, headers)
-        found = recorded(*written)
+        found = restore_recipe(*written)
         assert command_lines(found) == command_lines(recipe)
         assert found.includes.digest == recipe.includes.digest
         assert type(found.pipeline) is type(recipe.pipeline)
@@ -165,8 +165,8 @@ def test_no_word_of_a_stranger_becomes_one_of_a_command(seed: int) -> None:
         changed = [*words[:at], quoted, *words[at + (chosen.random() < 0.3) :]]
         commands = chosen.choice((" ".join(changed), commands + "\n" + quoted))
         options_txt = "".join((before, title, commands, *after))
-        with suppress(UnlikeOursError):
-            found = recorded(program_txt, options_txt, files, script)
+        with suppress(ForeignTextsError):
+            found = restore_recipe(program_txt, options_txt, files, script)
             assert words_of(found).count(evil) <= words_of(recipe).count(evil)
 
 
@@ -184,8 +184,8 @@ def test_a_stranger_says_no_more_than_a_manifest_may(evil: str) -> None:
         changes += [replace(recipe, pipeline=link, link=Link("l.so", libs=(evil,)))]
         changes += [replace(recipe, pipeline=link, link=Link("l.so", rpath=(evil,)))]
     for changed in changes:
-        with pytest.raises(UnlikeOursError):
-            recorded(*texts(changed, ()))
+        with pytest.raises(ForeignTextsError):
+            restore_recipe(*texts(changed, ()))
 
 
 def words_of(recipe: Recipe) -> list[str]:
@@ -199,5 +199,5 @@ def test_what_was_generated_is_what_the_texts_name() -> None:
     program_txt, options_txt, files, script = texts(recipe, headers)
     for name in files:
         if name in ("source.cu", "launcher.c"):
-            with pytest.raises(UnlikeOursError, match="not what the texts name"):
-                recorded(program_txt, options_txt, {**files, name: b"int x;\n"}, script)
+            with pytest.raises(ForeignTextsError, match="not what the texts name"):
+                restore_recipe(program_txt, options_txt, {**files, name: b"int x;\n"}, script)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tilusbuild.expr import parse_expression
-from tilusbuild.plan.spaces import Chosen, SpaceCache
+from tilusbuild.plan.spaces import ChosenSchedules, SpaceCache
 from tilusbuild.space import Parameter, Schedule, Space, SpaceSpec, select_schedules
 
-Ask = Callable[..., Chosen]
+Ask = Callable[..., ChosenSchedules]
 
 
 SPEC = SpaceSpec(
@@ -46,26 +46,26 @@ def asked() -> list[int]:
 def ask(tmp_path: Path, asked: list[int]) -> Ask:
     """Ask in a new process's place: whatever is known was read from the directory."""
 
-    def ask(level: int = 2, spec: SpaceSpec = SPEC, code: str = "code") -> Chosen:
+    def ask(level: int = 2, spec: SpaceSpec = SPEC, code: str = "code") -> ChosenSchedules:
         spaces = SpaceCache(str(tmp_path / "plans"), "owner", code)
-        space = Space(spec, spaces.size("script", spec))
+        space = Space(spec, spaces.find_size("script", spec))
 
-        def choose() -> Chosen:
+        def choose() -> ChosenSchedules:
             asked.append(level)
             default = {"tile": 32}
             return select_schedules(space, level, sample=4, default=default), space.complete_point(
                 default
             )
 
-        found = spaces.chosen("script", space, str(level), choose)
-        spaces.save()
+        found = spaces.find_schedules("script", space, str(level), choose)
+        spaces.save_changes()
         assert (space.count, space.cartesian) == (Space(spec).count, Space(spec).cartesian)
         return found
 
     return ask
 
 
-def plain(chosen: Chosen) -> Any:
+def plain(chosen: ChosenSchedules) -> Any:
     """With the types of the values and their order."""
 
     def told(schedule: Schedule) -> tuple[int, str]:

@@ -112,7 +112,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             TableEntry((128,), best, "measured", 1e-6),
             TableEntry((1024,), 1, "measured", 1e-6),
         ]
-        tables.put(script, {"script": script.hash, **device}, measured)
+        tables.update_rows(script, {"script": script.hash, **device}, measured)
     built.run("dispatch", "build", "fill")
     flags = ["-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
     subprocess.run(["gcc", *flags, DRIVER, "-o", directory / "libcuda.so.1"], check=True)

@@ -124,7 +124,7 @@ def test_columns_are_the_points(drawn: dict[str, Any], data: st.DataObject) -> N
     assert told([every[chosen[0]], *every[1:3]]) == [expected[chosen[0]], *expected[1:3]]
     names, columns = [*every.columns], [column[:] for column in every.columns.values()]
     known = KnownSpace(space.count, 1, "asked", chosen[0], None, names, columns)
-    kept, default = msgpack.decode(msgpack.encode(known), type=KnownSpace).chosen()
+    kept, default = msgpack.decode(msgpack.encode(known), type=KnownSpace).restore_schedules()
     assert told(kept) == expected
     assert default is not None
     assert told([default]) == [expected[chosen[0]]]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilusbuild.plan.rendering import definitions
+from tilusbuild.plan.rendering import format_definitions
 from tilusbuild.render.closure import Closure, Outside, Root, map_layout
 from tilusbuild.render.headers import Headers
 from tilusbuild.state.digests import DigestMemory
@@ -21,7 +21,7 @@ def closure(
     outside: Outside | None = None,
 ) -> Closure:
     headers = Headers(roots, digests=digests or DigestMemory(), outside=outside)
-    defined = definitions((defines or {}).items(), ())
+    defined = format_definitions((defines or {}).items(), ())
     return headers.find_closure("\n".join((source, *defined)), extra=extra)
 
 

@@ -114,4 +114,6 @@ def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[Tab
     own = [
         t for t in read_dispatch_table(script).tables if dict(t.fingerprint) == dict(fingerprint)
     ]
-    tables.put(script, fingerprint, entries, [row.key for table in own for row in table.entries])
+    tables.update_rows(
+        script, fingerprint, entries, [row.key for table in own for row in table.entries]
+    )

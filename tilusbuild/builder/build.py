@@ -64,7 +64,7 @@ def build_project(
         return build_planned(project, request, config, reporter)
     read = PlanRead.collect_inputs(project, plan, invocation)
     result = build_planned(project, request, config, reporter)
-    if not config.dry_run and not plan.wanted:
+    if not config.dry_run and not plan.selected_numbers:
         write_record(project, plan, result, project.settings.jobs.value, read)
     return result
 
@@ -88,7 +88,7 @@ def build_planned(
             if came_to_its_end and publishes.restores_includes:
                 restore_needed(project.cache, plan, builder.compiler.lay_out_includes)
         if Status.CHANGED in result.statuses.values():
-            project.memo.forget()
+            project.memo.forget_scripts()
         if not came_to_its_end:
             return result
         if project.cache.exists():

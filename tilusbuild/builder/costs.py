@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from tilusbuild.cache.entries import Entry, compiler_log, lookup, product_of
 from tilusbuild.cache.tree import Tree
-from tilusbuild.dispatch.model import resources_of
+from tilusbuild.dispatch.model import list_resources
 from tilusbuild.engine.attempt import locate_reason
 from tilusbuild.engine.history import History
 from tilusbuild.expr import Value
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import format_count
 from tilusbuild.status import KNOWN_IN_CACHE, Status
@@ -106,7 +106,7 @@ def collect_costs(plan: Plan, cache: Tree) -> list[Cost]:
     """Return every program, in plan order. Reads only."""
     history = History(cache.state_path)
     groups: dict[str, list[tuple[ProgramJob, Entry | None]]] = {}
-    for job in jobs(plan):
+    for job in iterate_jobs(plan):
         groups.setdefault(job.planned.label, []).append((job, lookup(cache, job.hash)))
     return [
         cost for group in groups.values() for cost in _list_instance_costs(group, cache, history)
@@ -118,11 +118,11 @@ def _list_instance_costs(
 ) -> Iterator[Cost]:
     """Yield the programs of one instance."""
     first = group[0][0]
-    values = [job.planned.spec.values(job.schedule) for job, _ in group]
+    values = [job.planned.spec.merge_values(job.schedule) for job, _ in group]
     reasons: set[str] = set()
     for number, (job, entry) in enumerate(group):
         cost = _make_cost(job, entry, history, values[number])
-        used = resources_of(first.planned, values[number], entry.meta if entry else None)
+        used = list_resources(first.planned, values[number], entry.meta if entry else None)
         parts = [used.get(name) for name in ("static_smem", "dynamic_smem")]
         if entry is not None and all(part is not None for part in parts):
             smem = sum(int(part) for part in parts if part is not None)

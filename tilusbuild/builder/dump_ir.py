@@ -23,8 +23,8 @@ from tilusbuild.compile.pipelines.nvcc import image_name
 from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import tools_of
 from tilusbuild.expr import Value
-from tilusbuild.plan.instance import style_of
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.instance import read_style
+from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.render.renderer import resolve_includes
 from tilusbuild.runtime.regular import read_bytes
@@ -41,7 +41,7 @@ def dump_programs(project: Project, plan: Plan) -> int:
     `CacheError`, `CancelledError`."""
     wanted = {
         job.hash: job
-        for job in jobs(plan)
+        for job in iterate_jobs(plan)
         if lookup(project.cache, job.hash) is not None
         and not os.path.isdir(os.path.join(project.cache.program_path(job.hash), TEMPLATE_STEPS))
         and not job.needs  # a link: each of its objects has a dump of its own
@@ -115,7 +115,7 @@ def _write_template_steps(
     rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
     write_text(os.path.join(directory, "1_values.txt"), format_table(("", "name", "value"), rows))
     script = project.manifest.scripts[job.script]
-    renderer = project.renderer.with_style(style_of(script))
+    renderer = project.renderer.with_style(read_style(script))
     write_text(
         os.path.join(directory, "2_template.cu.j2"), resolve_includes(renderer, script.template)
     )

@@ -19,8 +19,8 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.layout import TEXTS
 from tilusbuild.cache.scripts import read_script
 from tilusbuild.cache.tree import Tree
-from tilusbuild.plan.identity import sections
-from tilusbuild.plan.planner import Plan, jobs
+from tilusbuild.plan.identity import parse_sections
+from tilusbuild.plan.planner import Plan, iterate_jobs
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -46,7 +46,7 @@ _NAMES = {
 
 def list_differences(before: str, after: str) -> tuple[str, ...]:
     """Return the differences between two texts of the same kind, in words and in their order."""
-    old, new = (sections(_OF_THE_SOURCE.sub("/tilusbuild", text)) for text in (before, after))
+    old, new = (parse_sections(_OF_THE_SOURCE.sub("/tilusbuild", text)) for text in (before, after))
     return tuple(
         _describe_difference(title, key, old.get(title, {}).get(key), new.get(title, {}).get(key))
         for title in {**new, **old}
@@ -79,7 +79,7 @@ def _describe_difference(title: str, key: str, before: str | None, after: str | 
 
 def make_match_key(program_txt: str) -> tuple[tuple[str, str], ...]:
     """Return the key that programs of two builds are matched by: constants and schedule."""
-    found = sections(program_txt)
+    found = parse_sections(program_txt)
     return tuple(sorted(item for title in _MATCHED_BY for item in found.get(title, {}).items()))
 
 
@@ -167,7 +167,7 @@ def explain_plan(
     with `elsewhere`, why a program is not compiled on other machines."""
     last: dict[tuple[str, str], ProgramsByKey] = {}
     found = []
-    for job in jobs(plan):
+    for job in iterate_jobs(plan):
         key = (job.planned.directory, job.planned.target.name)
         if key not in last:
             last[key] = find_last_programs(cache, manifest, *key)

@@ -22,9 +22,9 @@ from tilusbuild.manifest import Settings, decide_settings, find_project_manifest
 from tilusbuild.manifest.memo import recall_manifest, remember_manifest, reread
 from tilusbuild.manifest.script_sections import has_values
 from tilusbuild.manifest.settings import BY_DEFAULT
-from tilusbuild.plan.instance import pipeline_of
+from tilusbuild.plan.instance import choose_pipeline
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs
+from tilusbuild.plan.model import PlanSelection, Target, select_script_targets
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.renderer import Renderer
@@ -124,7 +124,7 @@ class Project:
         if self._remembers:
             remember_manifest(self.manifest, self.environment)
         if "memo" in self.__dict__:
-            self.memo.save()
+            self.memo.save_changes()
         if "digests" in self.__dict__:
             self.digests.save_records()
 
@@ -188,16 +188,16 @@ class Project:
 
     def make_plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
-        selection = selection.with_objects(self.manifest)
-        return self.planner(selection).plan(selection)
+        selection = selection.add_objects(self.manifest)
+        return self.planner(selection).make_plan(selection)
 
     def planner(self, selection: PlanSelection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
-        selection = selection.with_objects(self.manifest)
-        pairs = list(chosen_pairs(self.manifest, selection))
+        selection = selection.add_objects(self.manifest)
+        pairs = list(select_script_targets(self.manifest, selection))
         needed: dict[str, set[str]] = {}
         for script, target in pairs:
-            pipeline = pipeline_of(self.manifest, script, target, self.device_compiler)
+            pipeline = choose_pipeline(self.manifest, script, target, self.device_compiler)
             name = self.manifest.toolchain_of(script, target.name)
             needed.setdefault(name, set()).add(pipeline.compiler)
         toolchains = {
@@ -263,7 +263,7 @@ def collect_refusals(
     found: list[Diagnostic] = []
     for script, target in pairs:
         toolchain = toolchains[manifest.toolchain_of(script, target.name)]
-        pipeline = pipeline_of(manifest, script, target, toolchain.device_compiler)
+        pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
         found += _check_archs(manifest, target, pipeline, toolchain)
         found += _check_cudart(manifest, script, target, toolchain)
         found += _check_flags(manifest, script, target.name, pipeline)

@@ -34,7 +34,7 @@ from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.errors import InputError
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.runtime.table_file import read_measured_keys
 from tilusbuild.state.clock import FileClock, Moment
@@ -56,7 +56,7 @@ class Publication(Struct, frozen=True):
 
     def list_jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
         """Return the programs to have; asked for when the build has begun."""
-        return jobs(plan)
+        return iterate_jobs(plan)
 
     def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
         """Return warnings of measurements that publishing would drop. Raises `InputError`, before
@@ -200,7 +200,7 @@ class _DispatchRefresher:
 
         siblings = os.path.dirname(path)
         if siblings not in self._refused:
-            self._refused[siblings] = latency.gathered(siblings)
+            self._refused[siblings] = latency.collect_refusals(siblings)
         project = self._project
         refresh_script(
             project.cache,
@@ -247,22 +247,22 @@ def make_script_record(
     as `read_metas` returns them. With `inherits`, a new directory starts with the measurements of
     the same programs in earlier ones."""
     from tilusbuild.cache.scripts import ScriptRecord
-    from tilusbuild.dispatch.carry_over import initial_files
-    from tilusbuild.dispatch.describe import script_json
-    from tilusbuild.dispatch.tables import columns_of, rows_of
+    from tilusbuild.dispatch.carry_over import make_initial_files
+    from tilusbuild.dispatch.describe import make_script_json
+    from tilusbuild.dispatch.tables import list_schedule_columns, make_schedule_rows
 
     metas = [known[program] for program in instance.programs]
     schedules = (
         schedule.values for schedule in instance.spec.space.take_points(instance.schedules)
     )
-    described = script_json(project.manifest, instance, metas)
+    described = make_script_json(project.manifest, instance, metas)
     return ScriptRecord(
         instance.directory,
         instance.script_txt,
-        columns_of(instance.parameters),
-        rows_of(instance.parameters, schedules, instance.numbered, metas),
+        list_schedule_columns(instance.parameters),
+        make_schedule_rows(instance.parameters, schedules, instance.programs_by_number, metas),
         described,
-        partial(initial_files, _locate_script(project, instance), described, carry=inherits),
+        partial(make_initial_files, _locate_script(project, instance), described, carry=inherits),
     )
 
 
@@ -275,17 +275,19 @@ def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
         if os.path.isdir(path):
             found.append(_describe_other_keys(project, instance, path))
         elif os.path.isdir(os.path.dirname(path)):
-            from tilusbuild.dispatch.carry_over import lost_rows
-            from tilusbuild.dispatch.describe import script_json
+            from tilusbuild.dispatch.carry_over import describe_lost_rows
+            from tilusbuild.dispatch.describe import make_script_json
 
             metas = [None] * len(instance.programs)
-            described = partial(script_json, project.manifest, instance, metas)
-            found.append(lost_rows(path, described))
+            described = partial(make_script_json, project.manifest, instance, metas)
+            found.append(describe_lost_rows(path, described))
         dispatch = project.manifest.scripts[instance.script].dispatch
         if dispatch is not None and dispatch.measured is not None:
-            from tilusbuild.dispatch.committed import lost
+            from tilusbuild.dispatch.committed import describe_unused_rows
 
-            found.append(lost(project.cache, instance, dispatch.measured, dispatch.keys))
+            found.append(
+                describe_unused_rows(project.cache, instance, dispatch.measured, dispatch.keys)
+            )
     return tuple(filter(None, found))
 
 
@@ -296,11 +298,11 @@ def _describe_other_keys(project: Project, instance: PlannedInstance, path: str)
     if measured is None:
         return None
     # Imported only here: most scripts were not tuned, and the start should be quick.
-    from tilusbuild.dispatch.carry_over import other_keys_message
-    from tilusbuild.dispatch.describe import keys_of
+    from tilusbuild.dispatch.carry_over import format_other_keys
+    from tilusbuild.dispatch.describe import find_dispatch_keys
 
-    keys = keys_of(project.manifest.scripts[instance.script].dispatch, instance)
-    return None if measured == keys else other_keys_message(instance.label, measured, keys)
+    keys = find_dispatch_keys(project.manifest.scripts[instance.script].dispatch, instance)
+    return None if measured == keys else format_other_keys(instance.label, measured, keys)
 
 
 def _locate_script(project: Project, instance: PlannedInstance) -> str:
@@ -431,7 +433,9 @@ def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram],
                 # Contents are compared before a compile may use them.
                 whole[digest] = is_whole(cache.include_path(digest), digest, deep=False)
         if missing := {digest for digest in digests if not whole[digest]}:
-            every = (ProgramJob(each, i, instance) for i, each in instance.numbered.items())
+            every = (
+                ProgramJob(each, i, instance) for i, each in instance.programs_by_number.items()
+            )
             needed.restore_directories(
                 every, missing.intersection(needed.read_digests(instance)), lay_out
             )

@@ -23,8 +23,8 @@ from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.program import compile_program
 from tilusbuild.compile.steps import LAUNCHER, launcher_in
 from tilusbuild.errors import InputError
-from tilusbuild.plan.identity import section_of
-from tilusbuild.plan.recorded import UnlikeOursError, recorded
+from tilusbuild.plan.identity import parse_section
+from tilusbuild.plan.recorded import ForeignTextsError, restore_recipe
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.archive import Archive
 from tilusbuild.remote.fetch import NotVerifiedError
@@ -80,7 +80,7 @@ class Rebuilder:
         the program's entry; "" is the tree's."""
         try:
             made, wanted = self._compile_program(program, entry or self._locate_entry(program))
-        except (OSError, UnlikeOursError, InputError) as error:
+        except (OSError, ForeignTextsError, InputError) as error:
             return RebuildResult(program, digest, None, str(error))
         return RebuildResult(program, digest, made, wanted=wanted)
 
@@ -94,13 +94,13 @@ class Rebuilder:
             str(read_bytes(os.path.join(own, name)), "utf-8", "surrogateescape")
             for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH)
         )
-        files = self._read_sources(own, section_of(options_txt, "generated"), compile_sh)
-        recipe = recorded(program_txt, options_txt, files, compile_sh)
+        files = self._read_sources(own, parse_section(options_txt, "generated"), compile_sh)
+        recipe = restore_recipe(program_txt, options_txt, files, compile_sh)
         objects = [
             os.path.join(self._locate_entry(each), "module", OBJECT) for each in recipe.objects
         ]
         if missing := sum(not os.path.isfile(path) for path in objects):
-            raise UnlikeOursError(
+            raise ForeignTextsError(
                 f"{missing} of the objects that it links are missing: a package holds none; verify"
                 " the cache that built them"
             )
@@ -120,7 +120,7 @@ class Rebuilder:
                 recipe, toolchain, stage, include, scope, self._launchers, objects=objects
             )
             if done.status != Status.BUILT:
-                raise UnlikeOursError(done.reason)
+                raise ForeignTextsError(done.reason)
             made = sha256_file(os.path.join(stage, "module", recipe.pipeline.product))
         return made, _find_other_tool(options_txt, recipe.pipeline.fingerprint(recipe, toolchain))
 
@@ -143,7 +143,7 @@ class Rebuilder:
 
     def _find_toolchain(self, options_txt: str) -> Toolchain:
         """Return the compilers of the recorded version, or this machine's. Raises `InputError`."""
-        made = section_of(options_txt, "toolchain")
+        made = parse_section(options_txt, "toolchain")
         tool = next((name for name in ("nvcc", "nvrtc") if name in made), None)
         nvcc = os.environ.get("NVCC")
         request = ToolchainRequest(
@@ -167,7 +167,7 @@ def _find_other_tool(options_txt: str, ours: Iterable[str]) -> str:
     """Return the name and version of the first recorded tool that differs from this machine's; ""
     without one."""
     texts = (options_txt, "\n".join(("[toolchain]", *ours)))
-    made, here = (section_of(text, "toolchain") for text in texts)
+    made, here = (parse_section(text, "toolchain") for text in texts)
     other = (f"{name} {what}" for name, what in made.items() if here.get(name, what) != what)
     return " ".join(next(other, "").split(" ")[:2])
 

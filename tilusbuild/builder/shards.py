@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from tilusbuild.engine.events import Reporter, Sharded
 from tilusbuild.errors import input_error
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.state.files import sha256_text
 
 MAX_SHARDS = 10_000
@@ -67,4 +67,4 @@ def list_shard_jobs(plan: Plan, shard: Shard, reporter: Reporter) -> Iterator[Pr
 def _list_divided_jobs(plan: Plan) -> Iterator[ProgramJob]:
     """Yield the jobs that shards divide: a link is not one, as it needs the objects of all
     shards."""
-    return (job for job in jobs(plan) if not job.needs)
+    return (job for job in iterate_jobs(plan) if not job.needs)

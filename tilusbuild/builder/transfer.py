@@ -18,7 +18,7 @@ from tilusbuild.engine import events
 from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.errors import input_error
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.remote.settings import RemoteSettings, choose_remote
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def transfer_programs(
     # Nothing else waits for the end, and no program is compiled.
     chosen = replace(settings, write=push, send_timeout=math.inf, verify=0.0)
     messages: SimpleQueue[Any] = SimpleQueue()
-    programs = {job.hash: job for job in jobs(plan) if not job.kept_here}
+    programs = {job.hash: job for job in iterate_jobs(plan) if not job.kept_here}
     with BuildStore(project.cache) as store:
         try:
             client = RemoteCache(chosen, store, project.cache, messages.put)

@@ -29,8 +29,8 @@ from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Pipeline
 from tilusbuild.compile.module import OPTIONS_FORMAT, image_rows, kernel_rows
 from tilusbuild.compile.steps import LAUNCHER, LAUNCHER_OBJECT
-from tilusbuild.plan.identity import PROGRAM_FORMAT, section_of
-from tilusbuild.plan.recorded import headers_of, pipeline_of, program_files
+from tilusbuild.plan.identity import PROGRAM_FORMAT, parse_section
+from tilusbuild.plan.recorded import find_pipeline, list_header_digests, list_program_files
 from tilusbuild.runtime.sealed import CorruptFileError, seal_json
 from tilusbuild.state.files import make_hasher, sha256_bytes
 from tilusbuild.status import Status
@@ -169,7 +169,7 @@ def _check_names(
         yield Problem(layout.PROGRAM_TXT, "does not begin as such a text does")
     if not options_txt.startswith(f"{OPTIONS_FORMAT}\n"):
         yield Problem(layout.OPTIONS_TXT, "does not begin as such a text does")
-    known = program_files(program_txt, options_txt)
+    known = list_program_files(program_txt, options_txt)
     for name in files:
         if name not in known:
             yield Problem(name, "is not a file that its pipeline makes")
@@ -186,14 +186,14 @@ def _check_claims(
     directories: Mapping[str, Mapping[str, Content]] | None,
 ) -> Iterator[Problem]:
     """Yield what differs between an entry of a stranger and what follows from its texts."""
-    if (pipeline := pipeline_of(options_txt)) is None:
+    if (pipeline := find_pipeline(options_txt)) is None:
         yield Problem(layout.OPTIONS_TXT, "names no pipeline")
         return
     if seal_json(meta) != meta_json:
         yield Problem(layout.META, "is not in the form that publishing writes")
     product = f"module/{pipeline.product}"
     required = {layout.COMPILE_SH}
-    for name, digest in program_files(program_txt, options_txt).items():
+    for name, digest in list_program_files(program_txt, options_txt).items():
         if digest is not None and name != product:
             required.add(name)
     if meta["status"] == Status.BUILT:
@@ -219,7 +219,7 @@ def _check_directories(
 ) -> Iterator[Problem]:
     """Yield what is wrong with the include directories that compile.sh names."""
     named = set(layout.mentioned_headers(_bytes_of(files, layout.COMPILE_SH) or b""))
-    headers, _ = headers_of(program_txt)
+    headers, _ = list_header_digests(program_txt)
     if directories is not None and named != directories.keys():
         yield Problem(layout.COMPILE_SH, "does not name exactly the include directories beside it")
     if headers is not None and headers not in named:
@@ -229,7 +229,7 @@ def _check_directories(
     if len(launchers) > pipeline.launcher.is_there:
         yield Problem(f"{layout.INCLUDE}/{launchers[-1]}", "is not a directory that it can have")
         return
-    source = section_of(options_txt, "generated").get(LAUNCHER)
+    source = parse_section(options_txt, "generated").get(LAUNCHER)
     for digest, members in sorted((directories or {}).items()):
         where = f"{layout.INCLUDE}/{digest}"
         # The digest of the headers' directory follows from program.txt: its files do, too.

@@ -26,9 +26,9 @@ from tilusbuild.compile.model import HERE, SOURCE, Includes, Recipe
 from tilusbuild.compile.steps import defines, tools_of
 from tilusbuild.errors import input_error
 from tilusbuild.plan.instance import is_source
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
-from tilusbuild.plan.rendering import source_file
-from tilusbuild.plan.roots import roots_of
+from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
+from tilusbuild.plan.rendering import get_source_file
+from tilusbuild.plan.roots import find_roots
 from tilusbuild.report.jsonl import JsonLine, dump_json
 from tilusbuild.report.text import format_count
 
@@ -91,7 +91,7 @@ def collect_commands(
 ) -> tuple[list[CommandLine], int]:
     """Return the commands of all programs or of the default ones, and how many have no source yet.
     Raises `InputError`."""
-    compiled_jobs = (job for job in jobs(plan) if not job.needs)
+    compiled_jobs = (job for job in iterate_jobs(plan) if not job.needs)
     selected_jobs = {job.hash: job for job in compiled_jobs if every or _represents_instance(job)}
     sources = {name: _find_source(project, job) for name, job in selected_jobs.items()}
     jobs_with_source = [job for name, job in selected_jobs.items() if os.path.isfile(sources[name])]
@@ -101,13 +101,13 @@ def collect_commands(
 
 def _represents_instance(job: ProgramJob) -> bool:
     """Return whether a job is its instance's default or first one, or a source of a library."""
-    return is_source(job.planned.spec.owner) or job.index == job.planned.first
+    return is_source(job.planned.spec.owner) or job.index == job.planned.first_number
 
 
 def _find_source(project: Project, job: ProgramJob) -> str:
     """Return the path of a job's source: of the project, or in the cache."""
     if is_source(job.planned.spec.owner):
-        return os.path.join(project.manifest.root, source_file(job.schedule))
+        return os.path.join(project.manifest.root, get_source_file(job.schedule))
     return os.path.join(project.cache.program_path(job.hash), "module", "source.cu")
 
 
@@ -118,7 +118,7 @@ def _make_commands(
     command = make_clang_command if clang else make_compile_command
     for job in jobs_with_source:
         rendered = job.render()
-        roots = roots_of(project.manifest, job.script, rendered.templates[0])
+        roots = find_roots(project.manifest, job.script, rendered.templates[0])
         root_names = tuple((root.name, root.quoted_only) for root in roots)
         recipe = replace(rendered.recipe, includes=Includes(roots=root_names))
         directories = {root.name: root.path for root in roots}

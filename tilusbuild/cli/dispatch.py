@@ -90,17 +90,17 @@ def run(arguments: DispatchArgs) -> int:
 
 def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
     """Yield the overview of each instance that the arguments name. Raises `InputError`."""
-    from tilusbuild.dispatch.overview import overviews
-    from tilusbuild.plan.model import named
+    from tilusbuild.dispatch.overview import read_overviews
+    from tilusbuild.plan.model import parse_program_name
 
-    name = named(" ".join(arguments.script))
+    name = parse_program_name(" ".join(arguments.script))
     target = None if name.target else arguments.target
     cache = project.settings.cache_dir.value
-    yield from overviews(project.manifest, cache, name._replace(program=None), target)
+    yield from read_overviews(project.manifest, cache, name._replace(program=None), target)
 
 
 def _show_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
-    from tilusbuild.dispatch.tables import table_text
+    from tilusbuild.dispatch.tables import format_text
 
     for number, overview in enumerate(overviews):
         if arguments.json:
@@ -117,7 +117,7 @@ def _show_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview])
         default = "none declared" if script.default is None else f"program {script.default}"
         print(f"default: {default}")
         if overview.tables or overview.refused:
-            print("\n" + table_text(script, overview.tables, overview.refused), end="")
+            print("\n" + format_text(script, overview.tables, overview.refused), end="")
     return _emit_summary(arguments, overviews)
 
 
@@ -138,7 +138,9 @@ def _make_line(overview: DispatchOverview) -> JsonLine:
 
 
 def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
-    problems = [(look.script.label, problem) for look in overviews for problem in look.problems()]
+    problems = [
+        (look.script.label, problem) for look in overviews for problem in look.find_problems()
+    ]
     for label, problem in problems:
         show_result(arguments, ProblemLine(problem, of=label), f"{label}: {problem}")
     if arguments.json:
@@ -152,7 +154,7 @@ def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview
     from tilusbuild.table import format_table
 
     for number, overview in enumerate(overviews):
-        rows = overview.coverage()
+        rows = overview.list_coverage()
         if arguments.json:
             for sizes, choice in rows:
                 emit_line(CoverageLine(overview.script.label, sizes, *choice[:3]))
@@ -192,9 +194,9 @@ def _export_measurements(
     arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
 ) -> int:
     """Write new measurements of this machine to the manifest's file. Raises `InputError`."""
-    from tilusbuild.dispatch.committed import taken_over
+    from tilusbuild.dispatch.committed import merge_measured_rows
     from tilusbuild.errors import input_error
-    from tilusbuild.plan.tuned import TunedRow, read_rows, rows_text
+    from tilusbuild.plan.tuned import TunedRow, format_tuned_rows, read_tuned_rows
 
     manifest, script = project.manifest, overviews[0].script.name
     dispatch = manifest.scripts[script].dispatch
@@ -203,16 +205,16 @@ def _export_measurements(
         hint = f'`measured = "tuned/{script}.jsonl"` in [script.{script}.dispatch]'
         what = f"{script} names no file for its measurements"
         raise input_error(what, place=manifest.locate_key("script", script), hint=hint)
-    rows: Sequence[TunedRow] = read_rows(manifest, script)
+    rows: Sequence[TunedRow] = read_tuned_rows(manifest, script)
     changed: list[tuple[TunedRow, TunedRow | None]] = []
     for overview in overviews:
-        rows, new = taken_over(overview.script, rows)
+        rows, new = merge_measured_rows(overview.script, rows)
         changed += new
     if changed:
         path = os.path.join(manifest.root, file)
         with suppress(OSError):  # the write says why
             os.makedirs(os.path.dirname(path), exist_ok=True)
-        options.write_file(path, rows_text(script, rows).encode())
+        options.write_file(path, format_tuned_rows(script, rows).encode())
     replaced = sum(before is not None for _, before in changed)
     counts = {"rows": len(rows), "new": len(changed) - replaced, "changed": replaced}
     if arguments.json:

@@ -144,11 +144,11 @@ def _print_table(rows: list[InstanceLine], programs: int) -> None:
 
 def _print_spaces(arguments: PlanArgs, project: Project) -> int:
     """Print each space's rules. Return 2 when a space is empty, else 0."""
-    from tilusbuild.plan.spaces import reports
+    from tilusbuild.plan.spaces import report_spaces
     from tilusbuild.table import format_table
 
     has_empty_space = False
-    space_reports = reports(project.manifest, options.make_selection(arguments, project))
+    space_reports = report_spaces(project.manifest, options.make_selection(arguments, project))
     for number, (label, report) in enumerate(space_reports):
         has_empty_space = has_empty_space or report.count == 0
         if arguments.json:

@@ -32,12 +32,12 @@ RenderedLine = declare_line("rendered", label=str, program=str, file=str | None,
 
 def run(arguments: RenderArgs) -> int:
     """Print or write the sources. Runs no compiler and writes nothing to the tree."""
-    from tilusbuild.plan.planner import jobs
+    from tilusbuild.plan.planner import iterate_jobs
 
     programs = 0
     with options.open_project(arguments) as project:
         plan = project.make_plan(options.make_selection(arguments, project))
-        for job in jobs(plan):
+        for job in iterate_jobs(plan):
             if job.needs:
                 continue  # a library, which is linked
             programs += 1

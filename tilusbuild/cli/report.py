@@ -93,7 +93,7 @@ def run(arguments: ReportArgs) -> int:
 def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
     """Yield all lines of the report, for `--json` and for the page."""
     from tilusbuild._version import __version__
-    from tilusbuild.plan.spaces import reports
+    from tilusbuild.plan.spaces import report_spaces
     from tilusbuild.tune.measured import list_measurements
 
     project_section = project.manifest.project
@@ -103,12 +103,12 @@ def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonL
     for (script, target), each in sum_by_target(program_costs).items():
         yield ScriptCostLine(script, target, each)
     yield from program_costs
-    for label, space in reports(project.manifest, selection):
+    for label, space in report_spaces(project.manifest, selection):
         yield SpaceLine.of(label, space)
     for overview, lines in list_measurements(project, plan):
         yield from lines
         if overview.script.keys:
-            for sizes, choice in overview.coverage():
+            for sizes, choice in overview.list_coverage():
                 yield CoverageLine(overview.script.label, sizes, *choice[:3])
     if (timeline := read_timeline(project.cache.state_path)) is not None:
         yield timeline

@@ -40,14 +40,14 @@ def run(arguments: RunArgs) -> int:
     """Print a line for each size; 1 when a result is wrong."""
     from tilusbuild.cache.entries import lookup
     from tilusbuild.errors import input_error
-    from tilusbuild.plan.model import named
+    from tilusbuild.plan.model import parse_program_name
     from tilusbuild.tune.prepare import find_sizes
     from tilusbuild.tune.run import build_program, choose_program, run_program
 
     requested_sizes, seed = options.parse_sizes(arguments.size), options.check_seed(arguments.seed)
     with options.open_project(arguments) as project:
         plan, selection, job = choose_program(
-            project, named(" ".join(arguments.script)), arguments.target
+            project, parse_program_name(" ".join(arguments.script)), arguments.target
         )
         # Before the build: a mistake in them need not wait for it.
         sizes = find_sizes(

@@ -134,17 +134,17 @@ def run(arguments: TuneArgs) -> int:
 def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
     """Return what to tune, from the arguments. Raises `InputError`."""
     from tilusbuild.errors import input_error
-    from tilusbuild.plan.model import named, script_of
+    from tilusbuild.plan.model import find_script, parse_program_name
     from tilusbuild.tune.tune import TuneRequest
 
-    name = named(" ".join(arguments.script))
+    name = parse_program_name(" ".join(arguments.script))
     if name.program is not None:
         raise input_error(
             f'"{name}" is one program: `tune` compares the programs of an instance',
             hint=f"`{format_command('run', name)}` checks and times one",
         )
     return TuneRequest(
-        script=script_of(project.manifest, name),
+        script=find_script(project.manifest, name),
         target=name.target or arguments.target,
         constants=name.constants,
         sizes=[*options.parse_sizes(arguments.size), *_parse_grid(arguments.grid)],

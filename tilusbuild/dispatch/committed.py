@@ -20,34 +20,36 @@ from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.space import SpaceError
 from tilusbuild.status import Status
 
-_NAMED = 4
+_MAX_NAMED = 4
 """Rows that a message names."""
 
 
-def committed_tables(instance: PlannedInstance, buckets: Mapping[str, Any]) -> list[dict[str, Any]]:
+def make_committed_tables(
+    instance: PlannedInstance, buckets: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Return the tables of an instance as `dispatch_table.json` would have them; of several rows in
     a bucket the one with the greatest sizes, as in tuning. Schedules that are not planned, as at a
     lower level, have none."""
     planned = {*(instance.schedules if instance.spec.tuned else ())}
     to_buckets = [make_rounding(bucket) for bucket in buckets.values()]
-    found: dict[tuple[str, str], dict[tuple[int, ...], list[Any]]] = {}
+    entries_by_device: dict[tuple[str, str], dict[tuple[int, ...], list[Any]]] = {}
     fitting = (row for row in instance.spec.tuned if row.sizes.keys() == buckets.keys())
     for row in sorted(fitting, key=lambda row: [row.sizes[name] for name in buckets]):
-        if (number := _number(instance, row)) in planned:
-            at = [row.sizes[name] for name in buckets]
-            key = [to_bucket(size) for to_bucket, size in zip(to_buckets, at, strict=True)]
-            entries = found.setdefault((row.device, row.arch), {})
-            entries[tuple(key)] = [key, number, "measured", row.seconds, at]
+        if (number := _find_program(instance, row)) in planned:
+            sizes = [row.sizes[name] for name in buckets]
+            key = [to_bucket(size) for to_bucket, size in zip(to_buckets, sizes, strict=True)]
+            entries = entries_by_device.setdefault((row.device, row.arch), {})
+            entries[tuple(key)] = [key, number, "measured", row.seconds, sizes]
     return [
         {
             "fingerprint": {"arch": arch, "device": device, "script": instance.hash},
             "entries": [entries[key] for key in sorted(entries)],
         }
-        for (device, arch), entries in sorted(found.items())
+        for (device, arch), entries in sorted(entries_by_device.items())
     ]
 
 
-def _number(instance: PlannedInstance, row: TunedRow) -> int | None:
+def _find_program(instance: PlannedInstance, row: TunedRow) -> int | None:
     """Return the number of a row's schedule; None where the space does not have it."""
     if row.schedule.keys() != {*instance.parameters}:
         return None
@@ -57,29 +59,35 @@ def _number(instance: PlannedInstance, row: TunedRow) -> int | None:
         return None
 
 
-def lost(cache: Tree, instance: PlannedInstance, file: str, keys: Sequence[str]) -> str | None:
+def describe_unused_rows(
+    cache: Tree, instance: PlannedInstance, file: str, keys: Sequence[str]
+) -> str | None:
     """Return in words which rows serve nothing, as far as that is known before a build."""
-    rows, programs = instance.spec.tuned, instance.numbered
-    found = [(row, why) for row in rows if (why := _why_lost(cache, instance, programs, row, keys))]
-    if not found:
-        return None
-    named = [
-        f"{' '.join(f'{n}={size}' for n, size in row.sizes.items())} ({why})"
-        for row, why in found[:_NAMED]
+    rows, programs = instance.spec.tuned, instance.programs_by_number
+    unused = [
+        (row, why)
+        for row in rows
+        if (why := _explain_unused_row(cache, instance, programs, row, keys))
     ]
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    again = (
+    if not unused:
+        return None
+    row_texts = [
+        f"{' '.join(f'{n}={size}' for n, size in row.sizes.items())} ({why})"
+        for row, why in unused[:_MAX_NAMED]
+    ]
+    more = f" and {len(unused) - _MAX_NAMED} more" if len(unused) > _MAX_NAMED else ""
+    commands = (
         format_command("tune", instance.script),
         format_command("dispatch", "export", instance.script),
     )
     return (
-        f"{instance.label}: {len(found)} of {len(rows)} rows of {file} serve nothing:"
-        f" {', '.join(named)}{more}; tune these sizes again (`{again[0]}`, `{again[1]}`), or delete"
-        " the rows"
+        f"{instance.label}: {len(unused)} of {len(rows)} rows of {file} serve nothing:"
+        f" {', '.join(row_texts)}{more}; tune these sizes again (`{commands[0]}`,"
+        f" `{commands[1]}`), or delete the rows"
     )
 
 
-def _why_lost(
+def _explain_unused_row(
     cache: Tree,
     instance: PlannedInstance,
     programs: Mapping[int, str],
@@ -88,7 +96,7 @@ def _why_lost(
 ) -> str | None:
     if {*row.sizes} != {*keys}:
         return f"the keys are {', '.join(keys)}"
-    number = _number(instance, row)
+    number = _find_program(instance, row)
     if number is None:
         return "the space has no such schedule"
     entry = lookup(cache, programs[number]) if number in programs else None
@@ -96,7 +104,7 @@ def _why_lost(
     return None if status == Status.BUILT else f"its program is {status}"
 
 
-def measured_rows(script: Script) -> Iterator[TunedRow]:
+def iterate_measured_rows(script: Script) -> Iterator[TunedRow]:
     """Yield what was measured of a script here. Raises `LoadError`."""
     for table in read_dispatch_table(script).tables:
         device, arch = table.fingerprint["device"], table.fingerprint["arch"]
@@ -113,21 +121,24 @@ def measured_rows(script: Script) -> Iterator[TunedRow]:
                 )
 
 
-def taken_over(
+def merge_measured_rows(
     script: Script, rows: Sequence[TunedRow]
 ) -> tuple[list[TunedRow], list[tuple[TunedRow, TunedRow | None]]]:
     """Return a file's rows with those of a script that were measured here in the place of what the
     same buckets had; and those that are new, each with what it replaces. Raises `LoadError`."""
-    known = {_bucket(script, row): row for row in rows}
-    new = {_bucket(script, row): row for row in measured_rows(script)}
-    kept = [row for row in rows if _bucket(script, row) not in new]
+    known = {_identify_bucket(script, row): row for row in rows}
+    new = {_identify_bucket(script, row): row for row in iterate_measured_rows(script)}
+    other_rows = [row for row in rows if _identify_bucket(script, row) not in new]
     changed = [(row, known.get(key)) for key, row in new.items() if row != known.get(key)]
-    return [*kept, *new.values()], changed
+    return [*other_rows, *new.values()], changed
 
 
-def _bucket(script: Script, row: TunedRow) -> tuple[object, ...]:
+def _identify_bucket(script: Script, row: TunedRow) -> tuple[object, ...]:
     """Return what a row of the script stands for; for another one's row its own place."""
-    if not row.is_of(script.target, script.params) or row.sizes.keys() != script.buckets.keys():
+    if (
+        not row.is_of_instance(script.target, script.params)
+        or row.sizes.keys() != script.buckets.keys()
+    ):
         return row.sort_key
     sizes = (to_bucket(row.sizes[name]) for name, to_bucket in script.buckets.items())
     return (row.device, row.arch, *sizes)

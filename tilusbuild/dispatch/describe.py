@@ -2,7 +2,7 @@
 
 The file follows from the plan, the manifest's `dispatch` table and what was built; nothing in it
 depends on where or when. `tilusbuild.runtime.script` reads it. Expressions stand in it as trees of
-JSON arrays (`tree_of`), which `tilusbuild.runtime.semantics` evaluates.
+JSON arrays (`node_to_json`), which `tilusbuild.runtime.semantics` evaluates.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tilusbuild.dispatch.committed import committed_tables
-from tilusbuild.dispatch.model import declared
+from tilusbuild.dispatch.committed import make_committed_tables
+from tilusbuild.dispatch.model import parse_model
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.expr.tree import (
@@ -29,7 +29,7 @@ from tilusbuild.expr.tree import (
 )
 from tilusbuild.manifest.script_sections import parse_cached
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
-from tilusbuild.plan.model import target_constants
+from tilusbuild.plan.model import list_target_constants
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal_json
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.script_sections import BucketSection, DispatchSection
 
 
-Meta = Mapping[str, Any]
+ProgramMeta = Mapping[str, Any]
 
 
-def script_json(
+def make_script_json(
     manifest: Manifest,
     instance: PlannedInstance,
-    metas: Sequence[Meta | None],
+    metas: Sequence[ProgramMeta | None],
 ) -> bytes:
     """Return the file's bytes. `metas` are the programs' meta.json, None where there is none.
 
@@ -58,17 +58,19 @@ def script_json(
         "schema": SCHEMA,
         "script": instance.script,
         "hash": instance.hash,
-        "level": _level(instance),
+        "level": _find_level(instance),
         "target": {
             "name": instance.target.name,
             "kind": instance.target.kind,
             "archs": [arch.name for arch in instance.target.archs],
             "ptx": instance.target.ptx,
-            "toolkit": _toolkit(instance.spec),
+            "toolkit": _find_toolkit_version(instance.spec),
             "machine": platform.machine(),
         },
         "params": dict(instance.params),
-        "arguments": [_argument(argument) for argument in instance.spec.signature.value_arguments],
+        "arguments": [
+            _describe_argument(argument) for argument in instance.spec.signature.value_arguments
+        ],
         "parameters": list(instance.parameters),
         "schedules": {n: [values[n] for values in schedules] for n in instance.parameters},
         "programs": list(instance.programs),
@@ -78,7 +80,7 @@ def script_json(
             if meta is None or meta["status"] != "built"
         },
         "default": instance.default,
-        "dispatch": _dispatch(manifest, dispatch, instance, schedules, metas),
+        "dispatch": _describe_dispatch(manifest, dispatch, instance, schedules, metas),
     }
     if instance.schedules != tuple(range(len(instance.schedules))):
         value["numbers"] = list(instance.schedules)
@@ -87,26 +89,26 @@ def script_json(
     return seal_json(value)
 
 
-def _toolkit(spec: InstanceSpec) -> str | None:
+def _find_toolkit_version(spec: InstanceSpec) -> str | None:
     """Return the version of the CUDA toolkit that makes the device code, if there is any."""
     cuda = spec.toolchain.cuda if spec.pipeline.launcher.cuda else None
-    made_by = cuda if spec.pipeline.host_code else spec.toolchain.nvrtc
-    return made_by.version if made_by is not None else None
+    compiler = cuda if spec.pipeline.host_code else spec.toolchain.nvrtc
+    return compiler.version if compiler is not None else None
 
 
-def _level(instance: PlannedInstance) -> int:
+def _find_level(instance: PlannedInstance) -> int:
     """Return how much of the space is planned: 2 all, 1 a sample, 0 one schedule of several."""
     if 1 < len(instance.schedules) == instance.spec.space.size[0]:
         return 2
     return min(len(instance.schedules) - 1, 1)
 
 
-def _argument(argument: Argument) -> dict[str, Any]:
+def _describe_argument(argument: Argument) -> dict[str, Any]:
     dims = argument.dims
     return {
         "name": argument.name,
         "dtype": argument.dtype,
-        "dims": None if dims is None else [_dim(dim) for dim in dims],
+        "dims": None if dims is None else [_describe_dim(dim) for dim in dims],
         "out": argument.out,
         "dimension": not argument.is_passed,
         "type": argument.format_type(),
@@ -116,18 +118,20 @@ def _argument(argument: Argument) -> dict[str, Any]:
     }
 
 
-def _dim(dim: Dim) -> Tree:
-    return dim if isinstance(dim, int | str) else tree_of(dim.tree)
+def _describe_dim(dim: Dim) -> JsonTree:
+    return dim if isinstance(dim, int | str) else node_to_json(dim.tree)
 
 
-def keys_of(dispatch: DispatchSection | None, instance: PlannedInstance) -> tuple[str, ...]:
+def find_dispatch_keys(
+    dispatch: DispatchSection | None, instance: PlannedInstance
+) -> tuple[str, ...]:
     """Return the arguments that the choice depends on; every dimension when none are declared."""
     if dispatch is not None:
         return dispatch.keys
     return tuple(argument.name for argument in instance.spec.signature.dimensions)
 
 
-def bucket_json(bucket: BucketSection | None) -> str | list[int] | dict[str, int]:
+def describe_bucket(bucket: BucketSection | None) -> str | list[int] | dict[str, int]:
     """Return a bucket as `script.json` has it."""
     if bucket is None:
         return "tilus"
@@ -138,66 +142,66 @@ def bucket_json(bucket: BucketSection | None) -> str | list[int] | dict[str, int
     return bucket.kind or "tilus"
 
 
-def _dispatch(
+def _describe_dispatch(
     manifest: Manifest,
     dispatch: DispatchSection | None,
     instance: PlannedInstance,
     schedules: Sequence[Mapping[str, Value]],
-    metas: Sequence[Meta | None],
+    metas: Sequence[ProgramMeta | None],
 ) -> dict[str, Any]:
-    keys = keys_of(dispatch, instance)
+    keys = find_dispatch_keys(dispatch, instance)
     buckets = dispatch.bucket if dispatch else {}
-    rounded = {key: bucket_json(buckets.get(key)) for key in keys}
-    tables = committed_tables(instance, rounded)
+    rounded = {key: describe_bucket(buckets.get(key)) for key in keys}
+    tables = make_committed_tables(instance, rounded)
     committed = {"from": dispatch.measured, "tables": tables} if dispatch and tables else None
     return {
         **({} if committed is None else {"committed": committed}),
         "keys": list(keys),
         "buckets": rounded,
-        "rules": _rules(dispatch, instance, schedules),
-        "model": _model(manifest, dispatch, instance, schedules, metas),
+        "rules": _describe_rules(dispatch, instance, schedules),
+        "model": _describe_model(manifest, dispatch, instance, schedules, metas),
     }
 
 
-def _model(
+def _describe_model(
     manifest: Manifest,
     dispatch: DispatchSection | None,
     instance: PlannedInstance,
     schedules: Sequence[Mapping[str, Value]],
-    metas: Sequence[Meta | None],
+    metas: Sequence[ProgramMeta | None],
 ) -> dict[str, Any] | None:
     if dispatch is None or dispatch.model is None:
         return None
     try:
-        found = declared(dispatch.model, instance, dispatch.keys, schedules, metas)
+        model = parse_model(dispatch.model, instance, dispatch.keys, schedules, metas)
     except ExprError as error:
         place = manifest.locate_key("script", instance.script, "dispatch", "model")
         raise InputError(Diagnostic(error.message, place)) from None
-    if found is None:
+    if model is None:
         return None
-    cost, columns = found
-    return {"source": str(dispatch.model), "cost": tree_of(cost.tree), "columns": columns}
+    cost, columns = model
+    return {"source": str(dispatch.model), "cost": node_to_json(cost.tree), "columns": columns}
 
 
-def _rules(
+def _describe_rules(
     dispatch: DispatchSection | None,
     instance: PlannedInstance,
     schedules: Sequence[Mapping[str, Value]],
 ) -> list[dict[str, Any]]:
     """Return the rules whose schedule is planned: a target's own space may not have it."""
-    around = {**target_constants(instance.target), **instance.params}
+    constants = {**list_target_constants(instance.target), **instance.params}
     scalars = (a for a in instance.spec.signature.arguments if a.dims is None)
     integers = {argument.name for argument in scalars if argument.dtype in WHOLE}
-    found = []
+    rules = []
     for row in dispatch.table if dispatch else ():
-        program = _program_for(row.use, instance, schedules)
-        when = parse_cached(row.when).substitute(around)
+        program = _find_program_for(row.use, instance, schedules)
+        when = parse_cached(row.when).substitute(constants)
         if program is not None and when.names <= integers:
-            found.append({"source": row.when, "when": tree_of(when.tree), "program": program})
-    return found
+            rules.append({"source": row.when, "when": node_to_json(when.tree), "program": program})
+    return rules
 
 
-def _program_for(
+def _find_program_for(
     use: Mapping[str, Value], instance: PlannedInstance, schedules: Sequence[Mapping[str, Value]]
 ) -> int | None:
     """Return the planned schedule that has these values, and else most of the default's."""
@@ -212,10 +216,10 @@ def _program_for(
     return best[1] if best else None
 
 
-Tree: TypeAlias = "bool | int | float | str | list[Tree]"
+JsonTree: TypeAlias = "bool | int | float | str | list[JsonTree]"
 
 
-def tree_of(node: Node) -> Tree:
+def node_to_json(node: Node) -> JsonTree:
     """Return the tree of a parsed expression."""
     match node:
         case Const():
@@ -223,25 +227,25 @@ def tree_of(node: Node) -> Tree:
         case Name():
             return ["name", node.name]
         case Unary():
-            return ["unary", node.op, tree_of(node.operand)]
+            return ["unary", node.op, node_to_json(node.operand)]
         case Binary():
-            return ["binary", node.op, tree_of(node.left), tree_of(node.right)]
+            return ["binary", node.op, node_to_json(node.left), node_to_json(node.right)]
         case Compare():
-            rest = [part for op, right in node.rest for part in (op, tree_of(right))]
-            return ["compare", tree_of(node.first), *rest]
+            rest = [part for op, right in node.rest for part in (op, node_to_json(right))]
+            return ["compare", node_to_json(node.first), *rest]
         case Member():
-            choices = [tree_of(choice) for choice in node.choices]
-            return ["in", tree_of(node.item), choices, node.negated]
+            choices = [node_to_json(choice) for choice in node.choices]
+            return ["in", node_to_json(node.item), choices, node.negated]
         case Logic():
-            return [node.op, *(tree_of(item) for item in node.items)]
+            return [node.op, *(node_to_json(item) for item in node.items)]
         case Select():
-            return ["if", tree_of(node.test), tree_of(node.yes), tree_of(node.no)]
+            return ["if", node_to_json(node.test), node_to_json(node.yes), node_to_json(node.no)]
         case Call():
-            return ["call", node.function, *(tree_of(part) for part in node.arguments)]
+            return ["call", node.function, *(node_to_json(part) for part in node.arguments)]
 
 
-def node_of(tree: Tree) -> Node:
-    """Return the expression that a tree in `script.json` says: the way back from `tree_of`.
+def json_to_node(tree: JsonTree) -> Node:
+    """Return the expression that a tree in `script.json` says: the way back from `node_to_json`.
 
     The tree is one that the runtime has read, so its form is right.
     """
@@ -252,19 +256,23 @@ def node_of(tree: Tree) -> Node:
         case "name":
             return Name(str(parts[0]))
         case "unary":
-            return Unary(str(parts[0]), node_of(parts[1]))
+            return Unary(str(parts[0]), json_to_node(parts[1]))
         case "binary":
-            return Binary(str(parts[0]), node_of(parts[1]), node_of(parts[2]))
+            return Binary(str(parts[0]), json_to_node(parts[1]), json_to_node(parts[2]))
         case "compare":
             rest = zip(parts[1::2], parts[2::2], strict=True)
-            return Compare(node_of(parts[0]), tuple((str(op), node_of(side)) for op, side in rest))
+            return Compare(
+                json_to_node(parts[0]), tuple((str(op), json_to_node(side)) for op, side in rest)
+            )
         case "in":
             choices = parts[1] if isinstance(parts[1], list) else []
-            return Member(node_of(parts[0]), tuple(map(node_of, choices)), parts[2] is True)
+            return Member(
+                json_to_node(parts[0]), tuple(map(json_to_node, choices)), parts[2] is True
+            )
         case "and" | "or":
-            return Logic(str(kind), tuple(map(node_of, parts)))
+            return Logic(str(kind), tuple(map(json_to_node, parts)))
         case "if":
-            return Select(node_of(parts[0]), node_of(parts[1]), node_of(parts[2]))
+            return Select(json_to_node(parts[0]), json_to_node(parts[1]), json_to_node(parts[2]))
         case "call":
-            return Call(str(parts[0]), tuple(map(node_of, parts[1:])))
+            return Call(str(parts[0]), tuple(map(json_to_node, parts[1:])))
     raise ValueError(f"no such kind of expression: {kind!r}")

@@ -23,8 +23,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from tilusbuild.cache import layout
-from tilusbuild.dispatch.tables import alone
-from tilusbuild.dispatch.tables import write as write_tables
+from tilusbuild.dispatch.tables import lock_tables
+from tilusbuild.dispatch.tables import replace_tables as write_tables
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 from tilusbuild.runtime.regular import read_bytes, try_list, try_read_bytes
 from tilusbuild.runtime.script import Script, read_script
@@ -40,7 +40,7 @@ TIE = 0.01
 """Programs within this share of the best are as good: the earlier one is chosen."""
 
 
-class Measured(Struct, frozen=True):
+class Measurement(Struct, frozen=True):
     """The times of programs at one key on one device, and why others have none."""
 
     fingerprint: Mapping[str, str]
@@ -50,10 +50,10 @@ class Measured(Struct, frozen=True):
     at: tuple[int, ...] | None = None
     """The sizes of the calls that were measured."""
 
-    def best(self, out: Collection[int] = ()) -> TableEntry | None:
-        """Return the entry for a dispatch table of the programs that are neither refused nor `out`;
-        None when none of them was measured."""
-        wrong = {*self.refused, *out}
+    def find_best(self, excluded: Collection[int] = ()) -> TableEntry | None:
+        """Return the entry for a dispatch table of the programs that are neither refused nor
+        excluded; None when none of them was measured."""
+        wrong = {*self.refused, *excluded}
         timed = {p: s for p, s in self.seconds.items() if p not in wrong}
         if not timed:
             return None
@@ -62,26 +62,29 @@ class Measured(Struct, frozen=True):
         return TableEntry(self.key, program, "measured", timed[program], self.at)
 
 
-def write(script: Script, measured: Measured) -> None:
+def write_measurement(script: Script, measured: Measurement) -> None:
     """Keep a measurement; it replaces the one of the same device. Raises `OSError`."""
-    directory = directory_of(measured.key)
+    directory = name_directory(measured.key)
     make_directories_below(script.path, *directory.split("/"))
     path = os.path.join(script.path, directory, FILE)
-    with alone(script):
+    with lock_tables(script):
         same = dict(measured.fingerprint)
-        others = [each for each in _read(path, script) if dict(each.fingerprint) != same]
+        others = [each for each in _read_file(path, script) if dict(each.fingerprint) != same]
         sweep_temporary_files(os.path.dirname(path))
-        for name, data in texts(script, measured.key, [*others, measured]).items():
+        for name, data in format_measurements(script, measured.key, [*others, measured]).items():
             write_atomic(os.path.join(os.path.dirname(path), name), data)
 
 
-def directory_of(key: Sequence[int]) -> str:
+def name_directory(key: Sequence[int]) -> str:
     """Return where the measurements of a key are, in a script's directory."""
     return f"{DIRECTORY}/{'-'.join(map(str, key)) or 'all'}"
 
 
-def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict[str, bytes]:
-    """Return the files of a key, in the order of writing; `found` has one measurement a device."""
+def format_measurements(
+    script: Script, key: Sequence[int], measurements: Sequence[Measurement]
+) -> dict[str, bytes]:
+    """Return the files of a key by name, in the order of writing. There is one measurement for each
+    device."""
     value = {
         "schema": SCHEMA,
         "keys": list(script.keys),
@@ -93,22 +96,22 @@ def texts(script: Script, key: Sequence[int], found: Sequence[Measured]) -> dict
                 "refused": {str(p): why for p, why in sorted(each.refused.items())},
                 **({} if each.at is None else {"at": list(each.at)}),
             }
-            for each in found
+            for each in measurements
         ],
     }
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    return {REPORT: _report(script, found).encode(), FILE: text.encode()}
+    return {REPORT: _format_report(script, measurements).encode(), FILE: text.encode()}
 
 
-def read(script: Script) -> list[Measured]:
+def read_measurements(script: Script) -> list[Measurement]:
     """Return everything measured of a script, by key and device. Raises `CorruptCacheError`."""
     directory = os.path.join(script.path, DIRECTORY)
     paths = (os.path.join(directory, name, FILE) for name in try_list(directory))
-    found = [measured for path in paths for measured in _read(path, script)]
-    return sorted(found, key=lambda measured: measured.key)
+    measurements = [measured for path in paths for measured in _read_file(path, script)]
+    return sorted(measurements, key=lambda measured: measured.key)
 
 
-def _read(path: str, script: Script) -> list[Measured]:
+def _read_file(path: str, script: Script) -> list[Measurement]:
     try:
         value: Any = json.loads(read_bytes(path))
     except FileNotFoundError:
@@ -119,7 +122,7 @@ def _read(path: str, script: Script) -> list[Measured]:
         if value["schema"] != SCHEMA or tuple(value["keys"]) != script.keys:
             return []  # of other keys: it says nothing of this script any more
         return [
-            Measured(
+            Measurement(
                 dict(each["fingerprint"]),
                 tuple(int(size) for size in value["key"]),
                 {int(program): float(seconds) for program, seconds in each["seconds"].items()},
@@ -132,19 +135,19 @@ def _read(path: str, script: Script) -> list[Measured]:
         raise CorruptCacheError(f"{path} is malformed: {error}") from None
 
 
-def _report(script: Script, measured: Sequence[Measured]) -> str:
+def _format_report(script: Script, measured: Sequence[Measurement]) -> str:
     parts = []
     for each in measured:
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
-        found: list[tuple[int, float | None, str]] = [
+        rows_by_time: list[tuple[int, float | None, str]] = [
             (program, seconds, "")
             for program, seconds in sorted(each.seconds.items(), key=lambda item: item[1])
         ]
-        found += [(program, None, why) for program, why in sorted(each.refused.items())]
-        unit, shown = format_times([seconds for _, seconds, _ in found])
+        rows_by_time += [(program, None, why) for program, why in sorted(each.refused.items())]
+        unit, shown = format_times([seconds for _, seconds, _ in rows_by_time])
         rows: list[tuple[Cell, ...]] = [
             (program, *script.get_schedule(program).values(), took, why)
-            for (program, _, why), took in zip(found, shown, strict=True)
+            for (program, _, why), took in zip(rows_by_time, shown, strict=True)
         ]
         heads = ("index", *script.schedules, f"latency ({unit})", "refused")
         parts.append(f"{fingerprint}\n\n{format_table(heads, rows)}")
@@ -154,80 +157,86 @@ def _report(script: Script, measured: Sequence[Measured]) -> str:
 # What was found wrong.
 
 
-def refuse(script: Script, refusals: Iterable[Refusal], lifted: Collection[str] = ()) -> bool:
+def update_refusals(
+    script: Script, refusals: Iterable[Refusal], lifted: Collection[str] = ()
+) -> bool:
     """Have programs of a script chosen nowhere, and those whose hashes are `lifted` again; returns
     whether that is news. Raises `LoadError` and `OSError`."""
-    with alone(script):
-        found = read_dispatch_table(script)
-        refused = {each.program: each for each in found.refused if each.program not in lifted}
+    with lock_tables(script):
+        table_file = read_dispatch_table(script)
+        refused = {each.program: each for each in table_file.refused if each.program not in lifted}
         refused.update({each.program: each for each in refusals})
-        if tuple(refused.values()) == found.refused:
+        if tuple(refused.values()) == table_file.refused:
             return False
-        out = explain_refusals(script.programs, refused.values()).keys()
-        measured = read(script) if out else []
-        kept = [_without(table, out, measured) for table in found.tables]
-        write_tables(script, kept, tuple(refused.values()))
+        refused_numbers = explain_refusals(script.programs, refused.values()).keys()
+        measured = read_measurements(script) if refused_numbers else []
+        tables = [_remove_programs(table, refused_numbers, measured) for table in table_file.tables]
+        write_tables(script, tables, tuple(refused.values()))
         return True
 
 
-def _without(table: DeviceTable, out: Collection[int], measured: Iterable[Measured]) -> DeviceTable:
-    """Return a table with rows for the programs that are not `out`, and those by hand."""
+def _remove_programs(
+    table: DeviceTable, refused_numbers: Collection[int], measured: Iterable[Measurement]
+) -> DeviceTable:
+    """Return a table with rows for the programs that are not refused, and those by hand."""
     times = {each.key: each for each in measured if dict(each.fingerprint) == table.fingerprint}
     entries = []
     for entry in table.entries:
-        if entry.program not in out or entry.source == "table":
+        if entry.program not in refused_numbers or entry.source == "table":
             entries.append(entry)
-        elif (known := times.get(entry.key)) and (best := known.best(out)):
+        elif (known := times.get(entry.key)) and (best := known.find_best(refused_numbers)):
             entries.append(best)
     return table._replace(entries=tuple(entries))
 
 
-def spread(script: Script) -> list[Script]:
+def copy_refusals(script: Script) -> list[Script]:
     """Refuse what this script's file refuses in all others of its cache that list the same
     programs; returns those that it was news to. What cannot be read is left alone. Raises
     `OSError`."""
     refused = {each.program: each for each in read_dispatch_table(script).refused}
-    told = []
-    for path in directories(os.path.join(script.root, layout.SCRIPTS)) if refused else ():
+    changed = []
+    for path in (
+        list_script_directories(os.path.join(script.root, layout.SCRIPTS)) if refused else ()
+    ):
         if path == script.path:
             continue
         with suppress(LoadError):
             other = read_script(path)
             shared = [refused[digest] for digest in other.programs.values() if digest in refused]
-            if shared and refuse(other, shared):
-                told.append(other)
-    return told
+            if shared and update_refusals(other, shared):
+                changed.append(other)
+    return changed
 
 
-def gathered(scripts: str) -> dict[str, Refusal]:
+def collect_refusals(scripts: str) -> dict[str, Refusal]:
     """Return what any directory of a script refuses, by program. `scripts` is the directory that
     they are in. What cannot be read is passed over."""
-    found: dict[str, Refusal] = {}
-    for path in below(scripts):
+    refusals: dict[str, Refusal] = {}
+    for path in list_paths(scripts):
         # Looked at as text first: most directories refuse nothing, and a description is long.
         if b'"refused"' in (try_read_bytes(f"{path}/{layout.TABLE_JSON}") or b""):
             with suppress(LoadError):
-                found.update(
+                refusals.update(
                     (each.program, each) for each in read_dispatch_table(read_script(path)).refused
                 )
-    return found
+    return refusals
 
 
-def adopt(script: Script, refused: Mapping[str, Refusal]) -> None:
+def adopt_refusals(script: Script, refused: Mapping[str, Refusal]) -> None:
     """Refuse what another directory of the script does: a new one lists programs that were tuned
     before. Raises `LoadError` and `OSError`."""
     shared = [refused[digest] for digest in script.programs.values() if digest in refused]
     if shared:
         known = {each.program for each in read_dispatch_table(script).refused}
-        refuse(script, [each for each in shared if each.program not in known])
+        update_refusals(script, [each for each in shared if each.program not in known])
 
 
-def directories(scripts: str) -> Iterator[str]:
+def list_script_directories(scripts: str) -> Iterator[str]:
     """Yield the directories of all scripts of a cache."""
-    for directory in below(scripts):
-        yield from below(directory)
+    for directory in list_paths(scripts):
+        yield from list_paths(directory)
 
 
-def below(path: str) -> list[str]:
+def list_paths(path: str) -> list[str]:
     """Return the paths in a directory, sorted; none where it cannot be read."""
     return [os.path.join(path, name) for name in try_list(path)]

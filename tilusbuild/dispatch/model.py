@@ -13,7 +13,7 @@ from tilusbuild.arch import compute_occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
 from tilusbuild.plan.instance import PlannedInstance
-from tilusbuild.plan.model import target_constants
+from tilusbuild.plan.model import list_target_constants
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.signature import Argument
 
@@ -28,7 +28,7 @@ RESOURCE = "resources."
 """How a model names what is known of a compiled program."""
 
 
-def declared(
+def parse_model(
     source: Value,
     instance: PlannedInstance,
     keys: Sequence[str],
@@ -39,16 +39,16 @@ def declared(
     program, None where it is not known. There is no model on the cpu when it asks for resources,
     which are a GPU's. Raises `ExprError`."""
     cost = parse_expression(source).substitute(
-        {**target_constants(instance.target), **instance.params}
+        {**list_target_constants(instance.target), **instance.params}
     )
-    reads = sorted(cost.names - set(keys))
-    used = [name.removeprefix(RESOURCE) for name in reads if name.startswith(RESOURCE)]
-    if used and instance.target.kind == "cpu":
+    names = sorted(cost.names - set(keys))
+    resource_names = [name.removeprefix(RESOURCE) for name in names if name.startswith(RESOURCE)]
+    if resource_names and instance.target.kind == "cpu":
         return None
-    each = zip(schedules, metas, strict=True)
-    known = [resources_of(instance, *of) for of in each] if used else []
-    columns = {RESOURCE + name: [row.get(name) for row in known] for name in used}
-    for name in reads:
+    pairs = zip(schedules, metas, strict=True)
+    resources = [list_resources(instance, *of) for of in pairs] if resource_names else []
+    columns = {RESOURCE + name: [row.get(name) for row in resources] for name in resource_names}
+    for name in names:
         if name not in columns:
             if any(name not in schedule for schedule in schedules):
                 what = "which is neither a dispatch key nor a value"
@@ -57,7 +57,7 @@ def declared(
     return cost, columns
 
 
-def resources_of(
+def list_resources(
     instance: PlannedInstance,
     schedule: Mapping[str, Value],
     meta: Mapping[str, Any] | None,
@@ -66,28 +66,28 @@ def resources_of(
     if meta is None or meta["status"] != "built" or instance.target.kind == "cpu":
         return {}
     usages = [usage for kernel in meta.get("kernels", {}).values() for usage in kernel.values()]
-    found: dict[str, Value] = {
+    resources: dict[str, Value] = {
         name: max(usage[name] for usage in usages) for name in RESOURCES if usages
     }
     if isinstance(meta.get("dynamic_smem"), int):
-        found["dynamic_smem"] = meta["dynamic_smem"]
-    threads = _threads(instance, {**instance.params, **schedule})
-    if threads is None or not usages or "dynamic_smem" not in found:
-        return found
-    found["threads"] = threads
+        resources["dynamic_smem"] = meta["dynamic_smem"]
+    threads = _count_threads(instance, {**instance.params, **schedule})
+    if threads is None or not usages or "dynamic_smem" not in resources:
+        return resources
+    resources["threads"] = threads
     fits = compute_occupancy(
         instance.target.archs[0],
         threads=threads,
-        registers=int(found["registers"]),
-        static_smem=int(found["static_smem"]),
-        dynamic_smem=int(found["dynamic_smem"]),
+        registers=int(resources["registers"]),
+        static_smem=int(resources["static_smem"]),
+        dynamic_smem=int(resources["dynamic_smem"]),
     )
     if fits.blocks_per_sm:
-        found["blocks_per_sm"], found["occupancy"] = fits.blocks_per_sm, fits.fraction
-    return found
+        resources["blocks_per_sm"], resources["occupancy"] = fits.blocks_per_sm, fits.fraction
+    return resources
 
 
-def _threads(instance: PlannedInstance, values: Mapping[str, Value]) -> int | None:
+def _count_threads(instance: PlannedInstance, values: Mapping[str, Value]) -> int | None:
     """Return the threads of a block, when the schedule fixes them."""
     if instance.spec.recipe.launch is None:
         return None
@@ -103,13 +103,13 @@ def _threads(instance: PlannedInstance, values: Mapping[str, Value]) -> int | No
     return total
 
 
-def _size(argument: Argument) -> str:
+def _format_size(argument: Argument) -> str:
     """In floating point, which no product of sizes overflows."""
     extents = [d if isinstance(d, int | str) else d.canonical for d in argument.dims or ()]
     return " * ".join([repr(float(DTYPES[argument.dtype].bytes)), *(f"({e})" for e in extents)])
 
 
-def work_of(
+def compute_work(
     instance: PlannedInstance,
     dispatch: DispatchSection | None,
     sizes: Mapping[str, Value],
@@ -119,14 +119,14 @@ def work_of(
     flops = dispatch.flops if dispatch is not None else None
     declared_bytes = dispatch.bytes if dispatch is not None else None
     tensors = [a for a in instance.spec.signature.arguments if a.dims is not None]
-    moved = declared_bytes or " + ".join(map(_size, tensors)) or None
-    env = {**target_constants(instance.target), **instance.params, **sizes}
-    return _number(moved, env), _number(flops, env)
+    bytes_source = declared_bytes or " + ".join(map(_format_size, tensors)) or None
+    env = {**list_target_constants(instance.target), **instance.params, **sizes}
+    return _evaluate_number(bytes_source, env), _evaluate_number(flops, env)
 
 
-def _number(source: Value | None, env: Mapping[str, Value]) -> float | None:
+def _evaluate_number(source: Value | None, env: Mapping[str, Value]) -> float | None:
     try:
-        found = None if source is None else parse_expression(source).substitute(env).constant
+        value = None if source is None else parse_expression(source).substitute(env).constant
     except ExprError:
         return None
-    return float(found) if isinstance(found, int | float) else None
+    return float(value) if isinstance(value, int | float) else None

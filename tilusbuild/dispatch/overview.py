@@ -13,7 +13,7 @@ from tilusbuild.dispatch.refresh import can_make_dispatchers, has_current_dispat
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.plan.model import PlanSelection, chosen_pairs, script_of
+from tilusbuild.plan.model import PlanSelection, find_script, select_script_targets
 from tilusbuild.runtime import device as devices
 from tilusbuild.runtime import library
 from tilusbuild.runtime.choose import Choice, Chooser
@@ -47,36 +47,36 @@ class DispatchOverview(Struct, frozen=True):
     """The manifest's, of `tune`."""
     device: Device | None
 
-    def chooser(self) -> Chooser:
+    def make_chooser(self) -> Chooser:
         """Return what chooses on the device here: its own table, or none."""
-        found = TableFile(self.tables, self.refused)
+        table_file = TableFile(self.tables, self.refused)
         if self.device is not None:
-            return make_chooser(self.script, found, self.device)[0]
+            return make_chooser(self.script, table_file, self.device)[0]
         entries = self.tables[0].entries if len(self.tables) == 1 else ()
         refused = explain_refusals(self.script.programs, self.refused)
         return Chooser(self.script, entries, list_available_programs(self.script), refused)
 
-    def coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
+    def list_coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
         """Return the manifest's sizes and everything that is measured, each with who serves it."""
         keys = self.script.keys
         measured = {e.sizes for t in self.tables for e in t.entries}
-        wanted = [dict(size) for size in self.sizes if all(key in size for key in keys)]
-        wanted += [dict(zip(keys, key, strict=True)) for key in sorted(measured)]
-        chooser, seen = self.chooser(), set[tuple[Value, ...]]()
-        found: list[tuple[Mapping[str, Value], Choice]] = []
-        for sizes in wanted:
+        all_sizes = [dict(size) for size in self.sizes if all(key in size for key in keys)]
+        all_sizes += [dict(zip(keys, key, strict=True)) for key in sorted(measured)]
+        chooser, seen = self.make_chooser(), set[tuple[Value, ...]]()
+        choices: list[tuple[Mapping[str, Value], Choice]] = []
+        for sizes in all_sizes:
             shown = {key: sizes[key] for key in keys}
             if tuple(shown.values()) in seen:
                 continue
             seen.add(tuple(shown.values()))
-            rules = {**dict.fromkeys(self._integers(), 1), **sizes}
-            found.append((shown, chooser.choose_program(rules)))
-        return found
+            rules = {**dict.fromkeys(self._list_integers(), 1), **sizes}
+            choices.append((shown, chooser.choose_program(rules)))
+        return choices
 
-    def _integers(self) -> list[str]:
+    def _list_integers(self) -> list[str]:
         return [a.name for a in self.script.arguments if a.dims is None and a.dtype in WHOLE]
 
-    def problems(self) -> Iterator[str]:
+    def find_problems(self) -> Iterator[str]:
         """Yield everything that a call would trip over."""
         if self.trouble is not None:
             yield self.trouble
@@ -106,7 +106,7 @@ class DispatchOverview(Struct, frozen=True):
             except LoadError as error:
                 yield str(error)
         try:
-            self.coverage()
+            self.list_coverage()
             has_dispatcher = os.path.isdir(os.path.join(self.script.path, DISPATCH))
             is_usable = self.trouble is None and has_dispatcher and can_make_dispatchers()
             if is_usable and not has_current_dispatcher(self.script):
@@ -115,33 +115,37 @@ class DispatchOverview(Struct, frozen=True):
             yield str(error)
 
 
-def overviews(
+def read_overviews(
     manifest: Manifest, cache: str, name: NamePattern, target: str | None
 ) -> Iterator[DispatchOverview]:
     """Yield the built instances that a name means, for a target. Raises `InputError`, and
     `LoadError` for a damaged tree."""
-    script = script_of(manifest, name)
-    pairs = list(chosen_pairs(manifest, PlanSelection((name,), (target,) if target else ())))
-    named = {each.name for _, each in pairs}
+    script = find_script(manifest, name)
+    pairs = list(
+        select_script_targets(manifest, PlanSelection((name,), (target,) if target else ()))
+    )
+    target_names = {each.name for _, each in pairs}
     tune = manifest.scripts[script].tune
     sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
     place = SearchRoot(cache, "the project's cache")
-    found = False
+    is_built = False
     for path in place.list_instances(to_snake_case(script), manifest.root):
-        read = read_script(path)
-        if read.target not in named or not name.matches_instance(
-            read.name, read.params, read.target
+        built_script = read_script(path)
+        if built_script.target not in target_names or not name.matches_instance(
+            built_script.name, built_script.params, built_script.target
         ):
             continue
-        found = True
-        trouble, found_file = None, TableFile()  # type: str | None, TableFile
+        is_built = True
+        trouble, table_file = None, TableFile()  # type: str | None, TableFile
         try:
-            found_file = read_serving_tables(read)
+            table_file = read_serving_tables(built_script)
         except LoadError as error:
             trouble = str(error)
-        device = devices.get_cpu() if read.kind == "cpu" else devices.find_first_gpu()
-        yield DispatchOverview(read, found_file.tables, found_file.refused, trouble, sizes, device)
-    if not found:
+        device = devices.get_cpu() if built_script.kind == "cpu" else devices.find_first_gpu()
+        yield DispatchOverview(
+            built_script, table_file.tables, table_file.refused, trouble, sizes, device
+        )
+    if not is_built:
         raise input_error(
             f"{name} is not built", hint=f"`{format_command('build', name)}` builds it"
         )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.cache.tree import Tree
-from tilusbuild.dispatch.latency import adopt
-from tilusbuild.dispatch.tables import forget_other_keys, is_measured, keep_current
+from tilusbuild.dispatch.latency import adopt_refusals
+from tilusbuild.dispatch.tables import has_entries, remove_other_keys, update_tables
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.process.base import Runner
@@ -45,7 +45,7 @@ def refresh_script(
     script, tables = refresh_tables(path, refused)
     is_declared = manifest.scripts[instance.script].dispatch is not None
     try:
-        if is_declared or is_measured(tables):
+        if is_declared or has_entries(tables):
             refresh_dispatcher(cache, script, lambda: instance.spec.toolchain, runner)
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
@@ -60,9 +60,9 @@ def refresh_tables(
     try:
         with wrap_oserror(path):
             script = read_script(path)
-            forget_other_keys(script)
-            adopt(script, refused)
-            return script, keep_current(script)
+            remove_other_keys(script)
+            adopt_refusals(script, refused)
+            return script, update_tables(script)
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
 

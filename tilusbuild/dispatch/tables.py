@@ -37,72 +37,72 @@ from tilusbuild.table import Cell, format_table, format_times
 TEXT = "dispatch_table.txt"
 
 
-def put(
+def update_rows(
     script: Script,
     fingerprint: Mapping[str, str],
     entries: Iterable[TableEntry],
-    without: Collection[tuple[int, ...]] = (),
+    removed_keys: Collection[tuple[int, ...]] = (),
 ) -> None:
-    """Set rows in the table with this fingerprint, and take those of the keys `without` away; its
-    other rows stay, and so do other tables.
+    """Set rows in the table with this fingerprint, and remove its rows of `removed_keys`. Other
+    rows and tables are kept.
 
     Raises `LoadError` when the present file is not a table, and `OSError`.
     """
-    with alone(script):
-        found = read_dispatch_table(script)
-        own = [t for t in found.tables if dict(t.fingerprint) == dict(fingerprint)]
-        before = {entry.key: entry for table in own for entry in table.entries}
-        rows = {key: row for key, row in before.items() if key not in without}
+    with lock_tables(script):
+        table_file = read_dispatch_table(script)
+        own_tables = [t for t in table_file.tables if dict(t.fingerprint) == dict(fingerprint)]
+        before = {entry.key: entry for table in own_tables for entry in table.entries}
+        rows = {key: row for key, row in before.items() if key not in removed_keys}
         rows |= {entry.key: entry for entry in entries}
         if rows != before:
-            others = [t for t in found.tables if t not in own]
+            others = [t for t in table_file.tables if t not in own_tables]
             ordered = sorted(rows.values(), key=lambda entry: entry.key)
-            made = DeviceTable(dict(fingerprint), tuple(ordered))
-            write(script, [*others, made], found.refused)
+            new_table = DeviceTable(dict(fingerprint), tuple(ordered))
+            replace_tables(script, [*others, new_table], table_file.refused)
 
 
-def forget_other_keys(script: Script) -> None:
+def remove_other_keys(script: Script) -> None:
     """Remove tables that were made for other dispatch keys: an edit of those leaves a script its
     directory, and no row says anything about the new ones. Programs that were found wrong stay so.
-    Raises as `put`."""
+    Raises as `update_rows`."""
     keys = read_measured_keys(script.path)
     if keys is not None and keys != script.keys:
-        with alone(script):
-            write(
+        with lock_tables(script):
+            replace_tables(
                 script,
                 (),
                 read_dispatch_table(script._replace(buckets=dict.fromkeys(keys, int))).refused,
             )
 
 
-def keep_current(script: Script) -> TableFile:
+def update_tables(script: Script) -> TableFile:
     """Write both files again where they do not say what is chosen now; return what the JSON says.
     Raises `CorruptCacheError` for a damaged one, which may hold measurements, and `OSError`."""
-    found = read_dispatch_table(script)
-    if not _is_current(script, found):
-        with alone(script):
-            found = read_dispatch_table(script)
-            if not _is_current(script, found):
-                write(script, found.tables, found.refused)
-    return found
+    table_file = read_dispatch_table(script)
+    if not _is_current(script, table_file):
+        with lock_tables(script):
+            table_file = read_dispatch_table(script)
+            if not _is_current(script, table_file):
+                replace_tables(script, table_file.tables, table_file.refused)
+    return table_file
 
 
-def is_measured(found: TableFile) -> bool:
+def has_entries(table_file: TableFile) -> bool:
     """Return whether a file says more than what follows from the script: what was measured, or
     found wrong, or written by hand."""
-    return bool(found.tables or found.refused)
+    return bool(table_file.tables or table_file.refused)
 
 
-def _is_current(script: Script, found: TableFile) -> bool:
-    wanted = texts(script, found.tables, found.refused)
-    if found.tables:  # people edit it
-        del wanted[FILE]
-    there = {name: try_read_bytes(os.path.join(script.path, name)) for name in wanted}
-    return there == wanted
+def _is_current(script: Script, table_file: TableFile) -> bool:
+    expected = format_tables(script, table_file.tables, table_file.refused)
+    if table_file.tables:  # people edit it
+        del expected[FILE]
+    current = {name: try_read_bytes(os.path.join(script.path, name)) for name in expected}
+    return current == expected
 
 
 @contextmanager
-def alone(script: Script) -> Iterator[None]:
+def lock_tables(script: Script) -> Iterator[None]:
     """Be the only one that changes the tables and measurements of a script: a lock of its
     script.txt, which is in packages, too. The kernel lets go of it however the holder ends. Raises
     `OSError`."""
@@ -114,35 +114,37 @@ def alone(script: Script) -> Iterator[None]:
         os.close(handle)
 
 
-def write(script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal]) -> None:
+def replace_tables(
+    script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal]
+) -> None:
     """Replace both files; `refused` are the programs that are chosen nowhere. Raises `OSError`."""
     sweep_temporary_files(script.path)
-    for name, data in texts(script, tables, refused).items():
+    for name, data in format_tables(script, tables, refused).items():
         path = os.path.join(script.path, name)
         if os.path.isdir(path):
             remove_tree(path)  # which no rename replaces
         write_atomic(path, data)
 
 
-def texts(
+def format_tables(
     script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal] = ()
 ) -> dict[str, bytes]:
     """Return both files, in the order in which they are written."""
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
     served = merge_committed(script, TableFile(tuple(tables), tuple(refused)))
     return {
-        TEXT: table_text(script, served, refused).encode(),
-        FILE: table_json(script, tables, refused),
+        TEXT: format_text(script, served, refused).encode(),
+        FILE: format_json(script, tables, refused),
     }
 
 
-def table_json(
+def format_json(
     script: Script, tables: Sequence[DeviceTable], refused: Sequence[Refusal] = ()
 ) -> bytes:
     """`dispatch_table.json`: an entry a line, so that people can read and compare it."""
     parts = []
     for each in tables:
-        rows = ",\n".join(f"    {json.dumps(_row(entry))}" for entry in each.entries)
+        rows = ",\n".join(f"    {json.dumps(_format_row(entry))}" for entry in each.entries)
         body = f"[\n{rows}\n   ]" if rows else "[]"
         fingerprint = json.dumps(dict(sorted(each.fingerprint.items())), ensure_ascii=False)
         parts.append(f'  {{"fingerprint": {fingerprint},\n   "entries": {body}}}')
@@ -155,7 +157,7 @@ def table_json(
     return f"{text}\n}}\n".encode()
 
 
-def _row(entry: TableEntry) -> list[Any]:
+def _format_row(entry: TableEntry) -> list[Any]:
     row: list[Any] = [list(entry.key), entry.program, entry.source]
     row += [] if entry.seconds is None else [entry.seconds]
     return (
@@ -165,7 +167,7 @@ def _row(entry: TableEntry) -> list[Any]:
     )
 
 
-def table_text(
+def format_text(
     script: Script, tables: Sequence[DeviceTable], refused: Sequence[Refusal] = ()
 ) -> str:
     """`dispatch_table.txt`: a table a device, in Tilus' columns and two of ours; then who is chosen
@@ -191,19 +193,19 @@ def table_text(
 
 _RESOURCES = ("registers", "stack", "spill_stores", "spill_loads", "static_smem")
 
-Meta = Mapping[str, Any]
+ProgramMeta = Mapping[str, Any]
 
 
-def columns_of(parameters: Sequence[str]) -> tuple[str, ...]:
+def list_schedule_columns(parameters: Sequence[str]) -> tuple[str, ...]:
     """Return the heads."""
     return ("index", *parameters, "status", *_RESOURCES, "dynamic_smem", "program")
 
 
-def rows_of(
+def make_schedule_rows(
     parameters: Sequence[str],
     schedules: Iterable[Mapping[str, Value]],
     programs: Mapping[int, str],
-    metas: Sequence[Meta | None],
+    metas: Sequence[ProgramMeta | None],
 ) -> list[tuple[Cell, ...]]:
     """Return a row for each schedule; programs are by their numbers. `metas` are the programs'
     meta.json, or None."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from tilusbuild.compile.arguments import c_type
 from tilusbuild.compile.launcher_tables import c_string
-from tilusbuild.dispatch.describe import node_of
+from tilusbuild.dispatch.describe import json_to_node
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.expr import ExprError, c_prelude
 from tilusbuild.expr.c import CWriter
@@ -73,7 +73,7 @@ class _Writer:
             "dispatch"
         ]
         self.rules = [
-            (node_of(rule["when"]), rule["program"], rule["source"])
+            (json_to_node(rule["when"]), rule["program"], rule["source"])
             for rule in self.dispatch["rules"]
             if rule["program"] in self.there or rule["program"] in refused
         ]
@@ -229,7 +229,7 @@ class _Writer:
         model = self.dispatch["model"]
         if model is None:
             return "static int td_by_model(const int64_t *size) {\n  (void)size;\n  return -2;\n}\n"
-        cost: Node = node_of(model["cost"])
+        cost: Node = json_to_node(model["cost"])
         columns = self.script.model.columns if self.script.model else {}
         programs = [
             i for i in sorted(self.there) if all(c[i] is not None for c in columns.values())

@@ -32,7 +32,7 @@ from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.command_words import has_value
 from tilusbuild.manifest.denied_flags import find_denied_flags, names_march
 from tilusbuild.manifest.library import LANGUAGES
-from tilusbuild.plan.library import files_named
+from tilusbuild.plan.library import name_library_files
 from tilusbuild.runtime.where import is_within
 from tilusbuild.toolchain.cuda import is_toolkit
 
@@ -172,7 +172,7 @@ class _Reader(Struct):
     def _link_dirs(self, libs: Sequence[str], directories: Sequence[str]) -> Iterator[object]:
         """Yield the directories that hold one of these libraries, and are not searched anyway."""
         for path in dict.fromkeys(directories):
-            files = {file for lib in libs for file in files_named(lib)}
+            files = {file for lib in libs for file in name_library_files(lib)}
             if _OF_A_SYSTEM.fullmatch(path) or os.path.isfile(f"{path}/libcudart.so"):
                 continue
             if any(os.path.isfile(f"{path}/{file}") for file in files):

@@ -281,7 +281,7 @@ def planned_for(project: Project, script: str, target: str) -> tuple[Plan, PlanS
     planner = Planner(
         remembering.manifest, remembering.toolchains, remembering.renderer, remembering.memory
     )
-    return planner.plan(selection), selection
+    return planner.make_plan(selection), selection
 
 
 def _build(

@@ -26,8 +26,8 @@ from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.denied_flags import names_march
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.table import format_toml, format_toml_key
-from tilusbuild.plan.model import targets_of
-from tilusbuild.plan.spaces import imported_space
+from tilusbuild.plan.model import make_targets
+from tilusbuild.plan.spaces import read_imported_space
 from tilusbuild.runtime.choose import rank_code
 from tilusbuild.runtime.device import find_first_gpu
 from tilusbuild.runtime.places import get_cache_dir
@@ -291,7 +291,7 @@ def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
 def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
     """Return the target of that name or architecture; with "cuda" and "auto", the best for this
     machine. Without a GPU, "cuda" is the only target of CUDA, and "auto" the cpu."""
-    targets = targets_of(manifest)
+    targets = make_targets(manifest)
     known = {name: targets[name] for name in manifest.targets_of(script)}
     choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
     if word not in (AUTO, _CUDA) or word in known:
@@ -389,7 +389,7 @@ def _schedule(
     owner = manifest.scripts[script]
     constants = {name for each in owner.params_for(target) for name in each.names}
     names = {name for each in owner.space_for(target).values() for name in each.names}
-    imported = imported_space(manifest, script)
+    imported = read_imported_space(manifest, script)
     names |= {name for each in (imported.parameters if imported else ()) for name in each.names}
     unknown = sorted(params.keys() - names - constants)
     if unknown:

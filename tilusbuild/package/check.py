@@ -49,7 +49,7 @@ from tilusbuild.package.model import (
     numbers_of,
     purpose_of_script,
 )
-from tilusbuild.plan.identity import section_of
+from tilusbuild.plan.identity import parse_section
 from tilusbuild.runtime import choose
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
@@ -198,7 +198,7 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
     held = _check_code(library, listing.programs[digest], data[layout.LIBRARY], listing.needs)
     promised = _promised(listing.targets[listing.programs[digest].target])
     # A library of objects has what these have: none of them may be device code.
-    linked = "library" in section_of(data[layout.PROGRAM_TXT].decode("utf-8", "replace"), "")
+    linked = "library" in parse_section(data[layout.PROGRAM_TXT].decode("utf-8", "replace"), "")
     if held != promised and not linked:
         raise code_mismatch(
             f"{library} holds code for {images_text(held)};"

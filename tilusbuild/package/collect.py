@@ -46,7 +46,7 @@ from tilusbuild.package.model import (
     purpose_of_script,
 )
 from tilusbuild.plan.instance import PlannedInstance
-from tilusbuild.plan.model import PlanSelection, chosen_pairs
+from tilusbuild.plan.model import PlanSelection, select_script_targets
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import to_snake_case
 from tilusbuild.runtime.script import Script, read_script
@@ -259,7 +259,7 @@ def current(project: Project, planned: Iterable[PlannedInstance]) -> tuple[tuple
     missing = [
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances
-        for index, program in instance.numbered.items()
+        for index, program in instance.programs_by_number.items()
         if lookup(project.cache, program) is None
     ]
     if missing:
@@ -285,7 +285,7 @@ def _check_published(cache: Tree, instance: PlannedInstance) -> None:
         found = read_script(cache.script_path(instance.directory, instance.hash))
     except LoadError as error:
         raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD) from None
-    for index, program in instance.numbered.items():
+    for index, program in instance.programs_by_number.items():
         entry = lookup(cache, program)
         if entry is None or (entry.status == Status.BUILT) == (index in found.not_built):
             raise cannot_pack(
@@ -314,7 +314,7 @@ def as_built(
         raise cannot_pack(f"{cache.root} has no build of {manifest.path}{several}", hint=_BUILD)
     pairs = {
         (to_snake_case(script), target.name)
-        for script, target in chosen_pairs(manifest, selection)
+        for script, target in select_script_targets(manifest, selection)
         if _is_shipped(manifest, script)
     }
     return tuple(_selected(cache, built.scripts, pairs))

@@ -21,18 +21,20 @@ PROGRAM_FORMAT = "tilusbuild program 1"
 SCRIPT_FORMAT = "tilusbuild script 1"
 
 
-def section(title: str, lines: Iterable[str]) -> str:
+def format_section(title: str, lines: Iterable[str]) -> str:
     """Return a titled block, or nothing when it would be empty."""
     body = "".join(f"{line}\n" for line in lines)
     return f"\n[{title}]\n{body}" if body else ""
 
 
-def values_section(title: str, values: Mapping[str, Value]) -> str:
+def format_values(title: str, values: Mapping[str, Value]) -> str:
     """Return a block of `name = value` lines in the order given."""
-    return section(title, (f"{name} = {format_toml(value)}" for name, value in values.items()))
+    return format_section(
+        title, (f"{name} = {format_toml(value)}" for name, value in values.items())
+    )
 
 
-def program_text(
+def format_program_text(
     *,
     script: str,
     entry: tuple[str, str],
@@ -56,24 +58,24 @@ def program_text(
             f"{PROGRAM_FORMAT}\nscript = {format_toml(script)}\n",
             f"{entry[0]} = {format_toml(entry[1])}\n",
             f"source = sha256:{sha256_text(source)}\n",
-            values_section("params", params),
-            values_section("schedule", schedule),
-            values_section("derived", derived),
-            section("args", signature),
-            section("launch", launch),
-            section("objects", (f"{name} = {program}" for name, program in objects)),
-            _headers_section(tuple(headers)),
+            format_values("params", params),
+            format_values("schedule", schedule),
+            format_values("derived", derived),
+            format_section("args", signature),
+            format_section("launch", launch),
+            format_section("objects", (f"{name} = {program}" for name, program in objects)),
+            _format_headers(tuple(headers)),
         ]
     )
 
 
 @lru_cache(maxsize=16)
-def _headers_section(headers: tuple[tuple[str, str], ...]) -> str:
+def _format_headers(headers: tuple[tuple[str, str], ...]) -> str:
     # The schedules of an instance mostly reach the same headers: made once for all of them.
-    return section("headers", (f"{digest}  {name}" for digest, name in headers))
+    return format_section("headers", (f"{digest}  {name}" for digest, name in headers))
 
 
-def script_text(
+def format_script_text(
     *,
     script: str,
     params: Mapping[str, Value],
@@ -87,39 +89,39 @@ def script_text(
         [
             f"{SCRIPT_FORMAT}\nscript = {format_toml(script)}\n",
             f"target = {format_toml(target)}\narch = {format_toml(arch)}\n",
-            values_section("params", params),
-            section("args", signature),
-            section("programs", (f"{number} {digest}" for number, digest in programs)),
+            format_values("params", params),
+            format_section("args", signature),
+            format_section("programs", (f"{number} {digest}" for number, digest in programs)),
         ]
     )
 
 
-def sections(text: str) -> dict[str, dict[str, str]]:
+def parse_sections(text: str) -> dict[str, dict[str, str]]:
     """Parse a program.txt, options.txt or script.txt: return its blocks by title as keys and
     values; the title "" is what comes first.
 
     A line of a block without a key of its own is its own key. In `headers` the name is the key.
     """
-    found: dict[str, dict[str, str]] = {"": {}}
+    blocks: dict[str, dict[str, str]] = {"": {}}
     title = ""
     for line in text.split("\n"):
         if line.startswith("[") and line.endswith("]"):
             title = line[1:-1]
-            found[title] = {}
+            blocks[title] = {}
         elif line:
-            key, value = _pair(title, line)
-            found[title][key] = value
-    return found
+            key, value = _parse_pair(title, line)
+            blocks[title][key] = value
+    return blocks
 
 
-def section_of(text: str, title: str) -> dict[str, str]:
-    """Return one block of such a text, as `sections` does; an empty one when it is not there."""
+def parse_section(text: str, title: str) -> dict[str, str]:
+    """Return one block of such a text, as `parse_sections` does; an empty one if there is none."""
     rest = f"\n{text}".partition(f"\n[{title}]\n")[2] if title else text
     block = rest.partition("\n[")[0]
-    return sections(f"[{title}]\n{block}")[title] if title else sections(block)[""]
+    return parse_sections(f"[{title}]\n{block}")[title] if title else parse_sections(block)[""]
 
 
-def _pair(title: str, line: str) -> tuple[str, str]:
+def _parse_pair(title: str, line: str) -> tuple[str, str]:
     if title in ("headers", "generated"):
         digest, _, name = line.partition("  ")
         return name, digest

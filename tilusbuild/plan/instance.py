@@ -24,10 +24,10 @@ from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value
 from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
 from tilusbuild.manifest.script import make_signature
-from tilusbuild.plan.model import Target, target_constants
-from tilusbuild.plan.roots import torch_defines
+from tilusbuild.plan.model import Target, list_target_constants
+from tilusbuild.plan.roots import find_torch_defines
 from tilusbuild.plan.tuned import TunedRow
-from tilusbuild.plan.valued import Grouping, Valued
+from tilusbuild.plan.valued import Grouping, ProgramTexts
 from tilusbuild.render.closure import Closure
 from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
@@ -58,7 +58,7 @@ class InstanceSpec(Struct, frozen=True, eq=False):
     toolchain: Toolchain
     recipe: Recipe
     """What compiles each of its programs, as far as no schedule decides it."""
-    valued: Valued
+    valued: ProgramTexts
     grouping: Grouping | None
     """How kernels share translation units; None where each has one of its own."""
     objects: tuple[tuple[str, str], ...] = ()
@@ -97,28 +97,28 @@ class InstanceSpec(Struct, frozen=True, eq=False):
     @property
     def style(self) -> Style:
         """How its templates are read."""
-        return style_of(self.owner)
+        return read_style(self.owner)
 
-    def values(self, schedule: Schedule) -> dict[str, Value]:
+    def merge_values(self, schedule: Schedule) -> dict[str, Value]:
         """Return constants, parameters and derived values by name."""
         return {**self.params, **schedule.values}
 
-    def unit(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+    def list_unit_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the kernels that are compiled in one translation unit with a program's, its own
         among them; () for one that is compiled alone. Raises `InputError`."""
         if self.grouping is None or not self.pipeline.groups:
             return ()
-        return self.grouping.kernels(values)
+        return self.grouping.list_unit_kernels(values)
 
-    def shared(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
+    def select_shared_values(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
         """Return those of a program's values that all kernels of its unit have."""
         if self.grouping is None:
             return values
-        shared = self.grouping.shared
+        shared = self.grouping.shared_names
         return {n: value for n, value in values.items() if n in shared or n in self.params}
 
 
-class Sources:
+class ScriptReader:
     """What reads a script's texts. It reads each file once: the next plan takes another."""
 
     def __init__(self, renderer: Renderer, headers: HeadersOf, memory: DigestMemory) -> None:
@@ -127,7 +127,7 @@ class Sources:
         self.memory = memory
         self._external: dict[tuple[Pipeline, tuple[str, ...] | None], tuple[str, ...]] = {}
 
-    def other_headers(self, spec: InstanceSpec, closure: Closure) -> tuple[str, ...]:
+    def digest_other_headers(self, spec: InstanceSpec, closure: Closure) -> tuple[str, ...]:
         """Return the fingerprint's lines for the toolkit's and the system's headers that a source
         with this closure can reach."""
         key = spec.pipeline, closure.external
@@ -137,7 +137,7 @@ class Sources:
         return self._external[key]
 
 
-class Inputs(Struct, frozen=True):
+class PlanInputs(Struct, frozen=True):
     """What programs were made of: a change of any of it may change them."""
 
     paths: frozenset[str] = frozenset()
@@ -148,12 +148,12 @@ class Inputs(Struct, frozen=True):
     """The names that an include asks for, part by part: only a file or directory that is called
     so can, where it appears, change what an include finds. None: one of any name can."""
 
-    def __or__(self, other: Inputs) -> Inputs:
-        either = self.names is None or other.names is None
-        return Inputs(
+    def __or__(self, other: PlanInputs) -> PlanInputs:
+        is_any_name = self.names is None or other.names is None
+        return PlanInputs(
             self.paths | other.paths,
             self.templates | other.templates,
-            None if either else (self.names or frozenset()) | (other.names or frozenset()),
+            None if is_any_name else (self.names or frozenset()) | (other.names or frozenset()),
         )
 
 
@@ -161,14 +161,14 @@ class PlannedInstance(Struct, frozen=True, eq=False):
     """A script with its constants fixed, for one target: what one script directory describes."""
 
     spec: InstanceSpec
-    sources: Sources
+    sources: ScriptReader
     schedules: tuple[int, ...]
     """Their places in the space, which are the numbers of their programs, in order."""
     default: int | None
     """The number of the default schedule, when it is planned."""
     programs: tuple[str, ...]
     """Program hashes, one a schedule."""
-    inputs: Inputs
+    inputs: PlanInputs
     script_txt: str
     hash: str
     """sha256 of `script_txt`."""
@@ -178,12 +178,12 @@ class PlannedInstance(Struct, frozen=True, eq=False):
         return self.spec.script
 
     @property
-    def first(self) -> int:
+    def first_number(self) -> int:
         """The number of the default schedule, or of the first one."""
         return self.schedules[0] if self.default is None else self.default
 
     @property
-    def numbered(self) -> dict[int, str]:
+    def programs_by_number(self) -> dict[int, str]:
         """The programs by their numbers."""
         return dict(zip(self.schedules, self.programs, strict=True))
 
@@ -209,7 +209,7 @@ class PlannedInstance(Struct, frozen=True, eq=False):
         return self.spec.label
 
 
-def language_of(template: str) -> str:
+def find_language(template: str) -> str:
     """Return what a template's source is compiled as, where the pipeline takes several."""
     return LANGUAGES.get(os.path.splitext(template.removesuffix(".j2"))[1], "cu")
 
@@ -224,7 +224,7 @@ def is_source(script: ScriptSection) -> bool:
     return isinstance(script, SourcesScript)
 
 
-def style_of(script: ScriptSection) -> Style:
+def read_style(script: ScriptSection) -> Style:
     """Return how a script's templates are read."""
     jinja = script.jinja
     return Style(
@@ -237,15 +237,15 @@ def style_of(script: ScriptSection) -> Style:
     )
 
 
-def pipeline_of(
+def choose_pipeline(
     manifest: Manifest, script: str, target: Target, compiler: DeviceCompiler
 ) -> Pipeline:
     """Return what compiles a script for a target."""
-    own = manifest.device_compiler_for(script, target.name)
-    return pipeline_for(target.kind, manifest.scripts[script].form, compiler.of(own))
+    compiler_name = manifest.device_compiler_for(script, target.name)
+    return pipeline_for(target.kind, manifest.scripts[script].form, compiler.of(compiler_name))
 
 
-def instance_spec(
+def make_instance_spec(
     manifest: Manifest,
     script: str,
     target: Target,
@@ -257,9 +257,9 @@ def instance_spec(
 ) -> InstanceSpec:
     """Return an instance as the manifest describes it. Raises `InputError`."""
     owner = manifest.scripts[script]
-    pipeline = pipeline_of(manifest, script, target, toolchain.device_compiler)
-    around = target_constants(target)
-    valued = Valued(manifest, script, target.name, pipeline, around)
+    pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
+    target_names = list_target_constants(target)
+    valued = ProgramTexts(manifest, script, target.name, pipeline, target_names)
     parameters = tuple(name for each in space.spec.parameters for name in each.names)
     cuda = toolchain.cuda
     is_part = owner.form not in ("kernel", "entry")
@@ -269,11 +269,11 @@ def instance_spec(
         ptx=target.ptx,
         source="",
         symbol="",
-        signature=_signature(manifest, script, params, around),
-        launch=valued.launch(),
+        signature=_resolve_signature(manifest, script, params, target_names),
+        launch=valued.make_launch(),
         constants={},
         options=Options(
-            defines=tuple(_defines(manifest, script, target.name).items()),
+            defines=tuple(_collect_defines(manifest, script, target.name).items()),
             std=manifest.std_for(script, target.name),
             host_march=manifest.toolchain_for(script, target.name).host_march,
             cudart=manifest.cudart_for(script, target.name),
@@ -284,7 +284,7 @@ def instance_spec(
             seeded=cuda is not None and cuda.release >= FIRST_SEEDED,
         ),
     )
-    grouping = _grouping(manifest, script, params, space, parameters, valued, pipeline)
+    grouping = _make_grouping(manifest, script, params, space, parameters, valued, pipeline)
     return InstanceSpec(
         manifest,
         script,
@@ -302,13 +302,13 @@ def instance_spec(
     )
 
 
-def _grouping(
+def _make_grouping(
     manifest: Manifest,
     script: str,
     params: Mapping[str, Value],
     space: Space,
     parameters: tuple[str, ...],
-    valued: Valued,
+    valued: ProgramTexts,
     pipeline: Pipeline,
 ) -> Grouping | None:
     group = manifest.scripts[script].group
@@ -320,13 +320,13 @@ def _grouping(
     return Grouping(group, space.spec, valued, params, place)
 
 
-def _defines(manifest: Manifest, script: str, target: str) -> Mapping[str, str]:
+def _collect_defines(manifest: Manifest, script: str, target: str) -> Mapping[str, str]:
     own = manifest.defines_for(script, target)
     place = manifest.locate_torch(script)
-    return own if place is None else {**torch_defines(place), **own}
+    return own if place is None else {**find_torch_defines(place), **own}
 
 
-def _signature(
+def _resolve_signature(
     manifest: Manifest, script: str, params: Mapping[str, Value], around: Mapping[str, Value]
 ) -> Signature:
     try:

@@ -17,7 +17,7 @@ from tilusbuild.compile import Link
 from tilusbuild.errors import input_error
 from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
-from tilusbuild.plan.roots import PROJECT, root_of, torch_needed
+from tilusbuild.plan.roots import PROJECT, find_root, find_torch_libraries
 from tilusbuild.render.closure import Closure, Header, make_closure
 from tilusbuild.runtime.naming import format_program_name
 from tilusbuild.runtime.regular import open_file
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.sections import ProductKeys
 
-Objects = Mapping[tuple[str, str], Sequence[tuple[str, str]]]
+PlannedObjects = Mapping[tuple[str, str], Sequence[tuple[str, str]]]
 """What was planned of scripts of objects, by script and target: each one's name and hash."""
 
 
-def objects_of(
-    manifest: Manifest, script: str, target: str, planned: Objects
+def list_linked_objects(
+    manifest: Manifest, script: str, target: str, planned: PlannedObjects
 ) -> tuple[tuple[str, str], ...]:
     """Return the name and the hash of each program that a library links, in order."""
     scripts = manifest.objects_of(script)
@@ -44,57 +44,59 @@ def objects_of(
     return tuple((name, program) for program, name in reversed(by_hash.items()))
 
 
-def section_of(spec: InstanceSpec) -> LibrarySection:
+def get_library_section(spec: InstanceSpec) -> LibrarySection:
     """Return the library that an instance links."""
     return cast("LinkScript", spec.owner).owner
 
 
-def _keys_of(spec: InstanceSpec) -> ProductKeys:
-    return section_of(spec) if spec.is_link else spec.owner
+def _get_product_keys(spec: InstanceSpec) -> ProductKeys:
+    return get_library_section(spec) if spec.is_link else spec.owner
 
 
-def link_of(spec: InstanceSpec, memory: DigestMemory) -> tuple[Link, Closure, tuple[str, ...]]:
+def make_library_link(
+    spec: InstanceSpec, memory: DigestMemory
+) -> tuple[Link, Closure, tuple[str, ...]]:
     """Return how a library is linked, the files that it links, and what was read or looked for to
     find them. Raises `InputError`."""
-    owner = section_of(spec)
+    owner = get_library_section(spec)
     root = spec.manifest.root
-    own = [
-        _file(spec, memory, f"{PROJECT}/{name}", os.path.join(root, name), "objects")
+    object_files = [
+        _read_linked_file(spec, memory, f"{PROJECT}/{name}", os.path.join(root, name), "objects")
         for name in cast("LinkScript", spec.owner).libs
     ]
-    looked: list[str] = []
-    libs = _libs(spec, memory, looked)
+    probed_paths: list[str] = []
+    libs = _read_link_libs(spec, memory, probed_paths)
     needed = owner.needed
     if (torch := spec.manifest.locate_torch(spec.script)) is not None:
-        sonames, files = torch_needed(torch)
-        looked += files
+        sonames, files = find_torch_libraries(torch)
+        probed_paths += files
         needed = (*needed, *sonames)
     link = replace(
-        _link(owner, libs),
+        _make_link(owner, libs),
         # What links to the output asks for it by the name of the file that it found.
         soname=os.path.basename(owner.output or f"lib{spec.script}.so").replace(
             "{target}", spec.target.name
         ),
-        inputs=tuple(header.name for header in own),
+        inputs=tuple(header.name for header in object_files),
         needed=needed,
         cudart=owner.cudart,
         objects=tuple(program for _, program in spec.objects),
     )
-    return link, make_closure([*own, *libs]), tuple(looked)
+    return link, make_closure([*object_files, *libs]), tuple(probed_paths)
 
 
-def link_of_entry(
+def make_entry_link(
     spec: InstanceSpec, memory: DigestMemory
 ) -> tuple[Link | None, list[Header], tuple[str, ...]]:
     """Return the same of a program with an entry; no link where no key asks for anything."""
     if not spec.owner.links:
         return None, [], ()
-    looked: list[str] = []
-    libs = _libs(spec, memory, looked)
-    return _link(spec.owner, libs), libs, tuple(looked)
+    probed_paths: list[str] = []
+    libs = _read_link_libs(spec, memory, probed_paths)
+    return _make_link(spec.owner, libs), libs, tuple(probed_paths)
 
 
-def _link(keys: ProductKeys, libs: Sequence[Header]) -> Link:
+def _make_link(keys: ProductKeys, libs: Sequence[Header]) -> Link:
     return Link(
         dirs=tuple(dict.fromkeys(os.path.dirname(header.name) for header in libs)),
         libs=keys.link_libs,
@@ -104,20 +106,22 @@ def _link(keys: ProductKeys, libs: Sequence[Header]) -> Link:
     )
 
 
-def _libs(spec: InstanceSpec, memory: DigestMemory, looked: list[str]) -> list[Header]:
+def _read_link_libs(
+    spec: InstanceSpec, memory: DigestMemory, probed_paths: list[str]
+) -> list[Header]:
     """Return the files of `link-libs` that are in `link-dirs`; add what was looked for."""
-    places = (place for _, place in _places_of_libs(spec, looked) if place is not None)
-    return [file for place in places for file in _with_neighbours(spec, memory, place)]
+    locations = (place for _, place in _locate_link_libs(spec, probed_paths) if place is not None)
+    return [file for location in locations for file in _read_with_neighbors(spec, memory, location)]
 
 
-def kept_here(spec: InstanceSpec) -> str:
+def explain_not_shared(spec: InstanceSpec) -> str:
     """Return why a program is not shared with other machines, in words; "" where it is."""
-    if not _keys_of(spec).link_libs:
+    if not _get_product_keys(spec).link_libs:
         return ""  # asked of every program of a plan
     from tilusbuild.manifest.denied_flags import find_denied_flags
 
     cpu = spec.target.kind == "cpu"
-    named = (name for name, place in _places_of_libs(spec, []) if place is None)
+    named = (name for name, place in _locate_link_libs(spec, []) if place is None)
     # The C and C++ libraries are in the fingerprint, by their headers.
     foreign = [name for name in named if any(find_denied_flags([f"-l{name}"], cpu=cpu))]
     if not foreign:
@@ -126,50 +130,54 @@ def kept_here(spec: InstanceSpec) -> str:
     return f"{', '.join(foreign)} {which} comes from the system, and no hash covers it"
 
 
-def _with_neighbours(
-    spec: InstanceSpec, memory: DigestMemory, place: tuple[str, str]
+def _read_with_neighbors(
+    spec: InstanceSpec, memory: DigestMemory, location: tuple[str, str]
 ) -> Iterator[Header]:
     """Yield a library of `link-libs`, and what it names beside itself."""
-    yield _file(spec, memory, *place, "link-libs")
-    directories = [os.path.dirname(each) for each in place]
-    for other in _named_beside(place[1]):
+    yield _read_linked_file(spec, memory, *location, "link-libs")
+    directories = [os.path.dirname(each) for each in location]
+    for other in _list_named_neighbors(location[1]):
         name, path = (f"{directory}/{other}" for directory in directories)
-        yield _file(spec, memory, name, path, "link-libs")
+        yield _read_linked_file(spec, memory, name, path, "link-libs")
 
 
-def _places_of_libs(
-    spec: InstanceSpec, looked: list[str]
+def _locate_link_libs(
+    spec: InstanceSpec, probed_paths: list[str]
 ) -> Iterator[tuple[str, tuple[str, str] | None]]:
     """Yield each of `link-libs` with its name and its path in a directory of `link-dirs`; None for
-    one that is in none of them. Add the paths that were looked for to `looked`."""
-    keys = _keys_of(spec)
-    taken = {PROJECT: spec.manifest.root}
+    one that is in none of them. Add the paths that were looked for to `probed_paths`."""
+    keys = _get_product_keys(spec)
+    used_names = {PROJECT: spec.manifest.root}
     roots = [
-        root_of(
+        find_root(
             spec.manifest.root,
             declared,
             spec.manifest.locate_key("script", spec.script, "link-dirs", number),
-            taken,
+            used_names,
         )
         for number, declared in enumerate(keys.link_dirs)
     ]
     for name in keys.link_libs:
-        place = None
+        location = None
         for root in roots:
-            looked.append(root.path)
-            there = files_named(name)
-            looked.extend(f"{root.path}/{each}" for each in there)
-            if found := next((f for f in there if os.path.isfile(f"{root.path}/{f}")), None):
-                place = f"{root.name}/{found}", f"{root.path}/{found}"
+            probed_paths.append(root.path)
+            file_names = name_library_files(name)
+            probed_paths.extend(f"{root.path}/{each}" for each in file_names)
+            if file_name := next(
+                (f for f in file_names if os.path.isfile(f"{root.path}/{f}")), None
+            ):
+                location = f"{root.name}/{file_name}", f"{root.path}/{file_name}"
                 break
-        yield name, place
+        yield name, location
 
 
-def _file(spec: InstanceSpec, memory: DigestMemory, name: str, path: str, key: str) -> Header:
+def _read_linked_file(
+    spec: InstanceSpec, memory: DigestMemory, name: str, path: str, key: str
+) -> Header:
     place = spec.manifest.locate_key("script", spec.script, key)
     try:
         header = Header(name, memory.digest(path), path)
-        start = _start_of(path)
+        start = _read_start(path)
     except OSError as error:
         raise input_error(f"{path} cannot be read: {error.strerror}", place=place) from None
     if start.startswith(_THIN):
@@ -178,16 +186,16 @@ def _file(spec: InstanceSpec, memory: DigestMemory, name: str, path: str, key: s
     return header
 
 
-def readable(spec: InstanceSpec, log: str) -> str:
+def make_log_readable(spec: InstanceSpec, log: str) -> str:
     """Return the linker's log with the objects' names for their numbers, and no directory of
     the compile in those of the other files."""
     names = [name for name, _ in spec.objects]
 
-    def name_of(found: re.Match[str]) -> str:
-        number = int(found["number"] or -1)
-        return names[number] if 0 <= number < len(names) else found["file"] or found[0]
+    def name_object(match: re.Match[str]) -> str:
+        number = int(match["number"] or -1)
+        return names[number] if 0 <= number < len(names) else match["file"] or match[0]
 
-    return _LINKED_FILE.sub(name_of, log)
+    return _LINKED_FILE.sub(name_object, log)
 
 
 _BINARY = (b"\x7fELF", b"!<arch>\n")
@@ -200,14 +208,14 @@ _LINKED_FILE = re.compile(
 """A file in what a linker says, by its name in the private directory."""
 
 
-def files_named(lib: str) -> tuple[str, ...]:
+def name_library_files(lib: str) -> tuple[str, ...]:
     """Return the files that a linker looks for, after `-l`, in the order in which it takes them."""
     return (lib[1:],) if lib.startswith(":") else (f"lib{lib}.so", f"lib{lib}.a")
 
 
-def _named_beside(path: str) -> list[str]:
+def _list_named_neighbors(path: str) -> list[str]:
     """Return the files beside a library that it names, as a linker's script does in its place."""
-    start = _start_of(path)
+    start = _read_start(path)
     if start.startswith(_BINARY):
         return []
     words = re.findall(r"[^\s(),;\"]+", start.decode("utf-8", "replace"))
@@ -215,12 +223,12 @@ def _named_beside(path: str) -> list[str]:
     return [word for word in words if "/" not in word and os.path.isfile(f"{directory}/{word}")]
 
 
-def _start_of(path: str) -> bytes:
+def _read_start(path: str) -> bytes:
     with open_file(path) as file:
         return file.read(_MAX_SCRIPT)
 
 
-def object_names(instance: PlannedInstance, schedules: Sequence[Schedule]) -> list[str]:
+def name_objects(instance: PlannedInstance, schedules: Sequence[Schedule]) -> list[str]:
     """Return what people call an instance's objects: their sources, or their programs."""
     return [
         str(schedule.values[SOURCE])

@@ -4,7 +4,7 @@ The hash of a program is a function of its instance's fixed facts, of the schedu
 templates that its rendering asked for, and of the headers that its source can reach. A memo keeps
 the hashes together with digests of all four, and gives one only when each is what it was:
 
-- fixed facts (`fixed`) and the code that makes programs: by digest;
+- fixed facts (`format_fixed_facts`) and the code that makes programs: by digest;
 - templates: by the digest of what the renderer reads now;
 - headers: of the sources with the same closure one is kept, and its closure is computed
   again.
@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from tilusbuild.plan.instance import Inputs, InstanceSpec, Sources
-from tilusbuild.plan.rendering import Reads, RenderedProgram, closure_of_text, render
+from tilusbuild.plan.instance import InstanceSpec, PlanInputs, ScriptReader
+from tilusbuild.plan.rendering import ReadsCollector, RenderedProgram, find_closure, render_program
 from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure
 from tilusbuild.render.scans import ScanMemory
@@ -63,13 +63,14 @@ _Known = dict[str, KnownPrograms]
 
 
 class PlanMemo:
-    """The known programs of one project's scripts: a file for each in `directory`, read when asked
-    for and written by `save` only. `owner` distinguishes projects that share a directory."""
+    """The known programs of one project's scripts: a file for each script in `directory`, read when
+    it is needed and written by `save_changes` only. `owner` distinguishes projects that share it.
+    """
 
     def __init__(self, directory: str, owner: str, memory: DigestMemory) -> None:
         self._directory = directory
         self._owner = owner
-        self.code = own_code(memory)
+        self.code = digest_own_code(memory)
         """The digest of the code that makes programs of inputs."""
         self.renders = 0
         """How many programs were rendered because they were not known."""
@@ -80,88 +81,88 @@ class PlanMemo:
         self.scans = ScanMemory(os.path.join(directory, sha256_text(f"{self.code}\0scans")))
         """The scans of headers, of any project with this cache."""
 
-    def programs(
-        self, spec: InstanceSpec, sources: Sources, schedules: Sequence[Schedule]
-    ) -> tuple[tuple[str, ...], Inputs]:
+    def find_programs(
+        self, spec: InstanceSpec, sources: ScriptReader, schedules: Sequence[Schedule]
+    ) -> tuple[tuple[str, ...], PlanInputs]:
         """Return the hashes of an instance's programs, and what they were made of; those that are
         not known are rendered. Raises `InputError`."""
         script, label = spec.script, spec.label
         if script not in self._scripts:
-            self._scripts[script] = _ENVELOPE.load_value(self._path(script), _Known) or {}
-        facts = sha256_text(f"{self.code}\n{fixed(spec, sources)}")
+            self._scripts[script] = _ENVELOPE.load_value(self._name_file(script), _Known) or {}
+        facts = sha256_text(f"{self.code}\n{format_fixed_facts(spec, sources)}")
         known = self._scripts[script].get(label)
         if known is None or known.fixed != facts:
             known = KnownPrograms(facts)
-        lookup = _Lookup(spec, sources, known)
-        found = lookup.programs(schedules)
+        lookup = _ProgramLookup(spec, sources, known)
+        hashes = lookup.find_programs(schedules)
         self.renders += lookup.rendered
         if lookup.rendered:
             self._changed.add(script)
-            self._scripts[script][label] = lookup.worth_keeping()
-        return found, lookup.reads.inputs(spec, sources)
+            self._scripts[script][label] = lookup.select_current()
+        return hashes, lookup.reads.collect_inputs(spec, sources)
 
-    def save(self) -> None:
+    def save_changes(self) -> None:
         """Write what is new; do nothing where that is not possible."""
-        self.spaces.save()
+        self.spaces.save_changes()
         self.scans.save_scans()
         for script in self._changed:
-            _ENVELOPE.save_value(self._path(script), self._scripts[script])
+            _ENVELOPE.save_value(self._name_file(script), self._scripts[script])
         self._changed.clear()
 
-    def forget(self) -> None:
+    def forget_scripts(self) -> None:
         """Drop all that is known of the scripts that were asked for."""
         self._scripts = {script: {} for script in self._scripts}
         self._changed.update(self._scripts)
 
-    def _path(self, script: str) -> str:
+    def _name_file(self, script: str) -> str:
         return os.path.join(self._directory, sha256_text(f"{self._owner}\0{script}"))
 
 
-class _Lookup:
+class _ProgramLookup:
     """The programs of one instance; each `InputsKey` is checked once."""
 
-    def __init__(self, spec: InstanceSpec, sources: Sources, known: KnownPrograms) -> None:
+    def __init__(self, spec: InstanceSpec, sources: ScriptReader, known: KnownPrograms) -> None:
         self._spec = spec
         self._sources = sources
         self._digest = sources.renderer.with_style(spec.style).digest_template
         self._known = known
-        self.reads = Reads()
+        self.reads = ReadsCollector()
         self._valid: dict[int, bool] = {}
         self._numbers: dict[tuple[tuple[str, ...], int], int | None] = {}
         self._closures: list[Closure] = []  # kept alive: their `id` is a key
         self._used: set[bytes] = set()
         self.rendered = 0
 
-    def programs(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
+    def find_programs(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
         """Return the hashes of the schedules' programs. Raises `InputError`."""
-        keys = [self._key(each) for each in schedules]
-        found = [self._hash(key) for key in keys]
+        keys = [self._digest_schedule(each) for each in schedules]
+        found = [self._find_hash(key) for key in keys]
         unknown = [place for place, program in enumerate(found) if program is None]
         # All of them are mostly known or mostly not: then no list of schedules is made.
         some = len(unknown) < len(schedules)
         wanted = [schedules[place] for place in unknown] if some else schedules
         for place, schedule in zip(unknown, wanted, strict=True):
-            program = self.reads.of(render(self._spec, self._sources, schedule))
+            program = self.reads.add_program(render_program(self._spec, self._sources, schedule))
             digest = found[place] = program.hash
-            number = self._number(program)
+            number = self._number_inputs(program)
             if number is not None:
                 self._known.rows[keys[place]] = bytes.fromhex(digest), number
             self.rendered += 1
         return tuple(program for program in found if program is not None)
 
-    def _key(self, schedule: Schedule) -> bytes:
+    def _digest_schedule(self, schedule: Schedule) -> bytes:
         """Return the digest of a schedule's values, and of the kernels of its unit."""
-        unit = self._spec.unit(self._spec.values(schedule))
+        unit = self._spec.list_unit_kernels(self._spec.merge_values(schedule))
         text = repr(dict(schedule.values))
         return bytes.fromhex(sha256_text(f"{text}{unit}" if unit else text))
 
-    def _hash(self, key: bytes) -> str | None:
+    def _find_hash(self, key: bytes) -> str | None:
         """Return a known program's hash."""
         self._used.add(key)
         row = self._known.rows.get(key)
-        return row[0].hex() if row is not None and self._holds(row[1]) else None
+        return row[0].hex() if row is not None and self._is_valid(row[1]) else None
 
-    def _holds(self, number: int) -> bool:
+    def _is_valid(self, number: int) -> bool:
         if number not in self._valid:
             self._valid[number] = self._is_current(self._known.inputs[number])
         return self._valid[number]
@@ -171,42 +172,42 @@ class _Lookup:
             return False
         template = inputs.templates[0][0]
         sample = inputs.sample.decode("utf-8", "surrogateescape")
-        closure = closure_of_text(self._spec, self._sources, sample, template)
-        if self._closure_digest(closure) != inputs.closure:
+        closure = find_closure(self._spec, self._sources, sample, template)
+        if self._digest_closure(closure) != inputs.closure:
             return False
-        self.reads.add(tuple(name for name, _ in inputs.templates), closure)
+        self.reads.add_reads(tuple(name for name, _ in inputs.templates), closure)
         return True
 
-    def _number(self, rendered: RenderedProgram) -> int | None:
+    def _number_inputs(self, rendered: RenderedProgram) -> int | None:
         """Return the number of a program's inputs; None when there are too many different ones."""
-        place = (rendered.templates, id(rendered.closure))
-        if place not in self._numbers:
+        inputs_key = (rendered.templates, id(rendered.closure))
+        if inputs_key not in self._numbers:
             inputs = self._known.inputs
             self._closures.append(rendered.closure)
-            self._numbers[place] = None
+            self._numbers[inputs_key] = None
             if len(inputs) < _MAX_INPUTS:
-                self._numbers[place] = len(inputs)
+                self._numbers[inputs_key] = len(inputs)
                 self._valid[len(inputs)] = True
                 source = rendered.scanned or rendered.recipe.source
                 inputs.append(
                     InputsKey(
                         tuple((name, self._digest(name)) for name in rendered.templates),
                         source.encode("utf-8", "surrogateescape"),
-                        self._closure_digest(rendered.closure),
+                        self._digest_closure(rendered.closure),
                     )
                 )
-        return self._numbers[place]
+        return self._numbers[inputs_key]
 
-    def _closure_digest(self, closure: Closure) -> str:
-        others = self._sources.other_headers(self._spec, closure)
+    def _digest_closure(self, closure: Closure) -> str:
+        others = self._sources.digest_other_headers(self._spec, closure)
         return sha256_text("\n".join((closure.digest, *others)))
 
-    def worth_keeping(self) -> KnownPrograms:
+    def select_current(self) -> KnownPrograms:
         """Return the inputs that are as they were, and their rows."""
         rows = self._known.rows
         if len(rows) > _SLACK + 4 * len(self._used):
             rows = {key: rows[key] for key in self._used if key in rows}
-        rows = {key: row for key, row in rows.items() if self._holds(row[1])}
+        rows = {key: row for key, row in rows.items() if self._is_valid(row[1])}
         numbers = {old: new for new, old in enumerate(dict.fromkeys(n for _, n in rows.values()))}
         return KnownPrograms(
             self._known.fixed,
@@ -215,7 +216,7 @@ class _Lookup:
         )
 
 
-def fixed(spec: InstanceSpec, sources: Sources) -> str:
+def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
     """Return everything that decides a program besides the schedule's values, the templates, the
     headers, and the code of tilusbuild."""
     launch, owner, tools, recipe = spec.recipe.launch, spec.owner, spec.toolchain, spec.recipe
@@ -223,11 +224,11 @@ def fixed(spec: InstanceSpec, sources: Sources) -> str:
     roots = tuple((root.name, root.quoted_only) for root in sources.headers(owner.template).roots)
     parts = (
         (spec.script, owner.template, spec.style, owner.kernel, owner.entry, owner.form),
-        (spec.target, spec.valued.around, spec.params, spec.parameters, spec.derived),
+        (spec.target, spec.valued.target_names, spec.params, spec.parameters, spec.derived),
         (spec.signature, spec.signature.format_text()),
         (launch, [expression.canonical for expression in expressions]),
         [(name, each.source, each.canonical) for name, each in spec.valued.prune.items()],
-        (spec.valued.written_flags, recipe.options.defines, roots, tuple(owner.generate.items())),
+        (spec.valued.flag_sources, recipe.options.defines, roots, tuple(owner.generate.items())),
         (recipe.options.std, recipe.options.host_march, recipe.options.cudart, recipe.part.rdc),
         (spec.manifest.build.line_directives, spec.manifest.headers_for(spec.script)),
         (tools.fingerprint_cuda, tools.fingerprint_host, tools.fingerprint_nvrtc),
@@ -238,18 +239,18 @@ def fixed(spec: InstanceSpec, sources: Sources) -> str:
     return "\n".join(repr(part) for part in parts)
 
 
-def own_code(memory: DigestMemory) -> str:
+def digest_own_code(memory: DigestMemory) -> str:
     """Return the versions of what makes programs of inputs: this package, Python, and libraries."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     select: Callable[[str], bool] = lambda name: (  # noqa: E731
         name.endswith((".py", "/")) and not name.endswith("__pycache__/")
     )
     digest = memory.digest_tree(package, "tilusbuild's code", select)
-    libraries = (f"{name} {version(name)}" for name in ("jinja2", "markupsafe", "numpy"))
+    libraries = (f"{name} {find_version(name)}" for name in ("jinja2", "markupsafe", "numpy"))
     return "\n".join([digest, sys.version, *libraries])
 
 
-def version(name: str) -> str:
+def find_version(name: str) -> str:
     """Return the version of an installed library. Raises `PackageNotFoundError`."""
     for directory in filter(os.path.isdir, sys.path):
         for entry in os.listdir(directory):

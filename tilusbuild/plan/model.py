@@ -64,18 +64,20 @@ class PlanSelection(Struct, frozen=True):
     @property
     def names(self) -> tuple[NamePattern, ...]:
         """What `scripts` say. Raises `InputError`."""
-        return tuple(named(each) if isinstance(each, str) else each for each in self.scripts)
+        return tuple(
+            parse_program_name(each) if isinstance(each, str) else each for each in self.scripts
+        )
 
-    def with_objects(self, manifest: Manifest) -> PlanSelection:
+    def add_objects(self, manifest: Manifest) -> PlanSelection:
         """Return the part with the objects of the libraries that are in it, and for a script with
         kernels those. Raises `InputError`."""
         kernels = [
-            apart(manifest, name._replace(script=kernel))
+            separate_schedule(manifest, name._replace(script=kernel))
             for name in self.names
             for kernel in manifest.kernels_of(name.script) or (name.script,)
         ]
         if tuple(kernels) != self.names:
-            return replace(self, scripts=tuple(kernels)).with_objects(manifest)
+            return replace(self, scripts=tuple(kernels)).add_objects(manifest)
         objects = [
             NamePattern(script, target=name.target)
             for name in self.names
@@ -85,13 +87,13 @@ class PlanSelection(Struct, frozen=True):
         ]
         return replace(self, scripts=(*self.scripts, *objects)) if objects else self
 
-    def has(self, script: str, params: Mapping[str, Value], target: str) -> bool:
+    def has_instance(self, script: str, params: Mapping[str, Value], target: str) -> bool:
         """Return whether an instance is in this part, as far as the names say."""
         names = self.names
         return not names or any(name.matches_instance(script, params, target) for name in names)
 
 
-def named(text: str) -> NamePattern:
+def parse_program_name(text: str) -> NamePattern:
     """Return what a name says. Raises `InputError`."""
     try:
         return parse_name(text)
@@ -99,14 +101,14 @@ def named(text: str) -> NamePattern:
         raise input_error(f'"{text}": {error}') from None
 
 
-def apart(manifest: Manifest, name: NamePattern) -> NamePattern:
+def separate_schedule(manifest: Manifest, name: NamePattern) -> NamePattern:
     """Return a name with what it says of a schedule apart from what it says of constants."""
     owner = next((each for key, each in manifest.scripts.items() if name.matches_script(key)), None)
     if owner is None or not name.constants:
         return name
-    own = [*owner.override.values()]
-    params = (*owner.params, *(key for each in own for key in each.params))
-    space = (*owner.space, *(key for each in own for key in each.space))
+    overrides = [*owner.override.values()]
+    params = (*owner.params, *(key for each in overrides for key in each.params))
+    space = (*owner.space, *(key for each in overrides for key in each.space))
     constants = {name for key in params for name in split_linked_names(key)}
     parameters = {name for key in space for name in split_linked_names(key)}
     if owner.space_file is not None:
@@ -114,16 +116,16 @@ def apart(manifest: Manifest, name: NamePattern) -> NamePattern:
     return name.split_schedule(parameters, constants)
 
 
-def script_of(manifest: Manifest, name: NamePattern) -> str:
+def find_script(manifest: Manifest, name: NamePattern) -> str:
     """Return the script that a name is of, as the manifest spells it. Raises `InputError`."""
-    if (problem := _unknown(manifest, name)) is not None:
+    if (problem := _find_name_problem(manifest, name)) is not None:
         raise InputError(problem)
     return next(script for script in manifest.scripts if name.matches_script(script))
 
 
-def called_script_of(manifest: Manifest, name: NamePattern) -> str:
+def find_called_script(manifest: Manifest, name: NamePattern) -> str:
     """Return the script that a name is of, whose programs can be called. Raises `InputError`."""
-    script = script_of(manifest, name)
+    script = find_script(manifest, name)
     if manifest.scripts[script].form not in ("kernel", "entry"):
         raise input_error(
             f"{script} is a library, or an object of one, and cannot be called",
@@ -132,14 +134,14 @@ def called_script_of(manifest: Manifest, name: NamePattern) -> str:
     return script
 
 
-def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
+def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
     """Yield the constants of each instance, in declared order; the last list varies fastest.
 
     Constants that a rule over nothing else excludes are not an instance; where rules exclude all of
     them, all are: what is wrong is then said of an empty space.
     """
     constants = manifest.scripts[script].params_for(target)
-    every = [
+    combinations = [
         {
             name: value
             for constant, row in zip(constants, rows, strict=True)
@@ -147,18 +149,22 @@ def instances_of(manifest: Manifest, script: str, target: str) -> Iterator[dict[
         }
         for rows in itertools.product(*(constant.values for constant in constants))
     ]
-    own = {name for constant in constants for name in constant.names}
-    around = target_constants(target_of(manifest, target))
+    names = {name for constant in constants for name in constant.names}
+    target_names = list_target_constants(make_target(manifest, target))
     rules = [
         rule
         for rule in manifest.scripts[script].restrict_for(target).values()
-        if rule.names & own and rule.names <= own | around.keys()
+        if rule.names & names and rule.names <= names | target_names.keys()
     ]
-    kept = [each for each in every if all(_holds(rule, {**around, **each}) for rule in rules)]
-    yield from kept or every
+    instances = [
+        each
+        for each in combinations
+        if all(_is_rule_met(rule, {**target_names, **each}) for rule in rules)
+    ]
+    yield from instances or combinations
 
 
-def _holds(rule: Expr, values: Mapping[str, Value]) -> bool:
+def _is_rule_met(rule: Expr, values: Mapping[str, Value]) -> bool:
     """Return whether a rule lets these constants be; errors are reported with the space."""
     try:
         return bool(rule.evaluate(values))
@@ -166,18 +172,18 @@ def _holds(rule: Expr, values: Mapping[str, Value]) -> bool:
         return True
 
 
-def target_constants(target: Target) -> dict[str, Value]:
+def list_target_constants(target: Target) -> dict[str, Value]:
     """Return the constants that every expression of a target sees: `arch.*` and `facts.*`."""
     limits = {f"arch.{name}": value for name, value in combine_limits(target.archs).items()}
     return {**limits, **{f"facts.{name}": value for name, value in target.facts.items()}}
 
 
-def targets_of(manifest: Manifest) -> dict[str, Target]:
+def make_targets(manifest: Manifest) -> dict[str, Target]:
     """Return every declared target as a value."""
-    return {name: target_of(manifest, name) for name in manifest.targets}
+    return {name: make_target(manifest, name) for name in manifest.targets}
 
 
-def target_of(manifest: Manifest, name: str) -> Target:
+def make_target(manifest: Manifest, name: str) -> Target:
     """Return a declared target as a value."""
     declared = manifest.targets[name]
     return Target(
@@ -188,7 +194,7 @@ def target_of(manifest: Manifest, name: str) -> Target:
     )
 
 
-def targets_named(manifest: Manifest, word: str) -> tuple[str, ...]:
+def resolve_target_word(manifest: Manifest, word: str) -> tuple[str, ...]:
     """Return the targets that a word means: the one of that name, else those of that architecture;
     the word itself where there is none."""
     if word in manifest.targets:
@@ -197,31 +203,35 @@ def targets_named(manifest: Manifest, word: str) -> tuple[str, ...]:
     return tuple(of_arch) or (word,)
 
 
-def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str, Target]]:
+def select_script_targets(
+    manifest: Manifest, selection: PlanSelection
+) -> Iterator[tuple[str, Target]]:
     """Yield each selected script with each of its selected targets, in the manifest's order.
 
     A target is selected by its name or by its architecture. Raises `InputError` when a selected
     name does not exist, or when nothing is left.
     """
     names = selection.names
-    chosen = [name for word in selection.targets for name in targets_named(manifest, word)]
+    target_names = [
+        name for word in selection.targets for name in resolve_target_word(manifest, word)
+    ]
     problems = [
-        *(problem for name in names if (problem := _unknown(manifest, name)) is not None),
-        *(_no_target(manifest, name) for name in chosen if name not in manifest.targets),
+        *(problem for name in names if (problem := _find_name_problem(manifest, name)) is not None),
+        *(_unknown_target(manifest, name) for name in target_names if name not in manifest.targets),
     ]
     if problems:
         raise InputError(*problems)
-    targets = targets_of(manifest)
+    targets = make_targets(manifest)
     pairs = [
         (script, targets[target])
         for script in manifest.scripts
         for target in manifest.targets_of(script)
-        if (not chosen or target in chosen)
+        if (not target_names or target in target_names)
         and (
             not names or any(n.matches_script(script) and n.target in (None, target) for n in names)
         )
     ]
-    if chosen and not pairs:
+    if target_names and not pairs:
         raise InputError(
             Diagnostic(
                 f"none of the selected scripts is built for {', '.join(selection.targets)}",
@@ -231,32 +241,32 @@ def chosen_pairs(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple
     yield from pairs
 
 
-def _no_target(manifest: Manifest, name: str) -> Diagnostic:
+def _unknown_target(manifest: Manifest, name: str) -> Diagnostic:
     hint = did_you_mean(name, manifest.targets)
     return Diagnostic(f'no target "{name}" in {manifest.path}', hint=hint)
 
 
-def _unknown(manifest: Manifest, name: NamePattern) -> Diagnostic | None:
+def _find_name_problem(manifest: Manifest, name: NamePattern) -> Diagnostic | None:
     """Return why a name means nothing in a manifest; None when it means an instance."""
     scripts = [script for script in manifest.scripts if name.matches_script(script)]
     if not scripts and (kernels := manifest.kernels_of(name.script)):
-        each = format_names(str(name._replace(script=kernel)) for kernel in kernels)
+        kernel_names = format_names(str(name._replace(script=kernel)) for kernel in kernels)
         message = f'"{name}" names {len(kernels)} scripts, one per kernel'
-        return Diagnostic(message, hint=f"name one of them:\n{each}")
+        return Diagnostic(message, hint=f"name one of them:\n{kernel_names}")
     if not scripts:
         hint = did_you_mean(name.script, manifest.scripts)
         return Diagnostic(f'no script "{name.script}" in {manifest.path}', hint=hint)
     if not name.constants and name.target is None:
         return None
     if name.target is not None and name.target not in manifest.targets:
-        return _no_target(manifest, name.target)
-    there = [
+        return _unknown_target(manifest, name.target)
+    instances = [
         (script, params, target)
         for script in scripts
         for target in manifest.targets_of(script)
-        for params in instances_of(manifest, script, target)
+        for params in list_instances(manifest, script, target)
     ]
-    if any(name.matches_instance(*instance) for instance in there):
+    if any(name.matches_instance(*instance) for instance in instances):
         return None
-    hint = "there are:\n" + format_names(format_instance_name(*instance) for instance in there)
+    hint = "there are:\n" + format_names(format_instance_name(*instance) for instance in instances)
     return Diagnostic(f'no instance of {scripts[0]} is "{name}"', hint=hint)

@@ -18,27 +18,27 @@ from msgspec import Struct, field
 from tilusbuild.errors import Diagnostic, InputError, input_error
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import (
-    Inputs,
     InstanceSpec,
+    PlanInputs,
     PlannedInstance,
-    Sources,
-    instance_spec,
-    pipeline_of,
+    ScriptReader,
+    choose_pipeline,
+    make_instance_spec,
 )
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.model import PlanSelection, Target, chosen_pairs, instances_of
-from tilusbuild.plan.rendering import Reads, RenderedProgram, render
-from tilusbuild.plan.roots import roots_of
+from tilusbuild.plan.model import PlanSelection, Target, list_instances, select_script_targets
+from tilusbuild.plan.rendering import ReadsCollector, RenderedProgram, render_program
+from tilusbuild.plan.roots import find_roots
 from tilusbuild.plan.spaces import (
-    Chosen,
-    chosen,
-    defaults,
-    located,
-    question,
-    spec_of,
-    unmet_rules,
+    ChosenSchedules,
+    choose_schedules,
+    collect_default_values,
+    find_unmet_rules,
+    format_question,
+    locate_space_error,
+    make_space_spec,
 )
-from tilusbuild.plan.tuned import read_rows
+from tilusbuild.plan.tuned import read_tuned_rows
 from tilusbuild.render.closure import Outside, Root
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
@@ -57,7 +57,7 @@ class Plan(Struct, frozen=True):
     project: str
     root: str
     instances: tuple[PlannedInstance, ...]
-    wanted: Mapping[str, Collection[int]] = field(default_factory=dict)
+    selected_numbers: Mapping[str, Collection[int]] = field(default_factory=dict)
     """Of an instance that is asked for in part: the numbers of the programs that are, by its
     hash."""
 
@@ -87,72 +87,74 @@ class Planner(Struct):
     _headers: dict[tuple[tuple[Root, ...], Outside], Headers] = field(default_factory=dict)
     """By search path: scripts with the same one share what was found."""
 
-    def plan(self, selection: PlanSelection) -> Plan:
+    def make_plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with everything that is wrong."""
         self.objects.clear()
         problems: list[Diagnostic] = []
         instances: list[PlannedInstance] = []
         planned: dict[str, list[Sequence[Schedule]]] = {}
-        wanted: dict[str, Collection[int]] = {}
-        for script, target in chosen_pairs(self.manifest, selection):
+        selected_numbers: dict[str, Collection[int]] = {}
+        for script, target in select_script_targets(self.manifest, selection):
             try:
-                sources = self.sources_of(script, target)
-                for spec in self.specs(script, target, selection):
-                    schedules, default = self._chosen(spec, selection.level)
-                    numbers = named(spec, schedules, selection)
-                    schedules = with_named(spec.space, schedules, numbers)
-                    instances.append(self._instance(spec, sources, schedules, default))
+                sources = self.make_reader(script, target)
+                for spec in self.describe_instances(script, target, selection):
+                    schedules, default = self._choose_schedules(spec, selection.level)
+                    numbers = select_numbers(spec, schedules, selection)
+                    schedules = add_numbers(spec.space, schedules, numbers)
+                    instances.append(self._plan_instance(spec, sources, schedules, default))
                     if numbers is not None:
-                        wanted[instances[-1].hash] = numbers
+                        selected_numbers[instances[-1].hash] = numbers
                     if spec.is_part:
-                        self.note_objects(instances[-1], schedules)
+                        self.record_objects(instances[-1], schedules)
                     planned.setdefault(script, []).append(schedules)
             except InputError as error:
                 problems.extend(d for d in error.diagnostics if d not in problems)
         manifest = self.manifest
-        if problems := problems or list(unmet_rules(manifest, planned)):
+        if problems := problems or list(find_unmet_rules(manifest, planned)):
             raise InputError(*problems)
-        return Plan(manifest.project.name, manifest.root, tuple(instances), wanted)
+        return Plan(manifest.project.name, manifest.root, tuple(instances), selected_numbers)
 
-    def specs(
+    def describe_instances(
         self, script: str, target: Target, selection: PlanSelection
     ) -> Iterator[InstanceSpec]:
         """Yield each selected instance of a script, described. Raises `InputError`."""
-        rows = read_rows(self.manifest, script)
-        for params in instances_of(self.manifest, script, target.name):
-            if not selection.has(script, params, target.name):
+        rows = read_tuned_rows(self.manifest, script)
+        for params in list_instances(self.manifest, script, target.name):
+            if not selection.has_instance(script, params, target.name):
                 continue
-            spec = spec_of(self.manifest, script, target, params)
-            size = None if self.memo is None else self.memo.spaces.size(script, spec)
-            counted = selection.level == 2
-            if counted and size is not None and size[0] is None:
+            spec = make_space_spec(self.manifest, script, target, params)
+            size = None if self.memo is None else self.memo.spaces.find_size(script, spec)
+            is_counted = selection.level == 2
+            if is_counted and size is not None and size[0] is None:
                 size = None
             try:
-                space = Space(spec, size, budget=None if counted else SAMPLE_BUDGET)
+                space = Space(spec, size, budget=None if is_counted else SAMPLE_BUDGET)
             except SpaceError as error:
-                raise located(self.manifest, script, target.name, error, params) from None
-            toolchain = self.toolchain_of(script, target)
-            objects = library.objects_of(self.manifest, script, target.name, self.objects)
-            tuned = tuple(row for row in rows if row.is_of(target.name, params))
-            yield instance_spec(
+                raise locate_space_error(
+                    self.manifest, script, target.name, error, params
+                ) from None
+            toolchain = self.get_toolchain(script, target)
+            objects = library.list_linked_objects(self.manifest, script, target.name, self.objects)
+            tuned = tuple(row for row in rows if row.is_of_instance(target.name, params))
+            yield make_instance_spec(
                 self.manifest, script, target, params, space, toolchain, objects, tuned
             )
 
-    def toolchain_of(self, script: str, target: Target) -> Toolchain:
+    def get_toolchain(self, script: str, target: Target) -> Toolchain:
         """Return what a script is compiled with for a target."""
         return self.toolchains[self.manifest.toolchain_of(script, target.name)]
 
-    def sources_of(self, script: str, target: Target) -> Sources:
+    def make_reader(self, script: str, target: Target) -> ScriptReader:
         """Return what reads the templates and headers of a script's instances."""
         # The directories of each template's headers are looked for once: every program asks.
-        headers = cache(partial(self.headers, script, target))
-        return Sources(self.renderer, headers, self.memory)
+        headers = cache(partial(self.find_headers, script, target))
+        return ScriptReader(self.renderer, headers, self.memory)
 
-    def headers(self, script: str, target: Target, template: str) -> Headers:
+    def find_headers(self, script: str, target: Target, template: str) -> Headers:
         """Return the headers that programs of a template can reach. Raises `InputError`."""
-        toolchain = self.toolchain_of(script, target)
-        pipeline = pipeline_of(self.manifest, script, target, toolchain.device_compiler)
-        search_path = roots_of(self.manifest, script, template), pipeline.outside(toolchain)
+        toolchain = self.get_toolchain(script, target)
+        pipeline = choose_pipeline(self.manifest, script, target, toolchain.device_compiler)
+        search_path = find_roots(self.manifest, script, template), pipeline.outside(toolchain)
         if search_path not in self._headers:
             roots, outside = search_path
             scans = None if self.memo is None else self.memo.scans
@@ -161,48 +163,48 @@ class Planner(Struct):
             )
         return self._headers[search_path]
 
-    def _instance(
+    def _plan_instance(
         self,
         spec: InstanceSpec,
-        sources: Sources,
+        sources: ScriptReader,
         schedules: Schedules,
         default: Schedule | None,
     ) -> PlannedInstance:
         numbers = tuple(schedules.indices)
         if self.memo is not None and not (spec.is_link or spec.owner.links):
-            programs, inputs = self.memo.programs(spec, sources, schedules)
+            programs, inputs = self.memo.find_programs(spec, sources, schedules)
         else:
-            reads = Reads()
-            programs = tuple(reads.of(render(spec, sources, each)).hash for each in schedules)
-            inputs = reads.inputs(spec, sources)
-        return planned_instance(spec, sources, numbers, default, programs, inputs)
+            reads = ReadsCollector()
+            programs = tuple(
+                reads.add_program(render_program(spec, sources, each)).hash for each in schedules
+            )
+            inputs = reads.collect_inputs(spec, sources)
+        return make_planned_instance(spec, sources, numbers, default, programs, inputs)
 
-    def instance(self, spec: InstanceSpec, sources: Sources) -> PlannedInstance:
-        """Return a whole instance as planned. Raises `InputError`."""
-        return self._instance(spec, sources, *self._chosen(spec, 2))
-
-    def note_objects(self, instance: PlannedInstance, schedules: Sequence[Schedule]) -> None:
+    def record_objects(self, instance: PlannedInstance, schedules: Sequence[Schedule]) -> None:
         """Keep what a library links of an instance with these schedules."""
         key = instance.script, instance.target.name
-        every = zip(library.object_names(instance, schedules), instance.programs, strict=True)
+        every = zip(library.name_objects(instance, schedules), instance.programs, strict=True)
         self.objects.setdefault(key, []).extend(every)
 
-    def _chosen(self, spec: InstanceSpec, level: int) -> Chosen:
+    def _choose_schedules(self, spec: InstanceSpec, level: int) -> ChosenSchedules:
         manifest, script, target, space = self.manifest, spec.script, spec.target, spec.space
         if spec.is_part:
             level = 2  # a library without some of its objects is none
-        choose = partial(chosen, manifest, script, target, space, level)
+        choose = partial(choose_schedules, manifest, script, target, space, level)
         if self.memo is None:
             return choose()
-        asked = question(manifest, script, target, level)
-        return self.memo.spaces.chosen(script, space, asked, choose)
+        asked = format_question(manifest, script, target, level)
+        return self.memo.spaces.find_schedules(script, space, asked, choose)
 
 
-def named(spec: InstanceSpec, schedules: Schedules, selection: PlanSelection) -> set[int] | None:
+def select_numbers(
+    spec: InstanceSpec, schedules: Schedules, selection: PlanSelection
+) -> set[int] | None:
     """Return the numbers of the programs that are selected by number, or by values of parameters:
     of a level's schedules, else the first of the space that has them; None for all. Raises
     `InputError`."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for name in selection.names:
         if not name.matches_instance(spec.script, spec.params, spec.target.name):
             continue
@@ -214,11 +216,11 @@ def named(spec: InstanceSpec, schedules: Schedules, selection: PlanSelection) ->
             }
         else:  # the values of a large space are not needed for a number
             fitting = {number for number in schedules.indices if name.matches_program(number, {})}
-        found |= fitting or {_first_named(spec, name)}
-    return found or None
+        numbers |= fitting or {_find_first_program(spec, name)}
+    return numbers or None
 
 
-def _first_named(spec: InstanceSpec, name: NamePattern) -> int:
+def _find_first_program(spec: InstanceSpec, name: NamePattern) -> int:
     space, number = spec.space, name.program
     values = {
         key: value
@@ -229,10 +231,10 @@ def _first_named(spec: InstanceSpec, name: NamePattern) -> int:
         if own == key and matches_value(text, value)
     }
     if number is None and values.keys() >= {key for key, _ in name.schedule}:
-        usual = defaults(spec.manifest, spec.script, spec.target)
-        for given in ({**usual, **values}, values):
+        default_values = collect_default_values(spec.manifest, spec.script, spec.target)
+        for point in ({**default_values, **values}, values):
             with suppress(SpaceError):
-                return space.complete_point(given).index
+                return space.complete_point(point).index
     if (
         number is not None
         and space.has_point(number)
@@ -244,24 +246,24 @@ def _first_named(spec: InstanceSpec, name: NamePattern) -> int:
     raise input_error(f"{spec.label} has no program {name}", hint=hint)
 
 
-def with_named(space: Space, schedules: Schedules, numbers: set[int] | None) -> Schedules:
+def add_numbers(space: Space, schedules: Schedules, numbers: set[int] | None) -> Schedules:
     """Return the schedules of a level with those that are selected by name."""
     if numbers is None or numbers <= {*schedules.indices}:
         return schedules
     return space.take_points(sorted({*schedules.indices, *numbers}))
 
 
-def planned_instance(
+def make_planned_instance(
     spec: InstanceSpec,
-    sources: Sources,
+    sources: ScriptReader,
     schedules: tuple[int, ...],
     default: Schedule | None,
     programs: tuple[str, ...],
-    inputs: Inputs,
+    inputs: PlanInputs,
 ) -> PlannedInstance:
     """Return an instance as planned: `schedules` are places in its space, `programs` their
     hashes; `default` counts where it is one of them."""
-    script_txt = identity.script_text(
+    script_txt = identity.format_script_text(
         script=spec.script,
         params=spec.params,
         target=spec.target.name,
@@ -314,7 +316,7 @@ class ProgramJob(Struct, frozen=True):
 
     @property
     def kept_here(self) -> str:
-        return library.kept_here(self.planned.spec)
+        return library.explain_not_shared(self.planned.spec)
 
     @property
     def unit(self) -> str:
@@ -322,7 +324,7 @@ class ProgramJob(Struct, frozen=True):
         spec = self.planned.spec
         if spec.grouping is None or not spec.pipeline.groups:
             return ""
-        return f"{spec.label} {spec.grouping.key(self.schedule.values)!r}"
+        return f"{spec.label} {spec.grouping.find_unit_key(self.schedule.values)!r}"
 
     @property
     def schedule(self) -> Schedule:
@@ -331,15 +333,15 @@ class ProgramJob(Struct, frozen=True):
 
     def render(self) -> RenderedProgram:
         """Render the program. Raises `InputError` when the template is no longer right."""
-        return render(self.planned.spec, self.planned.sources, self.schedule)
+        return render_program(self.planned.spec, self.planned.sources, self.schedule)
 
     def translate_log(self, log: str) -> str:
         """Return a compiler's log with the template's places, and help for a missing header."""
-        from tilusbuild.plan.readable import readable
+        from tilusbuild.plan.readable import make_log_readable
         from tilusbuild.render.messages import explain_missing_header, misses_header
 
         spec, sources = self.planned.spec, self.planned.sources
-        text = readable(spec, sources, self.schedule, log)
+        text = make_log_readable(spec, sources, self.schedule, log)
         if not misses_header(log):
             return text
         try:
@@ -355,11 +357,11 @@ class ProgramJob(Struct, frozen=True):
         return text.rstrip("\n") + "\n" + helping
 
 
-def jobs(plan: Plan) -> Iterator[ProgramJob]:
+def iterate_jobs(plan: Plan) -> Iterator[ProgramJob]:
     """Yield every program of every instance, in plan order; shared hashes come as often as they are
     planned, because each instance wants its own verdict."""
     for instance in plan.instances:
-        wanted = plan.wanted.get(instance.hash)
-        for number, program in instance.numbered.items():
-            if wanted is None or number in wanted:
+        selected_numbers = plan.selected_numbers.get(instance.hash)
+        for number, program in instance.programs_by_number.items():
+            if selected_numbers is None or number in selected_numbers:
                 yield ProgramJob(program, number, instance)

@@ -15,29 +15,31 @@ from msgspec.structs import replace
 from tilusbuild.compile.kernel_names import VARIABLE
 from tilusbuild.errors import InputError, Place
 from tilusbuild.plan import library
-from tilusbuild.plan.instance import InstanceSpec, Sources, is_source
-from tilusbuild.plan.rendering import context
+from tilusbuild.plan.instance import InstanceSpec, ScriptReader, is_source
+from tilusbuild.plan.rendering import make_context
 from tilusbuild.render.linemap import LineMap, Origin, Piece
 from tilusbuild.render.messages import map_messages
 from tilusbuild.space import Schedule
 
 
-def readable(spec: InstanceSpec, sources: Sources, schedule: Schedule, log: str) -> str:
+def make_log_readable(
+    spec: InstanceSpec, sources: ScriptReader, schedule: Schedule, log: str
+) -> str:
     """Return a compiler's log with the template's own places and lines."""
     if spec.is_link:
-        return library.readable(spec, log)
+        return library.make_log_readable(spec, log)
     if is_source(spec.owner) or spec.manifest.build.line_directives:
         return log
     try:
-        given = context(spec, schedule)
+        variables = make_context(spec, schedule)
         renderer = sources.renderer.with_style(spec.style)
         template = spec.owner.template
-        source = renderer.render(template, given).text
-        lines = renderer.map_lines(template, given, source)
-        values = spec.values(schedule)
-        symbol = spec.valued.symbol(values)
-        whole = spec.valued.whole(source, symbol, spec.unit(values))
-        return mapped(log, lines, whole, spec.valued.places(), symbol)
+        source = renderer.render(template, variables).text
+        lines = renderer.map_lines(template, variables, source)
+        values = spec.merge_values(schedule)
+        symbol = spec.valued.name_symbol(values)
+        full_source = spec.valued.make_full_source(source, symbol, spec.list_unit_kernels(values))
+        return map_log(log, lines, full_source, spec.valued.map_places(), symbol)
     except InputError:
         return log
 
@@ -48,11 +50,11 @@ _UNDECIDED = re.compile(r'(error: )cannot deduce "auto" type')
 """What nvcc says of a name that is not of one function; also after what it says else."""
 
 
-def mapped(
-    log: str, line_map: LineMap, whole: str, places: Mapping[str, Place], symbol: str
+def map_log(
+    log: str, line_map: LineMap, full_source: str, places: Mapping[str, Place], symbol: str
 ) -> str:
-    """Return a compiler's log with the places of the template, and for the rest of `whole`, the
-    source, those of the manifest: by a line's text, and by "" for the kernel, `symbol`."""
+    """Return a compiler's log with the places of the template. Lines of `full_source` behind the
+    rendered ones get those of the manifest: by their text, and by "" for the kernel `symbol`."""
     kernel = places[""]
     if len(re.findall(r"\berror: ", log)) == 1:
         log = _UNDECIDED.sub(
@@ -60,33 +62,33 @@ def mapped(
             "template that needs other arguments",
             log,
         )
-    lines = whole.split("\n")
-    own = len(line_map.rendered)
+    lines = full_source.split("\n")
+    rendered_lines = len(line_map.rendered)
     pieces = (
-        () if (place := _place(text, places)) is None else (_piece(text, place),)
-        for text in lines[own:]
+        () if (place := _find_place(text, places)) is None else (_make_piece(text, place),)
+        for text in lines[rendered_lines:]
     )
 
-    def read(name: str) -> str:
-        shown = next((each for each in places.values() if each.path == name), None)
-        return line_map.read(name) if shown is None else _text(places, name)
+    def read_text(name: str) -> str:
+        place = next((each for each in places.values() if each.path == name), None)
+        return line_map.read(name) if place is None else _reconstruct_manifest(places, name)
 
     extended = replace(
-        line_map, rendered=tuple(lines), pieces=(*line_map.pieces, *pieces), read=read
+        line_map, rendered=tuple(lines), pieces=(*line_map.pieces, *pieces), read=read_text
     )
-    of_name = LineMap(("", symbol), ((), (_piece(symbol, kernel),)), read)
-    return map_messages(map_messages(log, extended), of_name, _NVRTC)
+    name_map = LineMap(("", symbol), ((), (_make_piece(symbol, kernel),)), read_text)
+    return map_messages(map_messages(log, extended), name_map, _NVRTC)
 
 
-def _place(line: str, places: Mapping[str, Place]) -> Place | None:
+def _find_place(line: str, places: Mapping[str, Place]) -> Place | None:
     return places[""] if f" {VARIABLE}" in line else places.get(line)
 
 
-def _piece(text: str, place: Place) -> Piece:
+def _make_piece(text: str, place: Place) -> Piece:
     return Piece(1, text, Origin(place.path, place.line or 1), literal=False)
 
 
-def _text(places: Mapping[str, Place], name: str) -> str:
+def _reconstruct_manifest(places: Mapping[str, Place], name: str) -> str:
     """Return as much of a manifest as is known by its places."""
     known = {each.line or 1: each.text or "" for each in places.values() if each.path == name}
     return "\n".join(known.get(number, "") for number in range(1, max(known) + 1))

@@ -25,7 +25,7 @@ from tilusbuild.compile.pipelines import pipeline_named
 from tilusbuild.compile.steps import LAUNCHER
 from tilusbuild.manifest.denied_flags import find_denied_flags, names_march
 from tilusbuild.manifest.library import LANGUAGES
-from tilusbuild.plan.identity import section_of
+from tilusbuild.plan.identity import parse_section
 from tilusbuild.render.closure import Header, format_manifest
 from tilusbuild.signature import Signature
 from tilusbuild.state.files import sha256_bytes, sha256_text
@@ -36,73 +36,75 @@ _PLAIN = re.compile(r"[\w$/.~][\w.+$/{}~=:-]*")
 _OF_ALL = ("meta.json", "program.txt", "options.txt", "module/compile.sh", "module/nvcc_output.txt")
 
 
-class UnlikeOursError(ValueError):
+class ForeignTextsError(ValueError):
     """The texts say what no build of this tilusbuild would have written."""
 
 
-def pipeline_of(options_txt: str, compiler: str | None = None) -> Pipeline | None:
+def find_pipeline(options_txt: str, compiler: str | None = None) -> Pipeline | None:
     """Return the pipeline that an `options.txt` names."""
-    return pipeline_named(section_of(options_txt, "").get("pipeline", ""), compiler)
+    return pipeline_named(parse_section(options_txt, "").get("pipeline", ""), compiler)
 
 
-def headers_of(program_txt: str) -> tuple[str | None, Mapping[str, str]]:
+def list_header_digests(program_txt: str) -> tuple[str | None, Mapping[str, str]]:
     """Return the name of the directory of a program's headers, None without, and their digests."""
-    digests = section_of(program_txt, "headers")
+    digests = parse_section(program_txt, "headers")
     headers = [Header(name, digest, None) for name, digest in digests.items()]
     return (sha256_text(format_manifest(headers)) if headers else None), digests
 
 
-def program_files(program_txt: str, options_txt: str) -> dict[str, str | None]:
+def list_program_files(program_txt: str, options_txt: str) -> dict[str, str | None]:
     """Return the files that the directory of a program can have, by its two texts: the digest of
     each one's content where that follows from them, else None. Both may be anybody's."""
-    found: dict[str, str | None] = dict.fromkeys(_OF_ALL)
-    if (pipeline := pipeline_of(options_txt)) is None:
-        return found
-    found[f"module/{pipeline.product}"] = None
+    files: dict[str, str | None] = dict.fromkeys(_OF_ALL)
+    if (pipeline := find_pipeline(options_txt)) is None:
+        return files
+    files[f"module/{pipeline.product}"] = None
     texts = {name: sha256_text(text) for name, text in pipeline.fixed_files.items()}
-    texts |= _digests(program_txt, options_txt, pipeline)
+    texts |= _list_source_digests(program_txt, options_txt, pipeline)
     texts.pop(LAUNCHER, None)  # it is in a directory of its own
-    return found | {f"module/{name}": digest for name, digest in texts.items()}
+    return files | {f"module/{name}": digest for name, digest in texts.items()}
 
 
-def _digests(program_txt: str, options_txt: str, pipeline: Pipeline) -> dict[str, str]:
+def _list_source_digests(program_txt: str, options_txt: str, pipeline: Pipeline) -> dict[str, str]:
     """Return the digests of the source and of what was generated, by name."""
-    digests = section_of(options_txt, "generated")
+    digests = parse_section(options_txt, "generated")
     if pipeline.has_source:
-        source = section_of(program_txt, "").get("source", "")
+        source = parse_section(program_txt, "").get("source", "")
         digests["source.cu"] = source.removeprefix("sha256:")
     return digests
 
 
-def recorded(
+def restore_recipe(
     program_txt: str, options_txt: str, files: Mapping[str, bytes], compile_sh: str
 ) -> Recipe:
     """Return the recipe of a program. `files` are the source and what was generated, launcher
-    included, by name. Raises `UnlikeOursError`."""
+    included, by name. Raises `ForeignTextsError`."""
     try:
         written = compile_sh.partition(f"\n{GIVEN}")[2].partition("\n")[0]
         given = msgspec.json.decode(written, type=Given)
-        recipe = _read(program_txt, options_txt, files, given)
+        recipe = _make_recipe(program_txt, options_txt, files, given)
         commands = options_txt.partition("\n[commands]\n")[2].partition("\n\n[generated]\n")[0]
         same = "\n".join(command_lines(recipe)) == commands
     except (ValueError, LookupError) as error:
-        raise UnlikeOursError(f"its texts cannot be read: {error}") from None
+        raise ForeignTextsError(f"its texts cannot be read: {error}") from None
     if not same:
-        raise UnlikeOursError("its commands differ from those of this tilusbuild")
+        raise ForeignTextsError("its commands differ from those of this tilusbuild")
     return recipe
 
 
-def _read(program_txt: str, options_txt: str, files: Mapping[str, bytes], given: Given) -> Recipe:
-    head, program = section_of(options_txt, ""), section_of(program_txt, "")
-    if (pipeline := pipeline_of(options_txt, given.compiler)) is None:
+def _make_recipe(
+    program_txt: str, options_txt: str, files: Mapping[str, bytes], given: Given
+) -> Recipe:
+    head, program = parse_section(options_txt, ""), parse_section(program_txt, "")
+    if (pipeline := find_pipeline(options_txt, given.compiler)) is None:
         raise ValueError("its pipeline is unknown")
-    _check(given, pipeline)
-    digests = _digests(program_txt, options_txt, pipeline)
+    _check_given(given, pipeline)
+    digests = _list_source_digests(program_txt, options_txt, pipeline)
     if any(sha256_bytes(files[name]) != digest for name, digest in digests.items()):
         raise ValueError("the source, or what was generated, is not what the texts name")
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in files.items()}
     archs = head["target"].split(" ")
-    objects = tuple(section_of(program_txt, "objects").values())
+    objects = tuple(parse_section(program_txt, "objects").values())
     return Recipe(
         pipeline=pipeline,
         archs=tuple(parse_arch(name) for name in archs if name != "ptx"),
@@ -112,7 +114,7 @@ def _read(program_txt: str, options_txt: str, files: Mapping[str, bytes], given:
         signature=Signature(()),
         launch=None,
         constants={},
-        includes=Includes(headers_of(program_txt)[0], given.roots),
+        includes=Includes(list_header_digests(program_txt)[0], given.roots),
         options=msgspec.convert(given, Options, from_attributes=True),
         unit=given.unit,
         headers={n: texts[n] for n in digests if n not in (*_OURS, "source.cu")},
@@ -122,7 +124,7 @@ def _read(program_txt: str, options_txt: str, files: Mapping[str, bytes], given:
     )
 
 
-def _check(given: Given, pipeline: Pipeline) -> None:
+def _check_given(given: Given, pipeline: Pipeline) -> None:
     """Raise `ValueError` for what no manifest may say: the pipelines take it as it is."""
     flags = given.flags if pipeline.has_source else ()
     for flag in find_denied_flags(flags, cpu=pipeline.compiler == "g++"):

@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 PROJECT = "project"
 
 
-def roots_of(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]:
+def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]:
     """Return the header directories in search order: the template's own (for `#include "…"`
     only), the script's, the project's, torch's. Raises `InputError` for a directory or a package
     that is not there."""
-    roots = [_beside(manifest, script, template)]
-    own = len(manifest.scripts[script].include_dirs)
-    taken: dict[str, str] = {PROJECT: manifest.root}
+    roots = [_find_template_root(manifest, script, template)]
+    own_count = len(manifest.scripts[script].include_dirs)
+    used_names: dict[str, str] = {PROJECT: manifest.root}
     for number, declared in enumerate(manifest.include_dirs_for(script)):
         place = (
             manifest.locate_key("script", script, "include-dirs", number)
-            if number < own
-            else manifest.locate_key("build", "include-dirs", number - own)
+            if number < own_count
+            else manifest.locate_key("build", "include-dirs", number - own_count)
         )
-        roots.append(root_of(manifest.root, declared, place, taken))
-    asked = manifest.locate_torch(script)
-    if asked is not None:
-        roots += _torch_roots(asked)
+        roots.append(find_root(manifest.root, declared, place, used_names))
+    torch_place = manifest.locate_torch(script)
+    if torch_place is not None:
+        roots += _find_torch_roots(torch_place)
     return tuple(dict.fromkeys(roots))
 
 
-def _beside(manifest: Manifest, script: str, template: str) -> Root:
+def _find_template_root(manifest: Manifest, script: str, template: str) -> Root:
     """Return the template's own directory."""
     if not template.startswith(PACKAGE):
         return make_root(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)
@@ -61,17 +61,17 @@ def _beside(manifest: Manifest, script: str, template: str) -> Root:
     except LookupError as error:
         place = manifest.locate_key("script", script, "template")
         raise input_error(str(error), place=place) from None
-    return make_root(package, _base(path, directory), directory, quoted_only=True)
+    return make_root(package, _strip_path(path, directory), directory, quoted_only=True)
 
 
-def root_of(project: str, declared: Directory, place: Place, taken: dict[str, str]) -> Root:
-    """Return a declared directory; `taken` are the names that are in use. Raises `InputError`."""
+def find_root(project: str, declared: Directory, place: Place, used_names: dict[str, str]) -> Root:
+    """Return a declared directory; add its name to `used_names`. Raises `InputError`."""
     if declared.package is not None:
         try:
             path = package_dir(declared.package, declared.path)
         except LookupError as error:
             raise input_error(str(error), place=place) from None
-        return make_root(declared.package, _base(path, declared.path), declared.path)
+        return make_root(declared.package, _strip_path(path, declared.path), declared.path)
     path = os.path.normpath(os.path.join(project, os.path.expanduser(declared.path)))
     if not os.path.isdir(path):
         raise input_error(f"there is no directory {declared.path}", place=place)
@@ -79,20 +79,20 @@ def root_of(project: str, declared: Directory, place: Place, taken: dict[str, st
     if relative != ".." and not relative.startswith("../"):
         return make_root(PROJECT, project, relative)
     # Where it lies must not enter a hash, so only its last name does, numbered when it comes twice.
-    return make_root(numbered(os.path.basename(path), path, taken), path)
+    return make_root(choose_free_name(os.path.basename(path), path, used_names), path)
 
 
-def numbered(name: str, path: str, taken: dict[str, str]) -> str:
+def choose_free_name(name: str, path: str, used_names: dict[str, str]) -> str:
     """Return the name for a directory, with a number where another directory has taken it."""
     name = name or "headers"
     number, free = 1, name
-    while taken.setdefault(free, path) != path:
+    while used_names.setdefault(free, path) != path:
         number += 1
         free = f"{name}-{number}"
     return free
 
 
-def _base(path: str, below: str) -> str:
+def _strip_path(path: str, below: str) -> str:
     """Return the directory from which `below` leads to `path`."""
     for part in os.path.normpath(below).split("/"):
         path = os.path.dirname(path) if part != "." else path
@@ -106,11 +106,11 @@ _IMPORTED = ("libtorch_python.so", "libtorch.so")
 """What `import torch` loads. They name the rest of what is then in the process."""
 
 
-def _torch_roots(place: Place) -> Iterator[Root]:
+def _find_torch_roots(place: Place) -> Iterator[Root]:
     """Yield the directories of torch's headers and of what they include: of Python, and of NVIDIA's
     wheels (cusparse.h) other than the CUDA runtime's, which is the toolkit's. Raises
     `InputError`."""
-    directory = _torch_directory("", place)
+    directory = _find_torch_directory("", place)
     for path in _INCLUDES:
         yield make_root(_TORCH, directory, path)
     nvidia = os.path.join(os.path.dirname(directory), "nvidia")
@@ -122,29 +122,29 @@ def _torch_roots(place: Place) -> Iterator[Root]:
         yield make_root(os.path.basename(python), python)
 
 
-def torch_defines(place: Place) -> dict[str, str]:
+def find_torch_defines(place: Place) -> dict[str, str]:
     """Return the macros that torch's own extensions are compiled with: until 2.7 the C++ ABI was
     not always the compiler's default. Raises `InputError`."""
-    config = os.path.join(_torch_directory("", place), "share/cmake/Torch/TorchConfig.cmake")
-    found = _ABI.search(try_read_text(config) or "")
-    return {found[1]: found[2]} if found else {}
+    config = os.path.join(_find_torch_directory("", place), "share/cmake/Torch/TorchConfig.cmake")
+    match = _ABI.search(try_read_text(config) or "")
+    return {match[1]: match[2]} if match else {}
 
 
-def torch_needed(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def find_torch_libraries(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the sonames of torch's libraries, and their files. Raises `InputError`."""
     from tilusbuild.binary import BinaryError, read_needs  # no build without torch needs it
 
-    directory = _torch_directory("lib", place)
+    directory = _find_torch_directory("lib", place)
     paths = tuple(os.path.join(directory, name) for name in _IMPORTED)
     try:
-        named = [each for path in paths for each in read_needs(read_bytes(path)).libraries]
+        sonames = [each for path in paths for each in read_needs(read_bytes(path)).libraries]
     except (OSError, BinaryError) as error:
         raise input_error(f"torch's libraries cannot be read: {error}", place=place) from None
-    there = {each for each in named if os.path.isfile(os.path.join(directory, each))}
-    return tuple(sorted(there)), paths
+    own_sonames = {each for each in sonames if os.path.isfile(os.path.join(directory, each))}
+    return tuple(sorted(own_sonames)), paths
 
 
-def _torch_directory(path: str, place: Place) -> str:
+def _find_torch_directory(path: str, place: Place) -> str:
     try:
         return package_dir(_TORCH, path)
     except LookupError as error:

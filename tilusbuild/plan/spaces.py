@@ -26,10 +26,10 @@ from tilusbuild.manifest.table import format_toml
 from tilusbuild.plan.model import (
     PlanSelection,
     Target,
-    chosen_pairs,
-    instances_of,
-    target_constants,
-    targets_of,
+    list_instances,
+    list_target_constants,
+    make_targets,
+    select_script_targets,
 )
 from tilusbuild.runtime.naming import format_command, format_instance_name
 from tilusbuild.runtime.regular import read_text
@@ -54,30 +54,32 @@ if TYPE_CHECKING:
     from tilusbuild.space.report import SpaceReport
 
 
-Chosen: TypeAlias = tuple[Schedules, Schedule | None]
+ChosenSchedules: TypeAlias = tuple[Schedules, Schedule | None]
 """The schedules of a level, and the declared default, if there is one."""
 
 
-def spec_of(
+def make_space_spec(
     manifest: Manifest, script: str, target: Target, params: Mapping[str, Value]
 ) -> SpaceSpec:
     """Return the space of one instance as the manifest declares it, and its T1 file where it names
     one. Raises `InputError`."""
     owner = manifest.scripts[script]
-    imported = imported_space(manifest, script)
+    imported = read_imported_space(manifest, script)
     declared = tuple(owner.space_for(target.name).values())
-    own = {name for parameter in declared for name in parameter.names}
-    kept = [p for p in imported.parameters if own.isdisjoint(p.names)] if imported else []
+    declared_names = {name for parameter in declared for name in parameter.names}
+    imported_parameters = (
+        [p for p in imported.parameters if declared_names.isdisjoint(p.names)] if imported else []
+    )
     rules = dict(imported.restrict) if imported else {}
     return SpaceSpec(
-        constants={**target_constants(target), **params},
-        parameters=(*kept, *declared),
+        constants={**list_target_constants(target), **params},
+        parameters=(*imported_parameters, *declared),
         derived=tuple(owner.derived_for(target.name).items()),
         restrict=tuple({**rules, **owner.restrict_for(target.name)}.items()),
     )
 
 
-def imported_space(manifest: Manifest, script: str) -> T1Space | None:
+def read_imported_space(manifest: Manifest, script: str) -> T1Space | None:
     """Return the space in the script's T1 file; None when it names none. Raises `InputError`."""
     name = manifest.scripts[script].space_file
     if name is None:
@@ -91,39 +93,44 @@ def imported_space(manifest: Manifest, script: str) -> T1Space | None:
         raise input_error(f"{name} cannot be read: {error}", place=place) from None
 
 
-def chosen(manifest: Manifest, script: str, target: Target, space: Space, level: int) -> Chosen:
+def choose_schedules(
+    manifest: Manifest, script: str, target: Target, space: Space, level: int
+) -> ChosenSchedules:
     """Return the schedules of a level, and the default that the manifest declares, if it declares
     one. Raises `InputError`."""
     owner = manifest.scripts[script]
-    own = defaults(manifest, script, target)
+    default_values = collect_default_values(manifest, script, target)
     try:
-        default = space.complete_point(own) if own else None
+        default = space.complete_point(default_values) if default_values else None
         schedules = select_schedules(
             space,
             level,
             sample=owner.levels.sample,
-            default=own,
+            default=default_values,
             seed=owner.levels.seed,
         )
     except SpaceError as error:
-        raise located(manifest, script, target.name, error) from None
+        raise locate_space_error(manifest, script, target.name, error) from None
     return schedules, default
 
 
-def question(manifest: Manifest, script: str, target: Target, level: int) -> str:
-    """Return all that decides, besides the space, what `chosen` gives. Raises `InputError`."""
+def format_question(manifest: Manifest, script: str, target: Target, level: int) -> str:
+    """Return, as a text, all that decides what `choose_schedules` returns for a space. Raises
+    `InputError`."""
     levels = manifest.scripts[script].levels
-    return repr((level, levels.sample, levels.seed, defaults(manifest, script, target)))
+    return repr(
+        (level, levels.sample, levels.seed, collect_default_values(manifest, script, target))
+    )
 
 
-def defaults(manifest: Manifest, script: str, target: Target) -> dict[str, Value]:
+def collect_default_values(manifest: Manifest, script: str, target: Target) -> dict[str, Value]:
     """Return the values of a script's default schedule that are declared."""
-    imported = imported_space(manifest, script)
-    own = manifest.scripts[script].default_for(target.name)
-    return {**(imported.default if imported else {}), **own}
+    imported = read_imported_space(manifest, script)
+    declared = manifest.scripts[script].default_for(target.name)
+    return {**(imported.default if imported else {}), **declared}
 
 
-def located(
+def locate_space_error(
     manifest: Manifest,
     script: str,
     target: str,
@@ -135,13 +142,13 @@ def located(
     return InputError(
         Diagnostic(
             f"{format_instance_name(script, params)} for {target}: {error.message}",
-            _place(manifest, script, target, error.rule),
+            _find_rule_place(manifest, script, target, error.rule),
             error.hint,
         )
     )
 
 
-def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Place:
+def _find_rule_place(manifest: Manifest, script: str, target: str, rule: str | None) -> Place:
     owner = manifest.scripts[script]
     tables = {
         "restrict": owner.restrict_for(target),
@@ -155,23 +162,25 @@ def _place(manifest: Manifest, script: str, target: str, rule: str | None) -> Pl
     return manifest.locate_key(*manifest.resolve_override(script, target, "space"))
 
 
-def reports(manifest: Manifest, selection: PlanSelection) -> Iterator[tuple[str, SpaceReport]]:
+def report_spaces(
+    manifest: Manifest, selection: PlanSelection
+) -> Iterator[tuple[str, SpaceReport]]:
     """Yield, for each selected instance, a report of what the rules remove from its space.
 
     Raises `InputError`.
     """
     from tilusbuild.space.report import report_space
 
-    for script, target in chosen_pairs(manifest, selection):
-        for params in instances_of(manifest, script, target.name):
-            if not selection.has(script, params, target.name):
+    for script, target in select_script_targets(manifest, selection):
+        for params in list_instances(manifest, script, target.name):
+            if not selection.has_instance(script, params, target.name):
                 continue
-            spec = spec_of(manifest, script, target, params)
+            spec = make_space_spec(manifest, script, target, params)
             name = format_instance_name(script, params, target.name)
             try:
                 yield name, report_space(build_model(spec))
             except SpaceError as error:
-                raise located(manifest, script, target.name, error, params) from None
+                raise locate_space_error(manifest, script, target.name, error, params) from None
 
 
 _ENVELOPE = Envelope("spaces")
@@ -194,7 +203,7 @@ class KnownSpace(Struct, frozen=True, array_like=True):
     names: list[str]
     columns: list[list[Value]]
 
-    def chosen(self) -> Chosen:
+    def restore_schedules(self) -> ChosenSchedules:
         """Return the schedules and the default as the space gave them."""
         indices = range(self.count or 0) if self.indices is None else self.indices
         schedules = Schedules(indices, dict(zip(self.names, self.columns, strict=True)))
@@ -205,7 +214,7 @@ class KnownSpace(Struct, frozen=True, array_like=True):
 
 class SpaceCache:
     """The chosen schedules of one project's spaces: a file for each script in `directory`, read
-    when asked for and written by `save` only. `code` is the digest of the code that chooses."""
+    when it is needed and written by `save_changes` only. `code` is the digest of our own code."""
 
     def __init__(self, directory: str, owner: str, code: str) -> None:
         self._directory = directory
@@ -215,46 +224,50 @@ class SpaceCache:
         self._used: set[str] = set()
         self._changed: set[str] = set()
 
-    def size(self, script: str, spec: SpaceSpec) -> Size | None:
+    def find_size(self, script: str, spec: SpaceSpec) -> Size | None:
         """Return the numbers of valid points and of all combinations, where they are known; the
         first is None for a space that was sampled without a count."""
-        known = self._known(script, self._key(spec))
+        known = self._find_known(script, self._digest_space(spec))
         return None if known is None else (known.count, known.cartesian)
 
-    def chosen(self, script: str, space: Space, asked: str, choose: Callable[[], Chosen]) -> Chosen:
+    def find_schedules(
+        self, script: str, space: Space, asked: str, choose: Callable[[], ChosenSchedules]
+    ) -> ChosenSchedules:
         """Return the schedules for the question `asked`; `choose` is called for unknown ones."""
-        key, question = self._key(space.spec), sha256_text(asked)
-        known = self._known(script, key)
+        key, question = self._digest_space(space.spec), sha256_text(asked)
+        known = self._find_known(script, key)
         if known is None or known.asked != question:
             schedules, default = choose()
             if known is None or len(schedules) > 1:  # one is found soon again, and many are not
-                self._put(script, key, question, schedules, default, space.size)
+                self._remember_schedules(script, key, question, schedules, default, space.size)
             return schedules, default
-        return known.chosen()
+        return known.restore_schedules()
 
-    def save(self) -> None:
+    def save_changes(self) -> None:
         """Write what is new; do nothing where that is not possible."""
         for script in self._changed:
             spaces = self._scripts[script]
             spare = [key for key in spaces if key not in self._used][:-_SPARE]
-            kept = {key: text for key, text in spaces.items() if key not in spare}
-            _ENVELOPE.save_value(self._path(script), kept)
+            used_spaces = {key: text for key, text in spaces.items() if key not in spare}
+            _ENVELOPE.save_value(self._name_file(script), used_spaces)
         self._changed.clear()
 
-    def _key(self, spec: SpaceSpec) -> str:
+    def _digest_space(self, spec: SpaceSpec) -> str:
         expressions = [expr for _, expr in (*spec.derived, *spec.restrict)]
         expressions += [each.when for each in spec.parameters if each.when is not None]
         texts = (self._code, repr(spec), *(expr.canonical for expr in expressions))
         return sha256_text("\n".join(texts))
 
-    def _known(self, script: str, key: str) -> KnownSpace | None:
+    def _find_known(self, script: str, key: str) -> KnownSpace | None:
         if script not in self._scripts:
-            self._scripts[script] = _ENVELOPE.load_value(self._path(script), dict[str, Raw]) or {}
+            self._scripts[script] = (
+                _ENVELOPE.load_value(self._name_file(script), dict[str, Raw]) or {}
+            )
         self._used.add(key)
         text = self._scripts[script].get(key)
         return None if text is None else msgpack.decode(text, type=KnownSpace)
 
-    def _put(
+    def _remember_schedules(
         self,
         script: str,
         key: str,
@@ -279,11 +292,11 @@ class SpaceCache:
         self._scripts[script][key] = Raw(msgpack.encode(known))
         self._changed.add(script)
 
-    def _path(self, script: str) -> str:
+    def _name_file(self, script: str) -> str:
         return os.path.join(self._directory, sha256_text(f"{self._owner}\0{script}\0points"))
 
 
-def unmet_rules(
+def find_unmet_rules(
     manifest: Manifest, planned: Mapping[str, Sequence[Sequence[Schedule]]]
 ) -> Iterator[Diagnostic]:
     """Yield each rule that no schedule can satisfy. `planned` are the schedules of each instance,
@@ -297,7 +310,7 @@ def unmet_rules(
                 all(schedule.values.get(name) == value for name, value in use)
                 for schedules in instances
                 for schedule in schedules
-            ) or any(_has(spec, row.use) for spec in _specs(manifest, script)):
+            ) or any(_has_schedule(spec, row.use) for spec in _list_space_specs(manifest, script)):
                 continue
             values = ", ".join(f"{name} = {format_toml(value)}" for name, value in use)
             yield Diagnostic(
@@ -309,25 +322,25 @@ def unmet_rules(
             )
 
 
-def _specs(manifest: Manifest, script: str) -> Iterator[SpaceSpec]:
-    targets = targets_of(manifest)
+def _list_space_specs(manifest: Manifest, script: str) -> Iterator[SpaceSpec]:
+    targets = make_targets(manifest)
     for target in manifest.targets_of(script):
-        for params in instances_of(manifest, script, target):
-            yield spec_of(manifest, script, targets[target], params)
+        for params in list_instances(manifest, script, target):
+            yield make_space_spec(manifest, script, targets[target], params)
 
 
-def _has(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
+def _has_schedule(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
     """Return whether a space has a schedule with these values, as far as is known: a space that
     is wrong in itself is reported where it is planned."""
     names = {name for parameter in spec.parameters for name in parameter.names}
     if not use.keys() <= names | {name for name, _ in spec.derived}:
         return False
-    wanted = tuple(
+    rules = tuple(
         (name, Expr(name, Compare(Name(name), (("==", Const(value)),))))
         for name, value in use.items()
     )
     try:
-        Space(replace(spec, restrict=(*spec.restrict, *wanted)), budget=SAMPLE_BUDGET)
+        Space(replace(spec, restrict=(*spec.restrict, *rules)), budget=SAMPLE_BUDGET)
     except EmptySpaceError:
         return False
     except SpaceError:

@@ -48,25 +48,31 @@ class TunedRow(Struct, frozen=True, forbid_unknown_fields=True):
     def sort_key(self) -> tuple[str, ...]:
         """Return target, device, architecture, constants and sizes: no two rows of a file have the
         same."""
-        return (self.target, self.device, self.arch, _text(self.params), _text(self.sizes))
+        return (
+            self.target,
+            self.device,
+            self.arch,
+            _format_values(self.params),
+            _format_values(self.sizes),
+        )
 
     @property
     def line(self) -> str:
         """Return it as the file has it."""
         return json.dumps(msgspec.to_builtins(self), ensure_ascii=False)
 
-    def is_of(self, target: str, params: Mapping[str, Value]) -> bool:
+    def is_of_instance(self, target: str, params: Mapping[str, Value]) -> bool:
         """Return whether it speaks of this instance."""
-        return self.target == target and _text(self.params) == _text(params)
+        return self.target == target and _format_values(self.params) == _format_values(params)
 
 
-def _text(values: Mapping[str, Value]) -> str:
+def _format_values(values: Mapping[str, Value]) -> str:
     """Return a text for each values, another for `1` and `true`; whole numbers sort by size."""
     shown = {n: f"{v:020}" if type(v) is int else v for n, v in values.items()}
     return json.dumps(shown, sort_keys=True)
 
 
-def read_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
+def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
     """Return the rows of a script's file; none without one, or while there is none yet. Raises
     `InputError` for a file of another kind, at its line."""
     dispatch = manifest.scripts[script].dispatch
@@ -80,7 +86,7 @@ def read_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
     except OSError as error:
         place = manifest.locate_value("script", script, "dispatch", "measured")
         raise input_error(f"{name} cannot be read: {error.strerror}", place=place) from None
-    found: dict[tuple[str, ...], TunedRow] = {}
+    rows: dict[tuple[str, ...], TunedRow] = {}
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         place = Place(name, number, 1, line)
         try:
@@ -90,19 +96,20 @@ def read_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
             row = msgspec.json.decode(line, type=TunedRow)
         except (ValueError, RecursionError) as error:
             what = f"not measurements of {script}: {error}"
-            hint = f"the first line is {_head(script)}, each other one a row with the keys {_KEYS}"
+            first = _format_head(script)
+            hint = f"the first line is {first}, each other one a row with the keys {_KEYS}"
             raise input_error(what, place=place, hint=hint) from None
-        if row.sort_key in found:
+        if row.sort_key in rows:
             what = "another row has the same instance, device and sizes"
             raise input_error(what, place=place, hint="keep one of them")
-        found[row.sort_key] = row
-    return tuple(found.values())
+        rows[row.sort_key] = row
+    return tuple(rows.values())
 
 
 _KEYS = ", ".join(TunedRow.__struct_fields__)
 
 
-def _head(script: str) -> str:
+def _format_head(script: str) -> str:
     return json.dumps({"schema": SCHEMA, "script": script})
 
 
@@ -114,7 +121,7 @@ def _check_head(line: str, script: str) -> None:
         raise ValueError(f"they are of {head.get('script')!r:.80}")
 
 
-def rows_text(script: str, rows: Iterable[TunedRow]) -> str:
+def format_tuned_rows(script: str, rows: Iterable[TunedRow]) -> str:
     """Return the file of a script's rows."""
     lines = (row.line for row in sorted(rows, key=lambda row: row.sort_key))
-    return "".join(f"{line}\n" for line in (_head(script), *lines))
+    return "".join(f"{line}\n" for line in (_format_head(script), *lines))

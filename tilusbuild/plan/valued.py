@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
 
 
-class Valued:
+class ProgramTexts:
     """The texts of one script for one target that depend on a program's values."""
 
     def __init__(
@@ -37,85 +37,85 @@ class Valued:
         script: str,
         target: str,
         pipeline: Pipeline,
-        around: Mapping[str, Value],
+        target_names: Mapping[str, Value],
     ) -> None:
-        """`around` are the names that every expression sees: `arch.*` and `facts.*`."""
+        """`target_names` are the constants that every expression sees: `arch.*` and `facts.*`."""
         self._manifest = manifest
         self._script = script
         self._target = target
         self._pipeline = pipeline
-        self.around = around
+        self.target_names = target_names
         self._owner = manifest.scripts[script]
-        self.written_flags = manifest.flags_for(script, target)
-        self._has_valued_flags = any(map(has_values, self.written_flags))
-        self.prune = self._parsed_prune()
+        self.flag_sources = manifest.flags_for(script, target)
+        self._has_valued_flags = any(map(has_values, self.flag_sources))
+        self.prune = self._parse_prune()
         self._scripts = manifest.kernels_with(script) or (script,)
         """Those whose kernels the template has."""
-        self._layouts_text = self._layouts()
+        self._layouts_text = self._assert_layouts()
 
-    def _layouts(self) -> str:
+    def _assert_layouts(self) -> str:
         """Return C++ that asserts the layout of the structs that the template's kernels take. It is
         that of all of them, as they may be one unit, whose source is the same for each."""
         signatures = (make_signature(self._manifest.scripts[script]) for script in self._scripts)
         kinds = (a.dtype for each in signatures for a in each.arguments if is_struct(a.dtype))
         return layout_asserts(parse_struct(dtype) for dtype in dict.fromkeys(kinds))
 
-    def whole(self, source: str, symbol: str, unit: Sequence[str]) -> str:
+    def make_full_source(self, source: str, symbol: str, unit: Sequence[str]) -> str:
         """Return what is compiled: a rendered source, and what the manifest asks for behind it."""
         return self._pipeline.source(source, symbol, unit) + self._layouts_text
 
-    def places(self) -> dict[str, Place]:
-        """Return where the manifest asks for the lines of `whole` that assert something, and by ""
-        for the kernel."""
-        found = {"": self._manifest.locate_value("script", self._script, "kernel")}
+    def map_places(self) -> dict[str, Place]:
+        """Return the places in the manifest of the lines of the full source that assert layouts, by
+        their text, and of the kernel, by ""."""
+        places_by_line = {"": self._manifest.locate_value("script", self._script, "kernel")}
         for script in self._scripts:
             for each in make_signature(self._manifest.scripts[script]).arguments:
                 place = self._manifest.locate_value("script", script, "args", each.name)
                 lines = layout_asserts([parse_struct(each.dtype)]) if is_struct(each.dtype) else ""
                 for line in lines.splitlines():
                     if line.startswith("static_assert"):
-                        found.setdefault(line, place)
-        return found
+                        places_by_line.setdefault(line, place)
+        return places_by_line
 
-    def bound(self, source: Value) -> Expr:
+    def bind_expression(self, source: Value) -> Expr:
         """Return an expression with what surrounds it already in place."""
-        return parse_cached(source).substitute(self.around)
+        return parse_cached(source).substitute(self.target_names)
 
-    def symbol(self, values: Mapping[str, Value]) -> str:
+    def name_symbol(self, values: Mapping[str, Value]) -> str:
         """Return the function that the template defines. Raises `InputError`."""
-        return self._symbol(self._script, values)
+        return self._name_symbol_of(self._script, values)
 
-    def kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+    def name_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the kernels of one template that a schedule stands for. Raises `InputError`."""
-        return tuple(self._symbol(script, values) for script in self._scripts)
+        return tuple(self._name_symbol_of(script, values) for script in self._scripts)
 
-    def _symbol(self, script: str, values: Mapping[str, Value]) -> str:
+    def _name_symbol_of(self, script: str, values: Mapping[str, Value]) -> str:
         owner = self._manifest.scripts[script]
         written = owner.kernel or owner.entry or ""
         if not has_values(written):
             return written
         place = self._manifest.locate_value("script", script, "kernel")
         try:
-            name = self._filled(written, values)
+            name = self._fill_in(written, values)
         except ExprError as error:
             raise InputError(Diagnostic(f"kernel: {error.message}", place)) from None
         if not name.isprintable():
             raise InputError(Diagnostic(f"the kernel's name is {name!r}, not one line", place))
         return name
 
-    def _filled(self, text: str, values: Mapping[str, Value]) -> str:
-        return fill_in_values(text, lambda source: self.bound(source).evaluate(values))
+    def _fill_in(self, text: str, values: Mapping[str, Value]) -> str:
+        return fill_in_values(text, lambda source: self.bind_expression(source).evaluate(values))
 
-    def flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+    def make_flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the compiler arguments of a program, less those that are empty for it. Raises
         `InputError` for those that are not allowed once they are filled in."""
         if not self._has_valued_flags:
-            return self.written_flags
+            return self.flag_sources
         place = self._manifest.locate_key(
             *self._manifest.resolve_override(self._script, self._target, "flags")
         )
         try:
-            filled = (self._filled(flag, values) for flag in self.written_flags)
+            filled = (self._fill_in(flag, values) for flag in self.flag_sources)
             flags = tuple(filter(None, filled))
         except ExprError as error:
             raise InputError(Diagnostic(f"flags: {error.message}", place)) from None
@@ -126,17 +126,17 @@ class Valued:
         problems = flag_problems(
             flags, unsafe=unsafe, cpu=self._manifest.targets[self._target].is_cpu
         )
-        found = [Diagnostic(message, place, hint) for _, message, hint in problems]
+        diagnostics = [Diagnostic(message, place, hint) for _, message, hint in problems]
         compiler = self._pipeline.compiler
-        found += [
+        diagnostics += [
             Diagnostic(f'{compiler} does not know "{flag}"', place, hint)
             for _, flag, hint in self._pipeline.refused_flags(flags)
         ]
-        if found:
-            raise InputError(*found)
+        if diagnostics:
+            raise InputError(*diagnostics)
         return flags
 
-    def limits(self, values: Mapping[str, Value]) -> Prune | None:
+    def evaluate_limits(self, values: Mapping[str, Value]) -> Prune | None:
         """Return what a program's kernel must keep to. Raises `InputError`."""
         if not self.prune:
             return None
@@ -154,30 +154,34 @@ class Valued:
             limits[name] = value
         return Prune(**limits)
 
-    def _parsed_prune(self) -> dict[str, Expr]:
+    def _parse_prune(self) -> dict[str, Expr]:
         if not self._pipeline.launcher.starts_kernel:
             return {}
         declared = self._owner.prune
-        return {name: self.bound(source) for name, source in declared if source is not None}
+        return {
+            name: self.bind_expression(source) for name, source in declared if source is not None
+        }
 
-    def launch(self) -> Launch | None:
+    def make_launch(self) -> Launch | None:
         """Return the launch geometry; None where no launcher starts the kernel."""
         declared = self._owner.launch_for(self._target)
         if declared is None or not self._pipeline.launcher.starts_kernel:
             return None
         return Launch(
-            grid=tuple(self.bound(source) for source in declared.grid or ()),
-            block=tuple(self.bound(source) for source in declared.block or ()),
-            smem=self.bound(declared.smem),
-            cluster=tuple(self.bound(source) for source in declared.cluster or ()),
+            grid=tuple(self.bind_expression(source) for source in declared.grid or ()),
+            block=tuple(self.bind_expression(source) for source in declared.block or ()),
+            smem=self.bind_expression(declared.smem),
+            cluster=tuple(self.bind_expression(source) for source in declared.cluster or ()),
             **{
-                name: None if (source := getattr(declared, name)) is None else self.bound(source)
+                name: None
+                if (source := getattr(declared, name)) is None
+                else self.bind_expression(source)
                 for name in ("cooperative", "pdl", "carve_out")
             },
         )
 
 
-def launch_lines(launch: Launch | None) -> list[str]:
+def format_launch(launch: Launch | None) -> list[str]:
     """Return a launch as `program.txt` has it."""
     if launch is None:
         return []
@@ -194,45 +198,47 @@ class Grouping(Struct):
     group: Collection[str]
     """The parameters whose values all kernels of a unit share; constants too, which say nothing."""
     spec: SpaceSpec
-    valued: Valued
+    valued: ProgramTexts
     params: Mapping[str, Value]
     place: Place
     """Where the manifest says `group`."""
     _units: dict[tuple[Value, ...], tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def shared(self) -> frozenset[str]:
+    def shared_names(self) -> frozenset[str]:
         """The names of the space that have one value in a unit: what the source may depend on."""
         parameters = {name for each in self.spec.parameters for name in each.names}
         known = (parameters & set(self.group)) | self.spec.constants.keys()
         derived: dict[str, Expr] = dict(self.spec.derived)
-        found = set(known)
-        while more := {n for n, expr in derived.items() if n not in found and expr.names <= found}:
-            found |= more
-        return frozenset(found - self.spec.constants.keys())
+        names = set(known)
+        while more := {n for n, expr in derived.items() if n not in names and expr.names <= names}:
+            names |= more
+        return frozenset(names - self.spec.constants.keys())
 
-    def key(self, values: Mapping[str, Value]) -> tuple[Value, ...]:
+    def find_unit_key(self, values: Mapping[str, Value]) -> tuple[Value, ...]:
         """Return what distinguishes the unit of a schedule from others."""
         return tuple(values[name] for name in self.group if name in values)
 
-    def kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+    def list_unit_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the kernels of a schedule's unit, in the space's order. Raises `InputError`."""
-        key = self.key(values)
+        key = self.find_unit_key(values)
         if key not in self._units:
-            self._units[key] = self._enumerated(values)
+            self._units[key] = self._enumerate_kernels(values)
         return self._units[key]
 
-    def _enumerated(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        own = {name for each in self.spec.parameters for name in each.names} & set(self.group)
+    def _enumerate_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+        fixed_names = {name for each in self.spec.parameters for name in each.names} & set(
+            self.group
+        )
         rules = (
             (f"group {name}", parse_expression(f"{name} == {values[name]!r}"))
-            for name in sorted(own)
+            for name in sorted(fixed_names)
         )
         spec = replace(self.spec, restrict=(*self.spec.restrict, *rules))
         try:
             space = Space(spec)
             if space.count > MAX_KERNELS:
-                raise self._wrong(
+                raise self._make_error(
                     f"{space.count} schedules would be one translation unit, more than"
                     f" {MAX_KERNELS}",
                     "name more parameters in group: schedules that differ in one of these are"
@@ -240,14 +246,16 @@ class Grouping(Struct):
                 )
             points: list[Schedule] = list(space)
         except SpaceError as error:
-            raise self._wrong(error.message, error.hint) from None
-        every = ({**self.params, **point.values} for point in points)
-        return tuple(dict.fromkeys(n for each in every for n in self.valued.kernels(each)))
+            raise self._make_error(error.message, error.hint) from None
+        all_values = ({**self.params, **point.values} for point in points)
+        return tuple(
+            dict.fromkeys(n for each in all_values for n in self.valued.name_kernels(each))
+        )
 
-    def _wrong(self, message: str, hint: str | None) -> InputError:
+    def _make_error(self, message: str, hint: str | None) -> InputError:
         return InputError(Diagnostic(message, self.place, hint))
 
-    def explained(self, error: InputError) -> InputError:
+    def explain_undefined(self, error: InputError) -> InputError:
         """Return a template's error, with the reason where it is a parameter that it cannot see."""
         hidden = {*(name for each in self.spec.parameters for name in each.names)}
         hidden |= {name for name, _ in self.spec.derived}

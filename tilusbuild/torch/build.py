@@ -183,7 +183,7 @@ def _published(project: Project, name: str, jobs: Sequence[Job]) -> None:
         return
     script = jobs[0].script
     numbered = {job.index: job.hash for job in jobs}
-    text = identity.script_text(
+    text = identity.format_script_text(
         script=script, params={}, target="torch", arch="", signature=(), programs=numbered.items()
     )
     directory = re.sub(r"[^a-z0-9]+", "_", f"torch_{name}_{script}".lower()).strip("_")

@@ -22,8 +22,8 @@ from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.compile.reads import offered
 from tilusbuild.errors import InputError
 from tilusbuild.plan import identity
-from tilusbuild.plan.rendering import RenderedProgram, definitions
-from tilusbuild.plan.roots import PROJECT, numbered
+from tilusbuild.plan.rendering import RenderedProgram, format_definitions
+from tilusbuild.plan.roots import PROJECT, choose_free_name
 from tilusbuild.render.closure import Root, make_root
 from tilusbuild.render.headers import Headers
 from tilusbuild.runtime.regular import read_text
@@ -118,7 +118,7 @@ class Planner(Struct):
         text = read_text(found.source, "surrogateescape")
         source = f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}"
         headers = self._headers(roots, pipeline, toolchain)
-        closure = headers.find_closure("\n".join((source, *definitions((), words))))
+        closure = headers.find_closure("\n".join((source, *format_definitions((), words))))
         seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
         recipe = Recipe(
             pipeline=pipeline,
@@ -136,7 +136,7 @@ class Planner(Struct):
             options=Options(flags=tuple(words)),
             part=PartOptions("cu" if found.nvcc else "c++", found.rdc, seeded, written=True),
         )
-        program_txt = identity.program_text(
+        program_txt = identity.format_program_text(
             script=script,
             entry=("object", name),
             params={"cpu": _cpu()} if found.native else {},
@@ -251,7 +251,7 @@ def _root(path: str, base: str, taken: dict[str, str], *, quoted_only: bool) -> 
         tree, above, below = PROJECT, base, os.path.relpath(path, base)
     else:
         tree, above, below = os.path.basename(path), path, ""
-    return make_root(numbered(tree, above, taken), above, below, quoted_only=quoted_only)
+    return make_root(choose_free_name(tree, above, taken), above, below, quoted_only=quoted_only)
 
 
 def _cpu() -> str:

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from tilusbuild.builder.project import Project
 from tilusbuild.dispatch import latency
-from tilusbuild.dispatch.model import work_of
-from tilusbuild.dispatch.overview import DispatchOverview, overviews
+from tilusbuild.dispatch.model import compute_work
+from tilusbuild.dispatch.overview import DispatchOverview, read_overviews
 from tilusbuild.errors import InputError
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import Plan
@@ -51,7 +51,7 @@ def list_measurements(
     for script, target in pairs:
         try:
             instance_overviews = list(
-                overviews(
+                read_overviews(
                     project.manifest, project.cache.root, NamePattern(script, target=target), None
                 )
             )
@@ -70,13 +70,13 @@ def _make_lines(
     script = overview.script
     dispatch = project.manifest.scripts[instance.script].dispatch
     try:
-        measurements = latency.read(script)
+        measurements = latency.read_measurements(script)
     except LoadError:
         return
     for measurement in measurements:
         device = measurement.fingerprint.get("device", "")
         sizes = dict(zip(script.keys, measurement.at or measurement.key, strict=True))
-        bytes_moved, flops = work_of(instance, dispatch, sizes)
+        bytes_moved, flops = compute_work(instance, dispatch, sizes)
         bandwidth, peak = (instance.target.facts.get(n) for n in ("dram_gbs", "tflops"))
         yield MeasuredLine(
             instance=instance.label,
@@ -92,7 +92,9 @@ def _make_lines(
         )
 
 
-def _find_chosen_program(overview: DispatchOverview, measurement: latency.Measured) -> int | None:
+def _find_chosen_program(
+    overview: DispatchOverview, measurement: latency.Measurement
+) -> int | None:
     for table in overview.tables:
         if dict(table.fingerprint) == dict(measurement.fingerprint):
             return next((e.program for e in table.entries if e.key == measurement.key), None)

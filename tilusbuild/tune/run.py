@@ -15,8 +15,14 @@ from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.plan.model import PlanSelection, Target, apart, called_script_of, chosen_pairs
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.model import (
+    PlanSelection,
+    Target,
+    find_called_script,
+    select_script_targets,
+    separate_schedule,
+)
+from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import CallLine
 from tilusbuild.runtime.choose import rank_code
@@ -41,9 +47,9 @@ def choose_target(
 ) -> Target:
     """Return the target: the one that is named, else the best for GPU `index`, else the cpu's; with
     `cpu_first` the cpu's before that. Raises `InputError` when this machine can run none."""
-    called_script_of(project.manifest, name)
+    find_called_script(project.manifest, name)
     selection = PlanSelection((name,), (target,) if target else ())
-    targets = [target for _, target in chosen_pairs(project.manifest, selection)]
+    targets = [target for _, target in select_script_targets(project.manifest, selection)]
     cpu_targets = [target for target in targets if target.kind == "cpu"]
     is_cpu_enough = cpu_targets and (cpu_first or len(targets) == 1)
     gpu = None if is_cpu_enough or not may_have_cuda() else ask_gpu(project.runner, index)
@@ -70,7 +76,7 @@ def choose_program(
     and without a target the one for the cpu, which runs everywhere, else for
     this GPU. Raises `InputError`."""
     target = name.target or target
-    name = apart(project.manifest, name)
+    name = separate_schedule(project.manifest, name)
     target = choose_target(project, name, target, cpu_first=True).name
     # One program is wanted: whatever the project's level is, no more is planned.
     selection = PlanSelection((name,), (target,), 0)
@@ -81,7 +87,7 @@ def choose_program(
             hint="name one of them:\n"
             + format_names(instance.label for instance in plan.instances),
         )
-    return plan, selection, next(jobs(plan))
+    return plan, selection, next(iterate_jobs(plan))
 
 
 def build_program(

@@ -22,8 +22,8 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.dispatch import latency, tables
-from tilusbuild.dispatch.latency import refuse as write_refusals
-from tilusbuild.dispatch.latency import spread
+from tilusbuild.dispatch.latency import copy_refusals
+from tilusbuild.dispatch.latency import update_refusals as write_refusals
 from tilusbuild.dispatch.refresh import refresh_dispatcher
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
@@ -154,22 +154,22 @@ class TuningPublisher:
             for o in deciding.outcomes
             if o.seconds is not None and o.program.index not in refused
         }
-        measured = latency.Measured(self._fingerprint, key, seconds, refused, sizes)
-        latency.write(self._script, measured)
-        best = measured.best()
+        measured = latency.Measurement(self._fingerprint, key, seconds, refused, sizes)
+        latency.write_measurement(self._script, measured)
+        best = measured.find_best()
         if deciding.winner is not None and deciding.winner.program.index in seconds:
             winner = deciding.winner
             best = TableEntry(key, winner.program.index, "measured", winner.seconds, sizes)
         if best is not None:
-            tables.put(self._script, self._fingerprint, [best])
+            tables.update_rows(self._script, self._fingerprint, [best])
         else:  # what was chosen before may be what was just found wrong
-            tables.put(self._script, self._fingerprint, [], without=[key])
+            tables.update_rows(self._script, self._fingerprint, [], removed_keys=[key])
 
     def refresh_dispatchers(self, project: Project) -> None:
         """Have every other directory of the cache refuse the same, and make the dispatchers of the
         tables as they are now. Raises `InputError` without a C compiler, `LoadError`, `CacheError`
         and `TilusbuildError`."""
-        for script in [self._script, *spread(self._script)]:
+        for script in [self._script, *copy_refusals(self._script)]:
             if script is self._script or os.path.isdir(os.path.join(script.path, layout.DISPATCH)):
                 find_toolchain = partial(project.find_toolchain, cuda=False)
                 refresh_dispatcher(project.cache, script, find_toolchain, project.runner)

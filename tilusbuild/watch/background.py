@@ -25,7 +25,7 @@ from tilusbuild.engine.events import CompositeReporter, Reporter, Result
 from tilusbuild.engine.inbox import PlanQueue
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.planner import jobs
+from tilusbuild.plan.planner import iterate_jobs
 from tilusbuild.process.base import CancelledError, Command, RunnerLostError, start_thread
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.status import Status
@@ -68,7 +68,7 @@ class BuildThread:
         self._config = config
         self._reporter = _RecordingReporter(reporter)
         self._report_end = report_end
-        self._queue = PlanQueue(jobs(state.plan), state.list_new_jobs())
+        self._queue = PlanQueue(iterate_jobs(state.plan), state.list_new_jobs())
         self._lock = threading.Lock()
         self._state: PlanState | None = state
         self._has_ended = False
@@ -82,7 +82,7 @@ class BuildThread:
                 self._project
             ):
                 return False
-            if not self._queue.replace_jobs(jobs(state.plan), state.list_new_jobs()):
+            if not self._queue.replace_jobs(iterate_jobs(state.plan), state.list_new_jobs()):
                 return False
             self._project, self._state = state.project, state
             return True

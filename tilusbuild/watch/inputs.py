@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tilusbuild.builder.noop_record import input_paths, list_tool_directories
 from tilusbuild.builder.project import Project
-from tilusbuild.plan.planner import Plan, ProgramJob, jobs
+from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.runtime.where import is_within
 from tilusbuild.watch import events
 from tilusbuild.watch.change_detector import Change
@@ -54,7 +54,9 @@ class PlanState(Struct, frozen=True):
     def list_new_jobs(self) -> list[ProgramJob]:
         """Return the programs that the plan before did not have, if there was one."""
         before = self.previous_programs
-        return [] if before is None else [j for j in jobs(self.plan) if j.hash not in before]
+        return (
+            [] if before is None else [j for j in iterate_jobs(self.plan) if j.hash not in before]
+        )
 
 
 class WatchList:

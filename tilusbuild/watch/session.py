@@ -269,7 +269,7 @@ class Session:
         if end.error is not None:
             self._screen.emit(events.Problem(end.error.render()))
         if end.result is not None and Status.CHANGED in end.result.statuses.values():
-            self._project.memo.forget()
+            self._project.memo.forget_scripts()
         if end.state is None or end.state is not self._state:
             return
         self._is_build_ok = end.ok

@@ -23,7 +23,7 @@ def run(arguments: WatchArgs) -> int:
     """Watch until a signal; the exit status is 128 plus its number."""
     from tilusbuild.engine.running import BuildConfig
     from tilusbuild.errors import input_error
-    from tilusbuild.plan.model import chosen_pairs
+    from tilusbuild.plan.model import select_script_targets
     from tilusbuild.report.terminal import can_redraw
     from tilusbuild.runtime import naming
     from tilusbuild.watch.screen import Screen
@@ -31,7 +31,7 @@ def run(arguments: WatchArgs) -> int:
 
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
-        list(chosen_pairs(project.manifest, selection))
+        list(select_script_targets(project.manifest, selection))
         if single := next((name for name in selection.names if name.program is not None), None):
             raise input_error(
                 f'"{single}" is one program: `watch` builds scripts and instances',
