@@ -28,7 +28,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
 
-START = ("tilusbuild.builder.build", "build")
+START = ("tilusbuild.builder.build", "build_project")
 BUDGET = "scripts/budget.json"
 _WANTED = ("tilusbuild/", "tests/", "docs/manifest.md", "docs/formats.md")
 _NOT_CODE = {

@@ -269,7 +269,7 @@ class Inputs:
         """
         for path, old in self._seen.items():
             new = self._seen[path] = observe(path, sha256_file, now=self._now, before=old)
-            if new.compared_fields != old.compared_fields:
+            if new.content != old.content:
                 self._is_sure = False
         return self._is_sure
 

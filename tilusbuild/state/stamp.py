@@ -111,7 +111,7 @@ class PathContent(Struct, frozen=True):
     """The stamp and the content of a path at one time."""
 
     stamp: Stamp
-    compared_fields: str | frozenset[str] | None
+    content: str | frozenset[str] | None
     """A file's digest, the names in a directory, None for nothing."""
     settled: bool
     """Whether an equal stamp means equal content."""

@@ -81,8 +81,8 @@ class PathStates:
             if old is None:
                 if since is not None and path in read and new.may_be_later(since):
                     changes[path] = Change(path)
-            elif new.compared_fields != old.compared_fields:
-                changes[path] = _make_change(path, old.compared_fields, new.compared_fields)
+            elif new.content != old.content:
+                changes[path] = _make_change(path, old.content, new.content)
         return changes
 
 
