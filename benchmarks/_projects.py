@@ -130,7 +130,7 @@ def read(path):
         return file.read()
 
 if not SYNC:
-    disk.Disk.sync = lambda self, paths: None
+    disk.Disk.sync_files = lambda self, paths: None
     disk.Disk.sync_directory = lambda self, path: None
 MADE = ("nvcc_output.txt", "lib.so")
 META = {"status": "built"}

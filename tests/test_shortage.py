@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.cache.disk import CacheError, cache_error, wrap_oserror
+from tilusbuild.cache.disk import CacheError, make_cache_error, wrap_oserror
 from tilusbuild.compile.causes import failure, not_started
 from tilusbuild.process.base import CompletedCommand
 
@@ -27,7 +27,7 @@ def failed(number: int, path: str) -> OSError:
     ],
 )
 def test_a_cache_that_cannot_be_written_says_what_to_do(number: int, words: str) -> None:
-    assert words in str(cache_error("/cache/index.json", failed(number, "/cache/index.json")))
+    assert words in str(make_cache_error("/cache/index.json", failed(number, "/cache/index.json")))
 
 
 def test_of_a_link_that_cannot_be_made_it_is_the_link_that_is_named(tmp_path: Path) -> None:

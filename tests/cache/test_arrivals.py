@@ -10,8 +10,8 @@ from support.cache_sample import Sample
 from support.faulty_disk import FaultyDisk, failing
 from support.trees import published
 from tilusbuild.cache.disk import CacheError
-from tilusbuild.cache.entries import Arrivals
-from tilusbuild.cache.garbage import litter
+from tilusbuild.cache.entries import EntryBatch
+from tilusbuild.cache.garbage import list_abandoned
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 
@@ -28,7 +28,7 @@ def made(tmp_path: Path) -> Sample:
 
 def bring(sample: Sample, cache: Tree) -> None:
     """Write the sample's programs, each as its files are."""
-    with Arrivals(cache) as arrivals:
+    with EntryBatch(cache) as arrivals:
         for name in NAMES:
             entry = sample.entry(name)
             files = {
@@ -36,8 +36,8 @@ def bring(sample: Sample, cache: Tree) -> None:
                 for path in Path(entry.path).rglob("*")
                 if path.is_file()
             }
-            arrivals.add(entry.hash, files, files.pop("meta.json"))
-        arrivals.commit()
+            arrivals.add_program(entry.hash, files, files.pop("meta.json"))
+        arrivals.commit_programs()
 
 
 def test_they_are_the_entries_that_were_made(made: Sample, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_they_are_the_entries_that_were_made(made: Sample, tmp_path: Path) -> No
     bring(made, there)
     assert published(Path(there.root)) == published(Path(made.cache.root))
     assert verify_cache(there) == []
-    assert litter(there) == []
+    assert list_abandoned(there) == []
     modes = [os.stat(path).st_mode & 0o777 for path in Path(there.root).rglob("compile.sh")]
     assert modes == [0o755] * len(NAMES)
 
@@ -55,15 +55,15 @@ def test_what_is_there_and_whole_stays(made: Sample, tmp_path: Path) -> None:
     there.program("a", size=200)
     bring(made, there.cache)
     assert there.entry("a").size > made.entry("a").size
-    assert litter(there.cache) == []
+    assert list_abandoned(there.cache) == []
 
 
 def test_what_is_not_committed_is_removed(made: Sample, tmp_path: Path) -> None:
     there = Tree(str(tmp_path / "there"))
-    with Arrivals(there) as arrivals:
-        arrivals.add(made.hash("a"), {"program.txt": b""}, b"{}")
+    with EntryBatch(there) as arrivals:
+        arrivals.add_program(made.hash("a"), {"program.txt": b""}, b"{}")
     assert published(Path(there.root)) == {}
-    assert litter(there) == []
+    assert list_abandoned(there) == []
 
 
 def test_a_full_disk_leaves_whole_entries_only(made: Sample, tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ def test_a_full_disk_leaves_whole_entries_only(made: Sample, tmp_path: Path) -> 
             bring(made, there)
         healthy = Tree(there.root)
         assert verify_cache(healthy) == []
-        assert litter(healthy) == []
+        assert list_abandoned(healthy) == []

@@ -62,7 +62,7 @@ class Parts:
 
 
 def contents(directory: Path) -> Files:
-    names = layout.files_below(str(directory))
+    names = layout.list_files_below(str(directory))
     return {name: (directory / name).read_bytes() for name in names}
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from support.cache_sample import Sample
 from tilusbuild.cache import includes
 from tilusbuild.cache import verify as verification
-from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.garbage import collect_garbage
-from tilusbuild.cache.index import cache_stats, read_index, script_listings
+from tilusbuild.cache.index import collect_stats, list_scripts, read_index
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import repair_cache, verify_cache
@@ -86,17 +86,17 @@ def test_verification_finds_every_change(cache: Tree, full, which):
 
 @pytest.mark.parametrize("which", PROGRAM)
 def test_a_damaged_program_is_not_a_cache_hit(cache: Tree, sample: Sample, full, which):
-    right = lookup(cache, sample.hash("a"))
+    right = lookup_entry(cache, sample.hash("a"))
     content = full[which].read_bytes()
     for changed in variants(content):
         with replaced(full[which], changed):
-            found = lookup(cache, sample.hash("a"))
+            found = lookup_entry(cache, sample.hash("a"))
             if which == "meta" or len(changed) != len(content):
                 assert found is None
             else:
                 assert found == right
-            cache_stats(cache)
-            script_listings(cache)
+            collect_stats(cache)
+            list_scripts(cache)
 
 
 def test_a_damaged_index_is_never_taken_for_an_empty_one(cache: Tree, full):
@@ -112,7 +112,7 @@ def test_a_damaged_index_is_never_taken_for_an_empty_one(cache: Tree, full):
 def test_a_damaged_script_is_published_again(cache: Tree, sample: Sample, full):
     for content in (b"", b"x", full["script"].read_bytes()[:-1]):
         full["script"].write_bytes(content)
-        assert script_listings(cache) == []
+        assert list_scripts(cache) == []
         publish_script(cache, sample.record(["a"]))
         assert verify_cache(cache) == []
 
@@ -188,8 +188,8 @@ def test_repair_removes_what_is_damaged_and_nothing_else(cache: Tree, sample: Sa
     removed = repair_cache(cache, verify_cache(cache))
     assert {name.split("/")[0] for name in removed} == {"programs", "include", "scripts"}
     assert verify_cache(cache) == []
-    assert lookup(cache, sample.hash("a")) is None
-    assert lookup(cache, kept.hash) == kept
+    assert lookup_entry(cache, sample.hash("a")) is None
+    assert lookup_entry(cache, kept.hash) == kept
 
 
 def test_repair_takes_links_along_to_what_is_damaged_and_of_its_size(cache: Tree, full):

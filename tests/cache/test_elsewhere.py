@@ -16,9 +16,9 @@ from support.cache_sample import Sample, sample_at
 from support.processes import run_mounted
 from support.trees import THINGS, put, snapshot
 from tilusbuild.cache.disk import CacheError
-from tilusbuild.cache.entries import Stage, lookup
+from tilusbuild.cache.entries import Stage, lookup_entry
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
-from tilusbuild.cache.index import cache_stats, forget_projects, record_build, script_listings
+from tilusbuild.cache.index import collect_stats, forget_projects, list_scripts, record_build
 from tilusbuild.cache.merging import merge_caches
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
@@ -84,10 +84,10 @@ def merge(tree: Laid) -> None:
 
 
 def build(tree: Laid) -> None:
-    with tree.cache.in_use():
+    with tree.cache.hold_use():
         for name in ("old", "new", "newer"):
-            with tree.cache.locked(tree.sample.hash(name), wait=False):
-                if lookup(tree.cache, tree.sample.hash(name)) is None:
+            with tree.cache.lock_program(tree.sample.hash(name), wait=False):
+                if lookup_entry(tree.cache, tree.sample.hash(name)) is None:
                     tree.sample.program(name, include=tree.sample.include(**{name: "text"}))
         publish_script(tree.cache, tree.sample.record(["old", "new", "newer"]))
         tree.sample.built("new", include=tree.sample.include(new="text"))
@@ -102,7 +102,7 @@ OPERATIONS: dict[str, Callable[[Laid], object]] = {
     "verify --repair": lambda tree: repair_cache(tree.cache, verify_cache(tree.cache)),
     "build": build,
     "merge": merge,
-    "ls": lambda tree: (script_listings(tree.cache), cache_stats(tree.cache)),
+    "ls": lambda tree: (list_scripts(tree.cache), collect_stats(tree.cache)),
 }
 
 
@@ -194,7 +194,7 @@ def test_a_directory_without_our_mark_is_refused_and_untouched(tmp_path: Path, m
         (place / name).write_text(foreign_tag if name == "CACHEDIR.TAG" and made[0] != "e" else "x")
     cache = Tree(str(place))
     before = snapshot(tmp_path)
-    uses = (Tree.ensure, collect_garbage, clear_cache, verify_cache, cache_stats, Stage)
+    uses = (Tree.ensure_complete, collect_garbage, clear_cache, verify_cache, collect_stats, Stage)
     for use in uses:
         with pytest.raises(InputError, match="not a cache of tilusbuild"):
             use(cache)

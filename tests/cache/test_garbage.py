@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
-from tilusbuild.cache.entries import Stage, lookup
+from tilusbuild.cache.entries import Stage, lookup_entry
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.index import (
-    cache_stats,
+    collect_stats,
     forget_projects,
+    list_scripts,
     read_index,
     record_build,
-    script_listings,
 )
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
@@ -66,7 +66,7 @@ def test_what_the_last_build_of_each_project_made_stays(cache: Tree, sample: Sam
     assert [item.name.split("/")[0] for item in done.removed] == ["scripts", "programs", "include"]
     assert done.kept_size == planned.kept_size
     assert published(cache) == {sample.hash("a"), headers}
-    assert [script.hash for script in script_listings(cache)] == [new.hash]
+    assert [script.hash for script in list_scripts(cache)] == [new.hash]
     assert verify_cache(cache) == []
     assert collect_garbage(cache).removed == ()
 
@@ -147,15 +147,15 @@ def test_a_root_that_is_damaged_stops_everything(cache: Tree, sample: Sample):
 
 def test_a_running_build_is_never_disturbed(cache: Tree, sample: Sample):
     sample.program("a")
-    with cache.in_use():
+    with cache.hold_use():
         with pytest.raises(TilusbuildError, match="a build is using"):
             collect_garbage(cache)
         with pytest.raises(TilusbuildError, match="a build is using"):
             clear_cache(cache)
         assert len(collect_garbage(cache, dry_run=True).removed) == 1
-        assert lookup(cache, sample.hash("a")) is not None
+        assert lookup_entry(cache, sample.hash("a")) is not None
     collect_garbage(cache)
-    assert lookup(cache, sample.hash("a")) is None
+    assert lookup_entry(cache, sample.hash("a")) is None
     stage = Stage(cache)
     with pytest.raises(TilusbuildError, match="a build is using"):
         collect_garbage(cache)
@@ -171,7 +171,7 @@ def test_clear_leaves_an_empty_cache(cache: Tree, sample: Sample):
     clear_cache(cache)
     assert verify_cache(cache) == []
     assert read_index(cache) == {}
-    assert cache_stats(cache).size == 0
+    assert collect_stats(cache).size == 0
     assert sample.program("a").status == "built"
 
 
@@ -204,7 +204,7 @@ def test_whatever_goes_nothing_dangles_and_no_root_is_lost(
         cache, older_than=None if older_than is None else older_than * DAY, max_size=max_size
     )
     assert verify_cache(cache) == []
-    left = {script.hash: script for script in script_listings(cache)}
+    left = {script.hash: script for script in list_scripts(cache)}
     assert all(left[digest].statuses["missing"] == 0 for _, digest in roots)
     for program in os.listdir(cache.path("programs")):
         text = Path(cache.program_path(program), "module/compile.sh").read_text()
@@ -266,7 +266,7 @@ def test_without_an_index_nothing_is_garbage(cache: Tree, sample: Sample):
         with pytest.raises(TilusbuildError, match="nothing was removed"):
             collect_garbage(cache, dry_run=dry_run)
     assert len(published(cache)) == 3
-    a, b = (script for script in script_listings(cache))
+    a, b = (script for script in list_scripts(cache))
     record_build(cache, "/a/tilus.toml", "a", [(a.directory, a.hash)])
     assert set(read_index(cache)) == {"/a/tilus.toml", LOST_ROOT}
     assert len(collect_garbage(cache).removed) == 1, (

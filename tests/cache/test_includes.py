@@ -12,7 +12,7 @@ from support.closures import closure
 from support.processes import run_to_end
 from support.trees import snapshot
 from tilusbuild.cache.disk import Disk, InputChangedError
-from tilusbuild.cache.includes import publish_include, read_manifest
+from tilusbuild.cache.includes import parse_manifest, publish_include
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.render.closure import Closure, Root
@@ -107,13 +107,13 @@ def test_any_names_survive_the_manifest(names):
         escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
         mark = "\\" if escaped != name else ""
         lines.append(f"{mark}{digest}  {escaped}\n".encode())
-    assert read_manifest(b"".join(lines)) == names
+    assert parse_manifest(b"".join(lines)) == names
 
 
 @given(st.binary())
 def test_any_bytes_are_a_manifest_or_broken(data):
     try:
-        assert all(not name.startswith("/") for name in read_manifest(data))
+        assert all(not name.startswith("/") for name in parse_manifest(data))
     except CorruptFileError:
         assert data
 
@@ -132,7 +132,7 @@ def test_large_directories_share_equal_files(cache: Tree):
     for name in ("c/0.h", "c/39.h"):
         assert len({os.stat(path / name).st_ino for path in paths}) == 1
     assert len({os.stat(path / "own.h").st_ino for path in paths}) == 3
-    cache.disk.remove(str(paths[0]))
+    cache.disk.remove_tree(str(paths[0]))
     assert verify_cache(cache) == []
 
 
@@ -154,7 +154,7 @@ def test_a_shared_file_that_was_written_to_is_made_again_in_each_directory(cache
 
 def test_a_directory_is_written_where_files_cannot_have_two_names(tmp_path):
     class OneName(Disk):
-        def share(self, existing: str, path: str) -> None:
+        def make_hard_link(self, existing: str, path: str) -> None:
             raise PermissionError(1, "Operation not permitted", path)
 
     cache = Tree(str(tmp_path / "cache"), disk=OneName())

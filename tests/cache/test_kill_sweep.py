@@ -12,9 +12,9 @@ from pathlib import Path
 from support.cache_sample import sample_at
 from support.faulty_disk import FaultyDisk, dies, failing, kill
 from tilusbuild.cache.disk import CacheError
-from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.garbage import collect_garbage
-from tilusbuild.cache.index import read_index, record_build, script_listings
+from tilusbuild.cache.index import list_scripts, read_index, record_build
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import InputError
@@ -42,10 +42,10 @@ def assert_complete(sample, record):
     cache = sample.cache
     assert verify_cache(cache) == []
     for name, status in (("a", "built"), ("b", "built"), ("c", "failed")):
-        entry = lookup(cache, sample.hash(name))
+        entry = lookup_entry(cache, sample.hash(name))
         assert entry is not None
         assert entry.status == status
-    (script,) = script_listings(cache)
+    (script,) = list_scripts(cache)
     assert script.statuses == {"built": 2, "failed": 1, "pruned": 0, "missing": 0}
     path = cache.script_path("matmul", record.hash)
     assert sorted(os.listdir(path)) == ["failed", "programs", "schedule.txt", "script.txt"]

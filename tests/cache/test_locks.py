@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from support.cache_sample import Sample
 from tilusbuild.cache import layout
-from tilusbuild.cache.locks import Kind, LockName, Locks
+from tilusbuild.cache.locks import LockKind, LockName, Locks
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 
@@ -111,7 +111,7 @@ def test_a_deleted_lock_file_is_made_again_and_waiters_follow(locks):
     got[0].close()
 
 
-@given(st.sampled_from(get_args(Kind)[2:]), st.integers(0, 2**256 - 1))
+@given(st.sampled_from(get_args(LockKind)[2:]), st.integers(0, 2**256 - 1))
 def test_there_are_4096_stripes_of_a_kind_and_256_for_readers(kind, number):
     name = LockName(kind, f"{number:064x}")
     digits = 2 if kind == "read" else 3
@@ -143,7 +143,7 @@ def test_an_idle_build_imports_no_filelock(sample: Sample):
 
 def test_eight_builders_without_locks_still_make_one_whole_entry(sample: Sample):
     def build() -> None:
-        sample.cache.ensure()
+        sample.cache.ensure_complete()
         for number in range(20):
             assert sample.program(f"program {number}").status == "built"
 
@@ -156,5 +156,8 @@ def test_eight_builders_without_locks_still_make_one_whole_entry(sample: Sample)
 
 def test_locked_says_whether_it_is_ours(cache: Tree):
     program = "c" * 64
-    with cache.locked(program, wait=False) as ours, cache.locked(program, wait=False) as theirs:
+    with (
+        cache.lock_program(program, wait=False) as ours,
+        cache.lock_program(program, wait=False) as theirs,
+    ):
         assert (ours, theirs) == (True, False)

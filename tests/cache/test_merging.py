@@ -9,7 +9,7 @@ import pytest
 from support.cache_sample import Sample, sample_at
 from support.trees import snapshot
 from tilusbuild.cache.disk import Disk
-from tilusbuild.cache.entries import Stage, lookup
+from tilusbuild.cache.entries import Stage, lookup_entry
 from tilusbuild.cache.garbage import collect_garbage
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.merging import merge_caches, open_sources
@@ -73,7 +73,7 @@ def test_what_does_not_verify_stays_where_it_is(cache: Tree, shards, name, damag
     assert refused.source == shards[0].cache.root
     assert refused.name.startswith(f"programs/{shards[0].hash('a')}")
     assert what in str(refused)
-    assert lookup(cache, shards[0].hash("a")) is None
+    assert lookup_entry(cache, shards[0].hash("a")) is None
     assert result.programs == 4
     assert verify_cache(cache) == []
 
@@ -82,7 +82,7 @@ def test_damage_in_one_cache_does_not_keep_another_from_giving_the_program(cache
     Path(shards[0].cache.program_path(shards[0].hash("both")), "module/lib.so").unlink()
     result = merged(cache, shards)
     assert len(result.refused) == 1
-    assert lookup(cache, shards[0].hash("both")) is not None
+    assert lookup_entry(cache, shards[0].hash("both")) is not None
 
 
 def test_a_program_whose_headers_are_damaged_stays_where_it_is(cache: Tree, shards):
@@ -91,7 +91,7 @@ def test_a_program_whose_headers_are_damaged_stays_where_it_is(cache: Tree, shar
     result = merged(cache, shards)
     assert [str(r).rpartition(": ")[2] for r in result.refused] == ["was modified"]
     assert result.includes == 1  # the second cache has them whole
-    assert lookup(cache, shards[0].hash("a")) is None
+    assert lookup_entry(cache, shards[0].hash("a")) is None
     assert verify_cache(cache) == []
 
 
@@ -104,7 +104,7 @@ def test_one_program_with_different_bytes_is_an_error_and_the_first_stays(cache:
     assert refused.source == shards[1].cache.root
     assert refused.name == f"programs/{program}/module/lib.so"
     assert "was not reproduced: the same inputs gave other bytes" in refused.what
-    found = lookup(cache, program)
+    found = lookup_entry(cache, program)
     assert found is not None
     assert found.size == shards[0].entry("both").size
 
@@ -141,7 +141,7 @@ def test_a_program_directory_that_is_a_link_is_not_followed(cache: Tree, shards,
     os.symlink(tmp_path / "elsewhere", path)
     (refused,) = merged(cache, shards).refused
     assert refused.what == "is a link"
-    assert lookup(cache, shards[0].hash("a")) is None
+    assert lookup_entry(cache, shards[0].hash("a")) is None
 
 
 def test_a_read_only_cache_can_be_merged_from(cache: Tree, shards):
@@ -154,7 +154,7 @@ def test_merging_from_something_else_than_a_cache_is_refused(cache: Tree, tmp_pa
     (tmp_path / "notes").mkdir()
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes/file").write_text("")
-    cache.ensure()
+    cache.ensure_complete()
     for name, what in (
         ("nowhere", "is not there"),
         ("empty", "is empty"),
@@ -173,8 +173,8 @@ def test_the_scripts_of_the_last_build_keep_what_was_merged(cache: Tree, shards)
     before = snapshot(cache.path("scripts"))
     collect_garbage(cache)
     assert snapshot(cache.path("scripts")) == before
-    assert lookup(cache, shards[0].hash("a")) is not None
-    assert lookup(cache, shards[1].hash("b")) is None  # no build of that source named it
+    assert lookup_entry(cache, shards[0].hash("a")) is not None
+    assert lookup_entry(cache, shards[1].hash("b")) is None  # no build of that source named it
     assert verify_cache(cache) == []
 
 

@@ -8,18 +8,18 @@ import pytest
 from support.cache_sample import Sample, sample_at
 from support.processes import run_mounted
 from support.trees import snapshot
-from tilusbuild.cache.entries import Stage, lookup
+from tilusbuild.cache.entries import Stage, lookup_entry
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.index import (
-    cache_stats,
+    collect_stats,
     find_programs,
+    list_scripts,
     read_index,
     record_build,
-    script_listings,
 )
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
-from tilusbuild.cache.verify import repair_cache, strangers, verify_cache
+from tilusbuild.cache.verify import list_unknown_names, repair_cache, verify_cache
 from tilusbuild.errors import InputError
 
 READ_ONLY = """
@@ -165,11 +165,18 @@ def _a_loop(path: Path) -> Path:
 def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(tmp_path, make, reason):
     cache = Tree(str(make(tmp_path / "place")))
     before = snapshot(str(tmp_path))
-    for use in (Tree.ensure, Stage, verify_cache, collect_garbage, clear_cache, cache_stats):
+    for use in (
+        Tree.ensure_complete,
+        Stage,
+        verify_cache,
+        collect_garbage,
+        clear_cache,
+        collect_stats,
+    ):
         with pytest.raises(InputError, match=reason) as caught:
             use(cache)
         assert "--cache-dir" in caught.value.render()
-    assert lookup(cache, "0" * 64) is None
+    assert lookup_entry(cache, "0" * 64) is None
     assert snapshot(str(tmp_path)) == before
 
 
@@ -190,13 +197,13 @@ def test_a_default_place_is_shared_with_other_programs(tmp_path: Path, name):
     assert verify_cache(sample.cache) == []
     within = [f"{each}/theirs" for each in ("include", "locks", "programs", "staging")]
     within.append("scripts/.theirs")
-    assert strangers(sample.cache) == sorted(["clangd", "pip", "uv", *within])
+    assert list_unknown_names(sample.cache) == sorted(["clangd", "pip", "uv", *within])
     assert repair_cache(sample.cache, verify_cache(sample.cache)) == []
     collect_garbage(sample.cache)
     clear_cache(sample.cache)
     assert {each: (root / each).read_text() for each in theirs} == theirs
     assert (root / "scripts/matmul/theirs").is_dir()
-    assert strangers(sample.cache) == sorted(["clangd", "pip", "uv", *within])
+    assert list_unknown_names(sample.cache) == sorted(["clangd", "pip", "uv", *within])
 
 
 @pytest.mark.parametrize(
@@ -208,7 +215,7 @@ def test_what_ours_would_replace_is_refused_there_too(tmp_path: Path, name):
     path.write_text("theirs")
     before = snapshot(str(tmp_path))
     with pytest.raises(InputError, match="not a cache of tilusbuild: it holds"):
-        Tree(str(tmp_path / ".cache")).ensure()
+        Tree(str(tmp_path / ".cache")).ensure_complete()
     assert snapshot(str(tmp_path)) == before
 
 
@@ -223,9 +230,9 @@ def test_an_index_of_ours_is_a_mark_too(cache: Tree, sample: Sample):
 
 def test_looking_at_no_cache_makes_none(cache: Tree):
     assert verify_cache(cache) == []
-    assert script_listings(cache) == []
+    assert list_scripts(cache) == []
     assert find_programs(cache, "") == []
-    assert cache_stats(cache).size == 0
+    assert collect_stats(cache).size == 0
     assert collect_garbage(cache).removed == ()
     clear_cache(cache)
     assert not os.path.exists(cache.root)

@@ -11,7 +11,7 @@ import pytest
 from support.cache_sample import Sample, sample_at
 from support.faulty_disk import FaultyDisk
 from support.trees import snapshot
-from tilusbuild.cache.entries import Stage, compiler_log, lookup
+from tilusbuild.cache.entries import Stage, lookup_entry, read_compiler_log
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 
@@ -21,8 +21,8 @@ def test_a_published_program_is_named_by_its_texts(cache: Tree, sample: Sample):
     command = "cat program.txt options.txt | sha256sum"
     printed = subprocess.run(command, shell=True, cwd=entry.path, capture_output=True, text=True)
     assert printed.stdout.split()[0] == os.path.basename(entry.path) == entry.hash
-    assert lookup(cache, entry.hash) == entry
-    assert compiler_log(cache, entry.hash) == "log of a\n"
+    assert lookup_entry(cache, entry.hash) == entry
+    assert read_compiler_log(cache, entry.hash) == "log of a\n"
     assert os.listdir(cache.path("staging")) == []
 
 
@@ -54,10 +54,10 @@ def test_a_hit_takes_no_lock_and_writes_nothing(cache: Tree, sample: Sample):
     program = sample.program("a").hash
     shutil.rmtree(cache.path("locks"))
     before = snapshot(cache.root)
-    entry = lookup(Tree(cache.root), program)
+    entry = lookup_entry(Tree(cache.root), program)
     assert entry is not None
     assert entry.status == "built"
-    assert lookup(Tree(cache.root), "0" * 64) is None
+    assert lookup_entry(Tree(cache.root), "0" * 64) is None
     assert snapshot(cache.root) == before
 
 
@@ -97,9 +97,9 @@ def _meta_is_of_another(path: Path) -> None:
 def test_a_broken_entry_is_a_miss_and_is_replaced(cache: Tree, sample: Sample, damage):
     entry = sample.program("a")
     damage(Path(entry.path))
-    assert lookup(cache, entry.hash) is None
+    assert lookup_entry(cache, entry.hash) is None
     assert sample.program("a").status == "built"
-    assert lookup(cache, entry.hash) == entry
+    assert lookup_entry(cache, entry.hash) == entry
     assert os.listdir(cache.path("staging")) == []
 
 
@@ -145,9 +145,9 @@ def test_a_live_stage_is_left_alone_and_a_dead_one_swept(cache: Tree):
 def test_the_tree_can_be_deleted_at_any_time(cache: Tree, sample: Sample):
     sample.program("a")
     subprocess.run(["rm", "-r", cache.root], check=True)
-    assert lookup(cache, sample.hash("a")) is None
+    assert lookup_entry(cache, sample.hash("a")) is None
     entry = sample.program("a")
-    assert lookup(cache, entry.hash) == entry
+    assert lookup_entry(cache, entry.hash) == entry
     assert verify_cache(cache) == []
 
 

@@ -12,8 +12,8 @@ from support.cache_sample import Sample
 from support.processes import run_to_end
 from support.trees import snapshot
 from tilusbuild.cache import layout
-from tilusbuild.cache.index import cache_stats, find_programs, program_named, script_listings
-from tilusbuild.cache.scripts import ScriptRecord, parse_script, publish_script
+from tilusbuild.cache.index import collect_stats, find_program, find_programs, list_scripts
+from tilusbuild.cache.scripts import ScriptRecord, parse_script_txt, publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import InputError
@@ -96,14 +96,14 @@ def test_listing_counts_each_program_once(cache: Tree, sample: Sample):
     sample.program("a")
     sample.program("b", "pruned")
     publish_script(cache, sample.record(["a", "b", "c", "a"]))
-    (listing,) = script_listings(cache)
+    (listing,) = list_scripts(cache)
     assert listing.head["script"] == "Matmul"
     assert listing.head["target"] == "h100"
     assert listing.statuses == {"built": 1, "failed": 0, "pruned": 1, "missing": 1}
     assert len(listing.programs) == 4
     entries = [sample.entry(name) for name in ("a", "b")]
     assert listing.size == sum(entry.size for entry in entries)
-    stats = cache_stats(cache)
+    stats = collect_stats(cache)
     assert stats.statuses == {"built": 1, "failed": 0, "pruned": 1, "broken": 0}
     assert stats.size == sum(stats.sizes.values()) > listing.size
     assert find_programs(cache, sample.hash("a")[:10]) == [sample.hash("a")]
@@ -112,8 +112,8 @@ def test_listing_counts_each_program_once(cache: Tree, sample: Sample):
 def test_a_program_is_named_by_its_number_or_by_its_first_digits(cache: Tree, sample: Sample):
     sample.built("old")
     sample.built("a", "b")
-    assert program_named(cache, "Matmul/0") == program_named(cache, sample.hash("a")[:10])
-    assert program_named(cache, "Matmul/1") == sample.hash("b")
+    assert find_program(cache, "Matmul/0") == find_program(cache, sample.hash("a")[:10])
+    assert find_program(cache, "Matmul/1") == sample.hash("b")
     wrong = {
         "Matmul": "names 2 programs",
         "Other": 'no script "Other"',
@@ -121,7 +121,7 @@ def test_a_program_is_named_by_its_number_or_by_its_first_digits(cache: Tree, sa
     }
     for word, said in {**wrong, "Matmul/7": 'no "Matmul/7"', "": "name"}.items():
         with pytest.raises(InputError, match=said):
-            program_named(cache, word)
+            find_program(cache, word)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "-x", "a\n", "é", "x" * 256])
@@ -136,7 +136,7 @@ def test_names_that_are_ours_are_safe(name):
         assert os.path.basename(os.path.normpath(os.path.join("/root", name))) == name
     if layout.is_inside(name):
         assert os.path.normpath(os.path.join("/root", name)) == f"/root/{name}"
-    if layout.is_index(name):
+    if layout.is_program_number(name):
         assert str(int(name)) == name
     if layout.is_hash(name):
         assert len(name) == 64
@@ -146,7 +146,7 @@ def test_names_that_are_ours_are_safe(name):
 @given(st.text())
 def test_any_text_is_a_script_or_broken(text):
     try:
-        found = parse_script(text + "\n[programs]\n" + text)
+        found = parse_script_txt(text + "\n[programs]\n" + text)
     except CorruptFileError:
         return
     assert all(layout.is_hash(program) for program in found.programs)
@@ -161,4 +161,4 @@ def test_any_text_is_a_script_or_broken(text):
 )
 def test_a_malformed_list_of_programs_is_broken(line):
     with pytest.raises(CorruptFileError, match="list of programs"):
-        parse_script(f"[programs]\n{line}\n")
+        parse_script_txt(f"[programs]\n{line}\n")

@@ -332,7 +332,9 @@ def private(directory: Path) -> list[Path]:
 
 
 def test_a_cache_is_let_go_of(directory: Path) -> None:
-    with started(directory, "tilusbuild.cache.verify:_programs", "cache", "verify") as process:
+    with started(
+        directory, "tilusbuild.cache.verify:_check_programs", "cache", "verify"
+    ) as process:
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (128 + signal.SIGTERM, "interrupted\n")

@@ -15,7 +15,7 @@ from support.project import Project
 from tilusbuild.cache.disk import CacheError
 from tilusbuild.cache.entries import Stage
 from tilusbuild.cache.garbage import collect_garbage
-from tilusbuild.cache.index import read_index, script_listings
+from tilusbuild.cache.index import list_scripts, read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.package.errors import PackageError
@@ -142,7 +142,7 @@ def test_killed_at_every_change(hand: Hand, tmp_path: Path) -> None:
         assert verify_cache(after) == []
         named = installed(after) == {"marks": "marks 0.1.0"}
         assert named or read_index(after) == {}
-        assert len(script_listings(after)) == 1 or not named
+        assert len(list_scripts(after)) == 1 or not named
         put(path, after)
         assert_whole(after)
         assert installed(after) == {"marks": "marks 0.1.0"}

@@ -66,7 +66,7 @@ class Workshop:
         """The plan of the project as it is now; without the memo in another cache."""
         self.rendered.clear()
         cache = self.directory / (".cache" if memo else ".fresh")
-        Tree(str(cache)).ensure()  # what is remembered is kept in a tree
+        Tree(str(cache)).ensure_complete()  # what is remembered is kept in a tree
         (cache / "state").mkdir(exist_ok=True)
         with Project.open(str(self.directory), {"cache-dir": str(cache)}, os.environ) as project:
             planner = project.planner(PlanSelection())

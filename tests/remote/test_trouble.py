@@ -186,7 +186,7 @@ def test_a_lock_that_is_held_for_a_moment_costs_no_hit(held, origin, tmp_path) -
     programs = sorted(each.name for each in (origin[0] / "programs").iterdir())
     cache = Tree(str(tmp_path / "cache"))
     with ExitStack() as locks:
-        assert locks.enter_context(cache.locked(programs[0], wait=False))
+        assert locks.enter_context(cache.lock_program(programs[0], wait=False))
         Timer(0.1, locks.pop_all().close).start()
         found = ask_for(programs, tmp_path / "cache", held.address)
     assert (found.hits, found.warnings) == (4, [])

@@ -18,7 +18,7 @@ def locks(tmp_path: Path) -> Locks:
     (tmp_path / "locks").mkdir()
     found = Locks(str(tmp_path))
     for name in HASHES:
-        found.make(LockName("read", name))
+        found.make_lock_file(LockName("read", name))
     return found
 
 
@@ -30,10 +30,10 @@ def test_a_thousand_kernels_share_a_file_for_each_stripe(tmp_path: Path, locks: 
     before = open_files()
     held = [ReaderLock(str(tmp_path), [name]) for name in HASHES]
     assert open_files() - before <= 256
-    assert not any(locks.is_free(LockName("read", name)) for name in HASHES)
+    assert not any(locks.is_lock_free(LockName("read", name)) for name in HASHES)
     held.clear()
     assert open_files() == before
-    assert all(locks.is_free(LockName("read", name)) for name in HASHES)
+    assert all(locks.is_lock_free(LockName("read", name)) for name in HASHES)
 
 
 def test_a_lock_is_kept_while_one_of_those_that_share_it_lives(tmp_path, locks) -> None:
@@ -48,10 +48,10 @@ def test_the_lock_of_a_tree_that_was_made_again_is_another(tmp_path: Path, locks
     old = ReaderLock(str(tmp_path), [HASHES[0]])
     os.rename(tmp_path / "locks", tmp_path / "gone")
     (tmp_path / "locks").mkdir()
-    locks.make(LockName("read", HASHES[0]))
-    assert locks.is_free(LockName("read", HASHES[0]))
+    locks.make_lock_file(LockName("read", HASHES[0]))
+    assert locks.is_lock_free(LockName("read", HASHES[0]))
     new = ReaderLock(str(tmp_path), [HASHES[0]])
-    assert not locks.is_free(LockName("read", HASHES[0]))
+    assert not locks.is_lock_free(LockName("read", HASHES[0]))
     del old, new
 
 
@@ -65,12 +65,12 @@ def test_a_child_keeps_what_its_parent_lets_go(tmp_path: Path, locks: Locks) -> 
         os._exit(0)
     del lock
     try:
-        assert not locks.is_free(LockName("read", HASHES[0]))
+        assert not locks.is_lock_free(LockName("read", HASHES[0]))
     finally:
         os.close(told)
         os.waitpid(child, 0)
         os.close(go)
-    assert locks.is_free(LockName("read", HASHES[0]))
+    assert locks.is_lock_free(LockName("read", HASHES[0]))
 
 
 def test_a_tree_without_locks_is_used_without(tmp_path: Path) -> None:

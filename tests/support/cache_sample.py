@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilusbuild.cache.disk import Disk
-from tilusbuild.cache.entries import Entry, Stage, lookup
+from tilusbuild.cache.entries import Entry, Stage, lookup_entry
 from tilusbuild.cache.includes import publish_include
 from tilusbuild.cache.index import record_build
 from tilusbuild.cache.scripts import ScriptRecord, publish_script
@@ -48,7 +48,7 @@ class Sample:
 
     def entry(self, name: str) -> Entry:
         """The entry that the cache has of a program."""
-        found = lookup(self.cache, self.hash(name))
+        found = lookup_entry(self.cache, self.hash(name))
         assert found is not None, f"there is no entry of {name}"
         return found
 

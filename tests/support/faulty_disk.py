@@ -61,40 +61,40 @@ class FaultyDisk(Disk):
         self._count("make_directory", path)
         super().make_directory(path)
 
-    def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
+    def write_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         if self._is_next() and self._halfway:
             half = data if isinstance(data, bytes) else read_bytes(data)
-            super().write(path, half[: len(half) // 2], mode)
+            super().write_file(path, half[: len(half) // 2], mode)
         self._count("write", path)
-        super().write(path, data, mode)
+        super().write_file(path, data, mode)
 
     def set_mode(self, path: str, mode: int) -> None:
         self._count("set_mode", path)
         super().set_mode(path, mode)
 
-    def sync(self, paths: Sequence[str]) -> None:
+    def sync_files(self, paths: Sequence[str]) -> None:
         self._count("sync", paths[0])
-        super().sync(paths)
+        super().sync_files(paths)
 
     def sync_directory(self, path: str) -> None:
         self._count("sync_directory", path)
         super().sync_directory(path)
 
-    def link(self, target: str, path: str) -> None:
+    def make_link(self, target: str, path: str) -> None:
         self._count("link", path)
-        super().link(target, path)
+        super().make_link(target, path)
 
-    def share(self, existing: str, path: str) -> None:
+    def make_hard_link(self, existing: str, path: str) -> None:
         self._count("share", path)
-        super().share(existing, path)
+        super().make_hard_link(existing, path)
 
     def rename(self, old: str, new: str) -> None:
         self._count("rename", new)
         super().rename(old, new)
 
-    def remove(self, path: str) -> None:
+    def remove_tree(self, path: str) -> None:
         self._count("remove", path)
-        super().remove(path)
+        super().remove_tree(path)
 
     def _is_next(self) -> bool:
         return len(self.operations) + 1 == self._at

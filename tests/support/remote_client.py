@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tilusbuild.builder.resources import BuildStore
-from tilusbuild.cache.garbage import litter
+from tilusbuild.cache.garbage import list_abandoned
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.engine import events
@@ -77,5 +77,5 @@ def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) 
         seconds = time.monotonic() - started
         client.close()
     assert verify_cache(cache) == []
-    assert litter(cache) == []
+    assert list_abandoned(cache) == []
     return Asked(answers, warnings, seconds, cache, client.make_summary())

@@ -92,7 +92,7 @@ def build_planned(
         if not came_to_its_end:
             return result
         if project.cache.exists():
-            project.cache.sweep()
+            project.cache.sweep_staging()
         publishes.publish_results(project, plan, request.selection, result)
         if request.dump_ir:
             from tilusbuild.builder.dump_ir import dump_programs

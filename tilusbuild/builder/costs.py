@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.cache.entries import Entry, compiler_log, lookup, product_of
+from tilusbuild.cache.entries import Entry, get_product, lookup_entry, read_compiler_log
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch.model import list_resources
 from tilusbuild.engine.attempt import locate_reason
@@ -107,7 +107,7 @@ def collect_costs(plan: Plan, cache: Tree) -> list[Cost]:
     history = History(cache.state_path)
     groups: dict[str, list[tuple[ProgramJob, Entry | None]]] = {}
     for job in iterate_jobs(plan):
-        groups.setdefault(job.planned.label, []).append((job, lookup(cache, job.hash)))
+        groups.setdefault(job.planned.label, []).append((job, lookup_entry(cache, job.hash)))
     return [
         cost for group in groups.values() for cost in _list_instance_costs(group, cache, history)
     ]
@@ -129,7 +129,7 @@ def _list_instance_costs(
             fits = {"occupancy": used.get("occupancy"), "blocks": used.get("blocks_per_sm")}
             cost = replace(cost, smem=smem, **fits)
         if entry is not None and (reason := str(entry.meta.get("reason") or "")):
-            log = "" if reason in reasons else compiler_log(cache, job.hash)[:_MAX_LOG]
+            log = "" if reason in reasons else read_compiler_log(cache, job.hash)[:_MAX_LOG]
             reasons.add(reason)
             cost = replace(
                 cost, reason=locate_reason(job, reason), log=log and job.translate_log(log)
@@ -150,7 +150,7 @@ def _make_cost(
         values=values,
         seconds=last.seconds,
         peak_rss=last.peak_rss,
-        library=product_of(entry.meta).size if entry else None,
+        library=get_product(entry.meta).size if entry else None,
         usages=_list_usages(entry.meta["kernels"]) if entry else (),
         instance=job.planned.label,
         index=job.index,

@@ -17,7 +17,7 @@ from tilusbuild.binary import BinaryError
 from tilusbuild.binary.fatbin import Cubin, extract_cubins
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.compile.model import Step
 from tilusbuild.compile.pipelines.nvcc import image_name
 from tilusbuild.compile.program import Compile
@@ -42,7 +42,7 @@ def dump_programs(project: Project, plan: Plan) -> int:
     wanted = {
         job.hash: job
         for job in iterate_jobs(plan)
-        if lookup(project.cache, job.hash) is not None
+        if lookup_entry(project.cache, job.hash) is not None
         and not os.path.isdir(os.path.join(project.cache.program_path(job.hash), TEMPLATE_STEPS))
         and not job.needs  # a link: each of its objects has a dump of its own
     }
@@ -56,7 +56,7 @@ def dump_programs(project: Project, plan: Plan) -> int:
 
 def _dump_program(project: Project, job: ProgramJob) -> None:
     made = job.render()
-    private = project.cache.private()
+    private = project.cache.make_private()
     try:
         stage = private.path
         with wrap_oserror(stage):
@@ -66,7 +66,9 @@ def _dump_program(project: Project, job: ProgramJob) -> None:
             _write_compiler_steps(project, job, made, stage)
             directory = project.cache.program_path(job.hash)
             for name in (COMPILER_STEPS, TEMPLATE_STEPS):
-                project.cache.move(os.path.join(stage, name), os.path.join(directory, name))
+                project.cache.move_into_place(
+                    os.path.join(stage, name), os.path.join(directory, name)
+                )
     finally:
         private.discard()
 

@@ -14,10 +14,10 @@ from typing import ClassVar, TypeAlias
 
 from msgspec.structs import replace
 
-from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.layout import TEXTS
-from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.scripts import read_script_txt
 from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.identity import parse_sections
 from tilusbuild.plan.planner import Plan, iterate_jobs
@@ -98,7 +98,7 @@ def find_last_programs(cache: Tree, manifest: str, directory: str, target: str) 
         if name != directory:
             continue
         try:
-            script = read_script(cache.script_path(directory, digest), digest)
+            script = read_script_txt(cache.script_path(directory, digest), digest)
         except (FileNotFoundError, CorruptFileError):
             continue
         for program in script.programs if script.head.get("target") == target else ():
@@ -140,7 +140,7 @@ def explain_program(
     last: ProgramsByKey,
 ) -> ExplanationLine:
     """Explain one program from its texts and the cache."""
-    if (entry := lookup(cache, program)) is not None:
+    if (entry := lookup_entry(cache, program)) is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
         return ExplanationLine(label, program, entry.status, reason)
     reasons = _explain_missing(program, texts, cache, last)

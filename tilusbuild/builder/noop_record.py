@@ -30,7 +30,7 @@ from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import NeededDirectories
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import PRODUCT
 from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
@@ -117,7 +117,7 @@ def write_record(
         }
 
         def is_whole(before: str, word: str) -> bool:
-            return before != programs or lookup(project.cache, word) is not None
+            return before != programs or lookup_entry(project.cache, word) is not None
 
         made = make_record(read.invocation.key, answer, inputs, entries, read.started, is_whole)
         # Not the records alone: beside them is what is remembered of manifests.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tilusbuild.builder.project import Project
-from tilusbuild.cache.entries import lookup, product_of
+from tilusbuild.cache.entries import get_product, lookup_entry
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.manifest.library import SOURCES, LinkScript
 from tilusbuild.plan.planner import Plan
@@ -87,10 +87,10 @@ def write_outputs(project: Project, plan: Plan) -> None:
     """Write the outputs of the planned libraries that are built. Raises `OSError` with the output's
     path."""
     for output in _list_outputs(project, plan):
-        entry = lookup(project.cache, output.program)
+        entry = lookup_entry(project.cache, output.program)
         if entry is None or entry.status != Status.BUILT:
             continue
-        made = read_bytes(os.path.join(entry.path, product_of(entry.meta).name))
+        made = read_bytes(os.path.join(entry.path, get_product(entry.meta).name))
         try:
             update_file(output.path, made)
         except OSError as error:

@@ -24,8 +24,8 @@ from tilusbuild.builder import outputs
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.shards import Shard, list_shard_jobs
 from tilusbuild.cache.disk import CacheReadOnlyError, InputChangedError
-from tilusbuild.cache.entries import lookup
-from tilusbuild.cache.includes import is_whole
+from tilusbuild.cache.entries import lookup_entry
+from tilusbuild.cache.includes import is_include_whole
 from tilusbuild.cache.index import record_build
 from tilusbuild.cache.layout import is_hash
 from tilusbuild.cache.scripts import publish_script
@@ -168,7 +168,7 @@ def publish_plan(
     try:
         # Nothing that is looked up below is removed meanwhile. A build that finds everything takes
         # no lock, as it must not wait for a collection.
-        with project.cache.in_use() if unknown else nullcontext():
+        with project.cache.hold_use() if unknown else nullcontext():
             for instance in unknown:
                 _publish_script(project, instance, dispatch)
             record_build(
@@ -177,7 +177,7 @@ def publish_plan(
                 plan.project,
                 [(instance.directory, instance.hash) for instance in plan.instances],
                 replace=root is not None or selection.is_whole,
-                ready=restore_directories,
+                before_write=restore_directories,
             )
     except CacheReadOnlyError:
         # Everything that a reader needs is there: a cache that cannot be written only misses the
@@ -232,7 +232,7 @@ def _publish_script(
 
 def read_metas(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
     """Return the meta.json of each program of an instance; None for a program without an entry."""
-    entries = ((program, lookup(project.cache, program)) for program in instance.programs)
+    entries = ((program, lookup_entry(project.cache, program)) for program in instance.programs)
     return {program: entry.meta if entry else None for program, entry in entries}
 
 
@@ -354,8 +354,8 @@ class PublishedScripts:
 
     def save_rows(self) -> None:
         """Save the changed rows. An error of the disk is ignored: this is state."""
-        names = self._tree.names("scripts")
-        there = {digest for name in names for digest in self._tree.names("scripts", name)}
+        names = self._tree.list_names("scripts")
+        there = {digest for name in names for digest in self._tree.list_names("scripts", name)}
         self._file.save_records(keep=there.__contains__)
 
     def _make_row(
@@ -384,7 +384,7 @@ class NeededDirectories:
         if isinstance(known, list) and all(isinstance(d, str) and is_hash(d) for d in known):
             return known
         found = self.read_digests(instance)
-        if all(lookup(self._cache, program) for program in instance.programs[:1]):
+        if all(lookup_entry(self._cache, program) for program in instance.programs[:1]):
             self._file.put_value(instance.hash, found)
         return found
 
@@ -416,9 +416,9 @@ class NeededDirectories:
         self._file.save_records()
 
     def _read_program_digests(self, program: str) -> list[str]:
-        from tilusbuild.cache.garbage import headers_used
+        from tilusbuild.cache.garbage import read_header_digests
 
-        return headers_used(self._cache.program_path(program))
+        return read_header_digests(self._cache.program_path(program))
 
 
 def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], None]) -> None:
@@ -431,7 +431,7 @@ def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram],
         for digest in digests:
             if digest not in whole:
                 # Contents are compared before a compile may use them.
-                whole[digest] = is_whole(cache.include_path(digest), digest, deep=False)
+                whole[digest] = is_include_whole(cache.include_path(digest), digest, deep=False)
         if missing := {digest for digest in digests if not whole[digest]}:
             every = (
                 ProgramJob(each, i, instance) for i, each in instance.programs_by_number.items()

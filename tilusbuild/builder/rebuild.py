@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import product_of, read_meta
+from tilusbuild.cache.entries import get_product, read_meta
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.program import compile_program
@@ -131,7 +131,7 @@ class Rebuilder:
         include = os.path.join(self._root, layout.INCLUDE)
         shared = (
             os.path.join(include, each)
-            for each in layout.mentioned_headers(compile_sh.encode("utf-8", "replace"))
+            for each in layout.find_header_digests(compile_sh.encode("utf-8", "replace"))
         )
         paths = {name: os.path.join(own, "module", name) for name in (*generated, "source.cu")}
         paths |= {LAUNCHER: launcher_in(shared) or ""}
@@ -188,7 +188,7 @@ class RemoteVerifier:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "xb") as file:
                     file.write(source if isinstance(source, bytes) else read_bytes(source))
-            product = product_of(read_meta(entry, program))
+            product = get_product(read_meta(entry, program))
             result = self._rebuilder.rebuild_program(program, product.sha256 or "", entry)
         if result.rebuilt_sha256 is None:
             raise NotVerifiedError(f"it cannot be compiled again: {result.error}")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tilusbuild.builder.compiler import ProgramCompiler, RunnerStack, WrapRunner
 from tilusbuild.builder.project import Project
-from tilusbuild.cache.entries import Entry, Stage, compiler_log, lookup
+from tilusbuild.cache.entries import Entry, Stage, lookup_entry, read_compiler_log
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import (
@@ -54,16 +54,16 @@ class BuildStore:
         self._kept.close()
 
     def find_entry(self, program: str, /) -> Entry | None:
-        return lookup(self._cache, program)
+        return lookup_entry(self._cache, program)
 
     def lock_program(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
         # From the first compile on, not from the start: a build that finds everything must not wait
         # for a collection, and must work in a cache that cannot be written.
         with self._guard:
             if not self._in_use:
-                self._kept.enter_context(self._cache.in_use())
+                self._kept.enter_context(self._cache.hold_use())
                 self._in_use = True
-        return self._cache.locked(program, wait)
+        return self._cache.lock_program(program, wait)
 
     def open_stage(self) -> Stage:
         return Stage(self._cache)
@@ -72,7 +72,7 @@ class BuildStore:
         return self._cache.program_path(program)
 
     def read_log(self, program: str, /) -> str:
-        return compiler_log(self._cache, program)
+        return read_compiler_log(self._cache, program)
 
 
 @contextmanager

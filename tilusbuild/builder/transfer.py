@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import BuildStore
-from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.engine import events
 from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import RemoteAnswered
@@ -74,7 +74,7 @@ def _push_programs(
     """Send the programs that are in the cache."""
     history = History(project.cache.state_path)
     for program, job in programs.items():
-        if lookup(project.cache, program) is not None:
+        if lookup_entry(project.cache, program) is not None:
             client.record_built(program, history.find_measurement(job).seconds or 0.0)
     while client.is_busy():
         _wait_for_answer(messages, warn)

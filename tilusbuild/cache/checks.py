@@ -22,7 +22,7 @@ from msgspec import DecodeError, Meta, Struct, json
 from tilusbuild.binary import BinaryError, CodeImage, parse_ptxas, read_archs, read_needs
 from tilusbuild.binary.elf import MAGIC
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import listed, parse_meta, product_of
+from tilusbuild.cache.entries import get_product, list_meta_files, parse_meta
 from tilusbuild.cache.includes import Problem, check_headers
 from tilusbuild.compile.checks import images_of
 from tilusbuild.compile.launcher import EXPORTS
@@ -113,7 +113,7 @@ def check_entry(
     where these are checked separately. No content makes this raise an exception. Raises
     `ValueError` if the caller did not pass as bytes what has to be read.
     """
-    meta_json = _bytes_of(files, layout.META)
+    meta_json = _get_bytes(files, layout.META)
     if meta_json is None:
         return [Problem("", f"there is no {layout.META}")]
     try:
@@ -124,7 +124,7 @@ def check_entry(
         return [Problem("", str(error))]
     if problems := list(_check_listing(files, meta)):
         return problems
-    texts = [_bytes_of(files, name) or b"" for name in layout.TEXTS]
+    texts = [_get_bytes(files, name) or b"" for name in layout.TEXTS]
     if sha256_bytes(b"".join(texts)) != program:
         what = "the directory is not named by the hash of its program.txt and options.txt"
         return [Problem("", what)]
@@ -147,16 +147,16 @@ def _check_form(meta_json: bytes) -> None:
 
 def _check_listing(files: Mapping[str, Content], meta: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield what differs between the files and the list in meta.json."""
-    listing = {name: FileFacts(size, digest) for name, size, digest in listed(meta)}
+    listing = {name: FileFacts(size, digest) for name, size, digest in list_meta_files(meta)}
     for name in sorted(files.keys() - listing.keys() - {layout.META}):
         if not name.startswith(layout.DUMPS):
             yield Problem(name, f"is not listed in {layout.META}")
     for name, facts in listing.items():
         if name not in files:
             yield Problem(name, "is missing")
-        elif (size := _size_of(files[name])) != facts.size:
+        elif (size := _get_size(files[name])) != facts.size:
             yield Problem(name, f"has {size} bytes instead of {facts.size}")
-        elif _digest_of(files[name]) != facts.sha256:
+        elif _get_digest(files[name]) != facts.sha256:
             yield Problem(name, "was modified")
 
 
@@ -169,11 +169,11 @@ def _check_names(
         yield Problem(layout.PROGRAM_TXT, "does not begin as such a text does")
     if not options_txt.startswith(f"{OPTIONS_FORMAT}\n"):
         yield Problem(layout.OPTIONS_TXT, "does not begin as such a text does")
-    known = list_program_files(program_txt, options_txt)
+    known_digests = list_program_files(program_txt, options_txt)
     for name in files:
-        if name not in known:
+        if name not in known_digests:
             yield Problem(name, "is not a file that its pipeline makes")
-        elif known[name] not in (None, _digest_of(files[name])):
+        elif known_digests[name] not in (None, _get_digest(files[name])):
             yield Problem(name, "is not the one that its texts name")
 
 
@@ -198,7 +198,7 @@ def _check_claims(
             required.add(name)
     if meta["status"] == Status.BUILT:
         required.add(product)
-        if product_of(meta).name != product:
+        if get_product(meta).name != product:
             yield Problem(layout.META, f"does not name the product {product}")
     elif product in files:
         yield Problem(product, f"is there, and {layout.META} says {meta['status']}")
@@ -218,7 +218,7 @@ def _check_directories(
     directories: Mapping[str, Mapping[str, Content]] | None,
 ) -> Iterator[Problem]:
     """Yield what is wrong with the include directories that compile.sh names."""
-    named = set(layout.mentioned_headers(_bytes_of(files, layout.COMPILE_SH) or b""))
+    named = set(layout.find_header_digests(_get_bytes(files, layout.COMPILE_SH) or b""))
     headers, _ = list_header_digests(program_txt)
     if directories is not None and named != directories.keys():
         yield Problem(layout.COMPILE_SH, "does not name exactly the include directories beside it")
@@ -238,15 +238,15 @@ def _check_directories(
         if digest in launchers:
             for name in sorted(members.keys() - _LAUNCHER_FILES):
                 yield Problem(f"{where}/{name}", "is not a file that a launcher has")
-            if LAUNCHER not in members or _digest_of(members[LAUNCHER]) != source:
+            if LAUNCHER not in members or _get_digest(members[LAUNCHER]) != source:
                 what = f"is not the one that {layout.OPTIONS_TXT} names"
                 yield Problem(f"{where}/{LAUNCHER}", what)
 
 
 def check_directory(digest: str, members: Mapping[str, Content]) -> list[Problem]:
     """Return the problems of an include directory, whose `MANIFEST` is given as bytes."""
-    manifest = _bytes_of(members, layout.MANIFEST)
-    digests = {name: _digest_of(content) for name, content in members.items()}
+    manifest = _get_bytes(members, layout.MANIFEST)
+    digests = {name: _get_digest(content) for name, content in members.items()}
     return check_headers(digest, manifest, digests)
 
 
@@ -254,7 +254,7 @@ def _check_code(
     files: Mapping[str, Content], meta: Mapping[str, Any], pipeline: Pipeline
 ) -> Iterator[Problem]:
     """Yield what meta.json says of the code and what neither product nor log shows."""
-    log = _bytes_of(files, layout.LOG) or b""
+    log = _get_bytes(files, layout.LOG) or b""
     kernels = kernel_rows(parse_ptxas(log.decode("utf-8", "replace")))
     built = meta["status"] == Status.BUILT
     # A step that failed may have reported kernels before it did; then none is recorded.
@@ -266,7 +266,7 @@ def _check_code(
         return
     name = f"module/{pipeline.product}"
     try:
-        images = _images_in(name, _bytes_of(files, name) or b"", pipeline)
+        images = _read_images(name, _get_bytes(files, name) or b"", pipeline)
     except BinaryError as error:
         yield Problem(name, str(error))
         return
@@ -274,7 +274,7 @@ def _check_code(
         yield Problem(layout.META, f"does not have the code that is in {name}")
 
 
-def _images_in(name: str, product: bytes, pipeline: Pipeline) -> Sequence[CodeImage]:
+def _read_images(name: str, product: bytes, pipeline: Pipeline) -> Sequence[CodeImage]:
     """Return the code in a product. Raises `BinaryError` for content that is not a product."""
     if not pipeline.launcher.is_there:
         magic = _AR_MAGIC if name.endswith(".a") else MAGIC
@@ -290,7 +290,7 @@ def _images_in(name: str, product: bytes, pipeline: Pipeline) -> Sequence[CodeIm
     return images
 
 
-def _bytes_of(files: Mapping[str, Content], name: str) -> bytes | None:
+def _get_bytes(files: Mapping[str, Content], name: str) -> bytes | None:
     """Return a file's content; None without the file. Raises `ValueError` for facts alone."""
     content = files.get(name)
     if isinstance(content, FileFacts):
@@ -298,11 +298,11 @@ def _bytes_of(files: Mapping[str, Content], name: str) -> bytes | None:
     return content
 
 
-def _size_of(content: Content) -> int:
+def _get_size(content: Content) -> int:
     return content.size if isinstance(content, FileFacts) else len(content)
 
 
-def _digest_of(content: Content) -> str:
+def _get_digest(content: Content) -> str:
     if isinstance(content, FileFacts):
         return content.sha256
     mapped: object = content

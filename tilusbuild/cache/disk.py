@@ -17,7 +17,7 @@ from tilusbuild.runtime.regular import NotAFileError, open_regular
 from tilusbuild.state.directories import is_real_directory, remove_tree
 from tilusbuild.state.files import sync_directory
 
-_TOGETHER = 64
+_MAX_OPEN_FILES = 64
 """Files that are open at once while they are synced."""
 
 
@@ -33,12 +33,12 @@ class Disk:
                 what = "a link or a file is in the way"
                 raise NotADirectoryError(errno.ENOTDIR, what, path) from None
 
-    def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
+    def write_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         """Write a new file with these permissions, and have its content begin to go to the disk.
         `data` is content, or the path of a file to copy."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb", buffering=0) as file:
-            for piece in [data] if isinstance(data, bytes) else _pieces(data):
+            for piece in [data] if isinstance(data, bytes) else _read_pieces(data):
                 view = memoryview(piece)  # one system call may write only a part
                 while view:
                     view = view[file.write(view) :]
@@ -48,14 +48,14 @@ class Disk:
         """Set the permissions of a file."""
         os.chmod(path, mode)
 
-    def sync(self, paths: Sequence[str]) -> None:
+    def sync_files(self, paths: Sequence[str]) -> None:
         """Make the content of files durable. One call for many costs little more than for one."""
         # Writing is begun for all before any is waited for. Synced one by one, each file of a file
         # system with delayed allocation would cost a journal commit of its own.
-        for start in range(0, len(paths), _TOGETHER):
+        for start in range(0, len(paths), _MAX_OPEN_FILES):
             handles: list[int] = []
             try:
-                for path in paths[start : start + _TOGETHER]:
+                for path in paths[start : start + _MAX_OPEN_FILES]:
                     handles.append(open_regular(path, follow=False))
                     # Linux starts to write a file's dirty pages then, and does not wait for them.
                     os.posix_fadvise(handles[-1], 0, 0, os.POSIX_FADV_DONTNEED)
@@ -69,11 +69,11 @@ class Disk:
         """Make the names in a directory durable."""
         sync_directory(path)
 
-    def link(self, target: str, path: str) -> None:
+    def make_link(self, target: str, path: str) -> None:
         """Make a symbolic link."""
         os.symlink(target, path)
 
-    def share(self, existing: str, path: str) -> None:
+    def make_hard_link(self, existing: str, path: str) -> None:
         """Make a second name of a file that is there."""
         os.link(existing, path, follow_symlinks=False)
 
@@ -81,12 +81,12 @@ class Disk:
         """Move within the file system, over a file or an empty directory if there is one."""
         os.rename(old, new)
 
-    def remove(self, path: str) -> None:
+    def remove_tree(self, path: str) -> None:
         """Remove a file, or a directory and what is in it; nothing when there is none."""
         remove_tree(path)
 
 
-def _pieces(path: str) -> Iterator[bytes]:
+def _read_pieces(path: str) -> Iterator[bytes]:
     with os.fdopen(open_regular(path, follow=False), "rb") as file:
         while piece := file.read(1 << 20):
             yield piece
@@ -105,19 +105,19 @@ class CacheError(TilusbuildError, OSError):
         super().__init__(cause.errno, reason, path)
         self.path = path
         self.reason = reason
-        self._stranger = isinstance(cause, NotAFileError | IsADirectoryError)
+        self._is_foreign = isinstance(cause, NotAFileError | IsADirectoryError)
 
     def __str__(self) -> str:
-        return f"cannot write {self.path}: {self.reason}\n  {self._advice()}"
+        return f"cannot write {self.path}: {self.reason}\n  {self._format_advice()}"
 
-    def _advice(self) -> str:
+    def _format_advice(self) -> str:
         shortage = find_shortage(self)
         if self.errno in _FULL:
             advice = "make room, for example with `tilusbuild cache gc`"
             return f"{shortage.what}: {advice}" if shortage is not None else advice
         if shortage is not None:
             return str(shortage)
-        if self._stranger:
+        if self._is_foreign:
             return BY_HAND
         return "the disk or the file system under the cache is in trouble"
 
@@ -125,7 +125,7 @@ class CacheError(TilusbuildError, OSError):
 class CacheReadOnlyError(CacheError):
     """The cache may be read, and something was to be written."""
 
-    def _advice(self) -> str:
+    def _format_advice(self) -> str:
         return "this cache is read-only here; build into another one with --cache-dir"
 
 
@@ -148,9 +148,9 @@ def wrap_oserror(path: str) -> Iterator[None]:
         # Of a link or a rename, the second name is what is made.
         name = error.filename2 or error.filename
         where = os.fsdecode(name) if isinstance(name, str | bytes) else path
-        raise cache_error(where, error) from error
+        raise make_cache_error(where, error) from error
 
 
-def cache_error(path: str, cause: OSError) -> CacheError:
+def make_cache_error(path: str, cause: OSError) -> CacheError:
     """Return the error of the right type."""
     return (CacheReadOnlyError if cause.errno in _READ_ONLY else CacheError)(path, cause)

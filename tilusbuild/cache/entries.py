@@ -21,7 +21,7 @@ from msgspec import Struct
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.includes import make_directories
-from tilusbuild.cache.tree import Private, Tree
+from tilusbuild.cache.tree import PrivateDirectory, Tree
 from tilusbuild.runtime.regular import read_bytes, read_text, try_read_text
 from tilusbuild.runtime.sealed import CorruptFileError, seal_json, unseal_json
 from tilusbuild.state.files import sha256_file, sha256_text
@@ -53,13 +53,13 @@ class Entry(Struct, frozen=True):
     @property
     def size(self) -> int:
         """Bytes of the files that meta.json lists."""
-        return sum(size for _, size, _ in listed(self.meta))
+        return sum(size for _, size, _ in list_meta_files(self.meta))
 
 
-def _entry(path: str, program: str, meta: dict[str, Any]) -> Entry:
+def _make_entry(path: str, program: str, meta: dict[str, Any]) -> Entry:
     """Return the entry whose meta.json this is. Raises `CorruptFileError`."""
-    for name, size, _ in listed(meta):
-        problem = size_problem(os.path.join(path, name), size)
+    for name, size, _ in list_meta_files(meta):
+        problem = find_size_problem(os.path.join(path, name), size)
         if problem:
             raise CorruptFileError(f"{name} {problem}")
     return Entry(program, path, Status(meta["status"]), meta)
@@ -68,42 +68,42 @@ def _entry(path: str, program: str, meta: dict[str, Any]) -> Entry:
 def find_entry(path: str, program: str) -> Entry | None:
     """Return the entry in the directory `path`, or None when there is nothing whole."""
     try:
-        return _entry(path, program, _meta(path, program))
+        return _make_entry(path, program, _read_meta(path, program))
     # `CorruptFileError` is a ValueError, and so is NUL in a path.
     except (FileNotFoundError, ValueError):
         return None
 
 
-def lookup(tree: Tree, program: str) -> Entry | None:
+def lookup_entry(tree: Tree, program: str) -> Entry | None:
     """Return the whole entry of a program, or None. Takes no lock and writes nothing."""
     return find_entry(tree.program_path(program), program)
 
 
-def compiler_log(tree: Tree, program: str) -> str:
+def read_compiler_log(tree: Tree, program: str) -> str:
     """Return the compiler's output for a published program; "" without any."""
     return try_read_text(os.path.join(tree.program_path(program), layout.LOG), "replace") or ""
 
 
-def dumped(path: str, part: str) -> str:
+def read_dump(path: str, part: str) -> str:
     """Return the PTX or SASS that was dumped of a program; "" where none was. Raises `OSError`."""
     import glob  # for people only
 
-    found = sorted(glob.glob(f"{glob.escape(path)}/module/ir/*.{part}"))
-    heads = [f"// {os.path.basename(each)}\n" if len(found) > 1 else "" for each in found]
-    return "".join(h + read_text(each, "replace") for h, each in zip(heads, found, strict=True))
+    paths = sorted(glob.glob(f"{glob.escape(path)}/module/ir/*.{part}"))
+    heads = [f"// {os.path.basename(file)}\n" if len(paths) > 1 else "" for file in paths]
+    return "".join(h + read_text(each, "replace") for h, each in zip(heads, paths, strict=True))
 
 
 def read_meta(path: str, program: str) -> dict[str, Any]:
     """meta.json, checked in form. Raises `CorruptFileError`; `FileNotFoundError`: no directory."""
     try:
-        return _meta(path, program)
+        return _read_meta(path, program)
     except FileNotFoundError:
         if not os.path.isdir(path):
             raise
         raise CorruptFileError(f"there is no {layout.META}") from None
 
 
-def _meta(path: str, program: str) -> dict[str, Any]:
+def _read_meta(path: str, program: str) -> dict[str, Any]:
     """As `read_meta`; raises `FileNotFoundError` also for a directory without one."""
     try:
         data = read_bytes(os.path.join(path, layout.META))
@@ -120,7 +120,7 @@ def parse_meta(data: bytes, program: str) -> dict[str, Any]:
         meta = unseal_json(data)
     except CorruptFileError as error:
         raise CorruptFileError(f"{layout.META} is damaged: {error}") from None
-    problem = meta_problem(meta, program)
+    problem = find_meta_problem(meta, program)
     if problem:
         raise CorruptFileError(f"{layout.META}: {problem}")
     return meta
@@ -134,35 +134,35 @@ class Product(NamedTuple):
     sha256: str | None
 
 
-def product_of(meta: Mapping[str, Any]) -> Product:
+def get_product(meta: Mapping[str, Any]) -> Product:
     """Return what a program was made into; only that of no library is written down."""
     name = str(meta.get("product", layout.LIBRARY))
     facts = meta.get("files", {}).get(name, {})
     return Product(name, facts.get("size"), facts.get("sha256"))
 
 
-def listed(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+def list_meta_files(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
     """(name, size, sha256) of the files of a checked meta.json."""
     for name, facts in meta["files"].items():
         yield name, facts["size"], facts["sha256"]
 
 
-def size_problem(path: str, size: int) -> str | None:
+def find_size_problem(path: str, size: int) -> str | None:
     """Return why a file cannot be the one that was listed with this size; None when it can."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
-    if found.st_size != size:
-        return f"has {found.st_size} bytes instead of {size}"
+    if status.st_size != size:
+        return f"has {status.st_size} bytes instead of {size}"
     return None
 
 
-def meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
+def find_meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
     if meta.get("schema") != SCHEMA:
         return f"a schema that this version does not read: {meta.get('schema')!r}"
     if meta.get("program") != program:
@@ -170,16 +170,16 @@ def meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
     if meta.get("status") not in RECORDED:
         return f"no such status: {meta.get('status')!r}"
     files = meta.get("files")
-    if not isinstance(files, dict) or not all(_is_listing(n, f) for n, f in files.items()):
+    if not isinstance(files, dict) or not all(_is_file_listing(n, f) for n, f in files.items()):
         return "its list of files is malformed"
     needed = [layout.PROGRAM_TXT, layout.OPTIONS_TXT]
     if meta["status"] == Status.BUILT:
-        needed.append(product_of(meta).name)
+        needed.append(get_product(meta).name)
     missing = [name for name in needed if name not in files]
     return f"it does not list {missing[0]}" if missing else None
 
 
-def _is_listing(name: str, facts: object) -> bool:
+def _is_file_listing(name: str, facts: object) -> bool:
     if not isinstance(facts, dict) or not layout.is_inside(name):
         return False
     size, digest = facts.get("size"), facts.get("sha256")
@@ -192,9 +192,9 @@ class Stage:
 
     def __init__(self, tree: Tree) -> None:
         """Raises `CacheError`, `InputError`."""
-        private = tree.private()
+        private = tree.make_private()
         self._tree = tree
-        self._private: Private | None = private
+        self._private: PrivateDirectory | None = private
         # Below the private directory, so that whatever else is made there is never published.
         self.path = os.path.join(private.path, "entry")
         try:
@@ -222,8 +222,8 @@ class Stage:
             if meta.get("status") not in RECORDED:
                 raise ValueError(f"{meta.get('status')!r} is not a status to publish")
             with wrap_oserror(final):
-                self._fill(program, program_txt, options_txt, meta)
-                return self._move(program, final)
+                self._write_entry(program, program_txt, options_txt, meta)
+                return self._move_into_place(program, final)
         finally:
             self.discard()
 
@@ -233,48 +233,50 @@ class Stage:
         if private is not None:
             private.discard()
 
-    def _fill(
+    def _write_entry(
         self, program: str, program_txt: str, options_txt: str, meta: Mapping[str, Any]
     ) -> None:
         disk = self._tree.disk
         for name, text in ((layout.PROGRAM_TXT, program_txt), (layout.OPTIONS_TXT, options_txt)):
-            disk.write(os.path.join(self.path, name), text.encode("utf-8", "surrogateescape"))
+            disk.write_file(os.path.join(self.path, name), text.encode("utf-8", "surrogateescape"))
         files: dict[str, dict[str, Any]] = {}
-        for name in layout.files_below(self.path):
+        for name in layout.list_files_below(self.path):
             path = os.path.join(self.path, name)
-            found = os.lstat(path)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{name} is not a regular file")
-            runs = found.st_mode & stat.S_IXUSR or name.endswith(".sh")
-            mode = 0o755 if runs else 0o644
-            if stat.S_IMODE(found.st_mode) != mode:
+            is_executable = status.st_mode & stat.S_IXUSR or name.endswith(".sh")
+            mode = 0o755 if is_executable else 0o644
+            if stat.S_IMODE(status.st_mode) != mode:
                 disk.set_mode(path, mode)
-            files[name] = {"size": found.st_size, "sha256": sha256_file(path)}
-        if meta["status"] == Status.BUILT and product_of(meta).name not in files:
-            raise ValueError(f"a built program needs a {product_of(meta).name}")
+            files[name] = {"size": status.st_size, "sha256": sha256_file(path)}
+        if meta["status"] == Status.BUILT and get_product(meta).name not in files:
+            raise ValueError(f"a built program needs a {get_product(meta).name}")
         # Last: without meta.json a directory is not an entry, so that nothing half-written is one.
-        whole = {**meta, "schema": SCHEMA, "program": program, "files": files}
-        disk.write(os.path.join(self.path, layout.META), seal_json(whole))
-        disk.sync([os.path.join(self.path, name) for name in (*files, layout.META)])
+        full_meta = {**meta, "schema": SCHEMA, "program": program, "files": files}
+        disk.write_file(os.path.join(self.path, layout.META), seal_json(full_meta))
+        disk.sync_files([os.path.join(self.path, name) for name in (*files, layout.META)])
         for directory in sorted({os.path.dirname(name) for name in (*files, "")}, reverse=True):
             disk.sync_directory(os.path.join(self.path, directory))
 
-    def _move(self, program: str, final: str) -> Entry:
+    def _move_into_place(self, program: str, final: str) -> Entry:
         # Who comes second to a whole entry discards its own; a damaged one is replaced.
-        there = find_entry(final, program)
-        if there is not None:
-            return there
+        existing = find_entry(final, program)
+        if existing is not None:
+            return existing
         self._tree.disk.make_directory(os.path.dirname(final))
-        self._tree.move(self.path, final, stays=lambda: find_entry(final, program) is not None)
+        self._tree.move_into_place(
+            self.path, final, is_kept=lambda: find_entry(final, program) is not None
+        )
         try:
-            return _entry(final, program, read_meta(final, program))
+            return _make_entry(final, program, read_meta(final, program))
         except (FileNotFoundError, CorruptFileError) as error:
             raise OSError(
                 errno.EIO, f"damaged right after it was written: {error}", final
             ) from None
 
 
-class Arrivals:
+class EntryBatch:
     """Entries whose files are known byte for byte before they are written: of a remote cache, or of
     another tree. The caller has checked them: nothing is read back. Several are written before the
     disk is waited for, and only then renamed to their places: each is whole or not there.
@@ -284,8 +286,8 @@ class Arrivals:
 
     def __init__(self, cache: Tree) -> None:
         self._tree = cache
-        self._private: Private | None = None
-        self._made: dict[str, str] = {}
+        self._private: PrivateDirectory | None = None
+        self._directory_of: dict[str, str] = {}
         """Where each program's directory is, until it is in its place."""
         self._files: list[str] = []
         self._directories: list[str] = []
@@ -297,46 +299,48 @@ class Arrivals:
         if self._private is not None:
             self._private.discard()
 
-    def add(self, program: str, files: Mapping[str, bytes | str], meta: bytes) -> None:
+    def add_program(self, program: str, files: Mapping[str, bytes | str], meta: bytes) -> None:
         """Write a program's files, content or the path of a file by name, and its meta.json."""
         if self._private is None:
-            self._private = self._tree.private()
-        place = os.path.join(self._private.path, program)
+            self._private = self._tree.make_private()
+        directory = os.path.join(self._private.path, program)
         disk = self._tree.disk
         with wrap_oserror(self._tree.program_path(program)):
-            made = {""}
-            disk.make_directory(place)
+            made_directories = {""}
+            disk.make_directory(directory)
             for name, data in (*files.items(), (layout.META, meta)):
-                make_directories(self._tree, place, os.path.dirname(name), made)
-                path = os.path.join(place, name)
+                make_directories(self._tree, directory, os.path.dirname(name), made_directories)
+                path = os.path.join(directory, name)
                 # As `Stage` leaves them: a library as linkers do.
-                runs = name.endswith(".sh") or name == layout.LIBRARY
-                disk.write(path, data, 0o755 if runs else 0o644)
+                is_executable = name.endswith(".sh") or name == layout.LIBRARY
+                disk.write_file(path, data, 0o755 if is_executable else 0o644)
                 self._files.append(path)
-            self._directories += [os.path.join(place, n) for n in sorted(made, reverse=True)]
-        self._made[program] = place
+            self._directories += [
+                os.path.join(directory, n) for n in sorted(made_directories, reverse=True)
+            ]
+        self._directory_of[program] = directory
 
-    def commit(self) -> None:
+    def commit_programs(self) -> None:
         """Put what was added into its place, durably. What is there and whole stays."""
         tree = self._tree
-        made, self._made = self._made, {}
+        directory_of, self._directory_of = self._directory_of, {}
         files, self._files = self._files, []
         directories, self._directories = self._directories, []
-        if not made:
+        if not directory_of:
             return
         with wrap_oserror(tree.path(layout.PROGRAMS)):
-            tree.disk.sync(files)
+            tree.disk.sync_files(files)
             for directory in directories:
                 tree.disk.sync_directory(directory)
-            for program, place in made.items():
-                self._move(program, place)
+            for program, place in directory_of.items():
+                self._move_into_place(program, place)
             tree.disk.sync_directory(tree.path(layout.PROGRAMS))
 
-    def _move(self, program: str, place: str) -> None:
+    def _move_into_place(self, program: str, source: str) -> None:
         final = self._tree.program_path(program)
 
-        def stays() -> bool:
+        def is_complete() -> bool:
             return find_entry(final, program) is not None
 
         self._tree.disk.make_directory(os.path.dirname(final))
-        self._tree.move(place, final, durable=False, stays=stays)
+        self._tree.move_into_place(source, final, durable=False, is_kept=is_complete)

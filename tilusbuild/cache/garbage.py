@@ -25,7 +25,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.locks import LockName
-from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.scripts import read_script_txt
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.regular import try_read_bytes
@@ -44,7 +44,7 @@ class GarbageItem(Struct, frozen=True):
     """Seconds since it was published, or since what uses it was."""
 
 
-class Collected(Struct, frozen=True):
+class GarbageReport(Struct, frozen=True):
     """What `gc` removed, or would remove."""
 
     removed: tuple[GarbageItem, ...]
@@ -58,7 +58,7 @@ def collect_garbage(
     older_than: float | None = None,
     max_size: int | None = None,
     dry_run: bool = False,
-) -> Collected:
+) -> GarbageReport:
     """Remove what no root keeps.
 
     With `older_than` (seconds) only what is older; with `max_size` (bytes) only until the cache is
@@ -67,53 +67,55 @@ def collect_garbage(
     `CacheError`.
     """
     if not tree.exists():
-        return Collected((), 0)
+        return GarbageReport((), 0)
     if dry_run:
-        return _planned(tree, older_than, max_size)[0]
-    with exclusive_use(tree), wrap_oserror(tree.root):
+        return _plan_collection(tree, older_than, max_size)[0]
+    with hold_exclusive_use(tree), wrap_oserror(tree.root):
         for directory in (layout.STATE, layout.SCRIPTS):
             sweep_temporary_files(tree.path(directory), deep=True)
-        planned, entries = _planned(tree, older_than, max_size)
-        removed, kept = [], set[str]()
-        for item in planned.removed:  # scripts come first
-            if item.name in kept:
+        plan, entries = _plan_collection(tree, older_than, max_size)
+        removed, loaded = [], set[str]()
+        for item in plan.removed:  # scripts come first
+            if item.name in loaded:
                 continue
-            if _remove(tree, item.name):
+            if _remove_item(tree, item.name):
                 removed.append(item)
             else:
-                kept = _spread(entries, kept, [item.name])
-        _drop_empty(tree)
-    spared = sum(item.size for item in planned.removed) - sum(item.size for item in removed)
-    return replace(planned, removed=tuple(removed), kept_size=planned.kept_size + spared)
+                loaded = _add_needed(entries, loaded, [item.name])
+        _remove_empty_directories(tree)
+    spared = sum(item.size for item in plan.removed) - sum(item.size for item in removed)
+    return replace(plan, removed=tuple(removed), kept_size=plan.kept_size + spared)
 
 
-def _drop_empty(tree: Tree) -> None:
+def _remove_empty_directories(tree: Tree) -> None:
     """Remove the directories of scripts that have none any more."""
-    for name in filter(layout.is_script_directory, tree.names(layout.SCRIPTS)):
+    for name in filter(layout.is_script_directory, tree.list_names(layout.SCRIPTS)):
         with suppress(OSError):  # it is not empty
             os.rmdir(tree.path(layout.SCRIPTS, name))
 
 
-def _planned(
+def _plan_collection(
     tree: Tree, older_than: float | None, max_size: int | None
-) -> tuple[Collected, _Entries]:
-    entries = _survey(tree)
-    rooted = _rooted(tree, entries)
+) -> tuple[GarbageReport, _EntryGraph]:
+    entries = _read_entry_graph(tree)
+    rooted = _find_rooted(tree, entries)
     with wrap_oserror(tree.locks.path):
         scripts = (name for name in entries.sizes if name.startswith(f"{layout.SCRIPTS}/"))
         locks = {name: LockName("read", name.rpartition("/")[2]) for name in scripts}
-        read = [n for n in locks if n not in rooted and not tree.locks.is_free(locks[n])]
-        stale = litter(tree)
-    decided = _decide(entries, _spread(entries, rooted, read), older_than, max_size)
-    items = tuple(GarbageItem(name, layout.measured(tree.path(name))[0], 0.0) for name in stale)
-    return replace(decided, removed=(*decided.removed, *items)), entries
+        read = [n for n in locks if n not in rooted and not tree.locks.is_lock_free(locks[n])]
+        abandoned = list_abandoned(tree)
+    selection = _select_garbage(entries, _add_needed(entries, rooted, read), older_than, max_size)
+    items = tuple(
+        GarbageItem(name, layout.measure_files(tree.path(name))[0], 0.0) for name in abandoned
+    )
+    return replace(selection, removed=(*selection.removed, *items)), entries
 
 
-def _remove(tree: Tree, name: str) -> bool:
+def _remove_item(tree: Tree, name: str) -> bool:
     """Return whether it was removed: not a script that a process has loaded meanwhile."""
     above, _, last = name.rpartition("/")
     if above == layout.STAGING:
-        tree.disk.remove(tree.path(name))
+        tree.disk.remove_tree(tree.path(name))
     elif above.startswith(f"{layout.SCRIPTS}/"):
         return remove_unread(tree, above.removeprefix(f"{layout.SCRIPTS}/"), last)
     else:
@@ -126,10 +128,10 @@ def remove_unread(tree: Tree, directory: str, digest: str) -> bool:
     waits, and then does not find it. Raises `CacheError`."""
     path = tree.script_path(directory, digest)
     with wrap_oserror(path):
-        held = tree.locks.take(LockName("read", digest), wait=False)
-        if held is None:
+        lock = tree.locks.take_locks(LockName("read", digest), wait=False)
+        if lock is None:
             return False
-        with held:
+        with lock:
             tree.remove_entry(path)
     return True
 
@@ -139,33 +141,33 @@ def clear_cache(tree: Tree) -> None:
     while a build runs, and `CacheError`."""
     if not tree.exists():
         return
-    with exclusive_use(tree), wrap_oserror(tree.root):
+    with hold_exclusive_use(tree), wrap_oserror(tree.root):
         tree.remove_entry(tree.path(layout.INDEX))
-        for directory, digest in script_entries(tree):
+        for directory, digest in list_script_entries(tree):
             tree.remove_entry(tree.script_path(directory, digest))
-        _drop_empty(tree)
+        _remove_empty_directories(tree)
         for kind in (layout.PROGRAMS, layout.INCLUDE):
-            for name in entries_in(tree, kind):
+            for name in list_entries(tree, kind):
                 tree.remove_entry(tree.path(kind, name))
         tree.remove_entry(tree.path(layout.STATE))
-        tree.sweep(again=True)
-    tree.ensure()
+        tree.sweep_staging(again=True)
+    tree.ensure_complete()
 
 
 @contextmanager
-def exclusive_use(tree: Tree, *, wait: bool = False) -> Iterator[None]:
+def hold_exclusive_use(tree: Tree, *, wait: bool = False) -> Iterator[None]:
     """Keep everybody else out of the cache for a block. Raises `TilusbuildError` while a
     build runs, unless `wait`, and `CacheError`."""
-    tree.ensure()
+    tree.ensure_complete()
     with wrap_oserror(tree.locks.path):
-        held = tree.locks.take(LockName("use"), wait=wait)
-    if held is None:
+        lock = tree.locks.take_locks(LockName("use"), wait=wait)
+    if lock is None:
         raise TilusbuildError(f"a build is using {tree.root}\n  try again when it is done")
-    with held:
+    with lock:
         yield
 
 
-class _Entries(Struct):
+class _EntryGraph(Struct):
     """Everything in the cache: sizes and times by name, and who needs whom."""
 
     sizes: dict[str, int]
@@ -174,9 +176,9 @@ class _Entries(Struct):
     needs: dict[str, list[str]]
 
 
-def _decide(
-    entries: _Entries, rooted: Container[str], older_than: float | None, max_size: int | None
-) -> Collected:
+def _select_garbage(
+    entries: _EntryGraph, rooted: Container[str], older_than: float | None, max_size: int | None
+) -> GarbageReport:
     now = time.time()
     rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2}
     candidates = [
@@ -195,23 +197,28 @@ def _decide(
             removed.append(item)
             total -= item.size
     removed.sort(key=lambda i: rank[i.name.partition("/")[0]])
-    return Collected(tuple(removed), total)
+    return GarbageReport(tuple(removed), total)
 
 
-def _survey(tree: Tree) -> _Entries:
-    entries = _Entries({}, {}, {})
-    for directory, digest in script_entries(tree):
+def _read_entry_graph(tree: Tree) -> _EntryGraph:
+    entries = _EntryGraph({}, {}, {})
+    for directory, digest in list_script_entries(tree):
         name = f"{layout.SCRIPTS}/{directory}/{digest}"
         try:
-            programs = read_script(tree.path(name), digest).programs
+            programs = read_script_txt(tree.path(name), digest).programs
         except (FileNotFoundError, CorruptFileError):
             programs = ()
-        _add(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
-    for program in entries_in(tree, layout.PROGRAMS):
+        _add_entry(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
+    for program in list_entries(tree, layout.PROGRAMS):
         name = f"{layout.PROGRAMS}/{program}"
-        _add(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in headers_used(tree.path(name))])
-    for digest in entries_in(tree, layout.INCLUDE):
-        _add(tree, entries, f"{layout.INCLUDE}/{digest}", [])
+        _add_entry(
+            tree,
+            entries,
+            name,
+            [f"{layout.INCLUDE}/{d}" for d in read_header_digests(tree.path(name))],
+        )
+    for digest in list_entries(tree, layout.INCLUDE):
+        _add_entry(tree, entries, f"{layout.INCLUDE}/{digest}", [])
     for name in entries.sizes:  # scripts come before programs, programs before headers
         for needed in entries.needs[name]:
             if needed in entries.times:
@@ -219,23 +226,23 @@ def _survey(tree: Tree) -> _Entries:
     return entries
 
 
-def _add(tree: Tree, entries: _Entries, name: str, needs: list[str]) -> None:
-    entries.sizes[name], entries.times[name] = layout.measured(tree.path(name))
+def _add_entry(tree: Tree, entries: _EntryGraph, name: str, needs: list[str]) -> None:
+    entries.sizes[name], entries.times[name] = layout.measure_files(tree.path(name))
     entries.needs[name] = needs
 
 
-_AGAIN = "build a project of this cache again: its build makes the index again"
+_BUILD_AGAIN = "build a project of this cache again: its build makes the index again"
 
 
-def _rooted(tree: Tree, entries: _Entries) -> set[str]:
+def _find_rooted(tree: Tree, entries: _EntryGraph) -> set[str]:
     try:
         projects = read_index(tree)
     except CorruptFileError as error:
-        raise TilusbuildError(f"{error}: nothing was removed\n  {_AGAIN}") from None
+        raise TilusbuildError(f"{error}: nothing was removed\n  {_BUILD_AGAIN}") from None
     if entries.sizes and not os.path.lexists(tree.path(layout.INDEX)):
         raise TilusbuildError(
             f"{tree.root} has no {layout.INDEX}, which says what is in use: nothing was removed\n"
-            f"  {_AGAIN}, or remove everything with `tilusbuild cache clear`"
+            f"  {_BUILD_AGAIN}, or remove everything with `tilusbuild cache clear`"
         )
     roots = []
     for manifest, project in projects.items():
@@ -247,45 +254,45 @@ def _rooted(tree: Tree, entries: _Entries) -> set[str]:
                     "  build that project again, or forget it"
                 )
             roots.append(name)
-    return _spread(entries, set(), roots)
+    return _add_needed(entries, set(), roots)
 
 
-def _spread(entries: _Entries, rooted: set[str], names: Sequence[str]) -> set[str]:
+def _add_needed(entries: _EntryGraph, rooted: set[str], names: Sequence[str]) -> set[str]:
     """Return what is rooted when these are too, with everything that they need."""
-    waiting = list(names)
+    pending = list(names)
     rooted = rooted | set(names)
-    while waiting:
-        for needed in entries.needs.get(waiting.pop(), ()):
+    while pending:
+        for needed in entries.needs.get(pending.pop(), ()):
             if needed in entries.sizes and needed not in rooted:
                 rooted.add(needed)
-                waiting.append(needed)
+                pending.append(needed)
     return rooted
 
 
-def headers_used(path: str) -> list[str]:
+def read_header_digests(path: str) -> list[str]:
     """Digests of the header directories that a program's compile.sh uses."""
-    return layout.mentioned_headers(try_read_bytes(os.path.join(path, layout.COMPILE_SH)) or b"")
+    return layout.find_header_digests(try_read_bytes(os.path.join(path, layout.COMPILE_SH)) or b"")
 
 
-def entries_in(tree: Tree, *directory: str) -> list[str]:
+def list_entries(tree: Tree, *directory: str) -> list[str]:
     """Return the names of the entries in a directory of the tree."""
-    names = filter(layout.is_hash, tree.names(*directory))
+    names = filter(layout.is_hash, tree.list_names(*directory))
     return [name for name in names if is_real_directory(tree.path(*directory, name))]
 
 
-def script_entries(tree: Tree) -> list[tuple[str, str]]:
+def list_script_entries(tree: Tree) -> list[tuple[str, str]]:
     """Return (directory, hash) of the scripts."""
     return [
         (directory, digest)
-        for directory in filter(layout.is_script_directory, tree.names(layout.SCRIPTS))
-        for digest in entries_in(tree, layout.SCRIPTS, directory)
+        for directory in filter(layout.is_script_directory, tree.list_names(layout.SCRIPTS))
+        for digest in list_entries(tree, layout.SCRIPTS, directory)
     ]
 
 
-def litter(tree: Tree) -> list[str]:
+def list_abandoned(tree: Tree) -> list[str]:
     """Return the private directories that killed builds and collections left. Raises `OSError`."""
     return [
         f"{layout.STAGING}/{name}"
-        for name in filter(layout.is_staging, tree.names(layout.STAGING))
-        if tree.locks.is_free(LockName("stage", name))
+        for name in filter(layout.is_staging, tree.list_names(layout.STAGING))
+        if tree.locks.is_lock_free(LockName("stage", name))
     ]

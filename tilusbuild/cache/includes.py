@@ -29,18 +29,18 @@ from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import read_stamp
 
-_WORTH_SHARING = 16
+_MIN_SHARING_FILES = 16
 """Files of a directory: a smaller one is written sooner than others are read."""
-_MAX_READ = 16
+_MAX_SEARCHED = 16
 """Of the latest directories, so many are searched for files to share."""
 
 _LINE = re.compile(rb"(\\?)([0-9a-f]{64})  ([^\n]+)\n")
 _UNESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
 
 
-def read_manifest(data: bytes) -> dict[str, str]:
+def parse_manifest(data: bytes) -> dict[str, str]:
     """name → sha256. Raises `CorruptFileError`."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     position = 0
     while position < len(data):
         line = _LINE.match(data, position)
@@ -52,9 +52,9 @@ def read_manifest(data: bytes) -> dict[str, str]:
         decoded = os.fsdecode(name)
         if not layout.is_inside(decoded):
             raise CorruptFileError(f"{layout.MANIFEST} names {decoded!r}")
-        found[decoded] = digest.decode()
+        digests[decoded] = digest.decode()
         position = line.end()
-    return found
+    return digests
 
 
 class Problem(NamedTuple):
@@ -83,27 +83,27 @@ def check_headers(
             raise CorruptFileError(
                 f"the directory is not named by the hash of its {layout.MANIFEST}"
             )
-        listed = read_manifest(manifest)
+        manifest_digests = parse_manifest(manifest)
     except CorruptFileError as error:
         return [Problem(layout.MANIFEST, str(error))]
     names = digests.keys() - {layout.MANIFEST}
-    problems = [Problem(name, "is not in the manifest") for name in names - listed.keys()]
-    problems += [Problem(name, "is missing") for name in listed.keys() - names]
+    problems = [Problem(name, "is not in the manifest") for name in names - manifest_digests.keys()]
+    problems += [Problem(name, "is missing") for name in manifest_digests.keys() - names]
     problems += [
         Problem(name, "was modified")
-        for name in names & listed.keys()
-        if digests[name] not in (None, listed[name])
+        for name in names & manifest_digests.keys()
+        if digests[name] not in (None, manifest_digests[name])
     ]
     return sorted(problems)
 
 
-def include_problems(path: str, digest: str, *, deep: bool = True) -> list[Problem]:
+def check_include(path: str, digest: str, *, deep: bool = True) -> list[Problem]:
     """Return the problems of the header directory at `path`, sorted; none when it is right.
 
     Not `deep`: contents are not compared, only names. Raises `FileNotFoundError` when there is no
     directory, and `OSError`.
     """
-    digests: dict[str, str | None] = dict.fromkeys(layout.files_below(path))
+    digests: dict[str, str | None] = dict.fromkeys(layout.list_files_below(path))
     try:
         manifest = read_bytes(os.path.join(path, layout.MANIFEST))
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def include_problems(path: str, digest: str, *, deep: bool = True) -> list[Probl
             digests[name] = sha256_file(os.path.join(path, name))
     problems = check_headers(digest, manifest, digests)
     named = {problem.name for problem in problems}
-    return sorted([*problems, *(each for each in irregular if each.name not in named)])
+    return sorted([*problems, *(defect for defect in irregular if defect.name not in named)])
 
 
 def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -> str:
@@ -131,111 +131,117 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
     manifest says, and `ValueError` for a manifest that is not the digest's or not the files'.
     """
     path = tree.include_path(digest)
-    if is_whole(path, digest):
+    if is_include_whole(path, digest):
         return path
     manifest = files.get(layout.MANIFEST)
     if not isinstance(manifest, bytes) or sha256_bytes(manifest) != digest:
         raise ValueError(f"{digest} is not the digest of this manifest")
     try:
-        listed = read_manifest(manifest)
+        digests = parse_manifest(manifest)
     except CorruptFileError as error:
         raise ValueError(str(error)) from None
-    if files.keys() - {layout.MANIFEST} != listed.keys():
+    if files.keys() - {layout.MANIFEST} != digests.keys():
         raise ValueError("the manifest does not list these files")
-    with tree.held(LockName("include", digest)):
-        if not is_whole(path, digest):
-            _make(tree, path, digest, files, listed)
+    with tree.hold_locks(LockName("include", digest)):
+        if not is_include_whole(path, digest):
+            _write_include(tree, path, digest, files, digests)
     return path
 
 
-def is_whole(path: str, digest: str, *, deep: bool = True) -> bool:
+def is_include_whole(path: str, digest: str, *, deep: bool = True) -> bool:
     """Return whether a header directory is what its name says, as `include_problems` looks."""
     try:
-        return not include_problems(path, digest, deep=deep)
+        return not check_include(path, digest, deep=deep)
     except OSError:
         return False
 
 
-def _make(
+def _write_include(
     tree: Tree,
     path: str,
     digest: str,
     files: Mapping[str, bytes | str],
-    listed: Mapping[str, str],
+    digests: Mapping[str, str],
 ) -> None:
     with wrap_oserror(path):
-        private = tree.private()
+        private = tree.make_private()
         try:
             directories = {""}
-            known = _known_files(tree, listed)
-            for name, wanted in listed.items():
-                data = None if wanted in known else _content(files[name], wanted)
+            known_files = _find_known_files(tree, digests)
+            for name, file_digest in digests.items():
+                data = (
+                    None if file_digest in known_files else _read_content(files[name], file_digest)
+                )
                 make_directories(tree, private.path, os.path.dirname(name), directories)
-                made = os.path.join(private.path, name)
-                if data is None and not _shared(tree, known[wanted], made, wanted):
-                    data = _content(files[name], wanted)
+                new_file = os.path.join(private.path, name)
+                if data is None and not _share_file(
+                    tree, known_files[file_digest], new_file, file_digest
+                ):
+                    data = _read_content(files[name], file_digest)
                 if data is not None:
-                    tree.disk.write(made, data)
+                    tree.disk.write_file(new_file, data)
             manifest = os.path.join(private.path, layout.MANIFEST)
-            tree.disk.write(manifest, _content(files[layout.MANIFEST], digest))
-            tree.disk.sync([manifest, *(os.path.join(private.path, name) for name in listed)])
+            tree.disk.write_file(manifest, _read_content(files[layout.MANIFEST], digest))
+            tree.disk.sync_files(
+                [manifest, *(os.path.join(private.path, name) for name in digests)]
+            )
             for directory in sorted(directories, reverse=True):
                 tree.disk.sync_directory(os.path.join(private.path, directory))
-            tree.move(private.path, path)
+            tree.move_into_place(private.path, path)
         finally:
             private.discard()
 
 
-def _known_files(tree: Tree, listed: Mapping[str, str]) -> dict[str, str]:
+def _find_known_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, str]:
     """Return files of the latest header directories that `listed` asks for too: digest → path."""
-    missing = set(listed.values()) if len(listed) >= _WORTH_SHARING else set()
+    missing = set(digests.values()) if len(digests) >= _MIN_SHARING_FILES else set()
     latest = sorted(
-        (tree.include_path(digest) for digest in tree.names(layout.INCLUDE) if missing),
+        (tree.include_path(digest) for digest in tree.list_names(layout.INCLUDE) if missing),
         key=lambda path: read_stamp(path).mtime,
         reverse=True,
     )
-    found: dict[str, str] = {}
-    for path in latest[:_MAX_READ]:
+    path_of: dict[str, str] = {}
+    for path in latest[:_MAX_SEARCHED]:
         try:
-            there = read_manifest(read_bytes(os.path.join(path, layout.MANIFEST)))
-            names = set(layout.files_below(path))
+            other_digests = parse_manifest(read_bytes(os.path.join(path, layout.MANIFEST)))
+            names = set(layout.list_files_below(path))
         except (OSError, NotAFileError, CorruptFileError):
             continue
-        equal = {digest: name for name, digest in there.items() if digest in missing}
-        found.update({d: os.path.join(path, n) for d, n in equal.items() if n in names})
-        missing -= found.keys()
-    return found
+        equal = {digest: name for name, digest in other_digests.items() if digest in missing}
+        path_of.update({d: os.path.join(path, n) for d, n in equal.items() if n in names})
+        missing -= path_of.keys()
+    return path_of
 
 
-def _shared(tree: Tree, existing: str, path: str, wanted: str) -> bool:
+def _share_file(tree: Tree, existing: str, path: str, digest: str) -> bool:
     """Make `path` another name of a file, if that is possible and its content is still right."""
     try:
-        tree.disk.share(existing, path)
+        tree.disk.make_hard_link(existing, path)
     except OSError:  # too many names, another's file, a file system without any
         return False
     with suppress(OSError):
-        if not os.path.islink(path) and sha256_file(path) == wanted:
+        if not os.path.islink(path) and sha256_file(path) == digest:
             return True
-    tree.disk.remove(path)
+    tree.disk.remove_tree(path)
     return False
 
 
-def make_directories(tree: Tree, top: str, directory: str, made: set[str]) -> None:
+def make_directories(tree: Tree, top: str, directory: str, existing: set[str]) -> None:
     """Make `directory`, relative to `top`, with its parents; `made` are those that exist already.
     Raises `OSError`."""
-    if directory not in made:
-        make_directories(tree, top, os.path.dirname(directory), made)
+    if directory not in existing:
+        make_directories(tree, top, os.path.dirname(directory), existing)
         tree.disk.make_directory(os.path.join(top, directory))
-        made.add(directory)
+        existing.add(directory)
 
 
-def _content(source: bytes | str, wanted: str) -> bytes:
+def _read_content(source: bytes | str, digest: str) -> bytes:
     if isinstance(source, bytes):
         return source
     try:
         data = read_bytes(source)
     except OSError:
         raise InputChangedError(source) from None
-    if sha256_bytes(data) != wanted:
+    if sha256_bytes(data) != digest:
         raise InputChangedError(source)
     return data

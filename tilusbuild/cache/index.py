@@ -24,7 +24,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import Entry, find_entry
 from tilusbuild.cache.locks import LockName
-from tilusbuild.cache.scripts import ScriptText, read_script
+from tilusbuild.cache.scripts import ScriptText, read_script_txt
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import InputError, did_you_mean, input_error
 from tilusbuild.runtime.errors import LoadError
@@ -61,7 +61,7 @@ def read_index(tree: Tree) -> dict[str, BuiltProject]:
     except OSError as error:
         raise CorruptFileError(f"{layout.INDEX} cannot be read: {error.strerror}") from None
     try:
-        return _projects(unseal_json(data))
+        return _parse_projects(unseal_json(data))
     except CorruptFileError as error:
         raise CorruptFileError(f"{layout.INDEX} is damaged: {error}") from None
 
@@ -73,7 +73,7 @@ def record_build(
     scripts: Sequence[tuple[str, str]],
     *,
     replace: bool = True,
-    ready: Callable[[], None] = lambda: None,
+    before_write: Callable[[], None] = lambda: None,
 ) -> None:
     """Note what a build of a project made.
 
@@ -82,19 +82,19 @@ def record_build(
     earlier ones of the same constants and target that have no more programs: a build of a part. An
     index that is missing or does not open is begun again. Raises `CacheError`.
     """
-    found = _or_begun(tree)
+    projects = _read_or_begin_index(tree)
     if (
         os.path.exists(tree.path(layout.INDEX))
-        and _merged(tree, found, manifest, name, scripts, replace) == found
+        and _merge_build(tree, projects, manifest, name, scripts, replace) == projects
     ):
         return
     with (
-        tree.held(LockName("use", shared=True), LockName("index")),
+        tree.hold_locks(LockName("use", shared=True), LockName("index")),
         wrap_oserror(tree.path(layout.INDEX)),
     ):
-        ready()
-        merged = _merged(tree, _or_begun(tree), manifest, name, scripts, replace)
-        tree.put_file(tree.path(layout.INDEX), _sealed(merged))
+        before_write()
+        merged = _merge_build(tree, _read_or_begin_index(tree), manifest, name, scripts, replace)
+        tree.put_file(tree.path(layout.INDEX), _seal_index(merged))
 
 
 def forget_projects(tree: Tree, manifests: Sequence[str]) -> None:
@@ -103,100 +103,106 @@ def forget_projects(tree: Tree, manifests: Sequence[str]) -> None:
     Raises `CorruptFileError`, `CacheError`.
     """
     with (
-        tree.held(LockName("use", shared=True), LockName("index")),
+        tree.hold_locks(LockName("use", shared=True), LockName("index")),
         wrap_oserror(tree.path(layout.INDEX)),
     ):
-        found = read_index(tree)
-        kept = {path: project for path, project in found.items() if path not in manifests}
-        if kept != found:
-            tree.put_file(tree.path(layout.INDEX), _sealed(kept))
+        projects = read_index(tree)
+        remaining = {path: project for path, project in projects.items() if path not in manifests}
+        if remaining != projects:
+            tree.put_file(tree.path(layout.INDEX), _seal_index(remaining))
 
 
-def _or_begun(tree: Tree) -> dict[str, BuiltProject]:
+def _read_or_begin_index(tree: Tree) -> dict[str, BuiltProject]:
     """Return the index; when there is none that opens, one that keeps every script."""
     try:
         if os.path.lexists(tree.path(layout.INDEX)):
             return read_index(tree)
     except CorruptFileError:
         pass
-    kept = tuple((name, digest) for name, digest, text in _texts(tree) if text.programs)
-    return {LOST_ROOT: BuiltProject(LOST_ROOT, kept)}
+    scripts = tuple(
+        (name, digest) for name, digest, text in _read_script_texts(tree) if text.programs
+    )
+    return {LOST_ROOT: BuiltProject(LOST_ROOT, scripts)}
 
 
-def _without_found(projects: Mapping[str, BuiltProject]) -> dict[str, BuiltProject]:
+def _drop_found_again(projects: Mapping[str, BuiltProject]) -> dict[str, BuiltProject]:
     """Return projects, less what an index that was begun again kept and a project lists by now."""
     lost = projects.get(LOST_ROOT)
     if lost is None:
         return dict(projects)
-    others = {path: project for path, project in projects.items() if path != LOST_ROOT}
-    listed = {script for project in others.values() for script in project.scripts}
-    kept = tuple(script for script in lost.scripts if script not in listed)
-    return {**others, LOST_ROOT: BuiltProject(lost.name, kept)} if kept else others
+    other_projects = {path: project for path, project in projects.items() if path != LOST_ROOT}
+    listed_scripts = {script for project in other_projects.values() for script in project.scripts}
+    still_lost = tuple(script for script in lost.scripts if script not in listed_scripts)
+    return (
+        {**other_projects, LOST_ROOT: BuiltProject(lost.name, still_lost)}
+        if still_lost
+        else other_projects
+    )
 
 
-def _merged(
+def _merge_build(
     tree: Tree,
-    found: Mapping[str, BuiltProject],
+    projects: Mapping[str, BuiltProject],
     manifest: str,
     name: str,
     scripts: Sequence[tuple[str, str]],
     replace: bool,
 ) -> dict[str, BuiltProject]:
-    before = () if replace or manifest not in found else found[manifest].scripts
-    made = BuiltProject(name, tuple(sorted(_of_part(tree, before, scripts))))
-    return _without_found({**found, manifest: made})
+    before = () if replace or manifest not in projects else projects[manifest].scripts
+    project = BuiltProject(name, tuple(sorted(_merge_scripts(tree, before, scripts))))
+    return _drop_found_again({**projects, manifest: project})
 
 
-def _of_part(
+def _merge_scripts(
     tree: Tree, before: Sequence[tuple[str, str]], scripts: Sequence[tuple[str, str]]
 ) -> set[tuple[str, str]]:
     """Return what there is after a build of a part: of each instance the new script, or the one of
     before where that has all programs of the new one, and more: those of another level."""
-    newer = {instance_of(tree, script): script for script in scripts} if before else {}
-    found = set(scripts)
+    newer = {_identify_instance(tree, script): script for script in scripts} if before else {}
+    merged = set(scripts)
     for script in before:
         # A script that cannot be read is of no known instance: it replaces none, and stays.
-        instance = instance_of(tree, script)
+        instance = _identify_instance(tree, script)
         new = None if instance is None else newer.get(instance)
         if new is None:
-            found.add(script)
-        elif _programs_of(tree, new) <= _programs_of(tree, script):
-            found = (found - {new}) | {script}
-    return found
+            merged.add(script)
+        elif _read_programs(tree, new) <= _read_programs(tree, script):
+            merged = (merged - {new}) | {script}
+    return merged
 
 
-def _programs_of(tree: Tree, script: tuple[str, str]) -> set[str]:
+def _read_programs(tree: Tree, script: tuple[str, str]) -> set[str]:
     """Return the programs of a script that can be read."""
     directory, digest = script
-    return set(read_script(tree.script_path(directory, digest), digest).programs)
+    return set(read_script_txt(tree.script_path(directory, digest), digest).programs)
 
 
-def instance_of(tree: Tree, script: tuple[str, str]) -> tuple[str, ...] | None:
+def _identify_instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...] | None:
     """Return the directory, target and constants of a script: two builds of one instance have the
     same. None when the script is missing or damaged."""
     directory, digest = script
     try:
-        text = read_script(tree.script_path(directory, digest), digest)
+        text = read_script_txt(tree.script_path(directory, digest), digest)
     except (FileNotFoundError, CorruptFileError):
         return None
     return (directory, text.head.get("target", ""), *text.params)
 
 
-def _sealed(projects: Mapping[str, BuiltProject]) -> bytes:
+def _seal_index(projects: Mapping[str, BuiltProject]) -> bytes:
     return seal_json({"schema": SCHEMA, "projects": msgspec.to_builtins(projects)})
 
 
-def _projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
+def _parse_projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
     if value.get("schema") != SCHEMA:
         raise CorruptFileError(f"a schema that this version does not read: {value.get('schema')!r}")
     try:
-        found = msgspec.convert(value.get("projects"), dict[str, BuiltProject])
+        projects = msgspec.convert(value.get("projects"), dict[str, BuiltProject])
     except (msgspec.ValidationError, UnicodeError) as error:
         raise CorruptFileError(f"it is malformed: {error}") from None
-    for path, project in found.items():
+    for path, project in projects.items():
         if not all(layout.is_script_directory(f) and layout.is_hash(d) for f, d in project.scripts):
             raise CorruptFileError(f"its entry for {path!r} is malformed")
-    return found
+    return projects
 
 
 class ScriptListing(Struct, frozen=True):
@@ -255,43 +261,47 @@ class CacheStats(Struct, frozen=True):
         return sum(self.sizes.values())
 
 
-def programs(tree: Tree) -> Iterator[str]:
+def list_programs(tree: Tree) -> Iterator[str]:
     """Yield the hashes that there are directories for, sorted. Raises `InputError` for no cache."""
     if tree.exists():
-        yield from filter(layout.is_hash, tree.names(layout.PROGRAMS))
+        yield from filter(layout.is_hash, tree.list_names(layout.PROGRAMS))
 
 
 def find_programs(tree: Tree, prefix: str) -> list[str]:
     """Return the hashes of the programs that begin so."""
-    return [program for program in programs(tree) if program.startswith(prefix)]
+    return [program for program in list_programs(tree) if program.startswith(prefix)]
 
 
-def script_listings(tree: Tree) -> list[ScriptListing]:
+def list_scripts(tree: Tree) -> list[ScriptListing]:
     """Return every whole script directory, by directory and hash. Raises `InputError`: no cache."""
     entries: dict[str, Entry | None] = {}
-    return list(_scripts(tree, entries)) if tree.exists() else []
+    return list(_make_listings(tree, entries)) if tree.exists() else []
 
 
-def cache_stats(tree: Tree) -> CacheStats:
+def collect_stats(tree: Tree) -> CacheStats:
     """Return counts and sizes. Raises `InputError` for no cache."""
-    entries = {p: find_entry(tree.program_path(p), p) for p in programs(tree)}
+    entries = {p: find_entry(tree.program_path(p), p) for p in list_programs(tree)}
     counts = dict.fromkeys((*RECORDED, "broken"), 0)
     for entry in entries.values():
         counts[entry.status if entry else "broken"] += 1
-    sizes = {name: layout.measured(tree.path(name))[0] for name in layout.DIRECTORIES}
-    return CacheStats(tree.root, counts, sizes, tuple(_scripts(tree, entries)))
+    sizes = {name: layout.measure_files(tree.path(name))[0] for name in layout.DIRECTORIES}
+    return CacheStats(tree.root, counts, sizes, tuple(_make_listings(tree, entries)))
 
 
-def _texts(tree: Tree) -> Iterator[tuple[str, str, ScriptText]]:
+def _read_script_texts(tree: Tree) -> Iterator[tuple[str, str, ScriptText]]:
     """Yield the (directory, hash, script.txt) of every whole script directory, sorted."""
-    for directory in tree.names(layout.SCRIPTS):
-        for digest in filter(layout.is_hash, tree.names(layout.SCRIPTS, directory)):
+    for directory in tree.list_names(layout.SCRIPTS):
+        for digest in filter(layout.is_hash, tree.list_names(layout.SCRIPTS, directory)):
             with suppress(FileNotFoundError, CorruptFileError):
-                yield directory, digest, read_script(tree.script_path(directory, digest), digest)
+                yield (
+                    directory,
+                    digest,
+                    read_script_txt(tree.script_path(directory, digest), digest),
+                )
 
 
-def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
-    for directory, digest, text in _texts(tree):
+def _make_listings(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
+    for directory, digest, text in _read_script_texts(tree):
         try:
             params = text.constants
         except CorruptFileError:
@@ -310,35 +320,37 @@ def _scripts(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptLis
 _DIGITS = re.compile("[0-9a-f]{1,64}")
 
 
-def instances_named(cache: Tree, word: str, target: str | None = None) -> list[ScriptListing]:
+def find_instances(cache: Tree, word: str, target: str | None = None) -> list[ScriptListing]:
     """Return the instances that a name means, at least one; of a program's name those that have the
     program. Raises `InputError`."""
-    known = script_listings(cache)
-    name = parsed_name(word)
-    of_script = [each for each in known if name.matches_script(each.script)]
+    scripts = list_scripts(cache)
+    name = parse_word(word)
+    of_script = [each for each in scripts if name.matches_script(each.script)]
     # A script with kernels stands for the scripts NAME.KERNEL, and is none itself.
-    of_script = of_script or [each for each in known if each.script.startswith(f"{name.script}.")]
+    of_script = of_script or [each for each in scripts if each.script.startswith(f"{name.script}.")]
     if not of_script:
-        hint = did_you_mean(name.script, {each.script for each in known})
+        hint = did_you_mean(name.script, {each.script for each in scripts})
         raise input_error(f'no script "{name.script}" in {cache.root}', hint=hint)
-    fitting = [
-        each for each in of_script if _fits(name, each, target) and numbers_named(cache, word, each)
+    instances = [
+        each
+        for each in of_script
+        if _matches_name(name, each, target) and find_numbers(cache, word, each)
     ]
-    if not fitting:
+    if not instances:
         ranges = (
             f"{quote_name(each.label)}  # programs {min(each.numbered)} to {max(each.numbered)}"
-            for each in current_scripts(cache, of_script)
+            for each in select_current(cache, of_script)
         )
         raise input_error(
             f'no "{name}" in {cache.root}',
             hint="there are:\n" + format_hint_lines(ranges),
         )
-    return current_scripts(cache, fitting)
+    return select_current(cache, instances)
 
 
-def numbers_named(cache: Tree, word: str, script: ScriptListing) -> list[int]:
+def find_numbers(cache: Tree, word: str, script: ScriptListing) -> list[int]:
     """Return the numbers of an instance's programs that a name of it means."""
-    name = parsed_name(word)
+    name = parse_word(word)
     name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
     values: Callable[[int], Mapping[str, Value]] = lambda number: {}  # noqa: E731
     if name.schedule:
@@ -349,25 +361,25 @@ def numbers_named(cache: Tree, word: str, script: ScriptListing) -> list[int]:
     return [number for number in script.numbered if name.matches_program(number, values(number))]
 
 
-def program_named(cache: Tree, word: str, target: str | None = None) -> str:
+def find_program(cache: Tree, word: str, target: str | None = None) -> str:
     """Return the hash of the one program that is meant. Raises `InputError`."""
     try:
-        scripts = instances_named(cache, word, target)
+        scripts = find_instances(cache, word, target)
     except InputError:
         if not _DIGITS.fullmatch(word):
             raise
-        return _by_hash(cache, word)
-    found: dict[str, str] = {}
+        return _find_by_hash(cache, word)
+    label_of_program: dict[str, str] = {}
     for script in scripts:
-        for number in numbers_named(cache, word, script):
-            found.setdefault(script.numbered[number], script.label_of(number))
-    if len(found) == 1:
-        return next(iter(found))
-    hint = "name one of them:\n" + format_hint_lines(sorted(_apart(found)))
-    raise input_error(f'"{word}" names {len(found)} programs', hint=hint)
+        for number in find_numbers(cache, word, script):
+            label_of_program.setdefault(script.numbered[number], script.label_of(number))
+    if len(label_of_program) == 1:
+        return next(iter(label_of_program))
+    hint = "name one of them:\n" + format_hint_lines(sorted(_list_unique_words(label_of_program)))
+    raise input_error(f'"{word}" names {len(label_of_program)} programs', hint=hint)
 
 
-def current_scripts(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptListing]:
+def select_current(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptListing]:
     """Return those that a project or a package has; all of them when none does."""
     try:
         roots = {pair for project in read_index(cache).values() for pair in project.scripts}
@@ -376,7 +388,7 @@ def current_scripts(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptLis
     return [each for each in scripts if (each.directory, each.hash) in roots] or scripts
 
 
-def parsed_name(word: str) -> NamePattern:
+def parse_word(word: str) -> NamePattern:
     """Return what a name of the command line says. Raises `InputError`."""
     try:
         return parse_name(word)
@@ -384,22 +396,24 @@ def parsed_name(word: str) -> NamePattern:
         raise input_error(f'"{word}": {error}') from None
 
 
-def _fits(name: NamePattern, script: ScriptListing, target: str | None) -> bool:
+def _matches_name(name: NamePattern, script: ScriptListing, target: str | None) -> bool:
     """Return whether an instance has the name; `target` (or arch) is for a name without one."""
     name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
     if not name.matches_script(script.script):
         name = name._replace(script=script.script)
-    known = (script.target, *script.head.get("arch", "").split("+"))
-    wanted = name.target is not None or target is None or target in known
-    return wanted and name.matches_instance(script.script, script.params, script.target)
+    target_names = (script.target, *script.head.get("arch", "").split("+"))
+    has_target = name.target is not None or target is None or target in target_names
+    return has_target and name.matches_instance(script.script, script.params, script.target)
 
 
-def _by_hash(cache: Tree, digits: str) -> str:
-    found = find_programs(cache, digits)
-    if len(found) == 1:
-        return found[0]
+def _find_by_hash(cache: Tree, digits: str) -> str:
+    matches = find_programs(cache, digits)
+    if len(matches) == 1:
+        return matches[0]
     count = (
-        f"{len(found)} programs start" if found else "no script has this name; no program starts"
+        f"{len(matches)} programs start"
+        if matches
+        else "no script has this name; no program starts"
     )
     raise input_error(
         f'{count} with "{digits}"',
@@ -407,9 +421,9 @@ def _by_hash(cache: Tree, digits: str) -> str:
     )
 
 
-def _apart(found: dict[str, str]) -> Iterable[str]:
+def _list_unique_words(label_of_program: dict[str, str]) -> Iterable[str]:
     """Yield what to type for each program, by hash: its name, or where two projects have programs
     of one name, its hash."""
-    names = list(found.values())
-    for digest, name in found.items():
+    names = list(label_of_program.values())
+    for digest, name in label_of_program.items():
         yield quote_name(name) if names.count(name) == 1 else f"{digest[:12]}  # {name}"

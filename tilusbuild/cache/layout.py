@@ -73,7 +73,7 @@ def is_lock(name: str) -> bool:
     return _LOCK.fullmatch(name) is not None
 
 
-def is_shared(root: str) -> bool:
+def is_shared_default(root: str) -> bool:
     """Return whether a directory is one of the defaults, in which other programs keep files, too:
     `.cache` of a repository, and `~/.cache/tilus`."""
     return f"/{root}".endswith(("/.cache", "/.cache/tilus"))
@@ -84,7 +84,7 @@ def is_our_tag(data: bytes) -> bool:
     return data.startswith(_TAG_START)
 
 
-def is_index(name: str) -> bool:
+def is_program_number(name: str) -> bool:
     """Return whether this is a schedule's number as a link's name."""
     return _INDEX.fullmatch(name) is not None
 
@@ -96,47 +96,47 @@ def is_inside(name: str) -> bool:
     )
 
 
-def mentioned_headers(compile_sh: bytes) -> list[str]:
+def find_header_digests(compile_sh: bytes) -> list[str]:
     """Return the digests of the header directories that the text of a `compile.sh` names."""
-    return sorted({found.decode() for found in _HEADERS.findall(compile_sh)})
+    return sorted({match.decode() for match in _HEADERS.findall(compile_sh)})
 
 
-def program_link(program: str) -> str:
+def format_program_link(program: str) -> str:
     """Return the target of a link in a script's `programs` or `failed`."""
     return f"../../../../{PROGRAMS}/{program}"
 
 
-def files_below(directory: str) -> list[str]:
+def list_files_below(directory: str) -> list[str]:
     """Return relative names of everything in a directory that is not a directory itself, sorted.
 
     Symbolic links are listed, not followed. Raises `OSError`.
     """
-    found: list[str] = []
-    waiting = [""]
-    while waiting:
-        prefix = waiting.pop()
+    names: list[str] = []
+    pending = [""]
+    while pending:
+        prefix = pending.pop()
         with os.scandir(os.path.join(directory, prefix)) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(f"{prefix}{entry.name}/")
+                    pending.append(f"{prefix}{entry.name}/")
                 else:
-                    found.append(prefix + entry.name)
-    return sorted(found)
+                    names.append(prefix + entry.name)
+    return sorted(names)
 
 
-def measured(path: str) -> tuple[int, float]:
+def measure_files(path: str) -> tuple[int, float]:
     """Return bytes of the files below `path`, and the latest mtime of any (seconds since 1970)."""
     size, latest = 0, 0.0
     try:
-        names = files_below(path)
+        names = list_files_below(path)
     except OSError:
         names = []
     for name in ["", *names]:
         try:
             # Joined with "" a path ends with a slash, through which even `lstat` follows a link.
-            found = os.lstat(os.path.join(path, name).rstrip("/"))
+            status = os.lstat(os.path.join(path, name).rstrip("/"))
         except OSError:
             continue
-        size += found.st_size if name else 0
-        latest = max(latest, found.st_mtime)
+        size += status.st_size if name else 0
+        latest = max(latest, status.st_mtime)
     return size, latest

@@ -23,7 +23,7 @@ from msgspec import Struct
 from tilusbuild.runtime.reader_lock import LOCKS, name_lock_file
 from tilusbuild.runtime.regular import open_regular
 
-Kind = Literal["use", "index", "program", "include", "script", "stage", "read"]
+LockKind = Literal["use", "index", "program", "include", "script", "stage", "read"]
 
 _POLL = 0.01
 """Seconds between two attempts at an exclusive lock that another process holds."""
@@ -32,7 +32,7 @@ _POLL = 0.01
 class LockName(Struct, frozen=True):
     """One thing to lock. `name` is a hex number of 15 digits or more, of which the first count."""
 
-    kind: Kind
+    kind: LockKind
     name: str = ""
     shared: bool = False
 
@@ -42,7 +42,7 @@ class LockName(Struct, frozen=True):
         return name_lock_file(self.kind, self.name) if self.name else self.kind
 
 
-def _let_go(handle: int) -> None:
+def _release_handle(handle: int) -> None:
     # Unlock before closing: a forked child may hold the same open file description.
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_UN)
@@ -56,49 +56,49 @@ class Locks:
     def __init__(self, root: str) -> None:
         self.path = os.path.join(root, LOCKS)
 
-    def take(self, *names: LockName, wait: bool = True) -> ExitStack | None:
+    def take_locks(self, *names: LockName, wait: bool = True) -> ExitStack | None:
         """Take all or, without `wait`, nothing (None) when another process holds one of them. They
         are held until the stack is closed, or we die.
 
         Raises `OSError`: a file cannot be made, or the file system has no locks (ENOLCK).
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             for name in names:
-                if not self._take(name, wait, held):
+                if not self._take_lock(name, wait, stack):
                     return None
-            return held.pop_all()
+            return stack.pop_all()
 
-    def is_free(self, name: LockName) -> bool:
+    def is_lock_free(self, name: LockName) -> bool:
         """Return whether it is free; nothing is written. Raises `OSError`."""
         try:
-            with suppress(FileNotFoundError), ExitStack() as held:
-                handle = self._open(name, os.O_RDWR)
-                held.callback(_let_go, handle)
+            with suppress(FileNotFoundError), ExitStack() as stack:
+                handle = self._open_lock_file(name, os.O_RDWR)
+                stack.callback(_release_handle, handle)
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
             # EBADF: over NFS, a file that we may only read.
-            if _is_taken(error) or error.errno == errno.EBADF:
+            if _is_held_elsewhere(error) or error.errno == errno.EBADF:
                 return False
             raise
 
-    def make(self, name: LockName) -> None:
+    def make_lock_file(self, name: LockName) -> None:
         """Make a lock's file, for those who may only read. Raises `OSError`."""
-        os.close(self._open(name))
+        os.close(self._open_lock_file(name))
 
-    def _take(self, name: LockName, wait: bool, held: ExitStack) -> bool:
+    def _take_lock(self, name: LockName, wait: bool, stack: ExitStack) -> bool:
         while True:
             with ExitStack() as opened:
-                handle = self._open(name)
-                opened.callback(_let_go, handle)
+                handle = self._open_lock_file(name)
+                opened.callback(_release_handle, handle)
                 if not lock_file(handle, shared=name.shared, wait=wait):
                     return False
                 # Else the cache was deleted and made again while we waited.
-                if self._is_current(handle, name):
-                    held.push(opened.pop_all())
+                if self._is_current_file(handle, name):
+                    stack.push(opened.pop_all())
                     return True
 
-    def _open(self, name: LockName, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+    def _open_lock_file(self, name: LockName, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         path = os.path.join(self.path, name.file)
         try:
             return open_regular(path, flags, follow=False)
@@ -109,13 +109,16 @@ class Locks:
                 return open_regular(path, follow=False)
             raise
 
-    def _is_current(self, handle: int, name: LockName) -> bool:
-        ours = os.fstat(handle)
+    def _is_current_file(self, handle: int, name: LockName) -> bool:
+        handle_status = os.fstat(handle)
         try:
-            there = os.lstat(os.path.join(self.path, name.file))
+            path_status = os.lstat(os.path.join(self.path, name.file))
         except FileNotFoundError:
             return False
-        return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+        return (handle_status.st_dev, handle_status.st_ino) == (
+            path_status.st_dev,
+            path_status.st_ino,
+        )
 
 
 def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
@@ -129,11 +132,11 @@ def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
-        if _is_taken(error) and not wait:
+        if _is_held_elsewhere(error) and not wait:
             return False
         raise
     return True
 
 
-def _is_taken(error: OSError) -> bool:
+def _is_held_elsewhere(error: OSError) -> bool:
     return error.errno in (errno.EAGAIN, errno.EACCES)

@@ -18,11 +18,19 @@ from msgspec import Struct, field
 from tilusbuild.cache import layout
 from tilusbuild.cache.checks import Origin, check_entry
 from tilusbuild.cache.disk import InputChangedError, wrap_oserror
-from tilusbuild.cache.entries import ADDED_KEYS, Arrivals, Entry, Stage, listed, lookup, parse_meta
-from tilusbuild.cache.includes import Problem, include_problems, is_whole, publish_include
-from tilusbuild.cache.index import programs, read_index, record_build
+from tilusbuild.cache.entries import (
+    ADDED_KEYS,
+    Entry,
+    EntryBatch,
+    Stage,
+    list_meta_files,
+    lookup_entry,
+    parse_meta,
+)
+from tilusbuild.cache.includes import Problem, check_include, is_include_whole, publish_include
+from tilusbuild.cache.index import list_programs, read_index, record_build
 from tilusbuild.cache.locks import LockName
-from tilusbuild.cache.scripts import links_of, parse_script, put_script, read_script
+from tilusbuild.cache.scripts import collect_links, parse_script_txt, read_script_txt, write_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import read_entry
 from tilusbuild.errors import input_error
@@ -65,9 +73,9 @@ def open_sources(cache: Tree, paths: Iterable[str]) -> list[Tree]:
     trees = [Tree(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
     for tree in trees:
         if not tree.exists():
-            there = "is empty" if os.path.isdir(tree.root) else "is not there"
+            state = "is empty" if os.path.isdir(tree.root) else "is not there"
             raise input_error(
-                f"{tree.root} is not a cache of tilusbuild: it {there}",
+                f"{tree.root} is not a cache of tilusbuild: it {state}",
                 hint="name the directories of caches; their CACHEDIR.TAG belongs to them",
             )
         if os.path.isdir(cache.root) and os.path.samefile(tree.root, cache.root):
@@ -84,7 +92,7 @@ def merge_caches(
     recorded in the index as that one, whatever its path. Raises `CacheError`, `OSError`.
     """
     result = MergeResult(len(trees))
-    with cache.in_use():
+    with cache.hold_use():
         for tree in trees:
             merge = _Merge(cache, tree, result)
             merge.copy_programs()
@@ -105,12 +113,12 @@ class _Merge:
 
     def copy_programs(self) -> None:
         """Copy the programs that `cache` misses. Raises `CacheError`."""
-        for program in programs(self._source):
-            with self._cache.locked(program):
+        for program in list_programs(self._source):
+            with self._cache.lock_program(program):
                 problem = self._copy_program(program)
             if problem is not None:
                 name = os.path.join(layout.PROGRAMS, program, problem.name).rstrip("/")
-                self._refuse(name, problem.what)
+                self._add_refusal(name, problem.what)
 
     def _copy_program(self, program: str) -> Problem | None:
         """Copy a program with its headers; return why that is not possible."""
@@ -127,15 +135,15 @@ class _Merge:
             return problems[0]
         contents = {name: data for name, data in files.items() if isinstance(data, bytes)}
         meta = contents.pop(layout.META)
-        if (known := lookup(self._cache, program)) is not None:
+        if (existing := lookup_entry(self._cache, program)) is not None:
             self._result.known += 1
-            return _difference(self._cache, known, parse_meta(meta, program))
-        for digest in layout.mentioned_headers(contents.get(layout.COMPILE_SH, b"")):
+            return _find_difference(self._cache, existing, parse_meta(meta, program))
+        for digest in layout.find_header_digests(contents.get(layout.COMPILE_SH, b"")):
             if (what := self._copy_headers(digest)) is not None:
                 return Problem("", f"{layout.INCLUDE}/{digest}: {what}")
-        with Arrivals(self._cache) as arrivals:
-            arrivals.add(program, contents, meta)
-            arrivals.commit()
+        with EntryBatch(self._cache) as arrivals:
+            arrivals.add_program(program, contents, meta)
+            arrivals.commit_programs()
         self._result.programs += 1
         return None
 
@@ -143,12 +151,12 @@ class _Merge:
         """Copy a header directory unless it is there; return why that is not possible."""
         if digest in self._headers:
             return None
-        if not is_whole(self._cache.include_path(digest), digest):
+        if not is_include_whole(self._cache.include_path(digest), digest):
             path = self._source.include_path(digest)
             try:
-                if problems := include_problems(path, digest):
+                if problems := check_include(path, digest):
                     return str(problems[0])
-                publish_include(self._cache, digest, files_of(path))
+                publish_include(self._cache, digest, list_include_files(path))
             except (FileNotFoundError, NotADirectoryError):
                 return "is missing"
             except InputChangedError:
@@ -162,7 +170,7 @@ class _Merge:
         try:
             index = read_index(self._source)
         except CorruptFileError as error:
-            self._refuse(layout.INDEX, str(error))
+            self._add_refusal(layout.INDEX, str(error))
             return
         for manifest, built in index.items():
             scripts = [script for script in built.scripts if self._copy_script(*script)]
@@ -178,15 +186,15 @@ class _Merge:
         path = self._source.script_path(directory, digest)
         target = self._cache.script_path(directory, digest)
         try:
-            text = read_script(path, digest)
+            text = read_script_txt(path, digest)
             if os.path.lexists(os.path.join(path, layout.SCRIPT_JSON)):
                 read_dispatch_table(script_json.read_script(path))
-            files = _read_files(path, _is_described)
-            measurements = _read_files(path, _is_measured)
+            files = _read_files(path, _is_description)
+            measurements = _read_files(path, _is_measurement)
             exists = os.path.isdir(target)
-            existing = _read_files(target, _is_measured) if exists else {}
+            existing = _read_files(target, _is_measurement) if exists else {}
         except (LoadError, CorruptFileError, OSError) as error:
-            self._refuse(name, str(error))
+            self._add_refusal(name, str(error))
             return False
         if existing and any(existing.get(n) != data for n, data in measurements.items()):
             what = f"was tuned in {self._cache.root}, too, which keeps its own measurements"
@@ -196,21 +204,21 @@ class _Merge:
         if exists:
             # The others follow from the programs of this cache: the next build writes them.
             files = {name: data for name, data in files.items() if name in measurements}
-        links = links_of(self._cache, text.numbered)
-        put_script(self._cache, directory, digest, files, links)
+        links = collect_links(self._cache, text.numbered)
+        write_script(self._cache, directory, digest, files, links)
         return True
 
-    def _refuse(self, name: str, what: str) -> None:
+    def _add_refusal(self, name: str, what: str) -> None:
         self._result.refused.append(MergeProblem(self._source.root, name, what))
 
 
-def _difference(cache: Tree, known: Entry, meta: Mapping[str, Any]) -> Problem | None:
+def _find_difference(cache: Tree, existing: Entry, meta: Mapping[str, Any]) -> Problem | None:
     """Return how an entry differs from the `known` one of the same program. A file that only one
     of the two has does not count."""
-    if known.status != meta["status"]:
-        return Problem(layout.META, f"is {meta['status']}, and {known.status} in {cache.root}")
-    digests = {name: digest for name, _, digest in listed(known.meta)}
-    for name, _, digest in listed(meta):
+    if existing.status != meta["status"]:
+        return Problem(layout.META, f"is {meta['status']}, and {existing.status} in {cache.root}")
+    digests = {name: digest for name, _, digest in list_meta_files(existing.meta)}
+    for name, _, digest in list_meta_files(meta):
         if digests.get(name, digest) != digest:
             return Problem(
                 name,
@@ -220,19 +228,19 @@ def _difference(cache: Tree, known: Entry, meta: Mapping[str, Any]) -> Problem |
     return None
 
 
-def _is_described(name: str) -> bool:
+def _is_description(name: str) -> bool:
     """Return whether a script's file says what the script is."""
     return name in (layout.SCRIPT_TXT, layout.SCRIPT_JSON, layout.SCHEDULE_TXT)
 
 
-def _is_measured(name: str) -> bool:
+def _is_measurement(name: str) -> bool:
     """Return whether a script's file says what was measured of it."""
     return name in (layout.TABLE_JSON, layout.TABLE_TXT) or name.startswith(f"{layout.LATENCY}/")
 
 
-def _read_files(path: str, is_wanted: Callable[[str], bool]) -> dict[str, bytes]:
+def _read_files(path: str, is_included: Callable[[str], bool]) -> dict[str, bytes]:
     """Return the contents of files below `path`, by relative name. Raises `OSError`."""
-    names = filter(is_wanted, layout.files_below(path))
+    names = filter(is_included, layout.list_files_below(path))
     return {name: read_bytes(os.path.join(path, name)) for name in names}
 
 
@@ -240,23 +248,29 @@ def _append_tuning_logs(cache: Tree, tree: Tree) -> None:
     """Add the samples of the other cache's tunings: `tune` decides by them without measuring."""
     source = os.path.join(tree.root, layout.STATE, layout.TUNED)
     with suppress(OSError):
-        for name in layout.files_below(source):
+        for name in layout.list_files_below(source):
             target = os.path.join(cache.state_path, layout.TUNED, name)
-            lines = _lines(try_read_bytes(target) or b"")
-            known = set(lines)
-            added = [line for line in _lines(read_bytes(f"{source}/{name}")) if line not in known]
-            if added:
+            lines = _split_lines(try_read_bytes(target) or b"")
+            known_lines = set(lines)
+            new_lines = [
+                line
+                for line in _split_lines(read_bytes(f"{source}/{name}"))
+                if line not in known_lines
+            ]
+            if new_lines:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
-                write_atomic(target, b"".join(line + b"\n" for line in (*lines, *added)))
+                write_atomic(target, b"".join(line + b"\n" for line in (*lines, *new_lines)))
 
 
-def _lines(data: bytes) -> list[bytes]:
+def _split_lines(data: bytes) -> list[bytes]:
     return [line for line in data.split(b"\n") if line]
 
 
-def files_of(path: str) -> dict[str, bytes | str]:
+def list_include_files(path: str) -> dict[str, bytes | str]:
     """Return a header directory's files by name: the MANIFEST's content, and where others are."""
-    files: dict[str, bytes | str] = {n: os.path.join(path, n) for n in layout.files_below(path)}
+    files: dict[str, bytes | str] = {
+        n: os.path.join(path, n) for n in layout.list_files_below(path)
+    }
     files[layout.MANIFEST] = try_read_bytes(os.path.join(path, layout.MANIFEST)) or b""
     return files
 
@@ -274,11 +288,11 @@ def install_program(cache: Tree, program: str, directory: str) -> Entry:
     disk = cache.disk
     stage = Stage(cache)
     try:
-        with cache.locked(program), wrap_oserror(stage.path):
-            found = unseal_json(_taken(cache, directory, layout.META))
-            meta = {key: value for key, value in found.items() if key not in ADDED_KEYS}
+        with cache.lock_program(program), wrap_oserror(stage.path):
+            meta_json = unseal_json(_pop_file(cache, directory, layout.META))
+            meta = {key: value for key, value in meta_json.items() if key not in ADDED_KEYS}
             program_txt, options_txt = (
-                _taken(cache, directory, name).decode("utf-8", "surrogateescape")
+                _pop_file(cache, directory, name).decode("utf-8", "surrogateescape")
                 for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
             )
             disk.rename(directory, stage.path)
@@ -299,21 +313,24 @@ def install_script(
     tree = cache
     path = tree.script_path(directory, digest)
     text = files[layout.SCRIPT_TXT].decode("utf-8", "surrogateescape")
-    links = links_of(tree, parse_script(text).numbered)
-    put_script(tree, directory, digest, files, links)
-    with tree.held(LockName("use", shared=True), LockName("script", digest)), wrap_oserror(path):
+    links = collect_links(tree, parse_script_txt(text).numbered)
+    write_script(tree, directory, digest, files, links)
+    with (
+        tree.hold_locks(LockName("use", shared=True), LockName("script", digest)),
+        wrap_oserror(path),
+    ):
         for name in _OPTIONAL:
-            given = name in files or (name == layout.DISPATCH and dispatcher is not None)
-            if not given and os.path.lexists(os.path.join(path, name)):
+            is_in_package = name in files or (name == layout.DISPATCH and dispatcher is not None)
+            if not is_in_package and os.path.lexists(os.path.join(path, name)):
                 tree.remove_entry(os.path.join(path, name))
         if dispatcher is not None:
-            tree.move(dispatcher, os.path.join(path, layout.DISPATCH))
+            tree.move_into_place(dispatcher, os.path.join(path, layout.DISPATCH))
     return path
 
 
-def _taken(cache: Tree, directory: str, name: str) -> bytes:
+def _pop_file(cache: Tree, directory: str, name: str) -> bytes:
     """Return the content of a file that publishing writes itself, and the file out of its way."""
     path = os.path.join(directory, name)
     data = read_bytes(path)
-    cache.disk.remove(path)
+    cache.disk.remove_tree(path)
     return data

@@ -42,8 +42,8 @@ class ScriptRecord(Struct, frozen=True):
     script_txt: str
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
-    described: bytes | None = None
-    begins: Callable[[], Mapping[str, bytes]] = dict
+    script_json: bytes | None = None
+    initial_files: Callable[[], Mapping[str, bytes]] = dict
 
     @property
     def hash(self) -> str:
@@ -67,18 +67,18 @@ class ScriptText(Struct, frozen=True):
     def constants(self) -> dict[str, Value]:
         """The constants as values."""
         pairs = (line.partition(" = ") for line in self.params)
-        return {name: _value(text) for name, _, text in pairs}
+        return {name: _parse_constant(text) for name, _, text in pairs}
 
 
-def _value(text: str) -> Value:
+def _parse_constant(text: str) -> Value:
     try:
-        found: Value = json.loads(text)
+        value: Value = json.loads(text)
     except ValueError:
         raise CorruptFileError(f"{layout.SCRIPT_TXT} has a malformed constant") from None
-    return found
+    return value
 
 
-def parse_script(text: str) -> ScriptText:
+def parse_script_txt(text: str) -> ScriptText:
     """Read script.txt. Raises `CorruptFileError`."""
     head: dict[str, str] = {}
     section = ""
@@ -100,7 +100,7 @@ def parse_script(text: str) -> ScriptText:
     return ScriptText(head, programs, tuple(params))
 
 
-def read_script(path: str, digest: str) -> ScriptText:
+def read_script_txt(path: str, digest: str) -> ScriptText:
     """Return the script in `path`. Raises `CorruptFileError`, or `FileNotFoundError` for none."""
     try:
         text = read_bytes(os.path.join(path, layout.SCRIPT_TXT)).decode("utf-8", "surrogateescape")
@@ -112,7 +112,7 @@ def read_script(path: str, digest: str) -> ScriptText:
         raise CorruptFileError(f"{layout.SCRIPT_TXT} cannot be read: {error.strerror}") from None
     if sha256_text(text) != digest:
         raise CorruptFileError(f"the directory is not named by the hash of its {layout.SCRIPT_TXT}")
-    return parse_script(text)
+    return parse_script_txt(text)
 
 
 def publish_script(
@@ -127,28 +127,28 @@ def publish_script(
         raise ValueError(f"no script's directory can be called {record.directory!r}")
     digest = record.hash
     path = tree.script_path(record.directory, digest)
-    files, links = _content(tree, record, statuses)
-    put_script(tree, record.directory, digest, files, links, record.begins)
+    files, links = _make_content(tree, record, statuses)
+    write_script(tree, record.directory, digest, files, links, record.initial_files)
     return path
 
 
-def _content(
+def _make_content(
     tree: Tree, record: ScriptRecord, statuses: Mapping[str, str] | None
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Return the files and the links of a script's directory."""
-    links = links_of(tree, parse_script(record.script_txt).numbered, statuses)
+    links = collect_links(tree, parse_script_txt(record.script_txt).numbered, statuses)
     files = {
         layout.SCRIPT_TXT: record.script_txt.encode("utf-8", "surrogateescape"),
         layout.SCHEDULE_TXT: format_table(record.columns, record.rows).encode(
             "utf-8", "surrogateescape"
         ),
     }
-    if record.described is not None:
-        files[layout.SCRIPT_JSON] = record.described
+    if record.script_json is not None:
+        files[layout.SCRIPT_JSON] = record.script_json
     return files, links
 
 
-def links_of(
+def collect_links(
     tree: Tree, programs: Mapping[int, str], statuses: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the links that a script's directory has, by their names in it: to programs that are
@@ -157,7 +157,7 @@ def links_of(
     Without `statuses`, by hash, the programs are looked up.
     """
     if statuses is None:
-        entries = (find_entry(tree.program_path(each), each) for each in programs.values())
+        entries = (find_entry(tree.program_path(digest), digest) for digest in programs.values())
         statuses = {entry.hash: entry.status for entry in entries if entry is not None}
     return {
         f"{layout.PROGRAMS if status == Status.BUILT else layout.FAILED}/{index}": program
@@ -166,49 +166,51 @@ def links_of(
     }
 
 
-def put_script(
+def write_script(
     tree: Tree,
     directory: str,
     digest: str,
     files: Mapping[str, bytes],
     links: Mapping[str, str],
-    begins: Callable[[], Mapping[str, bytes]] = dict,
+    initial_files: Callable[[], Mapping[str, bytes]] = dict,
 ) -> None:
     """Make a script's directory, also of the files that it `begins` with, or bring it to these
     files and links. Raises `CacheError`."""
     path = tree.script_path(directory, digest)
     if not _is_up_to_date(path, files, links):
         with (
-            tree.held(LockName("use", shared=True), LockName("script", digest)),
+            tree.hold_locks(LockName("use", shared=True), LockName("script", digest)),
             wrap_oserror(path),
         ):
-            if not _update(tree, path, digest, files, links):
-                _make(tree, path, digest, {**begins(), **files}, links)
+            if not _update_directory(tree, path, digest, files, links):
+                _make_directory(tree, path, digest, {**initial_files(), **files}, links)
 
 
-def _make(
+def _make_directory(
     tree: Tree, path: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> None:
-    tree.locks.make(LockName("read", digest))
+    tree.locks.make_lock_file(LockName("read", digest))
     tree.disk.make_directory(os.path.dirname(path))
-    private = tree.private(uses=False)
+    private = tree.make_private(is_waited_for=False)
     try:
-        made = {""}
+        made_directories = {""}
         for part in (layout.PROGRAMS, layout.FAILED, *map(os.path.dirname, files)):
-            make_directories(tree, private.path, part, made)
+            make_directories(tree, private.path, part, made_directories)
         for name, program in links.items():
-            tree.disk.link(layout.program_link(program), os.path.join(private.path, name))
+            tree.disk.make_link(
+                layout.format_program_link(program), os.path.join(private.path, name)
+            )
         for name, data in files.items():
-            tree.disk.write(os.path.join(private.path, name), data)
-        tree.disk.sync([os.path.join(private.path, name) for name in files])
-        for part in sorted(made, reverse=True):
+            tree.disk.write_file(os.path.join(private.path, name), data)
+        tree.disk.sync_files([os.path.join(private.path, name) for name in files])
+        for part in sorted(made_directories, reverse=True):
             tree.disk.sync_directory(os.path.join(private.path, part))
-        tree.move(private.path, path)
+        tree.move_into_place(private.path, path)
     finally:
         private.discard()
 
 
-def _update(
+def _update_directory(
     tree: Tree, path: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> bool:
     """Bring an existing directory to what it should say, each name by one rename: also one whose
@@ -217,7 +219,7 @@ def _update(
     if not is_real_directory(path):
         tree.remove_entry(path)
         return False
-    tree.locks.make(LockName("read", digest))
+    tree.locks.make_lock_file(LockName("read", digest))
     for part in (layout.PROGRAMS, layout.FAILED):
         if not is_real_directory(os.path.join(path, part)):
             tree.remove_entry(os.path.join(path, part))
@@ -225,13 +227,13 @@ def _update(
         for name in os.listdir(os.path.join(path, part)):
             if f"{part}/{name}" not in links:
                 tree.remove_entry(os.path.join(path, part, name))
-    private = tree.private(uses=False)
+    private = tree.make_private(is_waited_for=False)
     try:
-        made = os.path.join(private.path, "link")
+        new_link = os.path.join(private.path, "link")
         for name, program in links.items():
-            if _target(os.path.join(path, name)) != layout.program_link(program):
-                tree.disk.link(layout.program_link(program), made)
-                tree.move(made, os.path.join(path, name), durable=False)
+            if _read_link(os.path.join(path, name)) != layout.format_program_link(program):
+                tree.disk.make_link(layout.format_program_link(program), new_link)
+                tree.move_into_place(new_link, os.path.join(path, name), durable=False)
     finally:
         private.discard()
     for part in (layout.PROGRAMS, layout.FAILED):
@@ -248,20 +250,20 @@ def _is_up_to_date(path: str, files: Mapping[str, bytes], links: Mapping[str, st
     if any(try_read_bytes(os.path.join(path, name)) != data for name, data in files.items()):
         return False
     try:
-        there = {
+        existing = {
             f"{part}/{name}"
             for part in (layout.PROGRAMS, layout.FAILED)
             for name in os.listdir(os.path.join(path, part))
         }
     except OSError:
         return False
-    return there == set(links) and all(
-        _target(os.path.join(path, name)) == layout.program_link(program)
+    return existing == set(links) and all(
+        _read_link(os.path.join(path, name)) == layout.format_program_link(program)
         for name, program in links.items()
     )
 
 
-def _target(path: str) -> str | None:
+def _read_link(path: str) -> str | None:
     try:
         return os.readlink(path)
     except OSError:

@@ -28,27 +28,27 @@ from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 from tilusbuild.state.directories import is_real_directory, list_below, open_below
 from tilusbuild.state.files import OCCUPIED
 
-_BEGUN = frozenset((layout.STAGING, LOCKS))
+_MADE_BEFORE_MARK = frozenset((layout.STAGING, LOCKS))
 """What there is before the mark."""
 _MAX_MARK = 1 << 12
 _ATTEMPTS = 10
 """How often a place is made free for a move: others may fill it again if they hold no lock."""
-_ELSEWHERE = "name another directory with --cache-dir or `build.cache-dir`"
+_USE_ANOTHER = "name another directory with --cache-dir or `build.cache-dir`"
 
 
-class Private:
+class PrivateDirectory:
     """A private directory. After `discard` nothing is at `path`; after a move the tree has it."""
 
-    def __init__(self, path: str, disk: Disk, held: ExitStack) -> None:
+    def __init__(self, path: str, disk: Disk, locks: ExitStack) -> None:
         self.path = path
         self._disk = disk
-        self._held = held
+        self._locks = locks
 
     def discard(self) -> None:
         """Remove what is left of it and let go. What cannot be removed waits for a later sweep."""
         with suppress(OSError):
-            self._disk.remove(self.path)
-        self._held.close()
+            self._disk.remove_tree(self.path)
+        self._locks.close()
 
 
 class Tree:
@@ -59,8 +59,8 @@ class Tree:
         self.root = os.path.abspath(root)
         self.disk = disk or Disk()
         self.locks = Locks(self.root)
-        self._swept = False
-        self._was_whole = False
+        self._is_swept = False
+        self._was_complete = False
 
     def path(self, *names: str) -> str:
         return os.path.join(self.root, *names)
@@ -79,7 +79,7 @@ class Tree:
     def script_path(self, directory: str, digest: str) -> str:
         return self.path(layout.SCRIPTS, directory, digest)
 
-    def names(self, *directory: str) -> list[str]:
+    def list_names(self, *directory: str) -> list[str]:
         """Return the names in a directory of the tree, sorted; none when it is missing, or is a
         link or behind one."""
         return list_below(self.root, *directory)
@@ -94,17 +94,19 @@ class Tree:
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
-            raise self._unusable(error) from None
+            raise self._make_unusable_error(error) from None
         if not self._is_marked():
-            if layout.is_shared(self.root):
+            if layout.is_shared_default(self.root):
                 names &= layout.TOP
-            if self._is_begun(names):
+            if self._is_half_made(names):
                 return False
-            strangers = sorted(names - layout.TOP) or sorted(names - _BEGUN) or sorted(names)
+            strangers = (
+                sorted(names - layout.TOP) or sorted(names - _MADE_BEFORE_MARK) or sorted(names)
+            )
             raise input_error(
                 f"{self.root} is not a cache of tilusbuild: it holds {strangers[0]!r}, and no"
                 f" {layout.TAG} of tilusbuild",
-                hint=f"a cache needs a directory of its own; {_ELSEWHERE}",
+                hint=f"a cache needs a directory of its own; {_USE_ANOTHER}",
             )
         for name in names.intersection(layout.DIRECTORIES):
             self._check_directory(name)
@@ -119,12 +121,12 @@ class Tree:
             return index is not None and "projects" in unseal_json(index)
         return False
 
-    def _is_begun(self, names: set[str]) -> bool:
+    def _is_half_made(self, names: set[str]) -> bool:
         """Return whether nothing is there but what is made before the mark."""
         return (
-            names <= _BEGUN
-            and all(map(layout.is_staging, self.names(layout.STAGING)))
-            and all(map(layout.is_lock, self.names(LOCKS)))
+            names <= _MADE_BEFORE_MARK
+            and all(map(layout.is_staging, self.list_names(layout.STAGING)))
+            and all(map(layout.is_lock, self.list_names(LOCKS)))
             and all(is_real_directory(self.path(name)) for name in names)
         )
 
@@ -132,9 +134,9 @@ class Tree:
         """Refuse a link to another directory in one that is written by path."""
         with (
             suppress(FileNotFoundError, NotADirectoryError),
-            os.scandir(self.path(directory)) as all_,
+            os.scandir(self.path(directory)) as entries,
         ):
-            for entry in all_:
+            for entry in entries:
                 # Files are written beside their place and renamed to it, which follows no link.
                 if entry.is_symlink() and os.path.isdir(entry.path):
                     self._check_directory(f"{directory}/{entry.name}")
@@ -146,15 +148,15 @@ class Tree:
         except FileNotFoundError:
             return  # another process has cleared the cache since its name was read
         except OSError as error:
-            raise self._unusable(error) from None
+            raise self._make_unusable_error(error) from None
         if not stat.S_ISDIR(mode):
             what = "a link" if stat.S_ISLNK(mode) else "not a directory"
             raise input_error(
                 f"{path} is {what}: nothing is written or removed through it",
-                hint=f"remove it; a cache as a whole may be a link. Or {_ELSEWHERE}",
+                hint=f"remove it; a cache as a whole may be a link. Or {_USE_ANOTHER}",
             )
 
-    def ensure(self) -> None:
+    def ensure_complete(self) -> None:
         """Make what is missing of the tree.
 
         A cache that is there and read-only is left as it is. Raises `InputError` when there can be
@@ -164,7 +166,7 @@ class Tree:
             try:
                 self._make_root()
             except OSError as error:
-                raise self._unusable(error) from None
+                raise self._make_unusable_error(error) from None
         with suppress(CacheReadOnlyError), wrap_oserror(self.root):
             for name in (LOCKS, layout.STAGING):
                 self.disk.make_directory(self.path(name))
@@ -174,24 +176,28 @@ class Tree:
             for name in layout.DIRECTORIES:
                 if not is_real_directory(self.path(name)):
                     self.disk.make_directory(self.path(name))
-            self._was_whole = True
+            self._was_complete = True
         for directory in (layout.STATE, f"{layout.STATE}/{layout.TUNED}"):
             self._check_links(directory)
 
     def ensure_exists(self) -> None:
         """Do what `ensure` does, but check a tree that was whole only for having been deleted or
         led elsewhere: cheap enough to be called for each program. Raises the same."""
-        if not (self._was_whole and self._is_there()):
-            self.ensure()
+        if not (self._was_complete and self._has_directories()):
+            self.ensure_complete()
 
-    def _is_there(self) -> bool:
+    def _has_directories(self) -> bool:
         """Return whether the tree's directories are directories, and it has its mark."""
         try:
             with os.scandir(self.root) as entries:  # one look for all of them
-                found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+                is_directory_by_name = {
+                    entry.name: entry.is_dir(follow_symlinks=False) for entry in entries
+                }
         except OSError:
             return False
-        return layout.TAG in found and all(found.get(name) for name in layout.DIRECTORIES)
+        return layout.TAG in is_directory_by_name and all(
+            is_directory_by_name.get(name) for name in layout.DIRECTORIES
+        )
 
     def _make_root(self) -> None:
         missing = [] if os.path.isdir(self.root) else [self.root]
@@ -202,116 +208,118 @@ class Tree:
         for directory in reversed(missing):
             self.disk.make_directory(directory)
 
-    def _unusable(self, error: OSError | ValueError) -> InputError:
+    def _make_unusable_error(self, error: OSError | ValueError) -> InputError:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         if isinstance(error, NotADirectoryError | FileExistsError):
             reason = "a file is in the way"
         return input_error(
-            f"{self.root!r} cannot be the cache directory: {reason}", hint=_ELSEWHERE
+            f"{self.root!r} cannot be the cache directory: {reason}", hint=_USE_ANOTHER
         )
 
     # Locks.
 
     @contextmanager
-    def held(self, *names: LockName) -> Iterator[None]:
+    def hold_locks(self, *names: LockName) -> Iterator[None]:
         """Hold locks during a block; waits for them. Raises `CacheError`."""
         self.ensure_exists()
         with wrap_oserror(self.locks.path):
-            held = self.locks.take(*names)
-        if held is not None:
-            with held:
+            locks = self.locks.take_locks(*names)
+        if locks is not None:
+            with locks:
                 yield
 
     @contextmanager
-    def locked(self, program: str, wait: bool = True) -> Iterator[bool]:
+    def lock_program(self, program: str, wait: bool = True) -> Iterator[bool]:
         """Take the lock of a program for a block; yield whether we have it. Raises `CacheError`."""
         self.ensure_exists()
         with wrap_oserror(self.locks.path):
-            held = self.locks.take(LockName("program", program), wait=wait)
-        with held or nullcontext():
-            yield held is not None
+            lock = self.locks.take_locks(LockName("program", program), wait=wait)
+        with lock or nullcontext():
+            yield lock is not None
 
     @contextmanager
-    def in_use(self) -> Iterator[None]:
+    def hold_use(self) -> Iterator[None]:
         """Keep garbage collection away during a build; waits for one that runs.
 
         A read-only cache is used without a lock: whoever can write it has to look out.
         """
-        self.ensure()
-        held = None
+        self.ensure_complete()
+        lock = None
         with suppress(CacheReadOnlyError), wrap_oserror(self.locks.path):
-            held = self.locks.take(LockName("use", shared=True))
-        with held or nullcontext():
+            lock = self.locks.take_locks(LockName("use", shared=True))
+        with lock or nullcontext():
             yield
 
-    def kept(self) -> AbstractContextManager[None]:
+    def hold_use_if_exists(self) -> AbstractContextManager[None]:
         """Return what keeps garbage collection away from who only reads: `in_use`, but a cache that
         does not exist is not created. Raises `InputError` where there is something else."""
-        return self.in_use() if self.exists() else nullcontext()
+        return self.hold_use() if self.exists() else nullcontext()
 
     # Changes.
 
-    def private(self, *, uses: bool = True) -> Private:
+    def make_private(self, *, is_waited_for: bool = True) -> PrivateDirectory:
         """Return a new private directory. `uses`: garbage collection waits until it is let go."""
         self.ensure_exists()
-        return self._private(uses)
+        return self._make_private_directory(is_waited_for)
 
-    def _private(self, uses: bool) -> Private:
-        self.sweep()
+    def _make_private_directory(self, is_waited_for: bool) -> PrivateDirectory:
+        self.sweep_staging()
         with wrap_oserror(self.path(layout.STAGING)):
-            held = self.locks.take(*([LockName("use", shared=True)] if uses else []))
-            assert held is not None  # noqa: S101 - it waits
+            locks = self.locks.take_locks(
+                *([LockName("use", shared=True)] if is_waited_for else [])
+            )
+            assert locks is not None  # noqa: S101 - it waits
             try:
-                path = self._make_private(held)
+                path = self._make_staging_directory(locks)
             except BaseException:
-                held.close()
+                locks.close()
                 raise
-        return Private(path, self.disk, held)
+        return PrivateDirectory(path, self.disk, locks)
 
-    def _make_private(self, held: ExitStack) -> str:
+    def _make_staging_directory(self, locks: ExitStack) -> str:
         while True:
             name = os.urandom(10).hex()
             # A stripe that another has is not a reason to wait: there are other names.
-            if (stage := self.locks.take(LockName("stage", name), wait=False)) is not None:
-                held.push(stage)
+            if (stage := self.locks.take_locks(LockName("stage", name), wait=False)) is not None:
+                locks.push(stage)
                 path = self.path(layout.STAGING, name)
                 self.disk.make_directory(path)
                 return path
 
-    def sweep(self, *, again: bool = False) -> list[str]:
+    def sweep_staging(self, *, again: bool = False) -> list[str]:
         """Once, or `again`: remove the private directories without a holder, and return their
         names. What cannot be removed stays."""
-        if self._swept and not again:
+        if self._is_swept and not again:
             return []
-        self._swept = True
+        self._is_swept = True
         removed = []
         with suppress(OSError):
-            for name in filter(layout.is_staging, self.names(layout.STAGING)):
-                held = self.locks.take(LockName("stage", name), wait=False)
-                if held is not None:
-                    with held, suppress(OSError):
-                        self.disk.remove(self.path(layout.STAGING, name))
+            for name in filter(layout.is_staging, self.list_names(layout.STAGING)):
+                lock = self.locks.take_locks(LockName("stage", name), wait=False)
+                if lock is not None:
+                    with lock, suppress(OSError):
+                        self.disk.remove_tree(self.path(layout.STAGING, name))
                         removed.append(name)
         return removed
 
     def put_file(self, path: str, data: bytes) -> None:
         """Make or replace a file by one rename. Its directory is there. Raises `OSError`."""
-        private = self._private(uses=False)
+        private = self._make_private_directory(is_waited_for=False)
         try:
-            made = os.path.join(private.path, "file")
-            self.disk.write(made, data)
-            self.disk.sync([made])
-            self.move(made, path)
+            new_file = os.path.join(private.path, "file")
+            self.disk.write_file(new_file, data)
+            self.disk.sync_files([new_file])
+            self.move_into_place(new_file, path)
         finally:
             private.discard()
 
-    def move(
+    def move_into_place(
         self,
-        made: str,
+        source: str,
         path: str,
         *,
         durable: bool = True,
-        stays: Callable[[], bool] = lambda: False,
+        is_kept: Callable[[], bool] = lambda: False,
     ) -> None:
         """Move what was made into its place, and out of the way what is there, unless it `stays`.
 
@@ -319,13 +327,13 @@ class Tree:
         """
         for attempt in range(_ATTEMPTS):
             try:
-                self.disk.rename(made, path)
+                self.disk.rename(source, path)
                 break
             except OSError as error:
                 if error.errno not in OCCUPIED or attempt == _ATTEMPTS - 1:
                     raise
             # Asked only now: another process may have put it there since we looked.
-            if stays():
+            if is_kept():
                 return
             self.remove_entry(path)
         if durable:
@@ -340,7 +348,7 @@ class Tree:
                 pass
         except FileNotFoundError:
             return
-        private = self._private(uses=False)
+        private = self._make_private_directory(is_waited_for=False)
         try:
             with suppress(FileNotFoundError):
                 self.disk.rename(path, os.path.join(private.path, "old"))

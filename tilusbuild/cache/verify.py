@@ -18,10 +18,10 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.checks import Content, FileFacts, Origin, check_entry
 from tilusbuild.cache.disk import BY_HAND, wrap_oserror
 from tilusbuild.cache.entries import find_entry
-from tilusbuild.cache.garbage import entries_in, exclusive_use, script_entries
-from tilusbuild.cache.includes import Problem, include_problems
+from tilusbuild.cache.garbage import hold_exclusive_use, list_entries, list_script_entries
+from tilusbuild.cache.includes import Problem, check_include
 from tilusbuild.cache.index import read_index
-from tilusbuild.cache.scripts import read_script
+from tilusbuild.cache.scripts import read_script_txt
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime import script as scripts
 from tilusbuild.runtime.errors import LoadError
@@ -55,11 +55,16 @@ def verify_cache(tree: Tree) -> list[CacheProblem]:
     """Return every problem, by name. Raises `InputError` when this cannot be a cache."""
     if not tree.exists():
         return []
-    found = [*_top(tree), *_programs(tree), *_includes(tree), *_scripts(tree)]
-    return sorted(found, key=lambda problem: problem.name)
+    problems = [
+        *_check_top(tree),
+        *_check_programs(tree),
+        *_check_includes(tree),
+        *_check_scripts(tree),
+    ]
+    return sorted(problems, key=lambda problem: problem.name)
 
 
-_OURS = {
+_IS_KNOWN_NAME = {
     "": layout.TOP.__contains__,
     LOCKS: layout.is_lock,
     layout.STAGING: layout.is_staging,
@@ -68,12 +73,12 @@ _OURS = {
 }
 
 
-def strangers(tree: Tree) -> list[str]:
+def list_unknown_names(tree: Tree) -> list[str]:
     """Return the names in the tree that tilusbuild gives nothing. They are left alone."""
     return sorted(
         os.path.join(directory, name)
-        for directory, is_ours in _OURS.items()
-        for name in (tree.names(directory) if directory else tree.names())
+        for directory, is_ours in _IS_KNOWN_NAME.items()
+        for name in (tree.list_names(directory) if directory else tree.list_names())
         if not is_ours(name)
     )
 
@@ -86,25 +91,25 @@ def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
     names = sorted({problem.entry for problem in problems if problem.entry is not None})
     if not names:
         return []
-    with exclusive_use(tree), wrap_oserror(tree.root):
+    with hold_exclusive_use(tree), wrap_oserror(tree.root):
         for name in names:
             tree.remove_entry(tree.path(name))
         # What seemed whole by its sizes is gone now, and links of scripts lead nowhere.
-        found = {problem.name for problem in _scripts(tree)}
-        links = sorted(name for name in found if os.path.islink(tree.path(name)))
+        problem_names = {problem.name for problem in _check_scripts(tree)}
+        links = sorted(name for name in problem_names if os.path.islink(tree.path(name)))
         for name in links:
             tree.remove_entry(tree.path(name))
     return names + links
 
 
-def _top(tree: Tree) -> Iterator[CacheProblem]:
+def _check_top(tree: Tree) -> Iterator[CacheProblem]:
     for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
-        if _read(tree.path(name)) not in (text, None):
+        if _read_or_empty(tree.path(name)) not in (text, None):
             yield CacheProblem(name, "was modified", REBUILD, name)
-    for name in tree.names(LOCKS):
+    for name in tree.list_names(LOCKS):
         path = tree.path(LOCKS, name)
-        there = layout.is_lock(name) and os.path.lexists(path)
-        if there and (os.path.islink(path) or not os.path.isfile(path)):
+        is_entry = layout.is_lock(name) and os.path.lexists(path)
+        if is_entry and (os.path.islink(path) or not os.path.isfile(path)):
             yield CacheProblem(f"{LOCKS}/{name}", "is unknown", BY_HAND)
     try:
         read_index(tree)
@@ -113,13 +118,13 @@ def _top(tree: Tree) -> Iterator[CacheProblem]:
         yield CacheProblem(layout.INDEX, str(error), advice, layout.INDEX)
 
 
-def _programs(tree: Tree) -> Iterator[CacheProblem]:
-    for program in entries_in(tree, layout.PROGRAMS):
+def _check_programs(tree: Tree) -> Iterator[CacheProblem]:
+    for program in list_entries(tree, layout.PROGRAMS):
         entry, path = f"{layout.PROGRAMS}/{program}", tree.program_path(program)
-        yield from _stable(entry, path, partial(program_problems, path, program))
+        yield from _check_until_stable(entry, path, partial(check_program, path, program))
 
 
-def _stable(
+def _check_until_stable(
     entry: str, path: str, check: Callable[[], Iterable[Problem]], *, in_parts: bool = False
 ) -> Iterator[CacheProblem]:
     """Run `check` until the entry at `path` stays the same under it, at most 3 times; yield the
@@ -144,7 +149,7 @@ def _stable(
         yield CacheProblem(file, what, advice, file if in_parts else entry)
 
 
-def program_problems(path: str, program: str) -> list[Problem]:
+def check_program(path: str, program: str) -> list[Problem]:
     """Return the problems of the entry in the directory `path`. Raises `OSError`."""
     files, problems = read_entry(path, lambda name: name in (layout.META, *layout.TEXTS))
     return problems or check_entry(program, files, origin=Origin.CACHE)
@@ -159,7 +164,7 @@ def read_entry(
     """
     files: dict[str, Content] = {}
     problems = []
-    for name in layout.files_below(path):
+    for name in layout.list_files_below(path):
         file = os.path.join(path, name)
         if name.startswith(layout.DUMPS):
             continue
@@ -173,41 +178,41 @@ def read_entry(
     return files, problems
 
 
-def _includes(tree: Tree) -> Iterator[CacheProblem]:
-    for digest in entries_in(tree, layout.INCLUDE):
+def _check_includes(tree: Tree) -> Iterator[CacheProblem]:
+    for digest in list_entries(tree, layout.INCLUDE):
         entry, path = f"{layout.INCLUDE}/{digest}", tree.include_path(digest)
-        yield from _stable(entry, path, partial(include_problems, path, digest))
+        yield from _check_until_stable(entry, path, partial(check_include, path, digest))
 
 
-def _scripts(tree: Tree) -> Iterator[CacheProblem]:
-    for directory, digest in script_entries(tree):
+def _check_scripts(tree: Tree) -> Iterator[CacheProblem]:
+    for directory, digest in list_script_entries(tree):
         entry = f"{layout.SCRIPTS}/{directory}/{digest}"
         path = tree.path(entry)
-        check = partial(_script_problems, tree, path, digest)
-        yield from _stable(entry, path, check, in_parts=True)
+        check = partial(_check_script, tree, path, digest)
+        yield from _check_until_stable(entry, path, check, in_parts=True)
 
 
-def _script_problems(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
-    programs = read_script(path, digest).numbered
+def _check_script(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
+    programs = read_script_txt(path, digest).numbered
     facts = os.path.join(path, layout.SCRIPT_JSON)
     try:
-        unseal_json(_read(facts) or b"")
+        unseal_json(_read_or_empty(facts) or b"")
     except CorruptFileError as error:
         if os.path.lexists(facts):
             yield Problem(layout.SCRIPT_JSON, str(error))
-    if problem := _table_problem(path):
+    if problem := _find_table_problem(path):
         yield Problem(layout.TABLE_JSON, problem)
     for part in (layout.PROGRAMS, layout.FAILED):
         if os.path.islink(os.path.join(path, part)):
             yield Problem(part, "is a link")
             continue
         for index in sorted(os.listdir(os.path.join(path, part))):
-            what = _link_problem(tree, os.path.join(path, part, index), part, index, programs)
+            what = _find_link_problem(tree, os.path.join(path, part, index), part, index, programs)
             if what is not None:
                 yield Problem(f"{part}/{index}", what)
 
 
-def _table_problem(path: str) -> str | None:
+def _find_table_problem(path: str) -> str | None:
     """Return why the dispatch table in a script's directory cannot be used; None for a good one,
     and where script.json is damaged, without which it cannot be read."""
     try:
@@ -221,7 +226,7 @@ def _table_problem(path: str) -> str | None:
     return None
 
 
-def _link_problem(
+def _find_link_problem(
     tree: Tree, path: str, part: str, index: str, programs: Mapping[int, str]
 ) -> str | None:
     try:
@@ -230,11 +235,11 @@ def _link_problem(
         return None
     except OSError:
         return "is not a link"
-    if not layout.is_index(index) or int(index) not in programs:
+    if not layout.is_program_number(index) or int(index) not in programs:
         return "is not the number of a schedule"
     program = programs[int(index)]
-    if target != layout.program_link(program):
-        return f"points to {target} instead of {layout.program_link(program)}"
+    if target != layout.format_program_link(program):
+        return f"points to {target} instead of {layout.format_program_link(program)}"
     entry = find_entry(tree.program_path(program), program)
     if entry is None:
         return "points to a program that is missing or incomplete"
@@ -243,7 +248,7 @@ def _link_problem(
     return None
 
 
-def _read(path: str) -> bytes | None:
+def _read_or_empty(path: str) -> bytes | None:
     try:
         return read_bytes(path)
     except FileNotFoundError:

@@ -58,12 +58,12 @@ CacheStatsLine = declare_line(
 
 
 def _print_stats(arguments: CacheStatsArgs) -> int:
-    from tilusbuild.cache.index import cache_stats
+    from tilusbuild.cache.index import collect_stats
     from tilusbuild.table import format_table
 
     if arguments.other and (foreign := options.find_foreign_caches(arguments.other)):
         return foreign.stats(arguments.other, arguments)
-    stats = cache_stats(options.find_named_cache(arguments.other, arguments))
+    stats = collect_stats(options.find_named_cache(arguments.other, arguments))
     if arguments.json:
         emit_line(CacheStatsLine(stats.root, stats.statuses, stats.sizes, stats.size))
         return 0
@@ -108,19 +108,19 @@ def _verify_cache(arguments: CacheVerifyArgs) -> int:
 
 def report_foreign_files(cache: Tree) -> None:
     """Print to stderr which files in a cache tilusbuild did not write."""
-    from tilusbuild.cache.verify import strangers
+    from tilusbuild.cache.verify import list_unknown_names
 
-    if names := strangers(cache):
+    if names := list_unknown_names(cache):
         listed_names = ", ".join(names[:_NAMED]) + (", …" if names[_NAMED:] else "")
         print_message(f"note: left alone, as tilusbuild did not write it: {listed_names}\n")
 
 
 def _report_leftovers(cache: Tree, *, remove: bool) -> None:
     """Print to stderr what killed processes left in a cache; with `remove`, remove it."""
-    from tilusbuild.cache.garbage import litter
+    from tilusbuild.cache.garbage import list_abandoned
 
-    paths = litter(cache)
-    removed_names = set(cache.sweep(again=True)) if remove and paths else set()
+    paths = list_abandoned(cache)
+    removed_names = set(cache.sweep_staging(again=True)) if remove and paths else set()
     for name in paths:
         fate = (
             "removed"

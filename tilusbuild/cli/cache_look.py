@@ -84,11 +84,11 @@ def _is_path(word: str) -> bool:
 
 
 def _list_scripts(cache: Tree, arguments: Common) -> int:
-    from tilusbuild.cache.index import script_listings
+    from tilusbuild.cache.index import list_scripts
     from tilusbuild.runtime.naming import format_instance_name
     from tilusbuild.table import format_table
 
-    listings, roots = script_listings(cache), _collect_roots(cache)
+    listings, roots = list_scripts(cache), _collect_roots(cache)
     if arguments.json:
         for script in listings:
             key = (script.directory, script.hash)
@@ -136,16 +136,16 @@ def _collect_roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
 
 def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
     from tilusbuild.cache import index as cache_index
-    from tilusbuild.cache.entries import lookup
+    from tilusbuild.cache.entries import lookup_entry
 
-    for script in cache_index.instances_named(cache, word):
-        numbers = cache_index.numbers_named(cache, word, script)
+    for script in cache_index.find_instances(cache, word):
+        numbers = cache_index.find_numbers(cache, word, script)
         if not arguments.json:
             _print_programs(cache, script, numbers)
             continue
         for index in numbers:
             program = script.numbered[index]
-            entry = lookup(cache, program)
+            entry = lookup_entry(cache, program)
             status = entry.status if entry else Status.MISSING
             emit_line(
                 CachedProgramLine(
@@ -196,15 +196,15 @@ ShownPartLine = declare_line("part", program=str, part=str, text=str)
 def show_program(arguments: CacheShowArgs) -> int:
     """Print a program's facts, or one part of it. Return 1 when the program is damaged."""
     from tilusbuild.cache import index as cache_index
-    from tilusbuild.cache.entries import lookup
+    from tilusbuild.cache.entries import lookup_entry
 
     cache = options.find_cache(arguments.cache_dir)
-    program = cache_index.program_named(cache, " ".join(arguments.program), arguments.target)
+    program = cache_index.find_program(cache, " ".join(arguments.program), arguments.target)
     directory = cache.program_path(program)
     if arguments.part is not None:
         _show_part(program, directory, arguments)
         return 0
-    entry = lookup(cache, program)
+    entry = lookup_entry(cache, program)
     if arguments.json:
         emit_line(ShownProgramLine(directory, entry.meta if entry else {"status": "broken"}))
         return 0
@@ -249,9 +249,9 @@ def _read_part(program: str, directory: str, part: str) -> str:
         return _read_file(os.path.join(directory, "module", "source.cu"))
     if part == "log":
         return _read_file(os.path.join(directory, "module", "nvcc_output.txt"))
-    from tilusbuild.cache.entries import dumped
+    from tilusbuild.cache.entries import read_dump
 
-    if text := dumped(directory, part):
+    if text := read_dump(directory, part):
         return text
     hint = "`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again"
     if part == "sass":

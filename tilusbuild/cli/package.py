@@ -85,7 +85,7 @@ def run(arguments: PackageArgs) -> int:
         orders = pack.orders(project.manifest, arguments.name)
         level = project.settings.level.value
         for order in orders:
-            with project.cache.kept(), TemporaryDirectory("tests") as directory:
+            with project.cache.hold_use_if_exists(), TemporaryDirectory("tests") as directory:
                 make_tests = partial(_make_tests, project, directory.path, arguments.large_tests)
                 tests = make_tests if with_tests else None
                 contents = pack.gather(

@@ -93,11 +93,11 @@ def run(arguments: PlanArgs) -> int:
 
 
 def _make_row(project: Project, plan: Plan, number: int) -> InstanceLine:
-    from tilusbuild.cache.entries import lookup
+    from tilusbuild.cache.entries import lookup_entry
 
     instance = plan.instances[number]
     statuses = [
-        entry.status if (entry := lookup(project.cache, program)) else Status.MISSING
+        entry.status if (entry := lookup_entry(project.cache, program)) else Status.MISSING
         for program in instance.programs
     ]
     return InstanceLine(

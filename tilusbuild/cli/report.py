@@ -118,7 +118,7 @@ def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonL
 def _read_texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
     """Yield a line with the source and the SASS of each built program, up to `_MAX_TEXTS`
     characters. Only the page has these lines."""
-    from tilusbuild.cache.entries import dumped
+    from tilusbuild.cache.entries import read_dump
 
     remaining = _MAX_TEXTS
     hashes = (each.hash for each in lines if isinstance(each, Cost) and each.library is not None)
@@ -126,7 +126,7 @@ def _read_texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
         directory = cache.program_path(program)
         try:
             source = read_text(os.path.join(directory, layout.SOURCE), "replace")
-            sass = dumped(directory, "sass")
+            sass = read_dump(directory, "sass")
         except OSError:
             continue  # the program was removed after the lines were read
         remaining -= len(source) + len(sass)

@@ -38,7 +38,7 @@ class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
 
 def run(arguments: RunArgs) -> int:
     """Print a line for each size; 1 when a result is wrong."""
-    from tilusbuild.cache.entries import lookup
+    from tilusbuild.cache.entries import lookup_entry
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import parse_program_name
     from tilusbuild.tune.prepare import find_sizes
@@ -53,7 +53,7 @@ def run(arguments: RunArgs) -> int:
         sizes = find_sizes(
             project.manifest, job.script, requested_sizes, job.planned.spec.signature
         )
-        if lookup(project.cache, job.hash) is None and not arguments.quiet:
+        if lookup_entry(project.cache, job.hash) is None and not arguments.quiet:
             options.print_message(f"{job.label} is not built yet: compiling it\n")
         # Quiet and without --json: stdout has the lines of `run`, not those of its build.
         display = options.choose_reporter(replace(arguments, json=False, quiet=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tilusbuild.cache.entries import lookup
+from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.tree import Tree
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.tuned import TunedRow
@@ -99,7 +99,7 @@ def _explain_unused_row(
     number = _find_program(instance, row)
     if number is None:
         return "the space has no such schedule"
-    entry = lookup(cache, programs[number]) if number in programs else None
+    entry = lookup_entry(cache, programs[number]) if number in programs else None
     status = Status.BUILT if entry is None else entry.meta["status"]
     return None if status == Status.BUILT else f"its program is {status}"
 

@@ -63,7 +63,7 @@ def refresh(
         return None
     if _is_there(script, texts):
         return made
-    private = cache.private()
+    private = cache.make_private()
     try:
         with wrap_oserror(directory):
             inside = os.path.join(private.path, DISPATCH)
@@ -75,7 +75,7 @@ def refresh(
             _compile(inside, name, find_toolchain(), runner)
             with open(os.path.join(inside, DISPATCH_JSON), "wb") as sealed:
                 sealed.write(_facts(script, os.path.join(inside, name)))
-            cache.move(inside, directory)
+            cache.move_into_place(inside, directory)
     finally:
         private.discard()
     return made

@@ -160,7 +160,7 @@ def embed(
         note(project)
         if directory is None:
             return None
-        with project.cache.in_use():
+        with project.cache.hold_use():
             contents = pack.gather(project, order, level=level)
             time = max(pack.source_date(), MIN_TIME)
             ((_, path, _),) = pack.write(order, contents, ["dir"], directory, time=time)

@@ -225,7 +225,7 @@ def _export(arguments: CacheExportArgs) -> int:
 
     cache = options.find_cache(arguments.cache_dir)
     found = exported_scripts(cache)
-    with cache.kept():
+    with cache.hold_use_if_exists():
         files, linked, copied = export(arguments.layout, found, arguments.into)
     if arguments.json:
         into = os.path.abspath(arguments.into)

@@ -22,8 +22,8 @@ from tilusbuild.builder.build import BuildRequest, build_planned
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import Under
 from tilusbuild.cache import layout
-from tilusbuild.cache.garbage import exclusive_use, remove_unread
-from tilusbuild.cache.index import forget_projects, read_index, script_listings
+from tilusbuild.cache.garbage import hold_exclusive_use, remove_unread
+from tilusbuild.cache.index import forget_projects, list_scripts, read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import launcher_in
 from tilusbuild.engine.events import CompositeReporter, Reporter
@@ -87,7 +87,7 @@ class CachedKernel(Kernel):
     @property
     def host_kernel_path(self) -> str | None:
         """Return the path of the generated launcher; None where the template has host code."""
-        digests = layout.mentioned_headers(read_bytes(self._file(layout.COMPILE_SH)))
+        digests = layout.find_header_digests(read_bytes(self._file(layout.COMPILE_SH)))
         include = os.path.join(self.script.root, layout.INCLUDE)
         return launcher_in(os.path.join(include, digest) for digest in digests)
 
@@ -353,8 +353,8 @@ def clear(root: str) -> None:
     wanted = {pair for name in ours for pair in projects[name].scripts}
     others = {pair for name in projects if name not in ours for pair in projects[name].scripts}
     forget_projects(cache, ours)
-    with exclusive_use(cache, wait=True):
-        listed = {(each.directory, each.hash): each.programs for each in script_listings(cache)}
+    with hold_exclusive_use(cache, wait=True):
+        listed = {(each.directory, each.hash): each.programs for each in list_scripts(cache)}
         gone = {pair for pair in wanted - others if remove_unread(cache, *pair)}
         left = {p for pair, programs in listed.items() if pair not in gone for p in programs}
         for program in {p for pair in gone for p in listed.get(pair, ())} - left:

@@ -252,7 +252,9 @@ def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
         target, declared = _target_of_source(wanted.target)
         above = os.path.join(get_cache_dir(), "state", SOURCES)
         given["cache-dir"] = get_cache_dir()
-        Tree(get_cache_dir()).ensure()  # its mark first: what is in a directory without is not ours
+        Tree(
+            get_cache_dir()
+        ).ensure_complete()  # its mark first: what is in a directory without is not ours
         directory, script = wanted.source.project(above, target, declared), wanted.source.name
         project = Project.open(directory, given, os.environ)
     else:

@@ -262,7 +262,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     """Check a script's directory below `root`. Raises `PackageError`."""
     where = entry.root
     path = os.path.join(root, where)
-    for name in layout.files_below(path):
+    for name in layout.list_files_below(path):
         if purpose_of_script(name) is None:
             raise inconsistent(f"{where}/{name} is not a file that a script has")
     try:

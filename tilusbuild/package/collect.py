@@ -22,8 +22,8 @@ from tilusbuild._version import __version__
 from tilusbuild.binary import BinaryError, LibraryNeeds, read_archs, read_needs
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, scripts
-from tilusbuild.cache.entries import listed, lookup
-from tilusbuild.cache.includes import include_problems
+from tilusbuild.cache.entries import list_meta_files, lookup_entry
+from tilusbuild.cache.includes import check_include
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest.model import Manifest
@@ -130,7 +130,7 @@ def _read(
     for directory, digest in instances:
         path = cache.script_path(directory, digest)
         try:
-            lines = scripts.read_script(path, digest).params
+            lines = scripts.read_script_txt(path, digest).params
             params = {name: value for name, _, value in (line.partition(" = ") for line in lines)}
             yield read_script(path), params
         except (LoadError, CorruptFileError, OSError) as error:
@@ -152,7 +152,7 @@ class _Collector(Struct):
         numbers = self._numbers(script)
         programs = tuple(dict.fromkeys(script.programs[number] for number in numbers))
         entry = ScriptEntry(script.name, script.hash, script.target, params, programs)
-        for name in layout.files_below(script.path):
+        for name in layout.list_files_below(script.path):
             if purpose_of_script(name) in self.purposes:
                 path = os.path.join(script.path, name)
                 data = read_file(path)
@@ -179,12 +179,12 @@ class _Collector(Struct):
         return numbers
 
     def _add_program(self, script: Script, program: str) -> ProgramEntry:
-        entry = lookup(self.cache, program)
+        entry = lookup_entry(self.cache, program)
         if entry is None or entry.status != Status.BUILT:
             raise cannot_pack(f"program {program} of {script.label} is not whole", hint=_AGAIN)
         root = f"{layout.PROGRAMS}/{program}"
         texts: dict[str, bytes] = {}
-        for name, size, digest in listed(entry.meta):
+        for name, size, digest in list_meta_files(entry.meta):
             if purpose_of_program(name) in self.purposes:
                 path = os.path.join(entry.path, name)
                 texts[name] = read_file(path)
@@ -194,7 +194,7 @@ class _Collector(Struct):
         kept = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
         meta = seal_json({**entry.meta, "files": kept})
         self.add(f"{root}/{layout.META}", meta, meta)
-        for digest in layout.mentioned_headers(texts.get(layout.COMPILE_SH, b"")):
+        for digest in layout.find_header_digests(texts.get(layout.COMPILE_SH, b"")):
             self._add_headers(digest)
         try:
             images = read_archs(texts[layout.LIBRARY])
@@ -212,10 +212,10 @@ class _Collector(Struct):
             return
         path = self.cache.include_path(digest)
         try:
-            if problems := include_problems(path, digest):
+            if problems := check_include(path, digest):
                 name, what = problems[0]
                 raise cannot_pack(f"{root}/{name} {what}", hint=_AGAIN)
-            for name in layout.files_below(path):
+            for name in layout.list_files_below(path):
                 self.add(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
         except OSError as error:
             raise cannot_pack(f"{root} cannot be read: {error.strerror}", hint=_AGAIN) from None
@@ -260,7 +260,7 @@ def current(project: Project, planned: Iterable[PlannedInstance]) -> tuple[tuple
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances
         for index, program in instance.programs_by_number.items()
-        if lookup(project.cache, program) is None
+        if lookup_entry(project.cache, program) is None
     ]
     if missing:
         total = sum(len(instance.programs) for instance in instances)
@@ -286,7 +286,7 @@ def _check_published(cache: Tree, instance: PlannedInstance) -> None:
     except LoadError as error:
         raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD) from None
     for index, program in instance.programs_by_number.items():
-        entry = lookup(cache, program)
+        entry = lookup_entry(cache, program)
         if entry is None or (entry.status == Status.BUILT) == (index in found.not_built):
             raise cannot_pack(
                 f"the published {instance.label} is older than its programs", hint=_BUILD
@@ -325,7 +325,7 @@ def _selected(
 ) -> Iterable[tuple[str, str]]:
     for directory, digest in built:
         try:
-            head = scripts.read_script(cache.script_path(directory, digest), digest).head
+            head = scripts.read_script_txt(cache.script_path(directory, digest), digest).head
         except (CorruptFileError, FileNotFoundError) as error:
             raise cannot_pack(f"scripts/{directory}/{digest}: {error}", hint=_BUILD) from None
         if (directory, head.get("target", "")) in pairs:

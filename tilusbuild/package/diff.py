@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from tilusbuild.builder.explain import list_differences
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import find_entry, product_of
-from tilusbuild.cache.index import programs, read_index, script_listings
+from tilusbuild.cache.entries import find_entry, get_product
+from tilusbuild.cache.index import list_programs, list_scripts, read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest.table import format_toml
@@ -64,13 +64,13 @@ def side(path: str, limits: Limits) -> Iterator[PackageSide]:
 
 def _of_cache(cache: Tree) -> PackageSide:
     rooted = {pair for project in read_index(cache).values() for pair in project.scripts}
-    present = [(script.directory, script.hash) for script in script_listings(cache)]
+    present = [(script.directory, script.hash) for script in list_scripts(cache)]
     current = [pair for pair in present if pair in rooted] or present
     libraries = {}
-    for program in programs(cache):
+    for program in list_programs(cache):
         entry = find_entry(cache.program_path(program), program)
         if entry is not None and entry.status == Status.BUILT:
-            libraries[program] = product_of(entry.meta).sha256 or ""
+            libraries[program] = get_product(entry.meta).sha256 or ""
     paths = [cache.script_path(*pair) for pair in current]
     return PackageSide(cache.root, {}, _scripts(paths, cache.root), libraries)
 

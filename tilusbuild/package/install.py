@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.entries import Entry, lookup, product_of
-from tilusbuild.cache.includes import is_whole, publish_include
+from tilusbuild.cache.entries import Entry, get_product, lookup_entry
+from tilusbuild.cache.includes import is_include_whole, publish_include
 from tilusbuild.cache.index import forget_projects, read_index, record_build
 from tilusbuild.cache.locks import LockName
-from tilusbuild.cache.merging import files_of, install_program, install_script
+from tilusbuild.cache.merging import install_program, install_script, list_include_files
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
@@ -59,7 +59,7 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
     reader.attestations()  # what is beside the package is looked at, signed or not
     # Garbage collection waits for this lock: a program that was found here must not be removed
     # before the index names the package.
-    with cache.held(LockName("use", shared=True)):
+    with cache.hold_locks(LockName("use", shared=True)):
         missing = _missing(cache, listing)
         if missing:
             _bring(reader, cache, listing, missing)
@@ -75,7 +75,7 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
 
 def _bring(reader: Reader, cache: Tree, listing: FileList, missing: set[str]) -> None:
     """Unpack, check and publish what is missing."""
-    private = cache.private()
+    private = cache.make_private()
     try:
         checker = Checker(listing, private.path)
         with wrap_oserror(private.path):
@@ -123,7 +123,9 @@ def _root(path: str) -> str:
 def _missing(cache: Tree, listing: FileList) -> set[str]:
     found = {f"{layout.PROGRAMS}/{p}" for p in listing.programs if not _has(cache, listing, p)}
     digests = {names.root_of(p)[2] for p in listing.files if p.startswith(layout.INCLUDE)}
-    found |= {f"{layout.INCLUDE}/{d}" for d in digests if not is_whole(cache.include_path(d), d)}
+    found |= {
+        f"{layout.INCLUDE}/{d}" for d in digests if not is_include_whole(cache.include_path(d), d)
+    }
     built_here = _built_here(cache)
     for script in listing.scripts:
         if script.place not in built_here and not _has_script(cache, listing, script):
@@ -132,7 +134,7 @@ def _missing(cache: Tree, listing: FileList) -> set[str]:
 
 
 def _has(cache: Tree, listing: FileList, program: str) -> bool:
-    entry = lookup(cache, program)
+    entry = lookup_entry(cache, program)
     if entry is None:
         return False
     _check_same(cache, listing, entry)
@@ -142,7 +144,7 @@ def _has(cache: Tree, listing: FileList, program: str) -> bool:
 def _check_same(cache: Tree, listing: FileList, entry: Entry) -> None:
     """Raise `PackageError` for an entry with other bytes than the package has."""
     listed = listing.files[f"{layout.PROGRAMS}/{entry.hash}/{layout.LIBRARY}"].sha256
-    here = product_of(entry.meta).sha256
+    here = get_product(entry.meta).sha256
     if here != listed:
         what = f"is {entry.status}" if here is None else f"has a library of sha256 {here}"
         raise not_reproduced(
@@ -172,7 +174,7 @@ def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
     listed = {path.removeprefix(where): listing.files[path].sha256 for path in ours}
     path = cache.script_path(*script.place)
     try:
-        here = [name for name in layout.files_below(path) if not name.startswith(_LINKS)]
+        here = [name for name in layout.list_files_below(path) if not name.startswith(_LINKS)]
         return sorted(here) == sorted(listed) and all(
             sha256_file(os.path.join(path, name)) == digest for name, digest in listed.items()
         )
@@ -191,7 +193,7 @@ def _publish(cache: Tree, listing: FileList, missing: set[str], directory: str) 
     for root in sorted(missing):
         kind, _, digest = root.partition("/")
         if kind == layout.INCLUDE:
-            publish_include(cache, digest, files_of(os.path.join(directory, root)))
+            publish_include(cache, digest, list_include_files(os.path.join(directory, root)))
     for program in listing.programs:
         if f"{layout.PROGRAMS}/{program}" in missing:
             path = os.path.join(directory, layout.PROGRAMS, program)

@@ -117,7 +117,7 @@ def _check_size(order: PackageOrder, made: Sequence[tuple[str, str, int]]) -> No
 
 
 def _size(path: str) -> int:
-    return os.stat(path).st_size if os.path.isfile(path) else layout.measured(path)[0]
+    return os.stat(path).st_size if os.path.isfile(path) else layout.measure_files(path)[0]
 
 
 def source_date() -> int:

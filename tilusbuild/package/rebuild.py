@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tilusbuild.builder.rebuild import Rebuilder, RebuildResult
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import lookup, product_of
-from tilusbuild.cache.index import programs
+from tilusbuild.cache.entries import get_product, lookup_entry
+from tilusbuild.cache.index import list_programs
 from tilusbuild.cache.tree import Tree
 from tilusbuild.package import names
 from tilusbuild.package.errors import missing
@@ -48,10 +48,10 @@ def sample(found: Iterable[str], share: float) -> set[str]:
 
 
 def _recorded(cache: Tree, share: float) -> dict[str, str]:
-    entries = (lookup(cache, program) for program in programs(cache))
+    entries = (lookup_entry(cache, program) for program in list_programs(cache))
     built = {entry.hash: entry for entry in entries if entry and entry.status == Status.BUILT}
     return {
-        program: product_of(built[program].meta).sha256 or "" for program in sample(built, share)
+        program: get_product(built[program].meta).sha256 or "" for program in sample(built, share)
     }
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.checks import Origin, check_directory, check_entry
-from tilusbuild.cache.entries import Entry, listed, lookup
-from tilusbuild.cache.garbage import headers_used
+from tilusbuild.cache.entries import Entry, list_meta_files, lookup_entry
+from tilusbuild.cache.garbage import read_header_digests
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
 from tilusbuild.engine.inbox import RemoteAnswered
@@ -295,10 +295,10 @@ class Uploads:
         """Send one program. Return the number of bytes sent, 0 for a program that the remote has,
         and None for a program that the cache does not have. Raises `BrokenError`, `OSError`,
         `ArchiveError`."""
-        if (entry := lookup(self._cache, program)) is None:
+        if (entry := lookup_entry(self._cache, program)) is None:
             return None
         size = 0
-        for digest in headers_used(entry.path):
+        for digest in read_header_digests(entry.path):
             if digest not in self._sent_includes:
                 size += self._send_include(digest)
                 self._sent_includes.add(digest)
@@ -314,7 +314,9 @@ class Uploads:
         if self.guard.call_request(lambda: self._backend.has_file(key)):
             return 0
         path = self._cache.include_path(digest)
-        files = {name: read_bytes(os.path.join(path, name)) for name in layout.files_below(path)}
+        files = {
+            name: read_bytes(os.path.join(path, name)) for name in layout.list_files_below(path)
+        }
         if problems := check_directory(digest, files):
             raise ArchiveError(str(problems[0]))
         return self._send_file(key, pack_entry(files))
@@ -326,7 +328,7 @@ class Uploads:
 
 def _read_entry_files(entry: Entry) -> dict[str, bytes]:
     """Return the files of an entry. Raises `OSError`, and `ArchiveError` for a damaged one."""
-    names = [layout.META, *(name for name, _, _ in listed(entry.meta))]
+    names = [layout.META, *(name for name, _, _ in list_meta_files(entry.meta))]
     files = {name: read_bytes(os.path.join(entry.path, name)) for name in names}
     if problems := check_entry(entry.hash, files, origin=Origin.CACHE):
         raise ArchiveError(str(problems[0]))

@@ -22,9 +22,9 @@ from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.checks import Content, FileFacts, Origin, check_entry
-from tilusbuild.cache.entries import Arrivals
-from tilusbuild.cache.includes import is_whole, publish_include, read_manifest
-from tilusbuild.cache.tree import Private, Tree
+from tilusbuild.cache.entries import EntryBatch
+from tilusbuild.cache.includes import is_include_whole, parse_manifest, publish_include
+from tilusbuild.cache.tree import PrivateDirectory, Tree
 from tilusbuild.engine.attempt import ProgramAnswer, make_answer
 from tilusbuild.engine.interfaces import Store
 from tilusbuild.remote.archive import (
@@ -101,7 +101,7 @@ class _Candidate(Struct, frozen=True):
     @property
     def directories(self) -> list[str]:
         """The digests of the include directories that compile.sh names."""
-        return layout.mentioned_headers(self.read_text(layout.COMPILE_SH))
+        return layout.find_header_digests(self.read_text(layout.COMPILE_SH))
 
     def read_text(self, name: str) -> bytes:
         """Return the content of a text file; b"" without the file."""
@@ -129,7 +129,7 @@ class Fetcher:
         self._cache = cache
         self._verify = verify
         self._share = share
-        self._private: Private | None = None
+        self._private: PrivateDirectory | None = None
         self._unpacker: Unpacker | None = None
         self._lock = threading.Lock()
         self._includes: dict[str, _Include | ArchiveError | None] = {}
@@ -221,7 +221,7 @@ class Fetcher:
         malformed one. Raises the exceptions of `pieces`."""
         with self._lock:
             if self._private is None or self._unpacker is None:
-                self._private = self._cache.private()
+                self._private = self._cache.make_private()
                 self._unpacker = Unpacker(self._private.path)
         try:
             return self._unpacker.unpack_entry(self._count_bytes(pieces))
@@ -244,7 +244,7 @@ class Fetcher:
             unknown = [digest for digest in digests if digest not in self._includes]
             for digest in unknown:
                 path = self._cache.include_path(digest)
-                if is_whole(path, digest):
+                if is_include_whole(path, digest):
                     self._includes[digest] = _Include(_list_include(path), None)
             absent = [digest for digest in unknown if digest not in self._includes]
             archives = self._receive_archives(include_key, absent) if absent else {}
@@ -307,7 +307,7 @@ class Fetcher:
         has the lock, or the one of a program that shares it."""
         outcomes: list[Outcome] = []
         locked: list[_Candidate] = []
-        with ExitStack() as locks, Arrivals(self._cache) as arrivals:
+        with ExitStack() as locks, EntryBatch(self._cache) as arrivals:
             for candidate in candidates:
                 program, archive = candidate.program, candidate.archive
                 if not locks.enter_context(self._store.lock_program(program, wait=False)):
@@ -318,14 +318,14 @@ class Fetcher:
                     outcomes.append(Outcome(program, make_answer(entry)))
                     continue
                 files = {n: each for n, each in archive.files.items() if n != layout.META}
-                arrivals.add(program, files, candidate.read_text(layout.META))
+                arrivals.add_program(program, files, candidate.read_text(layout.META))
                 meta = candidate.meta
                 compiled = Compiled(Status(meta["status"]), reason=meta["reason"])
                 answer = ProgramAnswer(compiled, cached=True, remote=True)
                 outcomes.append(
                     Outcome(program, answer, archive.seconds, verified=program in verified)
                 )
-            arrivals.commit()
+            arrivals.commit_programs()
         return outcomes, locked
 
 
@@ -379,7 +379,7 @@ def _list_include(path: str) -> dict[str, Content]:
     """Return the files of an include directory that is whole."""
     manifest = read_bytes(os.path.join(path, layout.MANIFEST))
     contents: dict[str, Content] = {layout.MANIFEST: manifest}
-    for name, digest in read_manifest(manifest).items():
+    for name, digest in parse_manifest(manifest).items():
         contents[name] = FileFacts(os.path.getsize(os.path.join(path, name)), digest)
     return contents
 

@@ -23,7 +23,7 @@ from tilusbuild.builder.outputs import update_file
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.cache.disk import CacheReadOnlyError
-from tilusbuild.cache.entries import compiler_log, lookup, product_of
+from tilusbuild.cache.entries import get_product, lookup_entry, read_compiler_log
 from tilusbuild.cache.index import record_build
 from tilusbuild.cache.scripts import ScriptRecord, publish_script
 from tilusbuild.engine.build import build_jobs as run_engine
@@ -111,7 +111,7 @@ def build(request: Request) -> None:
     left: dict[str, str] = {}
     jobs: list[Job] = []
     with _opened(request) as project:
-        project.cache.ensure()
+        project.cache.ensure_complete()
         memory = project.digests
         planner = Planner(project, request.around, Trees(memory))
         for index, entry in enumerate(msgspec.convert(listed, list[Entry])):
@@ -123,10 +123,10 @@ def build(request: Request) -> None:
         statuses, reasons, compiled = _compiled(project, jobs, request)
         made: set[str] = set()
         for job in jobs:
-            status, log = statuses[job.hash], compiler_log(project.cache, job.hash)
-            there = lookup(project.cache, job.hash)
+            status, log = statuses[job.hash], read_compiler_log(project.cache, job.hash)
+            there = lookup_entry(project.cache, job.hash)
             if status == Status.BUILT and there is not None:
-                product = os.path.join(there.path, product_of(there.meta).name)
+                product = os.path.join(there.path, get_product(there.meta).name)
                 # ninja links nothing again for an object that is as it was.
                 update_file(job.compile.output, read_bytes(product))
                 made.add(job.compile.output)
@@ -173,7 +173,7 @@ def _compiled(
         failed = any(statuses[job.hash] == Status.FAILED for job in pending)
         skipped = [job for job in pending if statuses[job.hash] == Status.SKIPPED]
         pending = [] if failed or len(skipped) == len(pending) else skipped
-    project.cache.sweep()
+    project.cache.sweep_staging()
     return statuses, reasons, compiled
 
 

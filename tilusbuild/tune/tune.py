@@ -290,7 +290,7 @@ def tune_instance(
         device_id = str(facts["id"])
         with (
             wrap_oserror(project.cache.root),
-            project.cache.in_use(),
+            project.cache.hold_use(),
             lock_device(device_id, lambda: display.report_waiting(str(facts["name"]))),
         ):
             return _measure_instance(
@@ -323,7 +323,7 @@ def _measure_instance(
 
     on_answer = lambda answer, replayed: display.report_run(answer.cost, replayed)  # noqa: E731
     session = TuningSession(log, bench, request.budget, on_answer, rounds=rounds)
-    private = project.cache.private(uses=False)
+    private = project.cache.make_private(is_waited_for=False)
 
     def prepare_cases(numbers: Sequence[int]) -> Iterator[Case]:
         """Yield each with its files on disk, for as long as it is measured."""

@@ -103,7 +103,7 @@ class Session:
         _prepare_for_threads()
         with catch_signals(self._inbox.put):
             try:
-                self._project.cache.ensure()
+                self._project.cache.ensure_complete()
                 self._plan_project()
                 while self._signal is None:
                     self._handle_next()
@@ -205,7 +205,7 @@ class Session:
                 each.changed() is not None for each in toolchains
             )
             project = self._project.reread_manifest(tools=rediscover)
-            project.cache.ensure()
+            project.cache.ensure_complete()
             self._project, self._tools_changed = project, False
         project = self._project
         renders_before = project.memo.renders

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tilusbuild.cache.layout import files_below
+from tilusbuild.cache.layout import list_files_below
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.interop.export.layouts import hidet_layout, tilus_layout
 from tilusbuild.interop.export.scripts import ExportedScript, ExportItem
@@ -68,7 +68,7 @@ def _check_replaceable(directory: str) -> None:
         raise input_error(f"{error.filename}: {error.strerror}", hint=hint) from None
     ours = {MARK, *text.splitlines()[1:]}
     try:
-        there = files_below(directory)
+        there = list_files_below(directory)
     except FileNotFoundError:
         return
     except OSError as error:

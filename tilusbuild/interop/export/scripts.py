@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import lookup, product_of
-from tilusbuild.cache.garbage import headers_used
+from tilusbuild.cache.entries import get_product, lookup_entry
+from tilusbuild.cache.garbage import read_header_digests
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
@@ -46,7 +46,7 @@ class ExportedProgram(Struct, frozen=True):
     @property
     def product(self) -> str:
         """Return the name, relative to the directory, of what it was made into."""
-        return product_of(self.meta).name
+        return get_product(self.meta).name
 
 
 class ExportedScript(Struct, frozen=True):
@@ -108,10 +108,10 @@ def _script(cache: Tree, name: str, digest: str) -> ExportedScript:
 
 
 def _program(cache: Tree, index: int, digest: str) -> ExportedProgram:
-    entry, path = lookup(cache, digest), cache.program_path(digest)
+    entry, path = lookup_entry(cache, digest), cache.program_path(digest)
     if entry is None:
         return ExportedProgram(index, digest, path, Status.MISSING, {}, ())
-    headers = tuple(cache.include_path(each) for each in headers_used(path))
+    headers = tuple(cache.include_path(each) for each in read_header_digests(path))
     return ExportedProgram(index, digest, path, entry.status, entry.meta, headers)
 
 

@@ -86,7 +86,7 @@ def sync_all(path: str) -> None:
     """Sync a whole directory: all of its files, then their names. Raises `OSError`."""
     disk = Disk()
     found = list(os.walk(path))
-    disk.sync([os.path.join(where, name) for where, _, files in found for name in files])
+    disk.sync_files([os.path.join(where, name) for where, _, files in found for name in files])
     for where, _, _ in found:
         disk.sync_directory(where)
 
