@@ -42,26 +42,26 @@ def in_child(work) -> int:
 
 
 def test_one_holder_at_a_time_also_within_a_process(locks):
-    with locks.take(A):
-        assert locks.take(A, wait=False) is None
-        with locks.take(B, wait=False):
+    with locks.take_locks(A):
+        assert locks.take_locks(A, wait=False) is None
+        with locks.take_locks(B, wait=False):
             pass
-    with locks.take(A, wait=False):
+    with locks.take_locks(A, wait=False):
         pass
 
 
 def test_shared_holders_keep_an_exclusive_one_out(locks):
     shared = LockName("use", shared=True)
-    with locks.take(shared), locks.take(shared):
-        assert locks.take(LockName("use"), wait=False) is None
-    with locks.take(LockName("use")):
-        assert locks.take(shared, wait=False) is None
+    with locks.take_locks(shared), locks.take_locks(shared):
+        assert locks.take_locks(LockName("use"), wait=False) is None
+    with locks.take_locks(LockName("use")):
+        assert locks.take_locks(shared, wait=False) is None
 
 
 def test_all_or_nothing(locks):
-    with locks.take(B):
-        assert locks.take(A, B, wait=False) is None
-        with locks.take(A, wait=False):
+    with locks.take_locks(B):
+        assert locks.take_locks(A, B, wait=False) is None
+        with locks.take_locks(A, wait=False):
             pass
 
 
@@ -69,7 +69,7 @@ def test_threads_wait_for_each_other(locks):
     inside = []
 
     def work(number: int) -> None:
-        with locks.take(A):
+        with locks.take_locks(A):
             inside.append(number)
             assert len(inside) == 1
             time.sleep(0.001)
@@ -83,31 +83,31 @@ def test_a_killed_holder_holds_nothing(locks):
     reading, writing = os.pipe()
 
     def hold() -> None:
-        held = locks.take(A)
+        held = locks.take_locks(A)
         assert held is not None
         os.write(writing, b"x")
         signal.pause()
 
     child = in_child(hold)
     os.read(reading, 1)
-    assert locks.take(A, wait=False) is None
+    assert locks.take_locks(A, wait=False) is None
     os.kill(child, signal.SIGKILL)
-    with locks.take(A):
+    with locks.take_locks(A):
         os.waitpid(child, 0)
     os.close(reading)
     os.close(writing)
 
 
 def test_a_deleted_lock_file_is_made_again_and_waiters_follow(locks):
-    first = locks.take(A)
+    first = locks.take_locks(A)
     got = []
-    waiter = threading.Thread(target=lambda: got.append(locks.take(A)))
+    waiter = threading.Thread(target=lambda: got.append(locks.take_locks(A)))
     waiter.start()
     time.sleep(0.05)
     os.unlink(os.path.join(locks.path, A.file))
     first.close()
     waiter.join()
-    assert locks.take(A, wait=False) is None
+    assert locks.take_locks(A, wait=False) is None
     got[0].close()
 
 
@@ -122,7 +122,7 @@ def test_there_are_4096_stripes_of_a_kind_and_256_for_readers(kind, number):
 def test_a_link_in_the_place_of_a_lock_is_not_followed(locks, tmp_path: Path):
     os.symlink(tmp_path / "elsewhere", os.path.join(locks.path, A.file))
     with pytest.raises(OSError, match="is a link"):
-        locks.take(A)
+        locks.take_locks(A)
     assert os.listdir(tmp_path) == ["locks"]
 
 
@@ -131,11 +131,11 @@ def test_an_idle_build_imports_no_filelock(sample: Sample):
     sample.program("a")
     code = (
         "import sys; from tilusbuild.cache.tree import Tree\n"
-        "from tilusbuild.cache.entries import lookup\n"
+        "from tilusbuild.cache.entries import lookup_entry\n"
         "cache = Tree(sys.argv[1])\n"
-        "with cache.in_use(): assert lookup(cache, sys.argv[2])\n"
+        "with cache.hold_use(): assert lookup_entry(cache, sys.argv[2])\n"
         "assert 'filelock' not in sys.modules\n"
-        "with cache.locked(sys.argv[2]): assert 'filelock' in sys.modules"
+        "with cache.lock_program(sys.argv[2]): assert 'filelock' in sys.modules"
     )
     words = [sys.executable, "-c", code, sample.cache.root, sample.hash("a")]
     subprocess.run(words, check=True)

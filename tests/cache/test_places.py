@@ -24,9 +24,9 @@ from tilusbuild.errors import InputError
 
 READ_ONLY = """
 import os, sys
-from tilusbuild.cache.entries import Stage, compiler_log, lookup
+from tilusbuild.cache.entries import Stage, read_compiler_log, lookup_entry
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
-from tilusbuild.cache.index import cache_stats, record_build
+from tilusbuild.cache.index import collect_stats, record_build
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.disk import CacheReadOnlyError
@@ -34,20 +34,20 @@ from tilusbuild.cache.scripts import ScriptRecord, publish_script
 root, program, digest = sys.argv[1:]
 directory = "matmul"
 cache = Tree(root)
-cache.ensure()
-with cache.in_use():
-    assert lookup(cache, program).status == "built"
-    assert compiler_log(cache, program) == "log of a\\n"
+cache.ensure_complete()
+with cache.hold_use():
+    assert lookup_entry(cache, program).status == "built"
+    assert read_compiler_log(cache, program) == "log of a\\n"
     with open(os.path.join(cache.script_path(directory, digest), "script.txt")) as file:
         text = file.read()
     record = ScriptRecord(directory, text, ("index", "name"), [(0, "a")])
     assert publish_script(cache, record) == cache.script_path(directory, digest)
     record_build(cache, "/p/tilus.toml", "p", [(directory, digest)])
 assert verify_cache(cache) == []
-assert cache_stats(cache).statuses["built"] == 1
+assert collect_stats(cache).statuses["built"] == 1
 collect_garbage(cache, dry_run=True)
 def locked():
-    with cache.locked("0" * 64):
+    with cache.lock_program("0" * 64):
         pass
 other = ScriptRecord(directory, text, ("index", "name"), [(0, "b")])
 for refused in (lambda: Stage(cache), locked, lambda: collect_garbage(cache),

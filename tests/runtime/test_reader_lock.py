@@ -39,9 +39,9 @@ def test_a_thousand_kernels_share_a_file_for_each_stripe(tmp_path: Path, locks: 
 def test_a_lock_is_kept_while_one_of_those_that_share_it_lives(tmp_path, locks) -> None:
     first, second = (ReaderLock(str(tmp_path), [HASHES[0]]) for _ in range(2))
     del first
-    assert not locks.is_free(LockName("read", HASHES[0]))
+    assert not locks.is_lock_free(LockName("read", HASHES[0]))
     del second
-    assert locks.is_free(LockName("read", HASHES[0]))
+    assert locks.is_lock_free(LockName("read", HASHES[0]))
 
 
 def test_the_lock_of_a_tree_that_was_made_again_is_another(tmp_path: Path, locks: Locks) -> None:

@@ -122,6 +122,7 @@ def check_entry(
         meta = parse_meta(meta_json, program)
     except CorruptFileError as error:
         return [Problem("", str(error))]
+    # Texts that are not the listed ones would only give problems that follow from that.
     if problems := list(_check_listing(files, meta)):
         return problems
     texts = [_get_bytes(files, name) or b"" for name in layout.TEXTS]
@@ -171,6 +172,7 @@ def _check_names(
         yield Problem(layout.OPTIONS_TXT, "does not begin as such a text does")
     known_digests = list_program_files(program_txt, options_txt)
     for name in files:
+        # A name that no pipeline makes could be a script or a header that a later step runs.
         if name not in known_digests:
             yield Problem(name, "is not a file that its pipeline makes")
         elif known_digests[name] not in (None, _get_digest(files[name])):
@@ -189,9 +191,11 @@ def _check_claims(
     if (pipeline := find_pipeline(options_txt)) is None:
         yield Problem(layout.OPTIONS_TXT, "names no pipeline")
         return
+    # Equal programs are equal bytes on every machine: one form of meta.json is accepted.
     if seal_json(meta) != meta_json:
         yield Problem(layout.META, "is not in the form that publishing writes")
     product = f"module/{pipeline.product}"
+    # Which directories a program needs is read from compile.sh.
     required = {layout.COMPILE_SH}
     for name, digest in list_program_files(program_txt, options_txt).items():
         if digest is not None and name != product:
@@ -276,6 +280,7 @@ def _check_code(
 
 def _read_images(name: str, product: bytes, pipeline: Pipeline) -> Sequence[CodeImage]:
     """Return the code in a product. Raises `BinaryError` for content that is not a product."""
+    # An object or an archive has no launcher to export: only its first bytes are checked.
     if not pipeline.launcher.is_there:
         magic = _AR_MAGIC if name.endswith(".a") else MAGIC
         if product[: len(magic)] != magic:

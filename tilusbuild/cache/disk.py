@@ -1,8 +1,8 @@
-"""The seam through which a cache is written, and the typed errors that writing can end in.
+"""All changes of a cache on the disk, and the errors of a failed change.
 
-Every change of the tree is one call here, so that a double can fail or die at each of them. Nothing
-is durable before it is synced. Reading does not come this way. A `CacheError` is an `OSError` with
-the errno that the system gave, so that whoever handles a full disk in general handles ours.
+Each change of a tree is one call of a `Disk`, so that tests can let each of them fail or kill the
+process. Nothing is durable before it is synced. Reading goes elsewhere. A `CacheError` is an
+`OSError` with the errno of the system, so that code that handles a full disk handles it, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Disk:
     """Changes of a tree. Every method raises `OSError`."""
 
     def make_directory(self, path: str) -> None:
-        """Make one directory; nothing when it is there."""
+        """Make a directory; do nothing if it exists."""
         try:
             os.mkdir(path)
         except FileExistsError:
@@ -34,22 +34,22 @@ class Disk:
                 raise NotADirectoryError(errno.ENOTDIR, what, path) from None
 
     def write_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
-        """Write a new file with these permissions, and have its content begin to go to the disk.
-        `data` is content, or the path of a file to copy."""
+        """Write a new file with these permissions. `data` is its content, or the path of a file to
+        copy."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb", buffering=0) as file:
             for piece in [data] if isinstance(data, bytes) else _read_pieces(data):
                 view = memoryview(piece)  # one system call may write only a part
                 while view:
                     view = view[file.write(view) :]
-            os.fchmod(handle, mode)  # the umask does not decide who can read a cache
+            os.fchmod(handle, mode)  # not left to the umask: other users may read a cache
 
     def set_mode(self, path: str, mode: int) -> None:
         """Set the permissions of a file."""
         os.chmod(path, mode)
 
     def sync_files(self, paths: Sequence[str]) -> None:
-        """Make the content of files durable. One call for many costs little more than for one."""
+        """Make the content of files durable. A call for many costs little more than for one."""
         # Writing is begun for all before any is waited for. Synced one by one, each file of a file
         # system with delayed allocation would cost a journal commit of its own.
         for start in range(0, len(paths), _MAX_OPEN_FILES):
@@ -74,15 +74,15 @@ class Disk:
         os.symlink(target, path)
 
     def make_hard_link(self, existing: str, path: str) -> None:
-        """Make a second name of a file that is there."""
+        """Make a second name of an existing file."""
         os.link(existing, path, follow_symlinks=False)
 
     def rename(self, old: str, new: str) -> None:
-        """Move within the file system, over a file or an empty directory if there is one."""
+        """Rename within the file system; a file or an empty directory at `new` is replaced."""
         os.rename(old, new)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a file, or a directory and what is in it; nothing when there is none."""
+        """Remove a file, or a directory and all below it; do nothing if it does not exist."""
         remove_tree(path)
 
 
@@ -98,7 +98,7 @@ BY_HAND = "tilusbuild did not write it: move it elsewhere or delete it"
 
 
 class CacheError(TilusbuildError, OSError):
-    """The cache could not be written. `path` is where; nothing half-done is left there."""
+    """A change of the cache failed at `path`, which holds the old state or the new one."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         reason = cause.strerror or str(cause)
@@ -123,14 +123,14 @@ class CacheError(TilusbuildError, OSError):
 
 
 class CacheReadOnlyError(CacheError):
-    """The cache may be read, and something was to be written."""
+    """A change of a cache that this process can only read."""
 
     def _format_advice(self) -> str:
         return "this cache is read-only here; build into another one with --cache-dir"
 
 
 class InputChangedError(TilusbuildError):
-    """An input is no longer what the plan read."""
+    """An input file changed after the plan had read it."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} changed while the build ran\n  build again")
@@ -139,18 +139,18 @@ class InputChangedError(TilusbuildError):
 
 @contextmanager
 def wrap_oserror(path: str) -> Iterator[None]:
-    """Turn any `OSError` of the block into the typed error for `path`."""
+    """Raise a `CacheError` for an `OSError` of the block, with its path or, without one, `path`."""
     try:
         yield
     except CacheError:
         raise
     except OSError as error:
-        # Of a link or a rename, the second name is what is made.
+        # A failed link or rename names two paths: the second one is the one that is written.
         name = error.filename2 or error.filename
         where = os.fsdecode(name) if isinstance(name, str | bytes) else path
         raise make_cache_error(where, error) from error
 
 
 def make_cache_error(path: str, cause: OSError) -> CacheError:
-    """Return the error of the right type."""
+    """Return a `CacheReadOnlyError` for a cause that means that, else a `CacheError`."""
     return (CacheReadOnlyError if cause.errno in _READ_ONLY else CacheError)(path, cause)

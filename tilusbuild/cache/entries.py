@@ -1,11 +1,11 @@
-"""A published program: the one way to make an entry, and the one way to read it.
+"""Entries of programs: how they are written, and how they are read.
 
-A `Stage` is a private directory that becomes an entry by one rename: the compile writes into it,
-`publish_program` adds the texts and, last, `meta.json`, and syncs everything. Who comes second to a
-whole entry discards its own. Reading takes no lock and writes nothing: an entry counts only when
-`meta.json` is sealed, names this program, and every file that it lists is there with its size;
-contents are compared by `verify`. Whatever the bytes of an entry are, reading it ends in an `Entry`
-or in `CorruptFileError`.
+A `Stage` is a private directory. The compile writes into it; `publish_program` adds the texts and,
+last, `meta.json`, syncs all files, and renames the directory to the entry's path. If a complete
+entry is there, the new one is discarded. Reading takes no lock and writes nothing. An entry is
+complete when `meta.json` is sealed and names this program, and every file in its list exists with
+its size; only `verify` compares contents. Any bytes are read as an `Entry` or raise
+`CorruptFileError`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 ADDED_KEYS = ("schema", "program", "files")
-"""What publishing adds to a meta.json: an entry that is published again gets its own."""
+"""The keys that publishing adds to a meta.json."""
 
 
 class Entry(Struct, frozen=True):
-    """A whole program of the cache."""
+    """A complete entry of a program."""
 
     hash: str
     path: str
     status: Status
     """One of `RECORDED`."""
     meta: Mapping[str, Any]
-    """meta.json, less its seal."""
+    """The values of meta.json, without its seal."""
 
     @property
     def reason(self) -> str:
@@ -57,7 +57,8 @@ class Entry(Struct, frozen=True):
 
 
 def _make_entry(path: str, program: str, meta: dict[str, Any]) -> Entry:
-    """Return the entry whose meta.json this is. Raises `CorruptFileError`."""
+    """Return the entry at `path` with this meta.json. Raises `CorruptFileError` for a listed file
+    that is missing or has another size."""
     for name, size, _ in list_meta_files(meta):
         problem = find_size_problem(os.path.join(path, name), size)
         if problem:
@@ -66,26 +67,29 @@ def _make_entry(path: str, program: str, meta: dict[str, Any]) -> Entry:
 
 
 def find_entry(path: str, program: str) -> Entry | None:
-    """Return the entry in the directory `path`, or None when there is nothing whole."""
+    """Return the entry at `path`; None if it is missing or incomplete."""
     try:
         return _make_entry(path, program, _read_meta(path, program))
-    # `CorruptFileError` is a ValueError, and so is NUL in a path.
+    # `CorruptFileError` is a ValueError, and so is the error for a NUL in a path.
     except (FileNotFoundError, ValueError):
         return None
 
 
 def lookup_entry(tree: Tree, program: str) -> Entry | None:
-    """Return the whole entry of a program, or None. Takes no lock and writes nothing."""
+    """Return the entry of a program; None if it is missing or incomplete. Takes no lock."""
     return find_entry(tree.program_path(program), program)
 
 
 def read_compiler_log(tree: Tree, program: str) -> str:
-    """Return the compiler's output for a published program; "" without any."""
+    """Return the compilers' output of a program; "" if it has none."""
     return try_read_text(os.path.join(tree.program_path(program), layout.LOG), "replace") or ""
 
 
 def read_dump(path: str, part: str) -> str:
-    """Return the PTX or SASS that was dumped of a program; "" where none was. Raises `OSError`."""
+    """Return the PTX or SASS that `--dump-ir` kept of the program at `path`; "" for none.
+
+    Several files are joined, each after a line `// NAME`. Raises `OSError`.
+    """
     import glob  # for people only
 
     paths = sorted(glob.glob(f"{glob.escape(path)}/module/ir/*.{part}"))
@@ -94,7 +98,8 @@ def read_dump(path: str, part: str) -> str:
 
 
 def read_meta(path: str, program: str) -> dict[str, Any]:
-    """meta.json, checked in form. Raises `CorruptFileError`; `FileNotFoundError`: no directory."""
+    """Return the checked values of meta.json. Raises `CorruptFileError`, and `FileNotFoundError` if
+    the entry's directory does not exist."""
     try:
         return _read_meta(path, program)
     except FileNotFoundError:
@@ -104,7 +109,7 @@ def read_meta(path: str, program: str) -> dict[str, Any]:
 
 
 def _read_meta(path: str, program: str) -> dict[str, Any]:
-    """As `read_meta`; raises `FileNotFoundError` also for a directory without one."""
+    """Return the same as `read_meta`. Raises `FileNotFoundError` also for a missing meta.json."""
     try:
         data = read_bytes(os.path.join(path, layout.META))
     except FileNotFoundError:
@@ -115,7 +120,8 @@ def _read_meta(path: str, program: str) -> dict[str, Any]:
 
 
 def parse_meta(data: bytes, program: str) -> dict[str, Any]:
-    """Return what a meta.json says, less its seal, checked in form. Raises `CorruptFileError`."""
+    """Return the values of a meta.json without its seal. Raises `CorruptFileError` for one that is
+    damaged, malformed, or of another program."""
     try:
         meta = unseal_json(data)
     except CorruptFileError as error:
@@ -127,7 +133,7 @@ def parse_meta(data: bytes, program: str) -> dict[str, Any]:
 
 
 class Product(NamedTuple):
-    """The file that a program is made into; `size` and `sha256` are None where it was not."""
+    """The file that a compile makes; `size` and `sha256` are None for a failed program."""
 
     name: str
     size: int | None
@@ -135,20 +141,20 @@ class Product(NamedTuple):
 
 
 def get_product(meta: Mapping[str, Any]) -> Product:
-    """Return what a program was made into; only that of no library is written down."""
+    """Return a program's product. meta.json names one only if it is not `module/lib.so`."""
     name = str(meta.get("product", layout.LIBRARY))
     facts = meta.get("files", {}).get(name, {})
     return Product(name, facts.get("size"), facts.get("sha256"))
 
 
 def list_meta_files(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
-    """(name, size, sha256) of the files of a checked meta.json."""
+    """Yield (name, size, sha256) of each file that a checked meta.json lists."""
     for name, facts in meta["files"].items():
         yield name, facts["size"], facts["sha256"]
 
 
 def find_size_problem(path: str, size: int) -> str | None:
-    """Return why a file cannot be the one that was listed with this size; None when it can."""
+    """Return why the file at `path` is not one of this size in bytes; None if it is."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -187,15 +193,14 @@ def _is_file_listing(name: str, facts: object) -> bool:
 
 
 class Stage:
-    """A private directory: publish it or discard it. After either, whatever was raised, it is
-    gone."""
+    """A private directory for one entry. Publishing it removes it, also when that fails."""
 
     def __init__(self, tree: Tree) -> None:
         """Raises `CacheError`, `InputError`."""
         private = tree.make_private()
         self._tree = tree
         self._private: PrivateDirectory | None = private
-        # Below the private directory, so that whatever else is made there is never published.
+        # A level below the private directory: temporary files beside it are not published.
         self.path = os.path.join(private.path, "entry")
         try:
             with wrap_oserror(private.path):
@@ -207,11 +212,11 @@ class Stage:
     def publish_program(
         self, program: str, program_txt: str, options_txt: str, meta: Mapping[str, Any], /
     ) -> Entry:
-        """Make the entry with this hash, durably; the entry is ours or, if one was there, that.
+        """Publish the entry of a program, durably; return it, or the entry that exists already.
 
-        `meta` has a "status" and whatever is known of the program; "schema", "program" and "files"
-        are added. Raises `CacheError`, and `ValueError` for what cannot be an entry: a hash that
-        is not the texts', no library in what was built, anything but files and directories.
+        `meta` has the "status" and other facts; "schema", "program" and "files" are added. Raises
+        `CacheError`, and `ValueError` for texts with another hash, for a built program without its
+        product, and for anything that is neither a file nor a directory.
         """
         if self._private is None:
             raise ValueError("this stage was published or discarded")
@@ -228,7 +233,7 @@ class Stage:
             self.discard()
 
     def discard(self) -> None:
-        """Remove it."""
+        """Remove the directory."""
         private, self._private = self._private, None
         if private is not None:
             private.discard()
@@ -242,6 +247,7 @@ class Stage:
         files: dict[str, dict[str, Any]] = {}
         for name in layout.list_files_below(self.path):
             path = os.path.join(self.path, name)
+            # Modes of their own, not those of compilers and umasks: equal programs are equal trees.
             status = os.lstat(path)
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{name} is not a regular file")
@@ -252,18 +258,20 @@ class Stage:
             files[name] = {"size": status.st_size, "sha256": sha256_file(path)}
         if meta["status"] == Status.BUILT and get_product(meta).name not in files:
             raise ValueError(f"a built program needs a {get_product(meta).name}")
-        # Last: without meta.json a directory is not an entry, so that nothing half-written is one.
+        # Last: a directory without meta.json is not an entry, so no half-written one counts.
         full_meta = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write_file(os.path.join(self.path, layout.META), seal_json(full_meta))
         disk.sync_files([os.path.join(self.path, name) for name in (*files, layout.META)])
+        # The deepest first; the rename of the directory itself is synced by the move.
         for directory in sorted({os.path.dirname(name) for name in (*files, "")}, reverse=True):
             disk.sync_directory(os.path.join(self.path, directory))
 
     def _move_into_place(self, program: str, final: str) -> Entry:
-        # Who comes second to a whole entry discards its own; a damaged one is replaced.
+        # A complete entry stays, as readers may use it; a damaged one is replaced.
         existing = find_entry(final, program)
         if existing is not None:
             return existing
+        # `programs` may have been removed by hand since the stage was made.
         self._tree.disk.make_directory(os.path.dirname(final))
         self._tree.move_into_place(
             self.path, final, is_kept=lambda: find_entry(final, program) is not None
@@ -277,18 +285,18 @@ class Stage:
 
 
 class EntryBatch:
-    """Entries whose files are known byte for byte before they are written: of a remote cache, or of
-    another tree. The caller has checked them: nothing is read back. Several are written before the
-    disk is waited for, and only then renamed to their places: each is whole or not there.
+    """Entries of a remote cache or of another tree, whose contents the caller has checked.
 
-    Use as a context manager: what was not committed by its end is removed. The caller holds the
-    programs' locks. Everything raises `CacheError`."""
+    All of a batch are written before the disk is synced once, and renamed after that: each entry is
+    complete or missing. Use it as a context manager: its end removes what was not committed. The
+    caller holds the programs' locks. All methods raise `CacheError`.
+    """
 
     def __init__(self, cache: Tree) -> None:
         self._tree = cache
         self._private: PrivateDirectory | None = None
         self._directory_of: dict[str, str] = {}
-        """Where each program's directory is, until it is in its place."""
+        """The private directory of each program that is not committed."""
         self._files: list[str] = []
         self._directories: list[str] = []
 
@@ -300,7 +308,7 @@ class EntryBatch:
             self._private.discard()
 
     def add_program(self, program: str, files: Mapping[str, bytes | str], meta: bytes) -> None:
-        """Write a program's files, content or the path of a file by name, and its meta.json."""
+        """Write a program's files, each of content or the path of a copy, and its meta.json."""
         if self._private is None:
             self._private = self._tree.make_private()
         directory = os.path.join(self._private.path, program)
@@ -311,7 +319,7 @@ class EntryBatch:
             for name, data in (*files.items(), (layout.META, meta)):
                 make_directories(self._tree, directory, os.path.dirname(name), made_directories)
                 path = os.path.join(directory, name)
-                # As `Stage` leaves them: a library as linkers do.
+                # The modes that `Stage` gives: linkers make a library executable.
                 is_executable = name.endswith(".sh") or name == layout.LIBRARY
                 disk.write_file(path, data, 0o755 if is_executable else 0o644)
                 self._files.append(path)
@@ -321,7 +329,7 @@ class EntryBatch:
         self._directory_of[program] = directory
 
     def commit_programs(self) -> None:
-        """Put what was added into its place, durably. What is there and whole stays."""
+        """Publish the added programs, durably. A complete entry that exists already stays."""
         tree = self._tree
         directory_of, self._directory_of = self._directory_of, {}
         files, self._files = self._files, []
@@ -330,6 +338,7 @@ class EntryBatch:
             return
         with wrap_oserror(tree.path(layout.PROGRAMS)):
             tree.disk.sync_files(files)
+            # All files are synced before the first rename: a power failure leaves no half entry.
             for directory in directories:
                 tree.disk.sync_directory(directory)
             for program, place in directory_of.items():

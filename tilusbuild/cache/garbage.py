@@ -1,14 +1,13 @@
 """Garbage collection, and clearing.
 
-The roots are the scripts in `index.json`: what the last build of each project made. They, their
-programs and their header directories always stay. The rest goes, the longest unused first. A hit
-writes nothing, so it is unknown when an entry was last used: its age is that of its publication, or
-of the youngest script that has it.
+The roots are the scripts in `index.json`: those of each project's last build. They, their programs
+and their header directories stay; other entries are removed, the oldest first. A cache hit writes
+nothing, so the time of the last use is unknown: the age of an entry is that of its publication, or
+of the youngest script that uses it.
 
-Removing needs the cache for itself: a build in progress holds it, and is waited for or refused, but
-never disturbed. A script that a process has loaded is kept like a root, with its programs, until
-that process ends. Scripts go before their programs, and these before their headers, so that at no
-instant anything points to what was removed.
+Removing needs the exclusive lock `use`, which a running build shares. A script that a process has
+loaded stays like a root until that process ends. Scripts are removed before their programs, and
+these before their headers, so that at no instant an entry names a removed one.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ from tilusbuild.state.files import sweep_temporary_files
 
 
 class GarbageItem(Struct, frozen=True):
-    """An entry of the cache as garbage collection sees it. `name` is relative to the cache."""
+    """An entry that no root needs. `name` is relative to the cache."""
 
     name: str
     size: int
     """Bytes of its files."""
     age: float
-    """Seconds since it was published, or since what uses it was."""
+    """Seconds since it, or a script that uses it, was published."""
 
 
 class GarbageReport(Struct, frozen=True):
-    """What `gc` removed, or would remove."""
+    """The entries that `gc` removed, or would remove."""
 
     removed: tuple[GarbageItem, ...]
     kept_size: int
-    """Bytes of the entries that are left."""
+    """Bytes of the remaining entries."""
 
 
 def collect_garbage(
@@ -59,11 +58,11 @@ def collect_garbage(
     max_size: int | None = None,
     dry_run: bool = False,
 ) -> GarbageReport:
-    """Remove what no root keeps.
+    """Remove the entries that no root needs; return which.
 
-    With `older_than` (seconds) only what is older; with `max_size` (bytes) only until the cache is
-    no larger; with both, what either asks for. `dry_run` takes no lock and writes nothing. Raises
-    `TilusbuildError` while a build runs, and when it cannot be known what the roots keep;
+    With `older_than` (seconds) only older ones; with `max_size` (bytes) only until the cache is no
+    larger; with both, those of either rule. `dry_run` takes no lock and writes nothing. Raises
+    `TilusbuildError` while a build runs and for a missing or damaged root or index, and
     `CacheError`.
     """
     if not tree.exists():
@@ -71,6 +70,7 @@ def collect_garbage(
     if dry_run:
         return _plan_collection(tree, older_than, max_size)[0]
     with hold_exclusive_use(tree), wrap_oserror(tree.root):
+        # Files that killed writers left: no writer runs, as the lock is exclusive.
         for directory in (layout.STATE, layout.SCRIPTS):
             sweep_temporary_files(tree.path(directory), deep=True)
         plan, entries = _plan_collection(tree, older_than, max_size)
@@ -81,6 +81,7 @@ def collect_garbage(
             if _remove_item(tree, item.name):
                 removed.append(item)
             else:
+                # Loaded since the plan: its programs and their headers stay, too.
                 loaded = _add_needed(entries, loaded, [item.name])
         _remove_empty_directories(tree)
     spared = sum(item.size for item in plan.removed) - sum(item.size for item in removed)
@@ -88,7 +89,7 @@ def collect_garbage(
 
 
 def _remove_empty_directories(tree: Tree) -> None:
-    """Remove the directories of scripts that have none any more."""
+    """Remove the directories in `scripts` that are empty."""
     for name in filter(layout.is_script_directory, tree.list_names(layout.SCRIPTS)):
         with suppress(OSError):  # it is not empty
             os.rmdir(tree.path(layout.SCRIPTS, name))
@@ -99,6 +100,7 @@ def _plan_collection(
 ) -> tuple[GarbageReport, _EntryGraph]:
     entries = _read_entry_graph(tree)
     rooted = _find_rooted(tree, entries)
+    # A loaded script is one whose lock `read` a process shares.
     with wrap_oserror(tree.locks.path):
         scripts = (name for name in entries.sizes if name.startswith(f"{layout.SCRIPTS}/"))
         locks = {name: LockName("read", name.rpartition("/")[2]) for name in scripts}
@@ -112,7 +114,7 @@ def _plan_collection(
 
 
 def _remove_item(tree: Tree, name: str) -> bool:
-    """Return whether it was removed: not a script that a process has loaded meanwhile."""
+    """Remove an entry; return False for a script that a process has loaded meanwhile."""
     above, _, last = name.rpartition("/")
     if above == layout.STAGING:
         tree.disk.remove_tree(tree.path(name))
@@ -124,8 +126,10 @@ def _remove_item(tree: Tree, name: str) -> bool:
 
 
 def remove_unread(tree: Tree, directory: str, digest: str) -> bool:
-    """Remove a script unless a process has loaded it; return whether it is gone. Who loads it now
-    waits, and then does not find it. Raises `CacheError`."""
+    """Remove a script unless a process has loaded it; return whether it was removed.
+
+    A process that loads it now waits, and then does not find it. Raises `CacheError`.
+    """
     path = tree.script_path(directory, digest)
     with wrap_oserror(path):
         lock = tree.locks.take_locks(LockName("read", digest), wait=False)
@@ -137,11 +141,12 @@ def remove_unread(tree: Tree, directory: str, digest: str) -> bool:
 
 
 def clear_cache(tree: Tree) -> None:
-    """Remove all entries, the index and the state; what is not ours stays. Raises `TilusbuildError`
+    """Remove all entries, the index and the state, and no other file. Raises `TilusbuildError`
     while a build runs, and `CacheError`."""
     if not tree.exists():
         return
     with hold_exclusive_use(tree), wrap_oserror(tree.root):
+        # The index first: one that names removed scripts would end the next collection.
         tree.remove_entry(tree.path(layout.INDEX))
         for directory, digest in list_script_entries(tree):
             tree.remove_entry(tree.script_path(directory, digest))
@@ -151,13 +156,14 @@ def clear_cache(tree: Tree) -> None:
                 tree.remove_entry(tree.path(kind, name))
         tree.remove_entry(tree.path(layout.STATE))
         tree.sweep_staging(again=True)
+    # The directories and the mark are made again, so that the path stays a cache.
     tree.ensure_complete()
 
 
 @contextmanager
 def hold_exclusive_use(tree: Tree, *, wait: bool = False) -> Iterator[None]:
-    """Keep everybody else out of the cache for a block. Raises `TilusbuildError` while a
-    build runs, unless `wait`, and `CacheError`."""
+    """Hold the exclusive lock `use` during a block: no build runs meanwhile. Raises
+    `TilusbuildError` while one runs, unless `wait`, and `CacheError`."""
     tree.ensure_complete()
     with wrap_oserror(tree.locks.path):
         lock = tree.locks.take_locks(LockName("use"), wait=wait)
@@ -168,11 +174,11 @@ def hold_exclusive_use(tree: Tree, *, wait: bool = False) -> Iterator[None]:
 
 
 class _EntryGraph(Struct):
-    """Everything in the cache: sizes and times by name, and who needs whom."""
+    """All entries of a cache by name: their sizes, their times, and the entries that they need."""
 
     sizes: dict[str, int]
     times: dict[str, float]
-    """When it was last published by anything that needs it, in seconds since 1970."""
+    """When it, or an entry that needs it, was last published: seconds since 1970."""
     needs: dict[str, list[str]]
 
 
@@ -186,6 +192,7 @@ def _select_garbage(
         for name, size in entries.sizes.items()
         if name not in rooted
     ]
+    # Of one age, a script goes before its programs: with `max_size` not only its programs go.
     candidates.sort(key=lambda i: (-i.age, rank[i.name.partition("/")[0]], i.name))
     total = sum(entries.sizes.values())
     removed = []
@@ -196,6 +203,7 @@ def _select_garbage(
         if everything or too_old or too_much:
             removed.append(item)
             total -= item.size
+    # Scripts first, whatever their age: no link may point to a removed program.
     removed.sort(key=lambda i: rank[i.name.partition("/")[0]])
     return GarbageReport(tuple(removed), total)
 
@@ -207,7 +215,7 @@ def _read_entry_graph(tree: Tree) -> _EntryGraph:
         try:
             programs = read_script_txt(tree.path(name), digest).programs
         except (FileNotFoundError, CorruptFileError):
-            programs = ()
+            programs = ()  # garbage, unless it is a root, which `_find_rooted` refuses
         _add_entry(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
     for program in list_entries(tree, layout.PROGRAMS):
         name = f"{layout.PROGRAMS}/{program}"
@@ -248,6 +256,7 @@ def _find_rooted(tree: Tree, entries: _EntryGraph) -> set[str]:
     for manifest, project in projects.items():
         for directory, digest in project.scripts:
             name = f"{layout.SCRIPTS}/{directory}/{digest}"
+            # A root that cannot be read keeps nothing: its programs would be removed.
             if not entries.needs.get(name):
                 raise TilusbuildError(
                     f"{name}, which the last build of {manifest} made, is missing or damaged\n"
@@ -258,7 +267,7 @@ def _find_rooted(tree: Tree, entries: _EntryGraph) -> set[str]:
 
 
 def _add_needed(entries: _EntryGraph, rooted: set[str], names: Sequence[str]) -> set[str]:
-    """Return what is rooted when these are too, with everything that they need."""
+    """Return `rooted` and `names` with all entries that they need."""
     pending = list(names)
     rooted = rooted | set(names)
     while pending:
@@ -270,18 +279,18 @@ def _add_needed(entries: _EntryGraph, rooted: set[str], names: Sequence[str]) ->
 
 
 def read_header_digests(path: str) -> list[str]:
-    """Digests of the header directories that a program's compile.sh uses."""
+    """Return the digests of the header directories that a program's compile.sh names."""
     return layout.find_header_digests(try_read_bytes(os.path.join(path, layout.COMPILE_SH)) or b"")
 
 
 def list_entries(tree: Tree, *directory: str) -> list[str]:
-    """Return the names of the entries in a directory of the tree."""
+    """Return the hashes of the entries in a directory of the tree, sorted."""
     names = filter(layout.is_hash, tree.list_names(*directory))
     return [name for name in names if is_real_directory(tree.path(*directory, name))]
 
 
 def list_script_entries(tree: Tree) -> list[tuple[str, str]]:
-    """Return (directory, hash) of the scripts."""
+    """Return (directory, hash) of each script directory, sorted."""
     return [
         (directory, digest)
         for directory in filter(layout.is_script_directory, tree.list_names(layout.SCRIPTS))
@@ -290,7 +299,8 @@ def list_script_entries(tree: Tree) -> list[tuple[str, str]]:
 
 
 def list_abandoned(tree: Tree) -> list[str]:
-    """Return the private directories that killed builds and collections left. Raises `OSError`."""
+    """Return the names of the private directories without a holder, which killed processes left.
+    Raises `OSError`."""
     return [
         f"{layout.STAGING}/{name}"
         for name in filter(layout.is_staging, tree.list_names(layout.STAGING))

@@ -5,10 +5,9 @@ A directory is named by the sha256 of its `MANIFEST`, which is in the form of `s
     sha256sum MANIFEST         prints the directory's own name
     sha256sum -c MANIFEST      checks every header
 
-A compile must never see anything else, so a directory is checked by content before it is used.
-Large directories share their files: closures of one project differ in few, and a vendored library
-is 26 MB of them. A shared file is one file with several names, and each is checked as if it were
-alone.
+A compile must never see other headers, so contents are compared before a directory is used. Large
+directories share files by hard links: two closures of a project differ in few files, and a vendored
+library has 26 MB of them. Each name of a shared file is checked.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import read_stamp
 
 _MIN_SHARING_FILES = 16
-"""Files of a directory: a smaller one is written sooner than others are read."""
+"""Files of a directory that shares: writing fewer is faster than reading other manifests."""
 _MAX_SEARCHED = 16
-"""Of the latest directories, so many are searched for files to share."""
+"""Directories that are searched for files to share, the latest first."""
 
 _LINE = re.compile(rb"(\\?)([0-9a-f]{64})  ([^\n]+)\n")
 _UNESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
 
 
 def parse_manifest(data: bytes) -> dict[str, str]:
-    """name → sha256. Raises `CorruptFileError`."""
+    """Return the sha256 of each file that a MANIFEST lists, by name. Raises `CorruptFileError`."""
     digests: dict[str, str] = {}
     position = 0
     while position < len(data):
@@ -47,6 +46,7 @@ def parse_manifest(data: bytes) -> dict[str, str]:
         if line is None:
             raise CorruptFileError(f"{layout.MANIFEST} is malformed")
         mark, digest, name = line.groups()
+        # As `sha256sum` does: a line with a backslash in front has an escaped name.
         if mark:
             name = re.sub(rb"\\[\\nr]", lambda m: _UNESCAPES[m.group()], name)
         decoded = os.fsdecode(name)
@@ -119,16 +119,17 @@ def check_include(path: str, digest: str, *, deep: bool = True) -> list[Problem]
         elif deep:
             digests[name] = sha256_file(os.path.join(path, name))
     problems = check_headers(digest, manifest, digests)
+    # A file that the manifest does not list has one problem, not two.
     named = {problem.name for problem in problems}
     return sorted([*problems, *(defect for defect in irregular if defect.name not in named)])
 
 
 def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -> str:
-    """Return the directory with these headers; it is made or made right when it is not.
+    """Make or repair the directory with these headers; return its path.
 
-    `files` is what the directory holds by relative name, MANIFEST included: bytes, or the path of a
-    file to copy. Raises `CacheError`, `InputChangedError` when a header is no longer what the
-    manifest says, and `ValueError` for a manifest that is not the digest's or not the files'.
+    `files` has each file by relative name, MANIFEST included: its bytes, or the path of a file to
+    copy. Raises `CacheError`, `InputChangedError` for a header with another digest than that of the
+    manifest, and `ValueError` for a manifest that does not match `digest` or `files`.
     """
     path = tree.include_path(digest)
     if is_include_whole(path, digest):
@@ -143,13 +144,14 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
     if files.keys() - {layout.MANIFEST} != digests.keys():
         raise ValueError("the manifest does not list these files")
     with tree.hold_locks(LockName("include", digest)):
+        # Another process may have made it while this one waited for the lock.
         if not is_include_whole(path, digest):
             _write_include(tree, path, digest, files, digests)
     return path
 
 
 def is_include_whole(path: str, digest: str, *, deep: bool = True) -> bool:
-    """Return whether a header directory is what its name says, as `include_problems` looks."""
+    """Return whether `check_include` finds no problem in a header directory."""
     try:
         return not check_include(path, digest, deep=deep)
     except OSError:
@@ -169,22 +171,17 @@ def _write_include(
             directories = {""}
             known_files = _find_known_files(tree, digests)
             for name, file_digest in digests.items():
-                data = (
-                    None if file_digest in known_files else _read_content(files[name], file_digest)
-                )
                 make_directories(tree, private.path, os.path.dirname(name), directories)
                 new_file = os.path.join(private.path, name)
-                if data is None and not _share_file(
-                    tree, known_files[file_digest], new_file, file_digest
-                ):
-                    data = _read_content(files[name], file_digest)
-                if data is not None:
-                    tree.disk.write_file(new_file, data)
+                known_file = known_files.get(file_digest)
+                if known_file is None or not _share_file(tree, known_file, new_file, file_digest):
+                    tree.disk.write_file(new_file, _read_content(files[name], file_digest))
             manifest = os.path.join(private.path, layout.MANIFEST)
             tree.disk.write_file(manifest, _read_content(files[layout.MANIFEST], digest))
             tree.disk.sync_files(
                 [manifest, *(os.path.join(private.path, name) for name in digests)]
             )
+            # The deepest first: a directory's name is durable only when its parent is synced.
             for directory in sorted(directories, reverse=True):
                 tree.disk.sync_directory(os.path.join(private.path, directory))
             tree.move_into_place(private.path, path)
@@ -193,7 +190,8 @@ def _write_include(
 
 
 def _find_known_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, str]:
-    """Return files of the latest header directories that `listed` asks for too: digest → path."""
+    """Return the path of a file in the latest header directories for each of these digests that one
+    of them has."""
     missing = set(digests.values()) if len(digests) >= _MIN_SHARING_FILES else set()
     latest = sorted(
         (tree.include_path(digest) for digest in tree.list_names(layout.INCLUDE) if missing),
@@ -201,6 +199,7 @@ def _find_known_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, str]:
         reverse=True,
     )
     path_of: dict[str, str] = {}
+    # Edits of one project follow each other: the latest directories have most files in common.
     for path in latest[:_MAX_SEARCHED]:
         try:
             other_digests = parse_manifest(read_bytes(os.path.join(path, layout.MANIFEST)))
@@ -214,11 +213,12 @@ def _find_known_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, str]:
 
 
 def _share_file(tree: Tree, existing: str, path: str, digest: str) -> bool:
-    """Make `path` another name of a file, if that is possible and its content is still right."""
+    """Make `path` a hard link to an existing file; return whether it has the right content."""
     try:
         tree.disk.make_hard_link(existing, path)
-    except OSError:  # too many names, another's file, a file system without any
+    except OSError:  # too many links, another user's file, or a file system without links
         return False
+    # Read again through the new name: a file that another process has damaged is not shared.
     with suppress(OSError):
         if not os.path.islink(path) and sha256_file(path) == digest:
             return True
@@ -227,8 +227,8 @@ def _share_file(tree: Tree, existing: str, path: str, digest: str) -> bool:
 
 
 def make_directories(tree: Tree, top: str, directory: str, existing: set[str]) -> None:
-    """Make `directory`, relative to `top`, with its parents; `made` are those that exist already.
-    Raises `OSError`."""
+    """Make `directory`, relative to `top`, with its parents, and add them to `existing`; those that
+    are in it are not made. Raises `OSError`."""
     if directory not in existing:
         make_directories(tree, top, os.path.dirname(directory), existing)
         tree.disk.make_directory(os.path.join(top, directory))

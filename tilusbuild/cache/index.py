@@ -1,12 +1,12 @@
-"""What a cache holds: `index.json` with the last build of each project, and lists for people.
+"""The index: `index.json` with the scripts of each project's last build; and lists for people.
 
-Garbage collection keeps what the index names. It is changed under a lock, by one rename, and not at
-all when it is already right. A damaged or missing index is never taken for an empty one where
-something would be removed for it: one that is begun again lists, as a project of its own, every
-script that is there and that no other project lists. Listing writes nothing.
+Garbage collection keeps the entries that the index names. The index is changed under a lock, by one
+rename, and only if its content changes. A missing or damaged index never counts as empty, since
+entries would be removed for it: a new one lists every script that no project lists, as a project of
+its own. Listing writes nothing.
 
-What a person names means what the last build of some project made; only where none is of that name,
-an older directory. What means several things is refused, and listed as it can be typed.
+A name on the command line means a script or program of a project's last build; an older directory
+only if there is none of that name. An ambiguous name is an error that lists what to type instead.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ SCHEMA = 1
 
 
 class BuiltProject(Struct, frozen=True):
-    """A project's name, and the (directory, hash) of each of its scripts."""
+    """A project's name, and (directory, hash) of each script of its last build."""
 
     name: str
     scripts: tuple[tuple[str, str], ...]
 
 
 def read_index(tree: Tree) -> dict[str, BuiltProject]:
-    """Return projects by their manifest's path; {} without an index. Raises `CorruptFileError`."""
+    """Return the projects by the paths of their manifests; none without an index. Raises
+    `CorruptFileError`."""
     try:
         data = read_bytes(tree.path(layout.INDEX))
     except FileNotFoundError:
@@ -75,14 +76,15 @@ def record_build(
     replace: bool = True,
     before_write: Callable[[], None] = lambda: None,
 ) -> None:
-    """Note what a build of a project made.
+    """Record the scripts of a project's build in the index; do nothing if it has them.
 
-    `ready` is called before something is noted, when no `gc` removes anything any more: so that
-    what is noted is there. Without `replace` the scripts come to those that are noted, in place of
-    earlier ones of the same constants and target that have no more programs: a build of a part. An
-    index that is missing or does not open is begun again. Raises `CacheError`.
+    `before_write` is called under the lock that keeps `gc` away, so that it can make missing
+    scripts again. Without `replace`, for a build of a part, the scripts are added; each replaces an
+    earlier one of the same constants and target unless that has all of its programs. A missing or
+    damaged index is made again. Raises `CacheError`.
     """
     projects = _read_or_begin_index(tree)
+    # Compared without the lock: most builds change nothing, and must not wait for a collection.
     if (
         os.path.exists(tree.path(layout.INDEX))
         and _merge_build(tree, projects, manifest, name, scripts, replace) == projects
@@ -93,14 +95,15 @@ def record_build(
         wrap_oserror(tree.path(layout.INDEX)),
     ):
         before_write()
+        # Read again, under the lock: another build may have changed it since.
         merged = _merge_build(tree, _read_or_begin_index(tree), manifest, name, scripts, replace)
         tree.put_file(tree.path(layout.INDEX), _seal_index(merged))
 
 
 def forget_projects(tree: Tree, manifests: Sequence[str]) -> None:
-    """Drop projects from the index, so that garbage collection may take what only they use.
+    """Remove projects from the index, so that `gc` may remove what only they use.
 
-    Raises `CorruptFileError`, `CacheError`.
+    Raises `CorruptFileError` and `CacheError`.
     """
     with (
         tree.hold_locks(LockName("use", shared=True), LockName("index")),
@@ -113,7 +116,7 @@ def forget_projects(tree: Tree, manifests: Sequence[str]) -> None:
 
 
 def _read_or_begin_index(tree: Tree) -> dict[str, BuiltProject]:
-    """Return the index; when there is none that opens, one that keeps every script."""
+    """Return the projects of the index; without a readable one, a project with every script."""
     try:
         if os.path.lexists(tree.path(layout.INDEX)):
             return read_index(tree)
@@ -126,7 +129,7 @@ def _read_or_begin_index(tree: Tree) -> dict[str, BuiltProject]:
 
 
 def _drop_found_again(projects: Mapping[str, BuiltProject]) -> dict[str, BuiltProject]:
-    """Return projects, less what an index that was begun again kept and a project lists by now."""
+    """Return the projects; from the one of a lost index, drop scripts that another one lists."""
     lost = projects.get(LOST_ROOT)
     if lost is None:
         return dict(projects)
@@ -156,8 +159,9 @@ def _merge_build(
 def _merge_scripts(
     tree: Tree, before: Sequence[tuple[str, str]], scripts: Sequence[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Return what there is after a build of a part: of each instance the new script, or the one of
-    before where that has all programs of the new one, and more: those of another level."""
+    """Return the scripts after a build of a part: of each instance the new one, or the one of
+    `before` if it has all programs of the new one (of a higher level)."""
+    # Without earlier scripts nothing is replaced, and no script.txt is read.
     newer = {_identify_instance(tree, script): script for script in scripts} if before else {}
     merged = set(scripts)
     for script in before:
@@ -172,14 +176,14 @@ def _merge_scripts(
 
 
 def _read_programs(tree: Tree, script: tuple[str, str]) -> set[str]:
-    """Return the programs of a script that can be read."""
+    """Return the hashes of a script's programs. Raises as `read_script_txt`."""
     directory, digest = script
     return set(read_script_txt(tree.script_path(directory, digest), digest).programs)
 
 
 def _identify_instance(tree: Tree, script: tuple[str, str]) -> tuple[str, ...] | None:
-    """Return the directory, target and constants of a script: two builds of one instance have the
-    same. None when the script is missing or damaged."""
+    """Return the directory, target and constants of a script, which identify its instance; None if
+    the script is missing or damaged."""
     directory, digest = script
     try:
         text = read_script_txt(tree.script_path(directory, digest), digest)
@@ -215,9 +219,9 @@ class ScriptListing(Struct, frozen=True):
     numbered: Mapping[int, str]
     """Hashes of its programs by their numbers."""
     statuses: Mapping[str, int]
-    """How many programs are built, failed, pruned; and "missing": not or no longer there."""
+    """The number of programs by status: built, failed, pruned, missing."""
     size: int
-    """Bytes of the programs, each counted once."""
+    """Bytes of the programs; a program with two numbers counts once."""
     params: Mapping[str, Value] = field(default_factory=dict)
     """Its constants."""
 
@@ -237,20 +241,20 @@ class ScriptListing(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What a person calls the instance."""
+        """The name of the instance on the command line."""
         return format_instance_name(self.script, self.params, self.target)
 
     def label_of(self, program: int) -> str:
-        """What a person calls a program of it."""
+        """Return the name of the program with this number on the command line."""
         return format_program_name(self.script, self.params, program, self.target)
 
 
 class CacheStats(Struct, frozen=True):
-    """The whole cache in numbers."""
+    """Counts and sizes of a cache."""
 
     root: str
     statuses: Mapping[str, int]
-    """How many programs are built, failed, pruned; and "broken"."""
+    """The number of programs by status: built, failed, pruned, broken."""
     sizes: Mapping[str, int]
     """Bytes below each directory of the cache."""
     scripts: tuple[ScriptListing, ...]
@@ -262,24 +266,25 @@ class CacheStats(Struct, frozen=True):
 
 
 def list_programs(tree: Tree) -> Iterator[str]:
-    """Yield the hashes that there are directories for, sorted. Raises `InputError` for no cache."""
+    """Yield the hashes of all directories of programs, sorted; none if the cache does not exist.
+    Raises `InputError` for a directory that is not a cache."""
     if tree.exists():
         yield from filter(layout.is_hash, tree.list_names(layout.PROGRAMS))
 
 
 def find_programs(tree: Tree, prefix: str) -> list[str]:
-    """Return the hashes of the programs that begin so."""
+    """Return the hashes of programs that begin with `prefix`. Raises as `list_programs`."""
     return [program for program in list_programs(tree) if program.startswith(prefix)]
 
 
 def list_scripts(tree: Tree) -> list[ScriptListing]:
-    """Return every whole script directory, by directory and hash. Raises `InputError`: no cache."""
+    """Return every readable script directory, sorted. Raises as `list_programs`."""
     entries: dict[str, Entry | None] = {}
     return list(_make_listings(tree, entries)) if tree.exists() else []
 
 
 def collect_stats(tree: Tree) -> CacheStats:
-    """Return counts and sizes. Raises `InputError` for no cache."""
+    """Return counts and sizes of the cache. Raises as `list_programs`."""
     entries = {p: find_entry(tree.program_path(p), p) for p in list_programs(tree)}
     counts = dict.fromkeys((*RECORDED, "broken"), 0)
     for entry in entries.values():
@@ -289,7 +294,7 @@ def collect_stats(tree: Tree) -> CacheStats:
 
 
 def _read_script_texts(tree: Tree) -> Iterator[tuple[str, str, ScriptText]]:
-    """Yield the (directory, hash, script.txt) of every whole script directory, sorted."""
+    """Yield (directory, hash, script.txt) of every readable script directory, sorted."""
     for directory in tree.list_names(layout.SCRIPTS):
         for digest in filter(layout.is_hash, tree.list_names(layout.SCRIPTS, directory)):
             with suppress(FileNotFoundError, CorruptFileError):
@@ -305,7 +310,7 @@ def _make_listings(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[Scr
         try:
             params = text.constants
         except CorruptFileError:
-            continue
+            continue  # `verify` reports it
         counts: dict[str, int] = dict.fromkeys(KNOWN_IN_CACHE, 0)
         size = 0
         for program in dict.fromkeys(text.programs):
@@ -321,12 +326,12 @@ _DIGITS = re.compile("[0-9a-f]{1,64}")
 
 
 def find_instances(cache: Tree, word: str, target: str | None = None) -> list[ScriptListing]:
-    """Return the instances that a name means, at least one; of a program's name those that have the
-    program. Raises `InputError`."""
+    """Return the instances that a word names, at least one; for the name of a program, those with
+    that program. Raises `InputError`."""
     scripts = list_scripts(cache)
     name = parse_word(word)
     of_script = [each for each in scripts if name.matches_script(each.script)]
-    # A script with kernels stands for the scripts NAME.KERNEL, and is none itself.
+    # The name of a script with several kernels means all of its scripts NAME.KERNEL.
     of_script = of_script or [each for each in scripts if each.script.startswith(f"{name.script}.")]
     if not of_script:
         hint = did_you_mean(name.script, {each.script for each in scripts})
@@ -349,10 +354,11 @@ def find_instances(cache: Tree, word: str, target: str | None = None) -> list[Sc
 
 
 def find_numbers(cache: Tree, word: str, script: ScriptListing) -> list[int]:
-    """Return the numbers of an instance's programs that a name of it means."""
+    """Return the numbers of the programs of an instance that a word names."""
     name = parse_word(word)
     name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
     values: Callable[[int], Mapping[str, Value]] = lambda number: {}  # noqa: E731
+    # Only a name with values of the schedule needs script.json.
     if name.schedule:
         from tilusbuild.runtime.script import read_script as described
 
@@ -362,10 +368,12 @@ def find_numbers(cache: Tree, word: str, script: ScriptListing) -> list[int]:
 
 
 def find_program(cache: Tree, word: str, target: str | None = None) -> str:
-    """Return the hash of the one program that is meant. Raises `InputError`."""
+    """Return the hash of the program that a word names, also by the first digits of its hash.
+    Raises `InputError` for none or several."""
     try:
         scripts = find_instances(cache, word, target)
     except InputError:
+        # A name has precedence: "feed" may be a script.
         if not _DIGITS.fullmatch(word):
             raise
         return _find_by_hash(cache, word)
@@ -380,7 +388,7 @@ def find_program(cache: Tree, word: str, target: str | None = None) -> str:
 
 
 def select_current(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptListing]:
-    """Return those that a project or a package has; all of them when none does."""
+    """Return the scripts that the index names; all of them if it names none of them."""
     try:
         roots = {pair for project in read_index(cache).values() for pair in project.scripts}
     except CorruptFileError:
@@ -389,7 +397,7 @@ def select_current(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptList
 
 
 def parse_word(word: str) -> NamePattern:
-    """Return what a name of the command line says. Raises `InputError`."""
+    """Parse a name of the command line. Raises `InputError`."""
     try:
         return parse_name(word)
     except ValueError as error:
@@ -397,7 +405,8 @@ def parse_word(word: str) -> NamePattern:
 
 
 def _matches_name(name: NamePattern, script: ScriptListing, target: str | None) -> bool:
-    """Return whether an instance has the name; `target` (or arch) is for a name without one."""
+    """Return whether a name means this instance. `target`, or an architecture, counts for a name
+    without a target."""
     name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
     if not name.matches_script(script.script):
         name = name._replace(script=script.script)
@@ -422,8 +431,7 @@ def _find_by_hash(cache: Tree, digits: str) -> str:
 
 
 def _list_unique_words(label_of_program: dict[str, str]) -> Iterable[str]:
-    """Yield what to type for each program, by hash: its name, or where two projects have programs
-    of one name, its hash."""
+    """Yield the words that name one program each: its name, or its hash if two have that name."""
     names = list(label_of_program.values())
     for digest, name in label_of_program.items():
         yield quote_name(name) if names.count(name) == 1 else f"{digest[:12]}  # {name}"

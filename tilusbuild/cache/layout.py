@@ -1,4 +1,4 @@
-"""The names in a cache tree: what is called what, and which names are valid."""
+"""The names of files and directories in a cache, and which names are valid."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE = "programs", "scripts", "include", "
 INDEX, TAG, IGNORE = "index.json", "CACHEDIR.TAG", ".gitignore"
 META, PROGRAM_TXT, OPTIONS_TXT = "meta.json", "program.txt", "options.txt"
 TEXTS = (PROGRAM_TXT, OPTIONS_TXT)
-"""What a program is named by."""
+"""The files whose sha256, one after the other, is the program's hash."""
 LOG = "module/nvcc_output.txt"
 LIBRARY = "module/lib.so"
 TESTS = "tests"
-"""In a package: the cases of each script, below its hash."""
+"""In a package: the test cases of each script, in a directory named by its hash."""
 SOURCE = "module/source.cu"
 COMPILE_SH = "module/compile.sh"
 DUMPS = ("ir/", "module/ir/")
-"""What a dump adds to a program's directory: for people, and in no record."""
+"""Directories that `--dump-ir` adds to a program: for people; meta.json does not list them."""
 MANIFEST = "MANIFEST"
 SCRIPT_TXT, SCHEDULE_TXT, FAILED = "script.txt", "schedule.txt", "failed"
 SCRIPT_JSON = "script.json"
@@ -27,14 +27,14 @@ DISPATCH, DISPATCH_JSON = "dispatch", "dispatch.json"
 """The directory of a script's C dispatcher, and the file in it with the digest of its library."""
 TABLE_JSON, TABLE_TXT = "dispatch_table.json", "dispatch_table.txt"
 LATENCY, LATENCY_REPORT = "latency", "report.txt"
-"""In a script's directory: what was measured, a directory for each key."""
+"""In a script's directory: the measurements, a directory for each dispatch key."""
 
 TUNED = "tune"
-"""In `state`: what was measured, a directory for each script."""
+"""In `state`: the samples of tunings, a directory for each script."""
 
 DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE, LOCKS)
 TOP = frozenset((*DIRECTORIES, INDEX, TAG, IGNORE))
-"""What is in a tree: all else was not written by tilusbuild."""
+"""The names in a tree's root: tilusbuild writes no others."""
 
 TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
 # A cache of tilusbuild. Backups may leave it out; it can be deleted at any time.
@@ -54,62 +54,62 @@ _HEADERS = re.compile(rb"include/([0-9a-f]{64})")
 
 
 def is_hash(name: str) -> bool:
-    """Return whether this is a sha256 as we write it."""
+    """Return whether a name is a sha256 in lower-case hex digits."""
     return _HASH.fullmatch(name) is not None
 
 
 def is_script_directory(name: str) -> bool:
-    """Return whether a script's directory may be called so."""
+    """Return whether a name is valid for a script's directory."""
     return len(name) <= 255 and _DIRECTORY.fullmatch(name) is not None
 
 
 def is_staging(name: str) -> bool:
-    """Return whether this is a private directory below `staging`."""
+    """Return whether a name is that of a private directory in `staging`."""
     return _STAGING.fullmatch(name) is not None
 
 
 def is_lock(name: str) -> bool:
-    """Return whether this is a file that is locked."""
+    """Return whether a name is that of a lock file."""
     return _LOCK.fullmatch(name) is not None
 
 
 def is_shared_default(root: str) -> bool:
-    """Return whether a directory is one of the defaults, in which other programs keep files, too:
-    `.cache` of a repository, and `~/.cache/tilus`."""
+    """Return whether a directory is one of the defaults that other programs use, too: `.cache` of a
+    repository, and `~/.cache/tilus`."""
     return f"/{root}".endswith(("/.cache", "/.cache/tilus"))
 
 
 def is_our_tag(data: bytes) -> bool:
-    """Return whether a CACHEDIR.TAG is one that tilusbuild wrote: many programs make such files."""
+    """Return whether tilusbuild wrote a CACHEDIR.TAG: many programs make such files."""
     return data.startswith(_TAG_START)
 
 
 def is_program_number(name: str) -> bool:
-    """Return whether this is a schedule's number as a link's name."""
+    """Return whether the name of a link is a program's number in its script."""
     return _INDEX.fullmatch(name) is not None
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a relative name stays in its directory, and is the only way to write it."""
+    """Return whether a relative name stays in its directory, and is in its shortest form."""
     return (
         bool(name) and "\0" not in name and all(p not in ("", ".", "..") for p in name.split("/"))
     )
 
 
 def find_header_digests(compile_sh: bytes) -> list[str]:
-    """Return the digests of the header directories that the text of a `compile.sh` names."""
+    """Return the digests of the header directories that a `compile.sh` names, sorted."""
     return sorted({match.decode() for match in _HEADERS.findall(compile_sh)})
 
 
 def format_program_link(program: str) -> str:
-    """Return the target of a link in a script's `programs` or `failed`."""
+    """Return the target of a program's link in `programs` or `failed` of a script."""
     return f"../../../../{PROGRAMS}/{program}"
 
 
 def list_files_below(directory: str) -> list[str]:
-    """Return relative names of everything in a directory that is not a directory itself, sorted.
+    """Return the relative names of all files below a directory, sorted.
 
-    Symbolic links are listed, not followed. Raises `OSError`.
+    Symbolic links are listed and not followed. Raises `OSError`.
     """
     names: list[str] = []
     pending = [""]
@@ -125,7 +125,10 @@ def list_files_below(directory: str) -> list[str]:
 
 
 def measure_files(path: str) -> tuple[int, float]:
-    """Return bytes of the files below `path`, and the latest mtime of any (seconds since 1970)."""
+    """Return the bytes of all files below `path`, and the latest mtime (seconds since 1970).
+
+    Files that cannot be read count nothing.
+    """
     size, latest = 0, 0.0
     try:
         names = list_files_below(path)

@@ -1,11 +1,10 @@
 """Locks of a cache: whole files in `locks/`, held by the kernel for an open file description.
 
-- A lock vanishes with its holder, however the holder dies: none is ever stale.
-- A holder is an open of the file, not a process: two threads exclude each other.
-- The files are never removed, so no process locks one that is no longer there, and they are few:
-  names are striped by their first three digits. Two that share a stripe wait for each other without
-  need.
-- They work over NFS, where a lock of a directory does not.
+- The kernel releases a lock when its holder dies: no lock is ever stale.
+- The holder is an open file description, not a process: two threads exclude each other.
+- Lock files are never removed, so that no process locks a removed one. They are few: names with the
+  same first three digits share a file. The price: two such names wait for each other.
+- File locks work over NFS; locks of a directory do not.
 
 Exclusive locks are `filelock`'s, shared ones the same call of the kernel with `LOCK_SH`.
 """
@@ -30,7 +29,7 @@ _POLL = 0.01
 
 
 class LockName(Struct, frozen=True):
-    """One thing to lock. `name` is a hex number of 15 digits or more, of which the first count."""
+    """A lock: its kind and, for one of many, a hex number; its first digits choose the file."""
 
     kind: LockKind
     name: str = ""
@@ -38,12 +37,12 @@ class LockName(Struct, frozen=True):
 
     @property
     def file(self) -> str:
-        """The name in `locks/`."""
+        """The name of its file in `locks/`."""
         return name_lock_file(self.kind, self.name) if self.name else self.kind
 
 
 def _release_handle(handle: int) -> None:
-    # Unlock before closing: a forked child may hold the same open file description.
+    # Closing is not enough: a forked child may hold the same open file description.
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_UN)
     os.close(handle)
@@ -57,10 +56,10 @@ class Locks:
         self.path = os.path.join(root, LOCKS)
 
     def take_locks(self, *names: LockName, wait: bool = True) -> ExitStack | None:
-        """Take all or, without `wait`, nothing (None) when another process holds one of them. They
-        are held until the stack is closed, or we die.
+        """Take locks; return the stack that holds them until it is closed.
 
-        Raises `OSError`: a file cannot be made, or the file system has no locks (ENOLCK).
+        Without `wait`, return None if another process holds one of them: then none is taken. Raises
+        `OSError`, of which ENOLCK for a file system without locks.
         """
         with ExitStack() as stack:
             for name in names:
@@ -69,7 +68,7 @@ class Locks:
             return stack.pop_all()
 
     def is_lock_free(self, name: LockName) -> bool:
-        """Return whether it is free; nothing is written. Raises `OSError`."""
+        """Return whether no process holds a lock; write nothing. Raises `OSError`."""
         try:
             with suppress(FileNotFoundError), ExitStack() as stack:
                 handle = self._open_lock_file(name, os.O_RDWR)
@@ -83,7 +82,7 @@ class Locks:
             raise
 
     def make_lock_file(self, name: LockName) -> None:
-        """Make a lock's file, for those who may only read. Raises `OSError`."""
+        """Make a lock's file: a process that may only read the cache cannot. Raises `OSError`."""
         os.close(self._open_lock_file(name))
 
     def _take_lock(self, name: LockName, wait: bool, stack: ExitStack) -> bool:
@@ -93,7 +92,7 @@ class Locks:
                 opened.callback(_release_handle, handle)
                 if not lock_file(handle, shared=name.shared, wait=wait):
                     return False
-                # Else the cache was deleted and made again while we waited.
+                # Not so if the cache was deleted and made again during the wait.
                 if self._is_current_file(handle, name):
                     stack.push(opened.pop_all())
                     return True
@@ -103,6 +102,7 @@ class Locks:
         try:
             return open_regular(path, flags, follow=False)
         except OSError:
+            # In a cache that this process may only read, an existing file can still be shared.
             if not name.shared and flags & os.O_CREAT:
                 raise
             with suppress(FileNotFoundError):
@@ -122,10 +122,12 @@ class Locks:
 
 
 def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
-    """Lock a whole open file; return whether it is ours, which it is when we `wait`. An exclusive
-    lock needs a file that is open for writing. Raises `OSError`."""
+    """Lock an open file; return whether that worked, which it always does with `wait`.
+
+    An exclusive lock needs a file that is open for writing. Raises `OSError`.
+    """
     if not shared:
-        # Here, because a build that finds everything up to date takes no exclusive lock.
+        # Imported late: a build that finds everything up to date takes no exclusive lock.
         from filelock import lock_descriptor
 
         return bool(lock_descriptor(handle, blocking=wait, poll_interval=_POLL))

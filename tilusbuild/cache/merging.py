@@ -1,4 +1,4 @@
-"""Copying of what was made elsewhere: entries of other caches, programs and scripts of packages.
+"""Copying of entries: from other caches, and the programs and scripts of packages.
 
 Headers come first, then programs, the scripts' directories, and the index: at no instant something
 points to what is not there, and a merge that was killed is completed by doing it again. An entry is
@@ -114,6 +114,7 @@ class _Merge:
     def copy_programs(self) -> None:
         """Copy the programs that `cache` misses. Raises `CacheError`."""
         for program in list_programs(self._source):
+            # As a compile does, so that no program is compiled and copied at the same time.
             with self._cache.lock_program(program):
                 problem = self._copy_program(program)
             if problem is not None:
@@ -123,6 +124,7 @@ class _Merge:
     def _copy_program(self, program: str) -> Problem | None:
         """Copy a program with its headers; return why that is not possible."""
         path = self._source.program_path(program)
+        # Not followed: what a link leads to may change after the check.
         if os.path.islink(path):
             return Problem("", "is a link")
         try:
@@ -135,6 +137,7 @@ class _Merge:
             return problems[0]
         contents = {name: data for name, data in files.items() if isinstance(data, bytes)}
         meta = contents.pop(layout.META)
+        # After the check: a damaged entry of the source says nothing of the one that is here.
         if (existing := lookup_entry(self._cache, program)) is not None:
             self._result.known += 1
             return _find_difference(self._cache, existing, parse_meta(meta, program))
@@ -176,6 +179,7 @@ class _Merge:
             scripts = [script for script in built.scripts if self._copy_script(*script)]
             is_own = project is not None and built.name == project[1]
             root = project[0] if project is not None and is_own else manifest
+            # Added to those of builds here; a later build of the project replaces all.
             if scripts:
                 record_build(self._cache, root, built.name, scripts, replace=False)
             self._result.scripts += len(scripts)
@@ -187,6 +191,7 @@ class _Merge:
         target = self._cache.script_path(directory, digest)
         try:
             text = read_script_txt(path, digest)
+            # Only checked here: a damaged description or table must not replace a good one.
             if os.path.lexists(os.path.join(path, layout.SCRIPT_JSON)):
                 read_dispatch_table(script_json.read_script(path))
             files = _read_files(path, _is_description)
@@ -213,8 +218,8 @@ class _Merge:
 
 
 def _find_difference(cache: Tree, existing: Entry, meta: Mapping[str, Any]) -> Problem | None:
-    """Return how an entry differs from the `known` one of the same program. A file that only one
-    of the two has does not count."""
+    """Return how an entry differs from the `existing` one of the same program. A file that only one
+    of them has does not count."""
     if existing.status != meta["status"]:
         return Problem(layout.META, f"is {meta['status']}, and {existing.status} in {cache.root}")
     digests = {name: digest for name, _, digest in list_meta_files(existing.meta)}
@@ -229,12 +234,12 @@ def _find_difference(cache: Tree, existing: Entry, meta: Mapping[str, Any]) -> P
 
 
 def _is_description(name: str) -> bool:
-    """Return whether a script's file says what the script is."""
+    """Return whether a script's file describes the script."""
     return name in (layout.SCRIPT_TXT, layout.SCRIPT_JSON, layout.SCHEDULE_TXT)
 
 
 def _is_measurement(name: str) -> bool:
-    """Return whether a script's file says what was measured of it."""
+    """Return whether a script's file holds measurements."""
     return name in (layout.TABLE_JSON, layout.TABLE_TXT) or name.startswith(f"{layout.LATENCY}/")
 
 
@@ -247,6 +252,7 @@ def _read_files(path: str, is_included: Callable[[str], bool]) -> dict[str, byte
 def _append_tuning_logs(cache: Tree, tree: Tree) -> None:
     """Add the samples of the other cache's tunings: `tune` decides by them without measuring."""
     source = os.path.join(tree.root, layout.STATE, layout.TUNED)
+    # State only saves work: `tune` measures again what cannot be copied.
     with suppress(OSError):
         for name in layout.list_files_below(source):
             target = os.path.join(cache.state_path, layout.TUNED, name)
@@ -267,7 +273,8 @@ def _split_lines(data: bytes) -> list[bytes]:
 
 
 def list_include_files(path: str) -> dict[str, bytes | str]:
-    """Return a header directory's files by name: the MANIFEST's content, and where others are."""
+    """Return the files of a header directory by name: the content of MANIFEST, the paths of others,
+    as `publish_include` takes them."""
     files: dict[str, bytes | str] = {
         n: os.path.join(path, n) for n in layout.list_files_below(path)
     }
@@ -279,11 +286,10 @@ _OPTIONAL = (layout.SCHEDULE_TXT, layout.TABLE_JSON, layout.TABLE_TXT, layout.DI
 
 
 def install_program(cache: Tree, program: str, directory: str) -> Entry:
-    """Publish the program whose files lie in `directory`, on the cache's disk; the directory is
-    used up.
+    """Publish the program whose files are in `directory`, on the cache's disk, by moving them;
+    return its entry, or the entry that exists already.
 
-    What is published already stays. Raises `CacheError`, `CorruptFileError`, and what publishing
-    raises.
+    Raises `CacheError`, `CorruptFileError`, and `ValueError` as `publish_program`.
     """
     disk = cache.disk
     stage = Stage(cache)
@@ -304,11 +310,11 @@ def install_program(cache: Tree, program: str, directory: str) -> Entry:
 def install_script(
     cache: Tree, directory: str, digest: str, files: Mapping[str, bytes], dispatcher: str | None
 ) -> str:
-    """Make a script's directory hold these files, and links to those of its programs that are
-    there.
+    """Write a script's directory with these files, and links to its published programs; return its
+    path.
 
-    `dispatcher` is a directory on the cache's disk that becomes its `dispatch`. What an older
-    package put there beyond that goes. Returns its path; raises `CacheError`.
+    `dispatcher` is a directory on the cache's disk that is moved to its `dispatch`. Optional files
+    that an older package had, and this one does not, are removed. Raises `CacheError`.
     """
     tree = cache
     path = tree.script_path(directory, digest)
@@ -329,7 +335,7 @@ def install_script(
 
 
 def _pop_file(cache: Tree, directory: str, name: str) -> bytes:
-    """Return the content of a file that publishing writes itself, and the file out of its way."""
+    """Return the content of a file, and remove the file: publishing writes it again."""
     path = os.path.join(directory, name)
     data = read_bytes(path)
     cache.disk.remove_tree(path)

@@ -1,10 +1,10 @@
-"""Script directories: an instance for a target, in the form that people browse.
+"""Script directories: an instance, in a form that people browse.
 
-`script.txt` names the programs in plan order and its sha256 names the directory. Everything else in
-the directory follows from it and from the programs: links to those that are built, links to those
-that are not, the table of schedules. Those change while programs are still being compiled, each by
-one rename; a directory that already says everything is not touched. What was measured follows from
-nothing: a new directory may begin with some of it, and no build takes any of it away.
+`script.txt` lists the programs in plan order, and its sha256 names the directory. The other files
+follow from it and from the programs: links to those that are built, links to those that failed, the
+table of schedules. They are updated while programs are compiled, each by one rename; a directory
+that is up to date is not touched. Measurements follow from nothing: a new directory may begin with
+some, and no build removes any.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ _PROGRAM = re.compile(r"(0|[1-9]\d{0,99}) ([0-9a-f]{64})", re.ASCII)
 
 
 class ScriptRecord(Struct, frozen=True):
-    """What to publish. `columns` and `rows` are the table of schedules; `described` is what a call
-    must know of the script (`tilusbuild.runtime.script`), when there is anything to say. `begins`
-    are files that a directory begins with when it is made, and that are then others' to keep."""
+    """The content of a script's directory.
+
+    `columns` and `rows` are the table of schedules. `load` reads `script_json`
+    (`tilusbuild.runtime.script`). Only a new directory gets `initial_files()`; tuning changes them.
+    """
 
     directory: str
     script_txt: str
@@ -51,8 +53,8 @@ class ScriptRecord(Struct, frozen=True):
 
 
 class ScriptText(Struct, frozen=True):
-    """What script.txt says: the lines of its head ("script", "target", …), its constants as they
-    are written, and its programs by their numbers."""
+    """A parsed script.txt: the lines of its head ("script", "target", …), the lines of its
+    constants, and its programs by their numbers."""
 
     head: Mapping[str, str]
     numbered: Mapping[int, str]
@@ -79,7 +81,7 @@ def _parse_constant(text: str) -> Value:
 
 
 def parse_script_txt(text: str) -> ScriptText:
-    """Read script.txt. Raises `CorruptFileError`."""
+    """Parse the text of a script.txt. Raises `CorruptFileError`."""
     head: dict[str, str] = {}
     section = ""
     programs: dict[int, str] = {}
@@ -92,6 +94,7 @@ def parse_script_txt(text: str) -> ScriptText:
             head[name] = value.strip('"')
         elif section == "[programs]" and line:
             match = _PROGRAM.fullmatch(line)
+            # The numbers rise: two lines of one number would mean two programs.
             if match is None or int(match[1]) <= next(reversed(programs), -1):
                 raise CorruptFileError(f"{layout.SCRIPT_TXT} has a malformed list of programs")
             programs[int(match[1])] = match[2]
@@ -101,7 +104,8 @@ def parse_script_txt(text: str) -> ScriptText:
 
 
 def read_script_txt(path: str, digest: str) -> ScriptText:
-    """Return the script in `path`. Raises `CorruptFileError`, or `FileNotFoundError` for none."""
+    """Return the parsed script.txt in `path`. Raises `CorruptFileError` for one that is damaged or
+    missing, and `FileNotFoundError` if there is no directory."""
     try:
         text = read_bytes(os.path.join(path, layout.SCRIPT_TXT)).decode("utf-8", "surrogateescape")
     except FileNotFoundError:
@@ -118,10 +122,10 @@ def read_script_txt(path: str, digest: str) -> ScriptText:
 def publish_script(
     tree: Tree, record: ScriptRecord, statuses: Mapping[str, str] | None = None
 ) -> str:
-    """Make the script's directory, or make it say what is now the case; its path.
+    """Create or update the script's directory; return its path.
 
-    `statuses` are those of the programs that are published, by hash; without it they are looked
-    up. Raises `CacheError`, and `ValueError` for a name that no directory can have.
+    `statuses` has the status of each published program by hash; None looks them up. Raises
+    `CacheError`, and `ValueError` for an invalid directory name.
     """
     if not layout.is_script_directory(record.directory):
         raise ValueError(f"no script's directory can be called {record.directory!r}")
@@ -135,7 +139,7 @@ def publish_script(
 def _make_content(
     tree: Tree, record: ScriptRecord, statuses: Mapping[str, str] | None
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Return the files and the links of a script's directory."""
+    """Return the files of a script's directory, and its links as `collect_links` does."""
     links = collect_links(tree, parse_script_txt(record.script_txt).numbered, statuses)
     files = {
         layout.SCRIPT_TXT: record.script_txt.encode("utf-8", "surrogateescape"),
@@ -151,10 +155,9 @@ def _make_content(
 def collect_links(
     tree: Tree, programs: Mapping[int, str], statuses: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the links that a script's directory has, by their names in it: to programs that are
-    published.
+    """Return the hash of each published program by the name of its link in a script's directory.
 
-    Without `statuses`, by hash, the programs are looked up.
+    `statuses` is as for `publish_script`.
     """
     if statuses is None:
         entries = (find_entry(tree.program_path(digest), digest) for digest in programs.values())
@@ -174,14 +177,15 @@ def write_script(
     links: Mapping[str, str],
     initial_files: Callable[[], Mapping[str, bytes]] = dict,
 ) -> None:
-    """Make a script's directory, also of the files that it `begins` with, or bring it to these
-    files and links. Raises `CacheError`."""
+    """Create a script's directory, or update its files and links; a new one also gets
+    `initial_files()`. Raises `CacheError`."""
     path = tree.script_path(directory, digest)
     if not _is_up_to_date(path, files, links):
         with (
             tree.hold_locks(LockName("use", shared=True), LockName("script", digest)),
             wrap_oserror(path),
         ):
+            # An existing directory is updated in place, as it holds measurements.
             if not _update_directory(tree, path, digest, files, links):
                 _make_directory(tree, path, digest, {**initial_files(), **files}, links)
 
@@ -189,6 +193,7 @@ def write_script(
 def _make_directory(
     tree: Tree, path: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> None:
+    # Now, as a process that may only read the cache cannot make the file when it loads the script.
     tree.locks.make_lock_file(LockName("read", digest))
     tree.disk.make_directory(os.path.dirname(path))
     private = tree.make_private(is_waited_for=False)
@@ -213,13 +218,16 @@ def _make_directory(
 def _update_directory(
     tree: Tree, path: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> bool:
-    """Bring an existing directory to what it should say, each name by one rename: also one whose
-    files are damaged, because what was measured lies beside them. Return False where there is
-    none."""
+    """Update the files and links of an existing directory; return False if there is none.
+
+    Each name is replaced by one rename. A damaged directory is updated, too, and not made again:
+    it holds measurements.
+    """
     if not is_real_directory(path):
         tree.remove_entry(path)
         return False
     tree.locks.make_lock_file(LockName("read", digest))
+    # Old links first: a number may move from `failed` to `programs`, and has one link at a time.
     for part in (layout.PROGRAMS, layout.FAILED):
         if not is_real_directory(os.path.join(path, part)):
             tree.remove_entry(os.path.join(path, part))
@@ -239,6 +247,7 @@ def _update_directory(
     for part in (layout.PROGRAMS, layout.FAILED):
         tree.disk.sync_directory(os.path.join(path, part))
     directories = {""}
+    # After the links: script.json says which programs are there.
     for name, data in files.items():
         if try_read_bytes(os.path.join(path, name)) != data:
             make_directories(tree, path, os.path.dirname(name), directories)

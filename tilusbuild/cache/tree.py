@@ -1,14 +1,14 @@
-"""The directory of a cache and the one way anything gets into it.
+"""The directory of a cache, and the only functions that change it.
 
-- A tree is ours by its mark: a CACHEDIR.TAG that names us, written when it was made, or an index
-  with our seal. A directory that is not empty and has none is never written, but for a `.cache`,
-  in which other programs keep theirs: it must have no name of ours. What is not ours stays.
-- No link and no mount inside leads a change elsewhere: the tree's directories are directories.
-- A change is made in a private directory below `staging` and moved into place by one rename; a
-  reader sees the old or the new, whoever is killed.
-- A private directory belongs to who holds its lock. One without a holder is what a killed builder
-  left, and the next builder removes it.
-- What is replaced or removed is moved to `staging` first, so that no half-removed entry is seen.
+- A directory is a cache of tilusbuild if it has the mark: a CACHEDIR.TAG that names tilusbuild, or
+  an index with its seal. A directory with other files and without the mark is never written. The
+  exception is `.cache`, which programs share: there, only names of tilusbuild count.
+- No link and no mount inside leads a change out of the tree: its directories must be directories.
+- A change is made in a private directory below `staging` and renamed into place. A reader sees the
+  old state or the new one, whichever process is killed.
+- The holder of a private directory's lock owns it. A killed builder leaves one without a holder,
+  and the next builder removes it.
+- An entry is moved to `staging` before it is removed, so that no reader sees a half-removed one.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tilusbuild.state.directories import is_real_directory, list_below, open_bel
 from tilusbuild.state.files import OCCUPIED
 
 _MADE_BEFORE_MARK = frozenset((layout.STAGING, LOCKS))
-"""What there is before the mark."""
+"""The names that are made before the mark."""
 _MAX_MARK = 1 << 12
 _ATTEMPTS = 10
-"""How often a place is made free for a move: others may fill it again if they hold no lock."""
+"""Attempts to free a path for a move: a process without a lock may fill it again."""
 _USE_ANOTHER = "name another directory with --cache-dir or `build.cache-dir`"
 
 
 class PrivateDirectory:
-    """A private directory. After `discard` nothing is at `path`; after a move the tree has it."""
+    """A directory below `staging` that one process changes, with its locks."""
 
     def __init__(self, path: str, disk: Disk, locks: ExitStack) -> None:
         self.path = path
@@ -45,15 +45,15 @@ class PrivateDirectory:
         self._locks = locks
 
     def discard(self) -> None:
-        """Remove what is left of it and let go. What cannot be removed waits for a later sweep."""
+        """Remove the directory and release its locks. What cannot be removed is left to a sweep."""
         with suppress(OSError):
             self._disk.remove_tree(self.path)
         self._locks.close()
 
 
 class Tree:
-    """Paths, locks and moves of the cache at `root`. Making one touches nothing. All methods may be
-    called from several threads at once."""
+    """Paths, locks and changes of the cache at `root`. Making the object touches no file. Threads
+    may share it."""
 
     def __init__(self, root: str, disk: Disk | None = None) -> None:
         self.root = os.path.abspath(root)
@@ -67,7 +67,7 @@ class Tree:
 
     @property
     def state_path(self) -> str:
-        """The directory for what builds remember between runs; no result rests on what is in it."""
+        """The directory of files that save work between runs; no result depends on them."""
         return self.path(layout.STATE)
 
     def program_path(self, program: str) -> str:
@@ -84,11 +84,11 @@ class Tree:
         link or behind one."""
         return list_below(self.root, *directory)
 
-    # Being there at all.
+    # Existence.
 
     def exists(self) -> bool:
-        """Return whether there is a tree. Raises `InputError` when there is something else, or the
-        tree's directories lead elsewhere."""
+        """Return whether the tree exists. Raises `InputError` for a directory that is not a cache,
+        and for a cache with a link in the place of a directory."""
         try:
             names = set(os.listdir(self.root))
         except FileNotFoundError:
@@ -96,6 +96,7 @@ class Tree:
         except (OSError, ValueError) as error:
             raise self._make_unusable_error(error) from None
         if not self._is_marked():
+            # Other programs' files are expected there, and do not make it another directory.
             if layout.is_shared_default(self.root):
                 names &= layout.TOP
             if self._is_half_made(names):
@@ -122,7 +123,7 @@ class Tree:
         return False
 
     def _is_half_made(self, names: set[str]) -> bool:
-        """Return whether nothing is there but what is made before the mark."""
+        """Return whether a directory with these names is a tree whose making was interrupted."""
         return (
             names <= _MADE_BEFORE_MARK
             and all(map(layout.is_staging, self.list_names(layout.STAGING)))
@@ -131,7 +132,8 @@ class Tree:
         )
 
     def _check_links(self, directory: str) -> None:
-        """Refuse a link to another directory in one that is written by path."""
+        """Raise `InputError` for a link to a directory below `directory`, whose files are written
+        by path."""
         with (
             suppress(FileNotFoundError, NotADirectoryError),
             os.scandir(self.path(directory)) as entries,
@@ -157,10 +159,9 @@ class Tree:
             )
 
     def ensure_complete(self) -> None:
-        """Make what is missing of the tree.
+        """Make the missing directories and files of the tree; do nothing in a read-only cache.
 
-        A cache that is there and read-only is left as it is. Raises `InputError` when there can be
-        no cache, `CacheError` when the disk refuses.
+        Raises `InputError` where no cache can be made, and `CacheError`.
         """
         if not self.exists():
             try:
@@ -168,6 +169,7 @@ class Tree:
             except OSError as error:
                 raise self._make_unusable_error(error) from None
         with suppress(CacheReadOnlyError), wrap_oserror(self.root):
+            # Before the mark, which is written through them.
             for name in (LOCKS, layout.STAGING):
                 self.disk.make_directory(self.path(name))
             for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
@@ -181,13 +183,13 @@ class Tree:
             self._check_links(directory)
 
     def ensure_exists(self) -> None:
-        """Do what `ensure` does, but check a tree that was whole only for having been deleted or
-        led elsewhere: cheap enough to be called for each program. Raises the same."""
+        """Make the tree like `ensure_complete`, but only if it was deleted or replaced since. This
+        is cheap enough for each program. Raises the same."""
         if not (self._was_complete and self._has_directories()):
             self.ensure_complete()
 
     def _has_directories(self) -> bool:
-        """Return whether the tree's directories are directories, and it has its mark."""
+        """Return whether the mark and all directories of the tree exist, none of them a link."""
         try:
             with os.scandir(self.root) as entries:  # one look for all of them
                 is_directory_by_name = {
@@ -220,7 +222,7 @@ class Tree:
 
     @contextmanager
     def hold_locks(self, *names: LockName) -> Iterator[None]:
-        """Hold locks during a block; waits for them. Raises `CacheError`."""
+        """Wait for locks and hold them during a block. Raises `CacheError`."""
         self.ensure_exists()
         with wrap_oserror(self.locks.path):
             locks = self.locks.take_locks(*names)
@@ -230,7 +232,8 @@ class Tree:
 
     @contextmanager
     def lock_program(self, program: str, wait: bool = True) -> Iterator[bool]:
-        """Take the lock of a program for a block; yield whether we have it. Raises `CacheError`."""
+        """Hold the lock of a program during a block; yield whether it was taken, which it always is
+        with `wait`. Raises `CacheError`."""
         self.ensure_exists()
         with wrap_oserror(self.locks.path):
             lock = self.locks.take_locks(LockName("program", program), wait=wait)
@@ -239,9 +242,10 @@ class Tree:
 
     @contextmanager
     def hold_use(self) -> Iterator[None]:
-        """Keep garbage collection away during a build; waits for one that runs.
+        """Hold the shared lock `use` during a block: no garbage is collected meanwhile. Waits for a
+        running collection.
 
-        A read-only cache is used without a lock: whoever can write it has to look out.
+        A read-only cache is used without a lock: its writers must not collect while it is read.
         """
         self.ensure_complete()
         lock = None
@@ -251,18 +255,19 @@ class Tree:
             yield
 
     def hold_use_if_exists(self) -> AbstractContextManager[None]:
-        """Return what keeps garbage collection away from who only reads: `in_use`, but a cache that
-        does not exist is not created. Raises `InputError` where there is something else."""
+        """Return `hold_use()` of an existing cache, else a context that does nothing: readers
+        create no cache. Raises `InputError` like `exists`."""
         return self.hold_use() if self.exists() else nullcontext()
 
     # Changes.
 
     def make_private(self, *, is_waited_for: bool = True) -> PrivateDirectory:
-        """Return a new private directory. `uses`: garbage collection waits until it is let go."""
+        """Return a new private directory. If `is_waited_for`, a collection waits for its end."""
         self.ensure_exists()
         return self._make_private_directory(is_waited_for)
 
     def _make_private_directory(self, is_waited_for: bool) -> PrivateDirectory:
+        # A convenient moment to remove what killed builders left: once in a process.
         self.sweep_staging()
         with wrap_oserror(self.path(layout.STAGING)):
             locks = self.locks.take_locks(
@@ -271,7 +276,7 @@ class Tree:
             assert locks is not None  # noqa: S101 - it waits
             try:
                 path = self._make_staging_directory(locks)
-            except BaseException:
+            except BaseException:  # a KeyboardInterrupt, too: no lock outlives its directory
                 locks.close()
                 raise
         return PrivateDirectory(path, self.disk, locks)
@@ -279,7 +284,7 @@ class Tree:
     def _make_staging_directory(self, locks: ExitStack) -> str:
         while True:
             name = os.urandom(10).hex()
-            # A stripe that another has is not a reason to wait: there are other names.
+            # Names share lock files: one that another process holds only means another name.
             if (stage := self.locks.take_locks(LockName("stage", name), wait=False)) is not None:
                 locks.push(stage)
                 path = self.path(layout.STAGING, name)
@@ -287,8 +292,10 @@ class Tree:
                 return path
 
     def sweep_staging(self, *, again: bool = False) -> list[str]:
-        """Once, or `again`: remove the private directories without a holder, and return their
-        names. What cannot be removed stays."""
+        """Remove the private directories without a holder; return the names of the removed ones.
+
+        Only the first call of a process does that, and those with `again`. Ignores `OSError`s.
+        """
         if self._is_swept and not again:
             return []
         self._is_swept = True
@@ -303,7 +310,7 @@ class Tree:
         return removed
 
     def put_file(self, path: str, data: bytes) -> None:
-        """Make or replace a file by one rename. Its directory is there. Raises `OSError`."""
+        """Make or replace a file by one rename; its directory must exist. Raises `OSError`."""
         private = self._make_private_directory(is_waited_for=False)
         try:
             new_file = os.path.join(private.path, "file")
@@ -321,9 +328,9 @@ class Tree:
         durable: bool = True,
         is_kept: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Move what was made into its place, and out of the way what is there, unless it `stays`.
+        """Rename `source` to `path`; remove what is at `path`, unless it `is_kept`.
 
-        Durable then, or when its directory is synced.
+        With `durable` the rename is synced; else the caller syncs the directory. Raises `OSError`.
         """
         for attempt in range(_ATTEMPTS):
             try:
@@ -332,7 +339,7 @@ class Tree:
             except OSError as error:
                 if error.errno not in OCCUPIED or attempt == _ATTEMPTS - 1:
                     raise
-            # Asked only now: another process may have put it there since we looked.
+            # Not before the rename: another process may put an entry at `path` at any time.
             if is_kept():
                 return
             self.remove_entry(path)
@@ -340,14 +347,15 @@ class Tree:
             self.disk.sync_directory(os.path.dirname(path))
 
     def remove_entry(self, path: str) -> None:
-        """Remove an entry: at once for readers, from the disk thereafter. Raises `OSError`, also
-        when a link is on the way from the root to it."""
+        """Remove an entry; readers never see a part of it. Raises `OSError`, also for a link
+        between the root and the entry."""
         above = os.path.relpath(os.path.dirname(path), self.root)
         try:
             with open_below(self.root, *(name for name in above.split("/") if name != ".")):
                 pass
         except FileNotFoundError:
             return
+        # Without the lock `use`: a collection, which holds it exclusively, removes entries, too.
         private = self._make_private_directory(is_waited_for=False)
         try:
             with suppress(FileNotFoundError):

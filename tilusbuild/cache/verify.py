@@ -1,8 +1,8 @@
-"""Verification of a cache: every name, size, digest and link that is wrong, as typed problems.
+"""Verification of a cache: every wrong name, size, digest and link, as a problem.
 
-It reads everything. What is published or removed meanwhile is not reported. No result rests on
-`staging` and `state`, so they are not checked; what killed processes left there is
-`garbage.litter`; nor is what others put beside our entries, which `strangers` names.
+All files of entries are read. An entry that is published or removed meanwhile is not reported. No
+result depends on `staging` and `state`, so they are not checked. Files of other programs beside the
+entries are not problems: `list_unknown_names` returns them.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ _CHECKS = 3
 
 
 class CacheProblem(Struct, frozen=True):
-    """Something in a cache that is not right. Names are relative to the cache."""
+    """A defect of a cache, with a remedy. Names are relative to the cache."""
 
     name: str
     what: str
     advice: str
     entry: str | None = None
-    """What `repair` removes; None for what tilusbuild did not write."""
+    """The entry that a repair removes; None for a file that tilusbuild did not write."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.what}\n  {self.advice}"
 
 
 def verify_cache(tree: Tree) -> list[CacheProblem]:
-    """Return every problem, by name. Raises `InputError` when this cannot be a cache."""
+    """Return every problem, sorted by name. Raises `InputError` for a directory that is not a
+    cache."""
     if not tree.exists():
         return []
     problems = [
@@ -74,7 +75,7 @@ _IS_KNOWN_NAME = {
 
 
 def list_unknown_names(tree: Tree) -> list[str]:
-    """Return the names in the tree that tilusbuild gives nothing. They are left alone."""
+    """Return the names in the tree that tilusbuild does not use, sorted. Nothing changes them."""
     return sorted(
         os.path.join(directory, name)
         for directory, is_ours in _IS_KNOWN_NAME.items()
@@ -84,7 +85,7 @@ def list_unknown_names(tree: Tree) -> list[str]:
 
 
 def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
-    """Remove the entries that problems are about, so that the next build makes them; their names.
+    """Remove the entries with problems, so that the next build makes them; return their names.
 
     Raises `TilusbuildError` while a build uses the cache, and `CacheError`.
     """
@@ -92,9 +93,10 @@ def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
     if not names:
         return []
     with hold_exclusive_use(tree), wrap_oserror(tree.root):
+        # Entries go as a whole: a program without one of its files is not a program.
         for name in names:
             tree.remove_entry(tree.path(name))
-        # What seemed whole by its sizes is gone now, and links of scripts lead nowhere.
+        # Links to the removed programs lead nowhere now.
         problem_names = {problem.name for problem in _check_scripts(tree)}
         links = sorted(name for name in problem_names if os.path.islink(tree.path(name)))
         for name in links:
@@ -103,6 +105,7 @@ def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
 
 
 def _check_top(tree: Tree) -> Iterator[CacheProblem]:
+    # Both may be missing: the next build writes them.
     for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
         if _read_or_empty(tree.path(name)) not in (text, None):
             yield CacheProblem(name, "was modified", REBUILD, name)
@@ -134,6 +137,7 @@ def _check_until_stable(
     """
     problems: list[Problem] = []
     for _ in range(_CHECKS):
+        # A `clear` or a new build replaces the entry at any time, and files are missing then.
         before = read_stamp(path)
         try:
             problems = list(check())
@@ -240,6 +244,7 @@ def _find_link_problem(
     program = programs[int(index)]
     if target != layout.format_program_link(program):
         return f"points to {target} instead of {layout.format_program_link(program)}"
+    # By sizes only: `_check_programs` compares the contents.
     entry = find_entry(tree.program_path(program), program)
     if entry is None:
         return "points to a program that is missing or incomplete"
