@@ -91,7 +91,7 @@ def test_the_annotated_example_plans(tmp_path, opened, monkeypatch) -> None:
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     with opened(tmp_path) as project:
-        plan = project.plan(PlanSelection(level=1))
+        plan = project.make_plan(PlanSelection(level=1))
         found = {
             (i.script, i.params.get("dtype"), i.target.arch): len(i.programs)
             for i in plan.instances
@@ -160,7 +160,7 @@ def test_building_a_part_again_takes_the_place_of_its_last_build(small, opened) 
             build_project(
                 project, PlanSelection(scripts=("fill",)), BuildConfig(jobs=2), Listener()
             )
-            planned = {i.hash for i in project.plan(PlanSelection()).instances}
+            planned = {i.hash for i in project.make_plan(PlanSelection()).instances}
             (noted,) = read_index(project.cache).values()
             assert {digest for _, digest in noted.scripts} == planned
 

@@ -19,7 +19,7 @@ FEW_ARE_MANY = """\
 import sys
 from tilusbuild.builder import noop_record
 from tilusbuild.cli.main import main
-noop_record.LOOKED_AT_WHOLE = 2
+noop_record.MAX_CHECKED_DIRECTORIES = 2
 sys.exit(main(["build"]))
 """
 """A build to which three programs are many."""
