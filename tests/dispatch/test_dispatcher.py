@@ -18,7 +18,7 @@ from tilusbuild.embed import dispatcher
 from tilusbuild.embed.csource import NoDispatcherError, sources
 from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.kernel import Kernel
-from tilusbuild.runtime.library import launcher
+from tilusbuild.runtime.library import load_launcher
 from tilusbuild.runtime.tables import TableEntry
 
 MAIN = """\
@@ -162,7 +162,7 @@ def ran(kernel: Any, n: int) -> int:
 def test_where_nothing_is_to_be_chosen_the_program_itself_is_called(built: Marks) -> None:
     kernel = Kernel([built.script("mark")._replace(rules=())])
     assert [ran(kernel, n) for n in (3, 9)] == [1, 1]
-    assert kernel._shared_launcher is launcher(built.script("mark"), 1, None)
+    assert kernel._shared_launcher is load_launcher(built.script("mark"), 1, None)
 
 
 def test_the_nearest_key_is_reported_once(copied, caplog) -> None:

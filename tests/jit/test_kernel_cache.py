@@ -96,7 +96,7 @@ def test_scripts_of_a_project_and_their_edits(project: Path) -> None:
     kernels = KernelCache()
     kernel = kernels.cached("scale", target="host", kind="two", times=3)
     assert kernel.script.params == {"kind": "two"}
-    assert kernel.script.get_schedule(kernel.script.first) == {"times": 3}
+    assert kernel.script.get_schedule(kernel.script.first_program) == {"times": 3}
     np.testing.assert_array_equal(kernel(1.0, X), 3 * X)
     template = project / "scale.cu.j2"
     template.write_text(template.read_text().replace("a * x[i]", "a + x[i]"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.processes import run_to_end
 from tilusbuild import noop
 from tilusbuild.builder import noop_record as write
-from tilusbuild.state.clock import Moment
+from tilusbuild.state.clock import FileTime
 from tilusbuild.state.stamp import read_device_stamp
 
 Entries = dict[tuple[str, write.Endings], list[str]]
@@ -38,7 +38,11 @@ def made(tree: Path, started: int = LATER) -> bytes | None:
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
     entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ["p", "q", "r"]}
     return write.make_record(
-        NAME, SUMMARY, {path: read_device_stamp(path) for path in inputs}, entries, Moment(started)
+        NAME,
+        SUMMARY,
+        {path: read_device_stamp(path) for path in inputs},
+        entries,
+        FileTime(started),
     )
 
 
@@ -97,7 +101,7 @@ def test_inputs_may_be_relative_or_lie_where_no_directory_is(tree, monkeypatch) 
     monkeypatch.chdir(tree)
     inputs = ["in/a", "in", "", "none", str(tree / "in/b"), str(tree / "no/such/folder"), "/"]
     data = write.make_record(
-        NAME, SUMMARY, {path: read_device_stamp(path) for path in inputs}, {}, Moment(LATER)
+        NAME, SUMMARY, {path: read_device_stamp(path) for path in inputs}, {}, FileTime(LATER)
     )
     assert data is not None
     assert noop.check_record(data, NAME) == SUMMARY

@@ -233,9 +233,9 @@ def test_many_sources_read_each_header_once(project, roots):
     read = []
 
     class Memory(DigestMemory):
-        def digest(self, path):
+        def digest_file(self, path):
             read.append(os.path.basename(path))
-            return super().digest(path)
+            return super().digest_file(path)
 
     headers = Headers(roots, digests=Memory())
     found = [headers.find_closure(f'int x{i};\n#include "a.h"\n') for i in range(5)]

@@ -16,7 +16,7 @@ from tilusbuild.runtime.script import Script, read_script
 
 def forms(script: Script) -> st.SearchStrategy[tuple[list[str], list[str]]]:
     """Arguments that are given by position and by name, in any order, some twice or missing."""
-    names = st.sampled_from([a.name for a in arrays.passed(script)])
+    names = st.sampled_from([a.name for a in arrays.list_call_arguments(script)])
     return st.tuples(st.lists(names, max_size=4), st.lists(names, max_size=4, unique=True))
 
 
@@ -31,7 +31,7 @@ def slowly(script: Script, args: list[Any], named: dict[str, Any]) -> list[Any]:
     like, known = arrays.find_first_tensor(script, bound), arrays.read_sizes(script, bound)
     return [
         bound[a.name] if a.name in bound else arrays.allocate_output(script, a, known, like)
-        for a in arrays.passed(script)
+        for a in arrays.list_call_arguments(script)
     ]
 
 
@@ -88,7 +88,7 @@ def test_what_a_library_does_not_hand_over_is_named(modelled: Script) -> None:
     """DLPack has no read-only arrays, and NumPy hands over no types of others."""
     import ml_dtypes
 
-    right = {a.name: value(a.name, 2, 3) for a in arrays.passed(modelled)}
+    right = {a.name: value(a.name, 2, 3) for a in arrays.list_call_arguments(modelled)}
     assert arrays.convert_scalars(modelled, tuple(right.values())) is None
     fixed = right["x"].copy()
     fixed.flags.writeable = False
@@ -117,7 +117,7 @@ class NotHandedOver:
 
 
 def test_what_numpy_cannot_hold_is_not_advised_to_be_an_array_of_its(modelled: Script) -> None:
-    (output,) = (a for a in arrays.passed(modelled) if a.out)
+    (output,) = (a for a in arrays.list_call_arguments(modelled) if a.out)
     for dtype in ("bf16", "f8e4m3", "f8e5m2"):
         with pytest.raises(
             TypeError, match=r'numpy has no .*: give "y" as a tensor of torch or JAX'
@@ -164,7 +164,7 @@ def test_an_integer_that_tvm_ffi_cannot_pass_is_named(built: Marks) -> None:
 
 
 def test_a_scalar_of_numpy_is_its_value(modelled: Script) -> None:
-    right = {a.name: value(a.name, 2, 3) for a in arrays.passed(modelled)}
+    right = {a.name: value(a.name, 2, 3) for a in arrays.list_call_arguments(modelled)}
     again = arrays.convert_scalars(modelled, tuple({**right, "k": np.True_}.values()))
     assert again is not None
     assert again[list(right).index("k")] is True

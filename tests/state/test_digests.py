@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.state import digests
-from tilusbuild.state.clock import Moment
+from tilusbuild.state.clock import FileTime
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import COARSE_TICK
@@ -23,7 +23,7 @@ def memory_of(path: Path, *, after_change: int) -> DigestMemory:
     """A memory whose clock stands `after_change` ns after the file's last change."""
     status = path.stat()
     newest = max(status.st_mtime_ns, status.st_ctime_ns)
-    return DigestMemory(now=lambda: Moment(newest + after_change))
+    return DigestMemory(now=lambda: FileTime(newest + after_change))
 
 
 def poison(memory: DigestMemory) -> None:
@@ -41,24 +41,24 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_file_that_has_not_changed_is_not_read_again(file: Path) -> None:
     memory = memory_of(file, after_change=LATER)
-    assert memory.digest(str(file)) == sha256_bytes(b"one")
+    assert memory.digest_file(str(file)) == sha256_bytes(b"one")
     poison(memory)
-    assert memory.digest(str(file)) == "remembered"
+    assert memory.digest_file(str(file)) == "remembered"
 
 
 def test_a_file_hashed_within_the_tick_of_its_change_is_read_again(file: Path) -> None:
     memory = memory_of(file, after_change=COARSE_TICK)
-    memory.digest(str(file))
+    memory.digest_file(str(file))
     poison(memory)
-    assert memory.digest(str(file)) == sha256_bytes(b"one")
+    assert memory.digest_file(str(file)) == sha256_bytes(b"one")
 
 
 def test_a_file_from_the_future_is_read_every_time(file: Path) -> None:
     os.utime(file, ns=(4_102_444_800 * 10**9,) * 2)
     memory = DigestMemory()
-    memory.digest(str(file))
+    memory.digest_file(str(file))
     poison(memory)
-    assert memory.digest(str(file)) == sha256_bytes(b"one")
+    assert memory.digest_file(str(file)) == sha256_bytes(b"one")
 
 
 def test_a_tree_is_its_names_and_contents_wherever_it_is(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def state(tmp_path: Path) -> str:
 def test_a_file_is_read_once_over_several_runs(reads: list[str], header: str, state: str) -> None:
     for _ in range(3):
         memory = DigestMemory(state)
-        assert memory.digest(header) == sha256_bytes(b"one")
+        assert memory.digest_file(header) == sha256_bytes(b"one")
         memory.save_records()
     assert reads == ["tile.cuh"]
 
@@ -174,11 +174,11 @@ def test_trees_and_answers_last_too(reads: list[str], header: str, state: str) -
 
 def test_nothing_new_writes_nothing(reads: list[str], header: str, state: str) -> None:
     memory = DigestMemory(state)
-    memory.digest(header)
+    memory.digest_file(header)
     memory.save_records()
     before = os.stat(f"{state}/digests")
     again = DigestMemory(state)
-    again.digest(header)
+    again.digest_file(header)
     again.save_records()
     assert os.stat(f"{state}/digests") == before
 
@@ -189,13 +189,13 @@ def test_a_record_of_a_wrong_shape_is_ignored(header: str, state: str, record: o
     memory._log.put_value(f"files:{header}", record)
     memory._log.put_value("answers:key", record if record != "x" else 3)
     memory.save_records()
-    assert DigestMemory(state).digest(header) == sha256_bytes(b"one")
+    assert DigestMemory(state).digest_file(header) == sha256_bytes(b"one")
     assert DigestMemory(state).get_answer("key") is None
 
 
 def test_what_is_gone_is_forgotten_when_the_file_is_rewritten(header: str, state: str) -> None:
     memory = DigestMemory(state)
-    memory.digest(header)
+    memory.digest_file(header)
     memory.digest_tree(os.path.dirname(header), "all", lambda name: True)
     memory.put_answer("key", "text")
     os.unlink(header)

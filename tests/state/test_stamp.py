@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tilusbuild import noop
 from tilusbuild.builder import noop_record as write
-from tilusbuild.state.clock import REMOTE_LAG, FileClock, Moment
+from tilusbuild.state.clock import REMOTE_LAG, FileClock, FileTime
 from tilusbuild.state.directories import parse_mounts
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.stamp import (
@@ -22,8 +22,8 @@ from tilusbuild.state.stamp import (
     DeviceStamp,
     Stamp,
     is_settled,
-    observe,
     read_device_stamp,
+    read_path_content,
     read_stamp,
 )
 
@@ -69,7 +69,7 @@ def of_record(path: Path) -> Callable[[], bool]:
         b"summary",
         {str(path): read_device_stamp(path)},
         {},
-        Moment(time.time_ns() + 10 * SECOND),
+        FileTime(time.time_ns() + 10 * SECOND),
     )
     assert data is not None
     return lambda: noop.check_record(data, b"name") is None
@@ -116,7 +116,7 @@ def test_a_record_is_made_by_the_same_rule(tmp_path: Path) -> None:
     newest = read_stamp(file).newest
     for at in (newest, newest + TICK, newest + TICK + 1):
         made = write.make_record(
-            b"name", b"summary", {str(file): read_device_stamp(file)}, {}, Moment(at)
+            b"name", b"summary", {str(file): read_device_stamp(file)}, {}, FileTime(at)
         )
         assert (made is not None) == read_stamp(file).is_settled(at)
 
@@ -131,15 +131,15 @@ def test_what_is_not_there_has_a_stamp_and_a_directory_no_size(tmp_path: Path) -
 def test_an_observation_is_kept_only_when_it_is_settled(tmp_path, monkeypatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
-    seen = observe(str(file), sha256_file, now=lambda: Moment(read_stamp(file).newest))
+    seen = read_path_content(str(file), sha256_file, now=lambda: FileTime(read_stamp(file).newest))
     assert not seen.settled
     frozen = os.stat(file)
     file.write_bytes(b"two")
     monkeypatch.setattr("tilusbuild.state.stamp.try_stat", lambda _: frozen)
-    again = observe(str(file), sha256_file, before=seen, now=lambda: Moment(2**62))
+    again = read_path_content(str(file), sha256_file, before=seen, now=lambda: FileTime(2**62))
     assert again.settled
     assert again.content != seen.content
-    assert observe(str(file), sha256_file, before=again, now=lambda: Moment(0)) is again
+    assert read_path_content(str(file), sha256_file, before=again, now=lambda: FileTime(0)) is again
 
 
 # Moments by the clock that stamps files: never later than they are, whatever our own says.
@@ -193,7 +193,7 @@ def test_a_file_system_without_unnamed_files_is_asked_by_a_named_one(tmp_path, m
 
 
 def test_of_a_remote_clock_nobody_asked_little_is_believed() -> None:
-    moment = Moment(10 * HOUR, device=1, device_time=9 * HOUR, remote=frozenset({1, 2}))
+    moment = FileTime(10 * HOUR, device=1, device_time=9 * HOUR, remote=frozenset({1, 2}))
     assert (moment.get_time_on(1), moment.get_time_on(2), moment.get_time_on(3)) == (
         9 * HOUR,
         10 * HOUR - REMOTE_LAG,
@@ -218,7 +218,7 @@ def test_an_equal_stamp_is_equal_content(seed: int, lag: int, tick: int) -> None
         if choose.random() < 0.5:
             text, stamped = text + 1, now
             continue
-        started = Moment(now, device=7, device_time=there(now))
+        started = FileTime(now, device=7, device_time=there(now))
         seen = DeviceStamp(Stamp(3, there(stamped), there(stamped), 1), 7)
         if choose.random() < 0.5:  # an edit between the look and the reading
             text, stamped = text + 1, now

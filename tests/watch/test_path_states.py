@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.state.clock import Moment
+from tilusbuild.state.clock import FileTime
 from tilusbuild.state.files import sha256_file
 from tilusbuild.watch.change_detector import PathStates
 from tilusbuild.watch.observer import Observer
@@ -24,8 +24,8 @@ class Clock:
     def __init__(self) -> None:
         self.behind = 3600 * LATER
 
-    def __call__(self) -> Moment:
-        return Moment(time.time_ns() + self.behind)
+    def __call__(self) -> FileTime:
+        return FileTime(time.time_ns() + self.behind)
 
 
 @pytest.fixture
@@ -113,14 +113,14 @@ def test_a_path_first_seen_counts_when_it_may_have_changed_since(looker, tmp_pat
     file.write_text("1")
     changed = file.stat().st_ctime_ns
     read = {str(file)}
-    assert list(looker.find_changes([str(file)], since=Moment(changed), read=read)) == [str(file)]
-    assert looker.find_changes([str(file)], since=Moment(changed), read=read) == {}, (
+    assert list(looker.find_changes([str(file)], since=FileTime(changed), read=read)) == [str(file)]
+    assert looker.find_changes([str(file)], since=FileTime(changed), read=read) == {}, (
         "it is known by now"
     )
     looker.find_changes([])
-    assert looker.find_changes([str(file)], since=Moment(changed + 10 * LATER), read=read) == {}
+    assert looker.find_changes([str(file)], since=FileTime(changed + 10 * LATER), read=read) == {}
     looker.find_changes([])
-    assert looker.find_changes([str(file)], since=Moment(changed)) == {}, "nobody read it"
+    assert looker.find_changes([str(file)], since=FileTime(changed)) == {}, "nobody read it"
 
 
 # Hints from the real operating system: they come for what matters, and not for what does not.

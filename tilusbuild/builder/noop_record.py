@@ -37,7 +37,7 @@ from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import event_to_json
 from tilusbuild.report.summary import format_summary
-from tilusbuild.state.clock import FileClock, Moment
+from tilusbuild.state.clock import FileClock, FileTime
 from tilusbuild.state.files import sweep_temporary_files, write_atomic
 from tilusbuild.state.stamp import ABSENT, DeviceStamp, Stamp, read_device_stamp, read_stamp
 from tilusbuild.status import RECORDED, Status
@@ -70,7 +70,7 @@ class Invocation(Struct, frozen=True):
     started: int
     """When it began to read, by `time.monotonic_ns`."""
 
-    def find_start_moment(self, clock: FileClock) -> Moment:
+    def find_start_moment(self, clock: FileClock) -> FileTime:
         """Return when it began to read, for stamps."""
         return clock.read_time().subtract(time.monotonic_ns() - self.started)
 
@@ -79,7 +79,7 @@ class PlanRead(Struct, frozen=True):
     """What the plan of a command read. It is made when the plan is, before anything is compiled."""
 
     invocation: Invocation
-    started: Moment
+    started: FileTime
     inputs: Mapping[str, DeviceStamp]
     """Each as it was before it was read; a directory that was only searched, as it was when the
     plan was made."""
@@ -280,7 +280,7 @@ def make_record(
     summary: bytes,
     inputs: Mapping[str, DeviceStamp],
     entries: _Entries,
-    started: Moment,
+    started: FileTime,
     is_whole: Callable[[str, str], bool] = lambda before, word: True,
 ) -> bytes | None:
     """Return a record; None when an input was too young at `started`, when the build began to read,

@@ -148,7 +148,7 @@ class Project:
     @cached_property
     def digests(self) -> DigestMemory:
         """Content digests, remembered from one run to the next."""
-        return DigestMemory(self.cache.state_path, self.clock.recent)
+        return DigestMemory(self.cache.state_path, self.clock.read_recent_time)
 
     @cached_property
     def memo(self) -> PlanMemo:

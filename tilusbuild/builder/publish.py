@@ -37,7 +37,7 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.runtime.table_file import read_measured_keys
-from tilusbuild.state.clock import FileClock, Moment
+from tilusbuild.state.clock import FileClock, FileTime
 from tilusbuild.state.envelope import StateFile
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import DeviceStamp, are_settled, read_device_stamp
@@ -334,7 +334,7 @@ class PublishedScripts:
             instance, statuses, self.look_at_directory(instance)[0]
         )
 
-    def look_at_directory(self, instance: PlannedInstance) -> tuple[list[DeviceStamp], Moment]:
+    def look_at_directory(self, instance: PlannedInstance) -> tuple[list[DeviceStamp], FileTime]:
         """Return the directory's parts as they are, and a moment before they were looked at."""
         moment = self._clock.read_time()
         directory = self._tree.script_path(instance.directory, instance.hash)
@@ -344,7 +344,7 @@ class PublishedScripts:
         self,
         instance: PlannedInstance,
         statuses: Mapping[str, str],
-        before: tuple[list[DeviceStamp], Moment],
+        before: tuple[list[DeviceStamp], FileTime],
     ) -> None:
         """Remember that the directory was right as it was before it was published: if publishing
         changed it, the next build finds out."""

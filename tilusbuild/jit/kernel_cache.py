@@ -41,9 +41,9 @@ from tilusbuild.runtime.places import JIT_ROOT_PREFIX, get_cache_dir
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.regular import read_bytes, read_text, try_read_text
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.state.clock import Moment
+from tilusbuild.state.clock import FileTime
 from tilusbuild.state.files import sha256_file, sha256_text
-from tilusbuild.state.stamp import observe
+from tilusbuild.state.stamp import read_path_content
 from tilusbuild.status import Status
 
 
@@ -112,7 +112,7 @@ class CachedKernel(Kernel):
 
     def _file(self, name: str) -> str:
         return os.path.join(
-            self.script.root, layout.PROGRAMS, self.script.programs[self.script.first], name
+            self.script.root, layout.PROGRAMS, self.script.programs[self.script.first_program], name
         )
 
     def release(self) -> None:
@@ -122,7 +122,7 @@ class CachedKernel(Kernel):
 
 def _with_outputs(script: Script, out: Sequence[int]) -> Script:
     """Return the script with these of its passed arguments as outputs. Raises `InputError`."""
-    wanted = arrays.passed(script)
+    wanted = arrays.list_call_arguments(script)
     chosen = set()
     for index in out:
         if not -len(wanted) <= index < len(wanted):
@@ -214,7 +214,7 @@ class KernelCache:
             with project:
                 found, compiled, inputs = _build(project, script, target, wanted, since)
                 hold = ReaderLock(found.root, [found.hash])
-            launch = library.launcher(found, found.first, None)
+            launch = library.load_launcher(found, found.first_program, None)
             kernel = CachedKernel(found, launch, backend=wanted.backend, out=wanted.out, hold=hold)
             slot.kernel, slot.inputs = kernel, inputs
         self._count("compiles" if compiled else "disk_hits")
@@ -249,13 +249,15 @@ class Inputs:
     they are always that young.
     """
 
-    def __init__(self, project: Project, paths: Iterable[str], since: Moment) -> None:
+    def __init__(self, project: Project, paths: Iterable[str], since: FileTime) -> None:
         self._seen = {
-            path: observe(path, project.digests.digest, now=project.clock.recent)
+            path: read_path_content(
+                path, project.digests.digest_file, now=project.clock.read_recent_time
+            )
             for path in sorted({project.manifest.path, *paths})
         }
         sources = os.path.join(project.cache.state_path, SOURCES, "")
-        self._now = project.clock.recent
+        self._now = project.clock.read_recent_time
         self._is_sure = all(
             not seen.may_be_later(since) or path.startswith(sources)
             for path, seen in self._seen.items()
@@ -268,7 +270,7 @@ class Inputs:
         a call costs one `stat` for each input.
         """
         for path, old in self._seen.items():
-            new = self._seen[path] = observe(path, sha256_file, now=self._now, before=old)
+            new = self._seen[path] = read_path_content(path, sha256_file, now=self._now, before=old)
             if new.content != old.content:
                 self._is_sure = False
         return self._is_sure
@@ -285,7 +287,7 @@ def planned_for(project: Project, script: str, target: str) -> tuple[Plan, PlanS
 
 
 def _build(
-    project: Project, script: str, target: str, wanted: Request, since: Moment
+    project: Project, script: str, target: str, wanted: Request, since: FileTime
 ) -> tuple[Script, bool, Inputs]:
     """Return a script with the one program, which is in the cache then, whether a compiler ran for
     it, and what it was made from; `since` is when reading began. Raises `InputError`, `CacheError`,

@@ -32,7 +32,7 @@ from tilusbuild.runtime.choose import rank_code
 from tilusbuild.runtime.device import find_first_gpu
 from tilusbuild.runtime.places import get_cache_dir
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.state.clock import Moment
+from tilusbuild.state.clock import FileTime
 from tilusbuild.state.files import sha256_text, write_atomic
 
 AUTO = "auto"
@@ -241,7 +241,7 @@ def _check(value: object) -> None:
         raise input_error(f"a Source holds numbers, words, lists and tables, not {value!r:.80}")
 
 
-def opened(wanted: Request) -> tuple[Project, str, str, Moment]:
+def opened(wanted: Request) -> tuple[Project, str, str, FileTime]:
     """Return the project, the script's name, the target's, and when we began to read the project.
     Raises `InputError`."""
     given: dict[str, str | int | None] = {"level": 0}

@@ -176,7 +176,7 @@ def _read_linked_file(
 ) -> Header:
     place = spec.manifest.locate_key("script", spec.script, key)
     try:
-        header = Header(name, memory.digest(path), path)
+        header = Header(name, memory.digest_file(path), path)
         start = _read_start(path)
     except OSError as error:
         raise input_error(f"{path} cannot be read: {error.strerror}", place=place) from None

@@ -171,7 +171,7 @@ class Headers:
         if status is None or not stat.S_ISREG(status.st_mode):
             return None
         try:
-            digest = self._digests.digest(path)
+            digest = self._digests.digest_file(path)
             if (header_scan := self._scans.get_scan(digest)) is None:
                 data = read_bytes(path)
                 digest = sha256_bytes(data)

@@ -29,7 +29,7 @@ _ANY_SHAPE = ("...",)
 """The dimensions of a tensor that is declared without a shape."""
 
 
-def passed(script: Script) -> tuple[ScriptArgument, ...]:
+def list_call_arguments(script: Script) -> tuple[ScriptArgument, ...]:
     """Return the arguments that a caller passes, in order: all but the dimensions."""
     return tuple(argument for argument in script.arguments if not argument.dimension)
 
@@ -38,7 +38,7 @@ def bind_arguments(script: Script, args: Sequence[Any], named: Mapping[str, Any]
     """Return the values of a call by argument name. An output that the call leaves out has no
     entry. When a call gives no output, positions count the inputs only. Raise `TypeError` for
     unknown, missing and surplus arguments."""
-    parameters = passed(script)
+    parameters = list_call_arguments(script)
     inputs = [argument for argument in parameters if not argument.out]
     unknown = named.keys() - {argument.name for argument in parameters}
     if unknown:
@@ -64,7 +64,7 @@ def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]
     the integer arguments. Raise `TypeError` for a value that is not an array, `ValueError` for a
     shape of another rank. The launcher checks the rest of the shapes."""
     values: dict[str, Value] = {}
-    for argument in passed(script):
+    for argument in list_call_arguments(script):
         value = arguments.get(argument.name)
         if argument.dims is None:
             if isinstance(value, int) and argument.dtype in WHOLE:
@@ -112,7 +112,9 @@ def convert_scalars(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | No
     import tvm_ffi
 
     values = list(args)
-    for position, (argument, value) in enumerate(zip(passed(script), args, strict=True)):
+    for position, (argument, value) in enumerate(
+        zip(list_call_arguments(script), args, strict=True)
+    ):
         if argument.dims is None:
             if (
                 hasattr(value, "item")
@@ -134,7 +136,7 @@ def explain_overflow(script: Script, args: Sequence[Any], error: OverflowError) 
     """Return the error for a call with an integer that tvm-ffi could not pass: a `ValueError` that
     names the argument, else `error` itself. Older versions of tvm-ffi pass nothing beyond int64 and
     name no argument."""
-    for argument, value in zip(passed(script), args, strict=True):
+    for argument, value in zip(list_call_arguments(script), args, strict=True):
         number = value.item() if hasattr(value, "item") and argument.dims is None else value
         if isinstance(number, int) and not INT64_MIN <= number <= INT64_MAX:
             received = f"{number}, which the installed version of tvm-ffi cannot pass"
@@ -159,7 +161,7 @@ def _explain_dlpack_refusal(value: Any, error: Exception) -> str:
 def find_first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
     """Return the first tensor argument of a call that decides on its device; None without one.
     Arguments that are copied to constant memory do not count: they may be on the host."""
-    for argument in passed(script):
+    for argument in list_call_arguments(script):
         if argument.dims is None or argument.constant:
             continue
         if arguments.get(argument.name) is not None:
@@ -275,7 +277,7 @@ class CallForm:
 
     def __init__(self, script: Script, count: int, names: tuple[str, ...]) -> None:
         self._script = script
-        self._arguments = passed(script)
+        self._arguments = list_call_arguments(script)
         sources = bind_arguments(
             script, range(count), dict(zip(names, range(count, count + len(names)), strict=True))
         )

@@ -80,7 +80,7 @@ class Kernel:
         one_device = all(script.kind == "cpu" for script in scripts)
         self._shared_launcher = launch
         self._read_key = _make_key_reader(scripts[0], one_device)
-        arguments = arrays.passed(scripts[0])
+        arguments = arrays.list_call_arguments(scripts[0])
         # Structs become bytes in the forms: no call of theirs is complete as it is.
         self._argument_count = -1 if any(is_struct(a.dtype) for a in arguments) else len(arguments)
         self._forms: dict[object, CallForm] = {}
@@ -231,7 +231,10 @@ class Kernel:
 
     def _remember_launcher(self, args: Sequence[Any]) -> Callable[..., Any]:
         """Return the launcher for a call whose sizes are new, and cache it by its key."""
-        named = {a.name: v for a, v in zip(arrays.passed(self._scripts[0]), args, strict=True)}
+        named = {
+            a.name: v
+            for a, v in zip(arrays.list_call_arguments(self._scripts[0]), args, strict=True)
+        }
         launch = self._find_launcher(named)
         try:
             key = self._read_key(args)
@@ -254,7 +257,7 @@ class Kernel:
             label = f'{active.script.name}: argument "{missing[0]}"'
             raise TypeError(f"{label}: it must be a whole number, since it chooses the program")
         choice = self._choose_program(active, sizes)
-        launch = library.launcher(active.script, choice.program, active.device)
+        launch = library.load_launcher(active.script, choice.program, active.device)
         if self._can_serve_every_call(active):
             self._shared_launcher = launch
         return launch
@@ -331,7 +334,7 @@ def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
     decide."""
     tensors = (
         i
-        for i, argument in enumerate(arrays.passed(script))
+        for i, argument in enumerate(arrays.list_call_arguments(script))
         if argument.dims is not None and not argument.optional and not argument.constant
     )
     tensor = next(tensors, None)
@@ -345,7 +348,7 @@ def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
 def locate_size(script: Script, name: str) -> tuple[int, int | None]:
     """Return the position of the argument that has a size, and the axis; None as axis for an
     integer argument. Raise `LoadError`."""
-    arguments = arrays.passed(script)
+    arguments = arrays.list_call_arguments(script)
     for i, argument in enumerate(arguments):
         if argument.name == name:
             return i, None

@@ -21,7 +21,7 @@ from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 LIBRARY = "module/lib.so"
 
 
-def launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
+def load_launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
     """Return the packed function of a program. A `device` of None skips the check of the code's
     architecture. Raise `LoadError`, also for a library that does not run on the device."""
     path = script.get_library_path(program)

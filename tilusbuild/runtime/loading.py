@@ -70,8 +70,8 @@ def library_path(
     script = chosen[0]
     if script.form != SHARED:
         raise LoadError(f"{script.name!r} is not a shared library")
-    path = script.get_library_path(script.first)
-    check_library(path, read_meta(script, script.first)["files"][LIBRARY]["sha256"])
+    path = script.get_library_path(script.first_program)
+    check_library(path, read_meta(script, script.first_program)["files"][LIBRARY]["sha256"])
     return path
 
 

@@ -114,7 +114,7 @@ class Script(NamedTuple):
     """Tables that its repository keeps, as the file has them (`runtime/tables.py` reads them)."""
 
     @property
-    def first(self) -> int:
+    def first_program(self) -> int:
         """Return the number of the first program: of the only one, where there is one."""
         return next(iter(self.programs))
 

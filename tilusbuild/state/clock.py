@@ -31,7 +31,7 @@ _SHARED = frozenset(("gfs2", "ocfs2"))
 """What has a block device that other machines stamp, too."""
 
 
-class Moment(NamedTuple):
+class FileTime(NamedTuple):
     """An instant in the past, by each clock that stamps files, in ns since 1970."""
 
     local: int
@@ -50,7 +50,7 @@ class Moment(NamedTuple):
             return self.device_time
         return self.local - REMOTE_LAG if device in self.remote else self.local
 
-    def subtract(self, nanoseconds: int) -> Moment:
+    def subtract(self, nanoseconds: int) -> FileTime:
         """Return the instant that is `nanoseconds` earlier."""
         return self._replace(
             local=self.local - nanoseconds, device_time=self.device_time - nanoseconds
@@ -64,24 +64,26 @@ class FileClock:
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
         self._read_at = 0
-        self._last: Moment | None = None
+        self._last: FileTime | None = None
 
-    def recent(self) -> Moment:
+    def read_recent_time(self) -> FileTime:
         """Return an instant at most `_FRESH` ns old."""
         now = time.monotonic_ns()
         if self._last is None or now - self._read_at > _FRESH:
             self._last, self._read_at = self.read_time(), now
         return self._last
 
-    def read_time(self) -> Moment:
+    def read_time(self) -> FileTime:
         """Return an instant that has just passed."""
         remote = find_remote_devices()
         kernel_time = time.time_ns()
         status = None if self._directory is None else _stat_probe_file(self._directory)
         if status is None:
-            return Moment(kernel_time, remote=remote)
+            return FileTime(kernel_time, remote=remote)
         device, device_time = status.st_dev, status.st_mtime_ns
-        return Moment(kernel_time if device in remote else device_time, device, device_time, remote)
+        return FileTime(
+            kernel_time if device in remote else device_time, device, device_time, remote
+        )
 
 
 def _stat_probe_file(directory: str) -> os.stat_result | None:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from tilusbuild.state.clock import FileClock, Moment
+from tilusbuild.state.clock import FileClock, FileTime
 from tilusbuild.state.directories import is_machine_error
 from tilusbuild.state.envelope import StateFile
 from tilusbuild.state.files import make_hasher, sha256_bytes, sha256_file
@@ -33,7 +33,7 @@ class Digests(Protocol):
     """The questions of a fingerprint: answered by `DigestMemory`, or recorded by
     `toolchain.probe.Evidence`."""
 
-    def digest(self, path: str) -> str: ...
+    def digest_file(self, path: str) -> str: ...
     def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str: ...
 
 
@@ -70,15 +70,15 @@ class DigestMemory:
     """
 
     def __init__(
-        self, state_dir: str | None = None, now: Callable[[], Moment] | None = None
+        self, state_dir: str | None = None, now: Callable[[], FileTime] | None = None
     ) -> None:
-        """`now` returns an instant, as `FileClock.recent` does."""
+        """`now` returns an instant, as `FileClock.read_recent_time` does."""
         self._log = StateFile(state_dir, "digests")
-        self._now = now or FileClock(state_dir).recent
+        self._now = now or FileClock(state_dir).read_recent_time
         self._guard = threading.Lock()
         self._inputs: dict[str, DeviceStamp] = {}
 
-    def digest(self, path: str) -> str:
+    def digest_file(self, path: str) -> str:
         """Return the sha256 of a file's content. Raises `OSError`."""
         return self.digest_with_source(path)[0]
 

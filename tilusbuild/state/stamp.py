@@ -19,7 +19,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from tilusbuild.runtime.regular import try_stat
-from tilusbuild.state.clock import Moment
+from tilusbuild.state.clock import FileTime
 
 TICK = 50_000_000
 """Nanoseconds. Linux stamps files with the time of its last timer tick, up to 10 ms ago."""
@@ -65,7 +65,7 @@ def is_settled(newest: int, time: int, tick: int = COARSE_TICK) -> bool:
     stamp.
 
     This is the only place that compares time stamps with a clock: `time` comes from
-    `Moment.get_time_on`. The default `tick` is the coarsest one, for digests that are kept for
+    `FileTime.get_time_on`. The default `tick` is the coarsest one, for digests that are kept for
     good.
     """
     return newest < time - tick
@@ -89,7 +89,7 @@ class DeviceStamp(NamedTuple):
     device: int
     """`st_dev`; -1 where there is nothing."""
 
-    def is_settled(self, time: Moment) -> bool:
+    def is_settled(self, time: FileTime) -> bool:
         """Return whether a change after `time` would have given another stamp."""
         return self.stamp == ABSENT or self.stamp.is_settled(time.get_time_on(self.device))
 
@@ -102,7 +102,7 @@ def read_device_stamp(path: str | os.PathLike[str]) -> DeviceStamp:
     return DeviceStamp(make_stamp(status), status.st_dev)
 
 
-def are_settled(stamps: Iterable[DeviceStamp], time: Moment) -> bool:
+def are_settled(stamps: Iterable[DeviceStamp], time: FileTime) -> bool:
     """Return whether all stamps were old enough at `time` for digests that are kept for good."""
     return all(is_settled(each.stamp.newest, time.get_time_on(each.device)) for each in stamps)
 
@@ -118,8 +118,8 @@ class PathContent(Struct, frozen=True):
     device: int = -1
     """As in a sighting."""
 
-    def may_be_later(self, moment: Moment) -> bool:
-        """Return whether the path may have changed after the moment."""
+    def may_be_later(self, moment: FileTime) -> bool:
+        """Return whether the path may have changed after `time`."""
         return not DeviceStamp(self.stamp, self.device).is_settled(moment)
 
 
@@ -128,19 +128,19 @@ def list_directory(directory: str) -> frozenset[str]:
     return frozenset(os.listdir(directory))
 
 
-def observe(
+def read_path_content(
     path: str,
     digest: Callable[[str], str],
     names: Callable[[str], frozenset[str]] = list_directory,
     *,
-    now: Callable[[], Moment],
+    now: Callable[[], FileTime],
     before: PathContent | None = None,
 ) -> PathContent:
     """Return the stamp and content of `path`; `before` itself when its stamp proves that nothing
     changed.
 
     `digest` returns the digest of a file, `names` the names in a directory that count; both may
-    raise `OSError`. `now` returns an instant, as `FileClock.recent` does.
+    raise `OSError`. `now` returns an instant, as `FileClock.read_recent_time` does.
     """
     time = now()  # before `stat`: a change after it must not count as settled
     status = try_stat(path)

@@ -90,7 +90,7 @@ class Cuda(Struct, frozen=True):
         linked = memory.digest_tree(self.library_dir, "cudart", _is_linked_library)
         return (
             *(tool.line for tool in self.tools),
-            f"nvcc.profile - {memory.digest(profile) if os.path.isfile(profile) else '-'}",
+            f"nvcc.profile - {memory.digest_file(profile) if os.path.isfile(profile) else '-'}",
             f"crt-stubs - {stubs}",
             f"libdevice - {memory.digest_tree(self.libdevice, 'libdevice', _is_libdevice)}",
             f"cudart - {linked}",
@@ -101,7 +101,7 @@ class Cuda(Struct, frozen=True):
         """Return the line of `options.txt` of who links the shared runtime. Raises `OSError`."""
         if self.cudart is None:
             return ()
-        return (f"{os.path.basename(self.cudart)} - {memory.digest(self.cudart)}",)
+        return (f"{os.path.basename(self.cudart)} - {memory.digest_file(self.cudart)}",)
 
 
 def examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
@@ -147,8 +147,8 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     if releases and (mixed := mixed_releases(releases, version)):
         raise RejectedError(f"mixed releases: {mixed}", remedy)
     memory = probe.memory
-    tools = [ToolFile("nvcc", real, version, memory.digest(real))]
-    tools += [ToolFile(n, path, version, memory.digest(path)) for n, path in programs.items()]
+    tools = [ToolFile("nvcc", real, version, memory.digest_file(real))]
+    tools += [ToolFile(n, path, version, memory.digest_file(path)) for n, path in programs.items()]
     library_dir, link_flags = _libraries(root, variables.get("LIBRARIES", ""))
     return Cuda(
         nvcc=real,
@@ -210,7 +210,7 @@ def _check_headers(directories: tuple[str, ...], version: str, remedy: str | Non
 def embedded_version(probe: Probe, program: str) -> str | None:
     """Return the last version in a program's data, for what does not print one. Raises `OSError`,
     and `ValueError` for an empty file."""
-    key = f"embedded version {probe.memory.digest(program)}"
+    key = f"embedded version {probe.memory.digest_file(program)}"
     known = probe.memory.get_answer(key)
     if known is None:
         with (

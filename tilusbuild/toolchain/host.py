@@ -133,7 +133,7 @@ def _examine(probe: Probe, cxx: str, cc: str) -> HostCompiler:
     linked = {name: _file(probe, cxx, name) for name in _LINKED}
 
     def tool(name: str, path: str, version: str) -> ToolFile:
-        return ToolFile(name, path, version, memory.digest(os.path.realpath(path)))
+        return ToolFile(name, path, version, memory.digest_file(os.path.realpath(path)))
 
     def binutil(name: str) -> ToolFile:
         path = paths[name] or name
@@ -183,7 +183,7 @@ def _search_directories(
 
     def basis(output: str) -> str:
         # g++ alone does not decide the answer: cc1plus searches, and directories come and go.
-        searching = probe.memory.digest(cc1plus) if cc1plus else ""
+        searching = probe.memory.digest_file(cc1plus) if cc1plus else ""
         return f"{searching}\n{_mentioned_directories(output)}"
 
     output = probe.ask(cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=basis)

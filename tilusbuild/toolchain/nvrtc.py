@@ -83,20 +83,20 @@ class NvrtcLibrary(Struct, frozen=True):
         """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
         core = self.headers().core_of_toolkit(memory) if self.include_dir else "-"
         return (
-            f"nvrtc {self.version} {memory.digest(self.library)}",
-            *(f"nvrtc-builtins - {memory.digest(path)}" for path in self.builtins),
+            f"nvrtc {self.version} {memory.digest_file(self.library)}",
+            *(f"nvrtc-builtins - {memory.digest_file(path)}" for path in self.builtins),
             f"cuda-headers {self.version if self.include_dir else '-'} {core}",
         )
 
     def joiner_fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return the line of libnvfatbin. Raises `OSError`."""
-        return (f"nvfatbin - {memory.digest(self.joiner)}",) if self.joiner else ()
+        return (f"nvfatbin - {memory.digest_file(self.joiner)}",) if self.joiner else ()
 
     def assembler_fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return the line of ptxas. Raises `OSError`."""
         if not self.assembler:
             return ()
-        return (f"ptxas {self.version} {memory.digest(self.assembler)}",)
+        return (f"ptxas {self.version} {memory.digest_file(self.assembler)}",)
 
 
 def candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -160,7 +160,7 @@ def _identity(
 ) -> tuple[tuple[int, int], tuple[int, ...]]:
     """Return a library's release and its architectures; remembered by the library's content."""
     # Asked in a process of its own: a broken library would take this one with it.
-    key = " ".join(("nvrtc identity", *map(probe.memory.digest, (library, *builtins))))
+    key = " ".join(("nvrtc identity", *map(probe.memory.digest_file, (library, *builtins))))
     answer = probe.memory.get_answer(key)
     if answer is None:
         argv = (sys.executable, "-I", "-S", _COMMAND, "--library", library, "identify")

@@ -104,7 +104,7 @@ class Probe(Struct, frozen=True):
         whatever else an answer depends on: when it has changed, the program is asked again.
         """
         try:
-            identity = "\0".join((self.memory.digest(program), program, *arguments))
+            identity = "\0".join((self.memory.digest_file(program), program, *arguments))
         except OSError as error:
             raise_shortage(error)
             raise ProbeError(error.strerror or str(error)) from error
@@ -175,7 +175,7 @@ class Evidence:
         self._sights: dict[str, DigestSource] = {}
         self._directories: dict[str, Stamp] = {}
 
-    def digest(self, path: str) -> str:
+    def digest_file(self, path: str) -> str:
         """As `DigestMemory.digest`."""
         digest, sight = self._memory.digest_with_source(path)
         self._sights[sight.key] = sight
@@ -190,7 +190,7 @@ class Evidence:
 
     def names(self, path: str, digest: str) -> None:
         """Take note of the digest of the tool at `path`. Raises `ToolsChangedError` for another."""
-        if self.digest(os.path.realpath(path)) != digest:
+        if self.digest_file(os.path.realpath(path)) != digest:
             raise ToolsChangedError(f"{path} changed while tilusbuild read it; build again")
         self._directories[path] = read_stamp(path)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tilusbuild.runtime import semantics
-from tilusbuild.runtime.arrays import passed
+from tilusbuild.runtime.arrays import list_call_arguments
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.errors import LoadError, did_you_mean
 from tilusbuild.runtime.kernel import Kernel
@@ -193,7 +193,7 @@ class _Form(NamedTuple):
         """Return the op of a script. Raises `TypeError` for what a schema cannot say."""
         listed = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
         shapes = {each["name"]: each["dims"] for each in listed if each["dims"] is not None}
-        wanted = passed(script)
+        wanted = list_call_arguments(script)
         given = [a for a in wanted if not a.out]
         tensors = [a for a in given if _is_tensor(a) and not a.optional and not a.constant]
         known = {a.name for a in given if a.dims is None}

@@ -84,8 +84,8 @@ class Trees(Struct):
     memory: DigestMemory
     known: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def digest(self, path: str) -> str:
-        return self.memory.digest(path)
+    def digest_file(self, path: str) -> str:
+        return self.memory.digest_file(path)
 
     def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         if (root, label) not in self.known:

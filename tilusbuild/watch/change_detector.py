@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
 
-from tilusbuild.state.clock import Moment
-from tilusbuild.state.stamp import PathContent, observe
+from tilusbuild.state.clock import FileTime
+from tilusbuild.state.stamp import PathContent, read_path_content
 from tilusbuild.watch.observer import Observer, choose_watch_roots, is_editor_temp_file
 
 QUIET = 0.03
@@ -59,13 +59,13 @@ class PathStates:
     the file system's tick: such a one is read at the next check, whatever its stamps say.
     """
 
-    def __init__(self, digest: Callable[[str], str], now: Callable[[], Moment]) -> None:
+    def __init__(self, digest: Callable[[str], str], now: Callable[[], FileTime]) -> None:
         self._digest = digest
         self._now = now
         self._observations: dict[str, PathContent] = {}
 
     def find_changes(
-        self, paths: Iterable[str], *, since: Moment | None = None, read: Collection[str] = ()
+        self, paths: Iterable[str], *, since: FileTime | None = None, read: Collection[str] = ()
     ) -> dict[str, Change]:
         """Return what changed among `paths`, which from now on are those that are remembered.
 
@@ -76,7 +76,7 @@ class PathStates:
         changes: dict[str, Change] = {}
         for path in paths:
             old = previous.get(path)
-            new = observe(path, self._digest, _list_names, before=old, now=self._now)
+            new = read_path_content(path, self._digest, _list_names, before=old, now=self._now)
             self._observations[path] = new
             if old is None:
                 if since is not None and path in read and new.may_be_later(since):
@@ -108,7 +108,7 @@ class ChangeDetector:
         report_hint: Callable[[str], None],
         ignored_directory: Callable[[], str],
         *,
-        now: Callable[[], Moment],
+        now: Callable[[], FileTime],
         make_observer: MakeObserver = Observer,
     ) -> None:
         self._states = PathStates(digest, now)
@@ -153,7 +153,7 @@ class ChangeDetector:
         return first
 
     def find_changes(
-        self, watched: Collection[str], *, started: Moment | None = None
+        self, watched: Collection[str], *, started: FileTime | None = None
     ) -> dict[str, Change]:
         """Return what changed among the watched paths since the last check. `started` is when a
         plan began to read them, and None when this check does not follow a plan."""

@@ -27,7 +27,7 @@ from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError, TilusbuildError
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.process.stopping import catch_signals, raise_signals
-from tilusbuild.state.clock import Moment
+from tilusbuild.state.clock import FileTime
 from tilusbuild.status import Status
 from tilusbuild.watch import events
 from tilusbuild.watch.background import BuildEnded, BuildThread, CommandRun
@@ -73,10 +73,10 @@ class Session:
         self._project = project
         self._inbox: SimpleQueue[str | BuildEnded | events.CommandEnded | int] = SimpleQueue()
         self._detector = ChangeDetector(
-            lambda path: self._project.digests.digest(path),
+            lambda path: self._project.digests.digest_file(path),
             self._inbox.put,
             lambda: self._project.cache.root,
-            now=lambda: self._project.clock.recent(),
+            now=lambda: self._project.clock.read_recent_time(),
             make_observer=make_observer,
         )
         self._is_stale = False
@@ -159,7 +159,7 @@ class Session:
 
     # Checking.
 
-    def _check_files(self, since: float, *, started: Moment | None = None) -> None:
+    def _check_files(self, since: float, *, started: FileTime | None = None) -> None:
         """Check every watched path. A change is reported, and makes the plan stale. `since` is the
         monotonic time of a change, `started` the moment at which the latest plan began to read."""
         changes = self._detector.find_changes(self._watch_list.paths, started=started)
