@@ -111,7 +111,7 @@ NOT_NEEDED = [
     "tilusbuild.cache.garbage", "tilusbuild.toolchain.nvrtc_command",
     "tilusbuild.dispatch", "tilusbuild.package", "tilusbuild.runtime.kernel",
     "tilusbuild.space.component", "tilusbuild.toolchain.diagnose", "tilusbuild.tune",
-    "tilusbuild.watch",
+    "tilusbuild.watch.verb",
 ]  # fmt: skip
 """What checks a manifest, enumerates, compiles, dispatches, loads, shows, packages, watches."""
 

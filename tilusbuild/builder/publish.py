@@ -99,7 +99,7 @@ class ShardPublication(Publication, frozen=True):
 class ProjectPublication(Publication, frozen=True):
     """What a project has: scripts, dispatchers, outputs of libraries, its place in the index."""
 
-    mends = True
+    restores_includes = True
     root: str | None = None
     """Who keeps the scripts, where that is not the project."""
 
