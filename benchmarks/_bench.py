@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tilusbuild.toolchain.nvrtc_places import wheels
+from tilusbuild.toolchain.nvrtc_places import list_wheel_roots
 
 ROOT = Path(__file__).resolve().parents[1]
 TILUSBUILD = (sys.executable, "-m", "tilusbuild")
@@ -259,7 +259,7 @@ def nvcc() -> str:
     """The peers' nvcc: named by TILUSBUILD_BENCH_NVCC, on PATH, or of NVIDIA's wheels. Raises
     `WorkNotDoneError` where there is none."""
     named = os.environ.get("TILUSBUILD_BENCH_NVCC")
-    places = ["nvcc", *(os.path.join(root, "bin", "nvcc") for root in wheels())]
+    places = ["nvcc", *(os.path.join(root, "bin", "nvcc") for root in list_wheel_roots())]
     found = next(filter(None, map(shutil.which, [named] if named else places)), None)
     if found is None:
         raise WorkNotDoneError('nvcc is needed: pip install "tilusbuild[cuda]"')

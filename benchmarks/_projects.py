@@ -106,7 +106,7 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.builder import build, resources as builder
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.noop_record import Invocation
-from tilusbuild.compile import launcher_directory, module_files
+from tilusbuild.compile import collect_module_files, lay_out_launcher
 
 class NoCompiler(builder.ProgramCompiler):
     def compile(self, job, work, stage):
@@ -116,8 +116,8 @@ class NoCompiler(builder.ProgramCompiler):
             scope = self._runners.local.open_scope()
             launcher, _ = self._layout.lay_out_program(work, stage.path, scope)
         else:
-            launcher, _ = launcher_directory(work.recipe, None)
-        files = module_files(work.recipe, work.toolchain, launcher)
+            launcher, _ = lay_out_launcher(work.recipe, None)
+        files = collect_module_files(work.recipe, work.toolchain, launcher)
         made = {name: read(os.path.join(LIKE, "module", name)) for name in MADE if LIKE}
         made["lib.so"] = made.get("lib.so", bytes(8000)) + job.hash.encode()
         for name, data in {**files, "nvcc_output.txt": b"", **made}.items():

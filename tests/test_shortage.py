@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.cache.disk import CacheError, make_cache_error, wrap_oserror
-from tilusbuild.compile.causes import failure, not_started
+from tilusbuild.compile.causes import find_step_error, make_start_error
 from tilusbuild.process.base import CompletedCommand
 
 
@@ -39,12 +39,12 @@ def test_of_a_link_that_cannot_be_made_it_is_the_link_that_is_named(tmp_path: Pa
 
 
 def test_no_process_can_be_started_by_us_or_by_a_tool() -> None:
-    error = not_started("nvcc", failed(errno.EAGAIN, "/usr/local/cuda/bin/nvcc"))
+    error = make_start_error("nvcc", failed(errno.EAGAIN, "/usr/local/cuda/bin/nvcc"))
     assert error.reason == (
         "nvcc cannot be started: /usr/local/cuda/bin/nvcc: Resource temporarily unavailable"
         ": no more processes and threads are allowed (`ulimit -u`; `pids.max` of a container)"
     )
     log = "g++: fatal error: cannot execute 'cc1plus': vfork: Resource temporarily unavailable\n"
-    ended = failure("g++", CompletedCommand(1, log.encode(), 0.1, 1), log, None)
+    ended = find_step_error("g++", CompletedCommand(1, log.encode(), 0.1, 1), log, None)
     assert ended is not None
     assert ended.reason.startswith(log.strip() + ": no more processes and threads are allowed")

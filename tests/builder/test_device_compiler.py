@@ -87,7 +87,7 @@ def fake_toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake(opened: Opened, fake_toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
-    monkeypatch.setattr(discovery, "wheels", list)
+    monkeypatch.setattr(discovery, "list_wheel_roots", list)
     monkeypatch.setattr(discovery, "_INSTALLED_UNDER", "/nowhere")
     return lambda **env: opened(CUDA_HOME=str(fake_toolkit), **env)
 

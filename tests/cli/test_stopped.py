@@ -50,7 +50,7 @@ args = { x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i64" }
 TEMPLATE = 'extern "C" void k(const float *x, float *y, long long n) { y[0] = x[n - 1]; }\n'
 VERBS = {
     "verify": ("tilusbuild.package.check:Checker.finish", "verify", "packed"),
-    "rebuild": ("tilusbuild.compile.program:Compile.execute", "verify", "--rebuild", ".cache"),
+    "rebuild": ("tilusbuild.compile.program:Compile.execute_step", "verify", "--rebuild", ".cache"),
     "diff": ("tilusbuild.package.read:Checker.finish", "diff", "packed", "packed"),
     "doctor": ("tilusbuild.process.local:LocalRunner.run", "doctor"),
 }

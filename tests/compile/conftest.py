@@ -16,17 +16,17 @@ import pytest
 from support.processes import run_to_end
 from support.recipes import link_without_nvcc, write_module
 from tilusbuild.compile import Recipe
-from tilusbuild.compile.checks import launch_problem
-from tilusbuild.compile.kernel_names import symbol_of
-from tilusbuild.compile.pipelines.nvcc import image_name
+from tilusbuild.compile.checks import find_launch_problem
+from tilusbuild.compile.kernel_names import find_symbol
+from tilusbuild.compile.pipelines.nvcc import choose_image_name
 from tilusbuild.compile.program import Compile, compile_program
-from tilusbuild.compile.steps import tools_of
+from tilusbuild.compile.steps import collect_tools
 from tilusbuild.errors import InputError
 from tilusbuild.process.base import Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import Cause, Compiled
-from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover_toolchain
 
 HERE = Path(__file__).parent
 
@@ -35,7 +35,7 @@ def find_cuda(**env: str):
     """The CUDA toolkit that this environment has first, as tilusbuild finds it; None without."""
     with LocalRunner() as running:
         try:
-            return discover(ToolchainRequest(), env, running, DigestMemory())
+            return discover_toolchain(ToolchainRequest(), env, running, DigestMemory())
         except InputError:
             return None
 
@@ -53,7 +53,7 @@ def host_toolchain():
     """Host tools alone."""
     with LocalRunner() as running:
         request = ToolchainRequest(needs_cuda=False)
-        return discover(request, dict(os.environ), running, DigestMemory())
+        return discover_toolchain(request, dict(os.environ), running, DigestMemory())
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +62,7 @@ def nvrtc_toolchain():
     with LocalRunner() as running:
         try:
             request = ToolchainRequest(needs_cuda=False, needs_nvrtc=True)
-            return discover(request, dict(os.environ), running, DigestMemory())
+            return discover_toolchain(request, dict(os.environ), running, DigestMemory())
         except InputError as error:
             pytest.skip(error.diagnostics[0].message)
 
@@ -114,20 +114,20 @@ def device(tmp_path: Path, nvrtc_toolchain: Any, runner: Runner) -> Callable[...
     """device(recipe) runs the steps of the device code, and no others."""
 
     def compiled(recipe: Recipe, include_dir: str | None = None) -> DeviceCode:
-        if problem := launch_problem(recipe):
+        if problem := find_launch_problem(recipe):
             return DeviceCode(Compiled.stopped(Cause.CHECK, f"{problem}\n", problem))
         work = tmp_path / "work"
         shutil.rmtree(work, ignore_errors=True)
-        tools = tools_of(nvrtc_toolchain)
+        tools = collect_tools(nvrtc_toolchain)
         compiling = Compile(recipe, tools, str(tmp_path), str(work), runner, StepStore(), 120.0)
-        compiling.prepare(include_dir)
+        compiling.prepare_directory(include_dir)
         (work / "source.cu").write_text(recipe.source, errors="surrogateescape")
         os.utime(work / "source.cu", (1, 1))
-        image = image_name(recipe)
-        outcome = compiling.run(until=image)
+        image = choose_image_name(recipe)
+        outcome = compiling.run_steps(until=image)
         if outcome.cause is not None:
             return DeviceCode(outcome)
-        return DeviceCode(outcome, (work / image).read_bytes(), symbol_of(recipe, str(work)))
+        return DeviceCode(outcome, (work / image).read_bytes(), find_symbol(recipe, str(work)))
 
     return compiled
 

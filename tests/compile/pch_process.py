@@ -35,7 +35,7 @@ def main() -> None:
     for directory, words in json.loads(sys.stdin.read()):
         os.chdir(directory)
         before = nvrtc.used
-        status, log = nvrtc_command.attempt(nvrtc, words, kept)
+        status, log = nvrtc_command.try_command(nvrtc, words, kept)
         digest = ""
         if os.path.exists("out"):
             with open("out", "rb") as file:

@@ -13,26 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilusbuild.compile import causes
-from tilusbuild.compile.causes import Program, failure, not_started
+from tilusbuild.compile.causes import ProgramInputs, find_step_error, make_start_error
 from tilusbuild.process.base import CompletedCommand
 from tilusbuild.status import Cause, Status
 
 SAID = "no such tile: Cannot allocate memory"
 FLAGS = ("-foo", "-maxrregcount=foo", "-Xptxas=-zzz", "-Xcudafe", "--zzz", "-std=c++99")
 
-PROGRAM = Program(
+PROGRAM = ProgramInputs(
     flags=FLAGS,
-    ours=frozenset({"program.s", "launcher.c", "exports.map"}),
+    generated_files=frozenset({"program.s", "launcher.c", "exports.map"}),
     headers=lambda: frozenset({"project/parts.cuh", "project/deep/more.cuh"}),
     roots=("project",),
 )
 
 
 def ended(
-    status: int, log: str = "", timed_out: bool = False, program: Program | None = PROGRAM
+    status: int, log: str = "", timed_out: bool = False, program: ProgramInputs | None = PROGRAM
 ) -> Cause | None:
     finished = CompletedCommand(status, log.encode(), 1.0, 0, timed_out)
-    error = failure("nvcc", finished, log, program)
+    error = find_step_error("nvcc", finished, log, program)
     return error.cause if error else None
 
 
@@ -197,7 +197,7 @@ def test_what_says_nothing_of_the_program_is_never_a_verdict(words: str, status:
 @given(text=st.sampled_from(FAILED_CALLS), quoted=st.booleans(), edg=st.booleans())
 def test_a_source_may_say_what_it_likes(text: str, quoted: bool, edg: bool) -> None:
     words = f'"a tile: {text}"' if quoted else f"a tile: {text}"
-    program = Program((), frozenset(), frozenset, ())
+    program = ProgramInputs((), frozenset(), frozenset, ())
     snippet = f"  #error {words}\n   ^"
     log = (
         f"source.cu(1): catastrophic error: #error directive: {words}\n{snippet}"
@@ -221,7 +221,7 @@ def test_the_time_limit_is_known_better_than_the_signal_that_enforced_it() -> No
     ],
 )
 def test_a_tool_that_cannot_be_started(number: int, cause: Cause) -> None:
-    error = not_started("ld", OSError(number, os.strerror(number), "/usr/bin/ld"))
+    error = make_start_error("ld", OSError(number, os.strerror(number), "/usr/bin/ld"))
     assert (error.cause, error.reason[:21]) == (cause, "ld cannot be started:")
 
 
@@ -250,5 +250,5 @@ def test_of_a_line_of_any_length_no_more_is_looked_at(monkeypatch: pytest.Monkey
         f"s.cu(3): error: identifier {long} is undefined",
         f"x: {long}: No such device",
     ):
-        causes.read(log, None)
+        causes.find_diagnosis(log, None)
     assert 0 < sum(looked.lengths) < 10_000

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from support.recipes import make_recipe
-from tilusbuild.compile.arguments import constants_problem, known_bytes, variable_symbol
-from tilusbuild.compile.pipelines.nvrtc import assembler_flags
+from tilusbuild.compile.arguments import (
+    count_copied_bytes,
+    find_constants_problem,
+    mangle_variable_name,
+)
+from tilusbuild.compile.pipelines.nvrtc import select_assembler_flags
 from tilusbuild.signature import Argument, parse_argument
 from tilusbuild.tune.inputs import get_numpy_type
 
@@ -33,15 +37,15 @@ def recipe(source, **constants):
 def test_a_mistake_is_shown_where_the_variable_is_declared_else_where_the_kernel_is(
     source: str, line: int | None
 ) -> None:
-    problem = constants_problem(recipe(source, f=("f32*[4]", "f")), {"f": 12})
+    problem = find_constants_problem(recipe(source, f=("f32*[4]", "f")), {"f": 12})
     said = '"f" has 12 bytes; the argument "f" is declared f32*[4], which has 16'
     assert problem == (said if line is None else f"source.cu:{line}: error: {said}")
 
 
 def test_a_size_of_the_call_is_left_to_the_call() -> None:
     made = make_recipe(arguments={"f": ("f32*[n]", {"constant": "f"}), "n": "i32"}, out=())
-    assert constants_problem(made, {"f": 12}) is None
-    problem = constants_problem(made, {"g": 12, "a": 1}) or ""
+    assert find_constants_problem(made, {"f": 12}) is None
+    problem = find_constants_problem(made, {"g": 12, "a": 1}) or ""
     assert problem.endswith('the code has no variable "f" for the argument "f" (it has: a, g)')
 
 
@@ -53,21 +57,25 @@ def test_bytes_are_those_of_an_array_of_the_shape() -> None:
         argument = parse_argument(
             Argument("f", f"{dtype}*[{', '.join(map(str, shape))}]", constant="f")
         )
-        assert known_bytes(argument) == np.zeros(shape, get_numpy_type(dtype)).nbytes
+        assert count_copied_bytes(argument) == np.zeros(shape, get_numpy_type(dtype)).nbytes
     assert (
-        known_bytes(parse_argument(Argument("p", "struct P { u8 a; f64 b }", constant="p"))) == 16
+        count_copied_bytes(parse_argument(Argument("p", "struct P { u8 a; f64 b }", constant="p")))
+        == 16
     )
-    assert known_bytes(parse_argument(Argument("s", "i16", constant="s"))) == 2
+    assert count_copied_bytes(parse_argument(Argument("s", "i16", constant="s"))) == 2
 
 
 def test_names_of_variables_are_those_of_the_compilers() -> None:
-    assert variable_symbol("d_filter") == variable_symbol("::d_filter") == "d_filter"
-    assert variable_symbol("conv::nn::filter") == "_ZN4conv2nn6filterE"
+    assert mangle_variable_name("d_filter") == mangle_variable_name("::d_filter") == "d_filter"
+    assert mangle_variable_name("conv::nn::filter") == "_ZN4conv2nn6filterE"
 
 
 def test_what_no_kernel_reads_stays_where_it_is_filled() -> None:
     source = "#include <cuda_fp16.h>\n" + KERNEL
-    assert assembler_flags(make_recipe("kernel-nvrtc", source=source, assembled=True)) is not None
+    assert (
+        select_assembler_flags(make_recipe("kernel-nvrtc", source=source, assembled=True))
+        is not None
+    )
     arguments = {"x": "f32*[4]", "f": ("f32", {"constant": "f"})}
     filled = make_recipe("kernel-nvrtc", arguments=arguments, out=(), source=source, assembled=True)
-    assert assembler_flags(filled) is None
+    assert select_assembler_flags(filled) is None

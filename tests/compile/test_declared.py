@@ -31,18 +31,20 @@ SPELLINGS = {
 def refused(recipe, directory: Path) -> str | None:
     """What the check says of a recipe, as a compile asks it."""
     (directory / "source.cu").write_text(recipe.source)
-    check = declared.declaration_check(recipe)
+    check = declared.write_declaration_check(recipe)
     assert check is not None
     unit, shared = check
     (directory / declared.CHECK).write_text(unit)
     source = tuple(
-        word.replace("/proc/self/cwd/", "") for word in recipe.pipeline.source_command(recipe)
+        word.replace("/proc/self/cwd/", "") for word in recipe.pipeline.find_source_command(recipe)
     )
-    argv = declared.check_command(source, shared=shared)
+    argv = declared.derive_check_command(source, shared=shared)
     argv = tuple("g++" if word == "{cxx}" else word for word in argv)
     plain = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
     done = run_to_end(argv, status=None, cwd=directory, env=plain)
-    return declared.problem(recipe, "\n".join(declared.findings(done.stderr)))
+    return declared.find_declaration_problem(
+        recipe, "\n".join(declared.extract_findings(done.stderr))
+    )
 
 
 def recipe_of(kinds: list[str], parameters: list[str], *, hidden: bool):

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.recipes import make_recipe
-from tilusbuild.compile.kernel_names import cpp_name, is_cpp, plain_name
+from tilusbuild.compile.kernel_names import demangle_name, is_cpp_name, strip_template_arguments
 from tilusbuild.compile.model import Recipe
 
 PRELUDE = "enum class Mode { slow = -3, fast };\ntemplate <int N> struct Tile {};\n"
@@ -48,7 +48,7 @@ def recipe_of(pipeline: str, source: str, name: str, count: int = 2, **changes: 
     arguments = {"x": "f32*[4]", **{f"n{i}": "i32" for i in range(1, count)}}
     more = {"arguments": arguments, "grid": ("1",), "out": ("x",), **changes}
     made = make_recipe(pipeline, symbol=name, **more)
-    return replace(made, source=made.pipeline.source(source, name))
+    return replace(made, source=made.pipeline.derive_source(source, name))
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -97,8 +97,8 @@ def remade(stage: Path, toolchain) -> bytes:
 
 
 def test_names():
-    assert not is_cpp("saxpy")
-    assert [plain_name(name) for name in ("saxpy", "::saxpy", "a::b<1, c<2>>")] == [
+    assert not is_cpp_name("saxpy")
+    assert [strip_template_arguments(name) for name in ("saxpy", "::saxpy", "a::b<1, c<2>>")] == [
         *("saxpy", "saxpy", "a::b")
     ]
 
@@ -115,7 +115,7 @@ def test_names():
     ],
 )
 def test_a_symbol_is_named_for_a_manifest(symbol: str, name: str) -> None:
-    assert cpp_name(symbol) == name
+    assert demangle_name(symbol) == name
 
 
 @pytest.mark.parametrize("pipeline", ["kernel", "kernel-nvrtc"])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from support.recipes import make_recipe
-from tilusbuild.compile.checks import launch_problem
-from tilusbuild.compile.launcher import launcher_source
+from tilusbuild.compile.checks import find_launch_problem
+from tilusbuild.compile.launcher import format_launcher
 from tilusbuild.expr import parse_expression
 from tilusbuild.signature import Tile
 
@@ -455,10 +455,10 @@ class TestTensorMaps:
         ],
     )
     def test_a_map_that_no_device_has_is_not_compiled(self, box, more, said):
-        assert said in (launch_problem(self.recipe(made=tile(*box, **more))) or "")
+        assert said in (find_launch_problem(self.recipe(made=tile(*box, **more))) or "")
 
     def test_maps_are_hoppers(self):
-        problem = launch_problem(self.recipe(archs=("sm_80",)))
+        problem = find_launch_problem(self.recipe(archs=("sm_80",)))
         assert problem == "tensor maps need sm_90 or later, which sm_80 is not"
 
 
@@ -621,4 +621,4 @@ class TestConstants:
     def test_the_functions_of_a_cpu_target_take_them(self):
         cpu = make_recipe("cpu", arguments=dict(self.ARGUMENTS), out=())
         plain = {k: v[0] if isinstance(v, tuple) else v for k, v in self.ARGUMENTS.items()}
-        assert launcher_source(cpu) == launcher_source(make_recipe("cpu", arguments=plain, out=()))
+        assert format_launcher(cpu) == format_launcher(make_recipe("cpu", arguments=plain, out=()))

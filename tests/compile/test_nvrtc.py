@@ -12,8 +12,14 @@ from support.processes import run_to_end
 from support.recipes import HEADER, make_recipe
 from support.recipes import KERNEL_SOURCE as PLAIN
 from tilusbuild.compile.model import Includes
-from tilusbuild.compile.module import options_text
-from tilusbuild.compile.pipelines.nvrtc import BARE, VALUED, dated, own_flags, refused_flags
+from tilusbuild.compile.module import format_options
+from tilusbuild.compile.pipelines.nvrtc import (
+    BARE,
+    VALUED,
+    drop_host_flags,
+    find_date_macro,
+    list_unknown_flags,
+)
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool
@@ -201,12 +207,12 @@ def test_the_device_code_alone_takes_nothing_but_the_library(through, device, mo
 @pytest.mark.nvcc
 def test_options_say_the_library_and_no_path(through, nvrtc_toolchain):
     """Several architectures are joined by another library, which then is in the text too."""
-    one = options_text(through(), nvrtc_toolchain)
+    one = format_options(through(), nvrtc_toolchain)
     nvrtc = nvrtc_toolchain.nvrtc
     assert f"\nnvrtc {nvrtc.version} " in one
     assert "\nnvrtc-builtins - " in one
     assert "nvfatbin" not in one
-    assert "\nnvfatbin - " in options_text(through(archs=("sm_80", "sm_90a")), nvrtc_toolchain)
+    assert "\nnvfatbin - " in format_options(through(archs=("sm_80", "sm_90a")), nvrtc_toolchain)
     for path in (os.path.dirname(nvrtc.library), nvrtc.include_dir or "none", "python"):
         assert path not in one
     assert "nvcc" not in "".join(one.split("\n[generated]")[0].split("\n[commands]")[1])
@@ -243,25 +249,25 @@ def test_every_flag_that_is_let_through_is_known(nvrtc_toolchain, tmp_path, runn
 def test_flags_that_it_does_not_know_are_found_with_their_places():
     flags = ["-O3", "-lineinfo", "-Xcompiler", "-fopenmp", "-Xptxas", "-O2", "--maxrregcount=64"]
     flags += ["-DX=1", "--expt-relaxed-constexpr", "-use_fast_math", "--threads=4"]
-    found = [(index, flag) for index, flag, _ in refused_flags(flags)]
+    found = [(index, flag) for index, flag, _ in list_unknown_flags(flags)]
     assert found == [(2, "-Xcompiler"), (8, "--expt-relaxed-constexpr"), (10, "--threads=4")]
-    assert own_flags(["-O3", "-lineinfo", "--optimize=2"]) == ("-lineinfo",)
+    assert drop_host_flags(["-O3", "-lineinfo", "--optimize=2"]) == ("-lineinfo",)
 
 
 def test_a_program_cannot_hold_the_time_of_its_compile(tmp_path):
     text = 'int a;\n// __DATE__\nconst char *s = "__TIME__";\n'
-    assert dated({"source.cu": text}, None) is None
+    assert find_date_macro({"source.cu": text}, None) is None
     texts = {"source.cu": text, "made.inc": "int a;\nauto s = __TIME__;\n"}
-    assert (dated(texts, None) or "").startswith("made.inc(2): error: ")
+    assert (find_date_macro(texts, None) or "").startswith("made.inc(2): error: ")
     (tmp_path / "project").mkdir()
     (tmp_path / "project/when.h").write_text("\n\n#define WHEN __DATE__\n")
-    found = dated({"source.cu": "int a;"}, str(tmp_path)) or ""
+    found = find_date_macro({"source.cu": "int a;"}, str(tmp_path)) or ""
     assert found.startswith("include/project/when.h(3): error: NVRTC compiles the present time")
     for made in (
         make_recipe("kernel-nvrtc", flags=("-DWHEN=__TIME__",)),
         make_recipe("kernel-nvrtc", defines=(("WHEN", "__TIME__"),)),
     ):
-        problem = made.pipeline.source_problem(made, None) or ""
+        problem = made.pipeline.find_source_problem(made, None) or ""
         assert problem.startswith("error: -DWHEN=__TIME__: NVRTC compiles the present time")
     made = make_recipe("kernel-nvrtc", defines=(("WHEN", '"__TIME__"'),))
-    assert made.pipeline.source_problem(made, None) is None
+    assert made.pipeline.find_source_problem(made, None) is None

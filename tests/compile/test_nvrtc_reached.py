@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from support.recipes import make_recipe
 from tilusbuild.binary.elf import Elf
-from tilusbuild.compile.module import options_text
-from tilusbuild.compile.pipelines.nvrtc import UNASSEMBLED, VALUED, assembler_flags
+from tilusbuild.compile.module import format_options
+from tilusbuild.compile.pipelines.nvrtc import UNASSEMBLED, VALUED, select_assembler_flags
 
 KERNEL = """\
 #include <cuda_fp16.h>
@@ -92,7 +92,7 @@ def test_several_architectures_are_assembled_one_by_one(cubin):
 
 @pytest.mark.nvcc
 def test_the_assembler_is_in_the_identity_of_what_it_makes_alone(toolchain):
-    made = options_text(recipe(), toolchain)
+    made = format_options(recipe(), toolchain)
     assert f"\nptxas {toolchain.nvrtc.version} " in made
     assert os.path.dirname(toolchain.nvrtc.assembler) not in made
     for other in (
@@ -101,13 +101,15 @@ def test_the_assembler_is_in_the_identity_of_what_it_makes_alone(toolchain):
         recipe(flags=("-lineinfo",)),
     ):
         without = replace(other, options=replace(other.options, assembled=False))
-        assert options_text(other, toolchain) == options_text(without, toolchain)
+        assert format_options(other, toolchain) == format_options(without, toolchain)
 
 
 def test_what_is_asked_of_the_assembler_alone_keeps_the_cubin_of_nvrtc():
-    assert assembler_flags(recipe(flags=("-Xptxas", "-v", "-O3", "-DX=-lineinfo"))) == ()
-    assert assembler_flags(recipe(flags=("-D", "-lineinfo", "-Xptxas=-dlcm=cg"))) == ("-dlcm=cg",)
+    assert select_assembler_flags(recipe(flags=("-Xptxas", "-v", "-O3", "-DX=-lineinfo"))) == ()
+    assert select_assembler_flags(recipe(flags=("-D", "-lineinfo", "-Xptxas=-dlcm=cg"))) == (
+        "-dlcm=cg",
+    )
     for flag in UNASSEMBLED:
         words = (flag, "0") if flag in VALUED else (flag,)
-        assert assembler_flags(recipe(flags=words)) is None
-    assert assembler_flags(recipe(flags=("-Xptxas", "-O1,-v"))) is None
+        assert select_assembler_flags(recipe(flags=words)) is None
+    assert select_assembler_flags(recipe(flags=("-Xptxas", "-O1,-v"))) is None

@@ -12,10 +12,10 @@ from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import CodeImage
 from tilusbuild.binary.elf import Elf
 from tilusbuild.compile import Link, Prune
-from tilusbuild.compile.checks import library_problem
+from tilusbuild.compile.checks import find_library_problem
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.pipelines.library import LinkCpu
-from tilusbuild.compile.program import compile_program, launcher_object
+from tilusbuild.compile.program import compile_launcher, compile_program
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import RECORDED, Cause
@@ -218,14 +218,14 @@ def test_what_the_linker_left_out_after_a_failed_read(host_toolchain, tmp_path, 
     words = ["-shared", "-nostdlib", f"-Wl,{flag}", "exports.c", "-o", str(library)]
     subprocess.run([host_toolchain.host.cc.path, *words], cwd=tmp_path, check=True)
     asked = (CodeImage("sass", "sm_90a", 0),)
-    assert library_problem(recipe, library.read_bytes(), asked) == problem
+    assert find_library_problem(recipe, library.read_bytes(), asked) == problem
 
 
 def test_a_launcher_has_no_section_that_a_linker_may_merge_or_not(host_toolchain, tmp_path):
     """ld merges nothing of a section that it cannot read, and says nothing: other bytes."""
     (tmp_path / "stage").mkdir()
     with LocalRunner() as running:
-        made = launcher_object(
+        made = compile_launcher(
             make_recipe(), host_toolchain, str(tmp_path / "stage"), running, StepStore()
         )
     assert isinstance(made, bytes)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary import read_needs
-from tilusbuild.compile import options_text
+from tilusbuild.compile import format_options
 from tilusbuild.state.envelope import StepStore
 
 np = pytest.importorskip("numpy")
@@ -22,13 +22,13 @@ def launch_of(stage):
 
 @pytest.fixture(scope="module")
 def cpu_stage(tmp_path_factory, runner):
-    from tilusbuild.compile import module_files
+    from tilusbuild.compile import collect_module_files
     from tilusbuild.compile.program import compile_program
 
     stage = tmp_path_factory.mktemp("cpu") / "stage"
     (stage / "module").mkdir(parents=True)
     made = make_recipe("cpu")
-    for name, data in module_files(made, make_toolchain()).items():
+    for name, data in collect_module_files(made, make_toolchain()).items():
         (stage / "module" / name).write_bytes(data)
     outcome = compile_program(made, make_toolchain(), str(stage), None, runner, StepStore())
     assert outcome.status == "built", outcome.log
@@ -202,18 +202,18 @@ class TestHost:
 
 def test_options_say_everything_and_no_place(tmp_path):
     made = make_recipe(flags=("-O3", "-DX=a b\nc"))
-    text = options_text(made, make_toolchain(str(tmp_path / "nvcc")))
+    text = format_options(made, make_toolchain(str(tmp_path / "nvcc")))
     assert str(tmp_path) not in text
     assert "{nvcc} -cubin -gencode arch=compute_90a,code=sm_90a -ccbin {cxx}" in text
     assert "'-DX=a b'$'\\n''c'" in text
     assert text.endswith("[toolchain]\nnvcc 0 test\n")
-    assert text == options_text(made, make_toolchain(str(tmp_path / "elsewhere/nvcc")))
-    assert text != options_text(make_recipe(flags=("-O2",)), make_toolchain("/nvcc"))
+    assert text == format_options(made, make_toolchain(str(tmp_path / "elsewhere/nvcc")))
+    assert text != format_options(make_recipe(flags=("-O2",)), make_toolchain("/nvcc"))
 
 
 def test_a_device_compiler_that_no_pipeline_knows_is_an_error():
-    from tilusbuild.compile.pipelines import pipeline_for
+    from tilusbuild.compile.pipelines import select_pipeline
 
     with pytest.raises(LookupError, match="no pipeline compiles a kernel for cuda with ptxjit"):
-        pipeline_for("cuda", "kernel", "ptxjit")
-    assert pipeline_for("cuda", "entry", "ptxjit").name == "host"
+        select_pipeline("cuda", "kernel", "ptxjit")
+    assert select_pipeline("cuda", "entry", "ptxjit").name == "host"

@@ -36,21 +36,21 @@ WRITES = {"flags": ("-O2", "-Xcompiler", "-fstack-usage")}
 )
 def test_a_pipeline_says_why_a_program_stays(pipeline, changes, why):
     recipe = make_recipe(pipeline, **changes)
-    said = recipe.pipeline.stays_here(recipe)
+    said = recipe.pipeline.explain_local_only(recipe)
     assert (said or "").startswith(why or "")
     assert (said is None) == (why is None)
 
 
 def test_what_nvrtc_is_held_to_here_only_stays():
     recipe, note = make_recipe("kernel-nvrtc"), Diagnostic("a computed include")
-    assert "its includes are not known" in str(recipe.pipeline.stays_here(recipe, [note]))
+    assert "its includes are not known" in str(recipe.pipeline.explain_local_only(recipe, [note]))
 
 
 def test_objects_are_compiled_elsewhere_and_linked_here():
     recipe, lines = make_recipe("host"), make_recipe("host", **LINES)
-    assert ObjectNvcc().stays_here(recipe) is ObjectCpu().stays_here(recipe) is None
+    assert ObjectNvcc().explain_local_only(recipe) is ObjectCpu().explain_local_only(recipe) is None
     for link in (LinkNvcc(), LinkCpu()):
-        assert "a link reads" in str(link.stays_here(recipe))
+        assert "a link reads" in str(link.explain_local_only(recipe))
     # ptxas writes the times of headers into the line table, so they are copied with a fixed one.
     assert ObjectNvcc().copies_headers(lines)
     assert not ObjectNvcc().copies_headers(recipe)

@@ -7,36 +7,36 @@ import pytest
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.binary.elf import Elf
-from tilusbuild.compile.causes import scrub
-from tilusbuild.compile.geometry import geometry, program_source
-from tilusbuild.compile.launcher import launcher_source
-from tilusbuild.compile.steps import LAUNCHER_STEP, tools_of
+from tilusbuild.compile.causes import scrub_output
+from tilusbuild.compile.geometry import build_geometry, format_program_source
+from tilusbuild.compile.launcher import format_launcher
+from tilusbuild.compile.steps import LAUNCHER_STEP, collect_tools
 from tilusbuild.state.envelope import StepStore
 
 
 class TestGeometry:
     def test_what_the_schedule_fixes_is_in_the_table(self):
-        launch = geometry(
+        launch = build_geometry(
             make_recipe(grid=("4", "tile"), smem="tile * 8", constants={"block": 64, "tile": 2})
         )
         assert launch.constants == (4, 2, 1, 64, 1, 1, 16)
         assert launch.texts == tuple(f"tilus_constants[{slot}]" for slot in range(7))
 
     def test_what_arguments_decide_is_c_over_the_table(self):
-        launch = geometry(make_recipe(constants={"block": 64}))
+        launch = build_geometry(make_recipe(constants={"block": 64}))
         assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[7])"
         assert launch.constants == (0, 1, 1, 64, 1, 1, 0, 64)
         assert launch.sources[0] == "grid.x = cdiv(n, block)"
 
     def test_attributes_have_slots_where_the_launch_has_one(self):
-        launch = geometry(
+        launch = build_geometry(
             make_recipe(
                 cluster=("tile",), pdl="fast", constants={"block": 64, "tile": 2, "fast": True}
             )
         )
         assert launch.constants == (0, 1, 1, 64, 1, 1, 0, 2, 1, 1, 0, 1, -1, 64)
         assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[13])"
-        again = geometry(
+        again = build_geometry(
             make_recipe(
                 cluster=("tile",), pdl="fast", constants={"block": 32, "tile": 4, "fast": True}
             )
@@ -46,7 +46,7 @@ class TestGeometry:
     def test_strings_flags_and_floats_are_folded_in(self):
         constants = {"block": 64, "mode": "fast", "wide": True, "ratio": 2.0}
         grid = ('n * 2 if mode == "fast" else n', "n if wide else 1")
-        launch = geometry(make_recipe(grid=grid, constants=constants))
+        launch = build_geometry(make_recipe(grid=grid, constants=constants))
         assert launch.texts[:2] == ("tb_mul(number[3], INT64_C(2))", "number[3]")
 
     @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ class TestGeometry:
     )
     def test_what_cannot_be_launched(self, changes, message):
         with pytest.raises(ValueError, match=r"grid|block|smem") as caught:
-            geometry(make_recipe(**changes))
+            build_geometry(make_recipe(**changes))
         assert message in str(caught.value)
 
 
@@ -71,16 +71,18 @@ class TestLauncher:
             make_recipe(constants={"block": 64}),
             make_recipe(constants={"block": 128}, smem="4096"),
         )
-        assert launcher_source(one) == launcher_source(other)
-        assert program_source(one, "program.cubin") != program_source(other, "program.cubin")
+        assert format_launcher(one) == format_launcher(other)
+        assert format_program_source(one, "program.cubin") != format_program_source(
+            other, "program.cubin"
+        )
 
     @pytest.mark.parametrize("pipeline", ["kernel", "host", "cpu"])
     def test_no_table_of_it_is_written_to_by_the_loader(self, pipeline, tmp_path):
         """Each pointer in one would be 24 bytes of the file, and its page a process's own."""
         arguments = {"x": "f32*[n * 2, 3]", "y": "f32*[n]", "n": "i32", "on": "bool"}
         made = make_recipe(pipeline, arguments=arguments)
-        (tmp_path / "launcher.c").write_text(launcher_source(made))
-        argv = tools_of(make_toolchain()).fill(LAUNCHER_STEP.argv)
+        (tmp_path / "launcher.c").write_text(format_launcher(made))
+        argv = collect_tools(make_toolchain()).fill_placeholders(LAUNCHER_STEP.argv)
         subprocess.run(argv, cwd=tmp_path, check=True)
         sections = Elf((tmp_path / "launcher.o").read_bytes()).sections
         assert not [part.name for part in sections if part.name.startswith(".data.rel")]
@@ -88,8 +90,8 @@ class TestLauncher:
     def test_a_name_that_the_library_exports_is_refused(self):
         for pipeline, symbol in [("cpu", "launch"), ("host", "launch_error")]:
             with pytest.raises(ValueError, match="cannot be called"):
-                launcher_source(make_recipe(pipeline, symbol=symbol))
-        assert "launch" in launcher_source(make_recipe(symbol="launch"))
+                format_launcher(make_recipe(pipeline, symbol=symbol))
+        assert "launch" in format_launcher(make_recipe(symbol="launch"))
 
 
 class TestScrub:
@@ -100,7 +102,7 @@ class TestScrub:
             b"/stage/x/work/source.cu(3): error: no\n"
             b"/opt/cuda-13/include/a.h(1): warning: tmpxft_0000541c_00000000-6_source.ptx\n"
         )
-        text = scrub(output, {"/stage/x/work": "", "/opt/cuda-13": "{cuda}"})
+        text = scrub_output(output, {"/stage/x/work": "", "/opt/cuda-13": "{cuda}"})
         assert text == (
             "ptxas info    : Used 10 registers\n"
             "source.cu(3): error: no\n"
@@ -108,7 +110,7 @@ class TestScrub:
         )
 
     def test_bytes_that_are_no_text(self):
-        assert scrub(b"\xff\0", {}) == "��"
+        assert scrub_output(b"\xff\0", {}) == "��"
 
 
 class TestStore:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from support.recipes import make_recipe
 from tilusbuild.compile.model import Recipe
-from tilusbuild.compile.units import entries, of_one
+from tilusbuild.compile.units import extract_kernel, find_entries
 
 HEAD = ".version 9.0\n.target sm_80\n.address_size 64\n\n"
 DECLARED = ".visible .entry {0}\n(\n\t.param .u64 {0}_param_0\n)\n;\n"
@@ -45,9 +45,9 @@ NAMES = ("scale_1", "scale_12", "scale_2")
 @pytest.mark.parametrize("number", range(3))
 def test_the_other_kernels_are_left_out(number: int) -> None:
     whole = ptx(NAMES)
-    kernels = entries(whole)
+    kernels = find_entries(whole)
     assert [name for name, _, _ in kernels] == [*NAMES, *NAMES]  # declared, then defined
-    left = of_one(recipe(number), whole, kernels).decode()
+    left = extract_kernel(recipe(number), whole, kernels).decode()
     own = NAMES[number]
     assert DECLARED.format(own) in left
     assert DEFINED.format(own, more="").split("\n", 1)[1] in left
@@ -57,16 +57,16 @@ def test_the_other_kernels_are_left_out(number: int) -> None:
 
 def test_all_is_left_where_something_else_names_a_kernel() -> None:
     whole = ptx(NAMES) + b".global .u64 table[1] = {scale_1};\n"
-    assert of_one(recipe(1), whole, entries(whole)) == whole
-    assert of_one(recipe(0), whole, entries(whole)) != whole
+    assert extract_kernel(recipe(1), whole, find_entries(whole)) == whole
+    assert extract_kernel(recipe(0), whole, find_entries(whole)) != whole
 
 
 def test_all_is_left_where_the_ptx_or_its_lines_are_a_part_of_what_is_made() -> None:
     whole = ptx(NAMES)
-    assert of_one(recipe(0, with_ptx=True), whole, entries(whole)) == whole
-    assert entries(ptx(NAMES, more="\t.loc\t1 3 5\n")) == []
+    assert extract_kernel(recipe(0, with_ptx=True), whole, find_entries(whole)) == whole
+    assert find_entries(ptx(NAMES, more="\t.loc\t1 3 5\n")) == []
 
 
 @pytest.mark.parametrize("cut", [-2, -40, -90])
 def test_ptx_that_ends_too_soon_is_left_as_it_is(cut: int) -> None:
-    assert entries(ptx(NAMES)[:cut]) == []
+    assert find_entries(ptx(NAMES)[:cut]) == []

@@ -9,7 +9,7 @@ from support.marks import Marks, built, copied
 from tilusbuild.cache.tree import Tree
 from tilusbuild.embed import dispatcher
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover_toolchain
 
 __all__ = ["built", "copied"]
 
@@ -21,7 +21,7 @@ def refreshed(copied: Marks) -> Any:
     def make(name: str = "mark", **params: object) -> str | None:
         with LocalRunner() as runner:
             request = ToolchainRequest(needs_cuda=False)
-            toolchain = discover(request, dict(os.environ), runner, DigestMemory())
+            toolchain = discover_toolchain(request, dict(os.environ), runner, DigestMemory())
             script = copied.script(name, **params)
             return dispatcher.refresh(Tree(str(copied.cache)), script, lambda: toolchain, runner)
 

@@ -100,10 +100,10 @@ def test_a_template_is_not_told_to_be_extern_c() -> None:
     source = (
         "template <class T>\n__global__ void saxpy(T a) {}\ntemplate __global__ void saxpy(float);"
     )
-    said = checks.symbol_problem(make_recipe(source=source), ["_Z5saxpyIfEvT_"])
+    said = checks.find_symbol_problem(make_recipe(source=source), ["_Z5saxpyIfEvT_"])
     assert said is not None
     assert "is a C++ template" in said
-    plain = checks.symbol_problem(make_recipe(), ["_Z5saxpyfPKfPfi"])
+    plain = checks.find_symbol_problem(make_recipe(), ["_Z5saxpyfPKfPfi"])
     assert str(plain).endswith('declare it extern "C"')
 
 
@@ -136,10 +136,12 @@ def test_a_failed_link_shows_what_is_not_defined() -> None:
         [f"ptxas info    : Used {n} registers" for n in range(30)]
         + ["/usr/bin/ld: source.o: in function `f':", "undefined reference to `cublasCreate_v2'"]
     )
-    assert "cublasCreate_v2" in str(checks.link_problem(make_recipe("host"), link))
+    assert "cublasCreate_v2" in str(checks.explain_link_error(make_recipe("host"), link))
     rdc = "undefined reference to `__cudaRegisterLinkedBinary_3d5c'"
-    assert "-rdc=true" in str(checks.link_problem(make_recipe("host"), rdc))
-    assert "[library.NAME] with rdc = true" in str(checks.link_problem(make_recipe("host"), rdc))
+    assert "-rdc=true" in str(checks.explain_link_error(make_recipe("host"), rdc))
+    assert "[library.NAME] with rdc = true" in str(
+        checks.explain_link_error(make_recipe("host"), rdc)
+    )
     group = FailureGroup("error: no", 1, ("f/0",), "failed", link, None)
     summary = Summary(1, 0, 0, 1, 0, 0, 0, 1, 1.0, 1, failures=(group,))
     text = format_summary(summary)

@@ -12,7 +12,7 @@ from support import one_library, scale
 from support.nvcc_journal import FakeCuda
 from support.processes import run_to_end, wait_until
 from support.project import NewProject, Project
-from tilusbuild.toolchain.nvrtc_places import wheels
+from tilusbuild.toolchain.nvrtc_places import list_wheel_roots
 
 OTHER = '[toolchain.named.other]\nnvcc = "{}"\n\n'
 MakeTwo = Callable[..., Project]
@@ -232,7 +232,7 @@ def other_toolkit() -> Path:
     """A real toolkit of another release than the one on PATH."""
     mine = release_of(Path(shutil.which("nvcc") or "").resolve())
     roots = [Path(_NAMED)] if _NAMED else sorted(Path("/usr/local").glob("cuda-*"))
-    for root in (*roots, *map(Path, wheels())):
+    for root in (*roots, *map(Path, list_wheel_roots())):
         if (root / "bin/nvcc").is_file() and release_of(root / "bin/nvcc") != mine:
             return root
     pytest.skip("needs a toolkit of another release: TILUSBUILD_TEST_OTHER_CUDA names one")

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.arch import parse_arch
-from tilusbuild.compile import Link, Recipe, launcher_directory, module_files, options_text
-from tilusbuild.compile.kernel_names import naming, naming_all
+from tilusbuild.compile import Link, Recipe, collect_module_files, format_options, lay_out_launcher
+from tilusbuild.compile.kernel_names import format_anchor, format_unit_anchors
 from tilusbuild.compile.model import Includes, Options, PartOptions
-from tilusbuild.compile.module import command_lines
+from tilusbuild.compile.module import format_command_lines
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
-from tilusbuild.compile.steps import steps
+from tilusbuild.compile.steps import list_steps
 from tilusbuild.plan.identity import format_program_text
 from tilusbuild.plan.recorded import ForeignTextsError, restore_recipe
 from tilusbuild.render.closure import Header, make_closure
@@ -87,7 +87,9 @@ def a_recipe(chosen: random.Random) -> tuple[Recipe, list[Header]]:
     elif form == "kernel" and chosen.random() < 0.5:
         unit = ("f<1, 2>", "ns::f<2>") if chosen.random() < 0.5 else ()
         changes |= {"symbol": "f<1, 2>", "unit": unit}
-        changes["source"] = base.source + (naming_all(unit) if unit else naming("f<1, 2>"))
+        changes["source"] = base.source + (
+            format_unit_anchors(unit) if unit else format_anchor("f<1, 2>")
+        )
     return replace(base, **changes), headers
 
 
@@ -105,11 +107,11 @@ def texts(recipe: Recipe, headers: Sequence[Header]) -> tuple[str, str, dict[str
         objects=[(f"o{number}", program) for number, program in enumerate(recipe.objects)],
     )
     toolchain = make_toolchain("/usr/bin/nvcc")
-    files = dict(module_files(recipe, toolchain, "0" * 64))
+    files = dict(collect_module_files(recipe, toolchain, "0" * 64))
     script = files.pop("compile.sh").decode("utf-8", "surrogateescape")
     if recipe.pipeline.launcher.is_there:
-        files["launcher.c"] = launcher_directory(recipe)[1]["launcher.c"]
-    return program_txt, options_text(recipe, toolchain), files, script
+        files["launcher.c"] = lay_out_launcher(recipe)[1]["launcher.c"]
+    return program_txt, format_options(recipe, toolchain), files, script
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -119,11 +121,11 @@ def test_what_a_build_wrote_is_read_back(seed: int) -> None:
         recipe, headers = a_recipe(chosen)
         written = texts(recipe, headers)
         found = restore_recipe(*written)
-        assert command_lines(found) == command_lines(recipe)
+        assert format_command_lines(found) == format_command_lines(recipe)
         assert found.includes.digest == recipe.includes.digest
         assert type(found.pipeline) is type(recipe.pipeline)
         assert found.objects == recipe.objects
-        for name, text in found.pipeline.written(found).items():
+        for name, text in found.pipeline.collect_own_files(found).items():
             assert written[2][name].decode() == text
 
 
@@ -189,8 +191,8 @@ def test_a_stranger_says_no_more_than_a_manifest_may(evil: str) -> None:
 
 
 def words_of(recipe: Recipe) -> list[str]:
-    """The words of the commands, but for macros: `for_nvcc` has the shell take any as it is."""
-    argvs = (("", *step.argv) for step in steps(recipe))
+    """The words of the commands without macros, which `escape_define` quotes for the shell."""
+    argvs = (("", *step.argv) for step in list_steps(recipe))
     return [word for argv in argvs for before, word in pairwise(argv) if before != "-D"]
 
 

@@ -27,7 +27,7 @@ from tilusbuild.reapi.operations import ReportPlace, ignore_place
 from tilusbuild.reapi.probe import probe_worker
 from tilusbuild.reapi.sharing import CompileSlots, SharingRunner
 from tilusbuild.remote.settings import make_settings
-from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover_toolchain
 
 
 @dataclass
@@ -265,7 +265,7 @@ def host() -> Iterator[tuple[Toolchain, LocalRunner]]:
     needs_cxx()
     runner = LocalRunner()
     request = ToolchainRequest(needs_cuda=False)
-    yield discover(request, os.environ, runner, DigestMemory()), runner
+    yield discover_toolchain(request, os.environ, runner, DigestMemory()), runner
     runner.close()
 
 

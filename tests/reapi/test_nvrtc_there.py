@@ -26,7 +26,7 @@ from tilusbuild.reapi.probe import probe_worker
 from tilusbuild.reapi.sharing import CompileSlots, SharingRunner
 from tilusbuild.remote.settings import make_settings
 from tilusbuild.state.envelope import StepStore
-from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover_toolchain
 
 KERNEL = """\
 #include <cuda_fp16.h>
@@ -62,7 +62,7 @@ def here() -> Iterator[tuple[Toolchain, LocalRunner]]:
     with LocalRunner() as runner:
         try:
             request = ToolchainRequest(needs_cuda=False, needs_nvrtc=True)
-            yield discover(request, dict(os.environ), runner, DigestMemory()), runner
+            yield discover_toolchain(request, dict(os.environ), runner, DigestMemory()), runner
         except InputError as error:
             pytest.skip(error.diagnostics[0].message)
 
@@ -163,7 +163,7 @@ def test_a_library_that_does_not_load_there_is_no_answer(here, tmp_path) -> None
     server = Casd(tmp_path / "farm", *worker())
     executor = RemoteExecutor(make_settings(server.address, "test"), lambda there: None, print)
     gone = replace(nvrtc, library="/nowhere/libnvrtc.so.13")
-    words = gone.on_worker(("cubin", "source.cu", "source.cu", "out"))
+    words = gone.build_worker_command(("cubin", "source.cu", "source.cu", "out"))
     command = Command(
         nvrtc.command, str(tmp_path / "w"), {}, 60.0, outputs=("out",), on_worker=words
     )

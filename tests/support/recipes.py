@@ -9,13 +9,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.compile import Launch, Recipe, launcher_directory, module_files
+from tilusbuild.compile import Launch, Recipe, collect_module_files, lay_out_launcher
 from tilusbuild.compile.model import Options, Pipeline
 from tilusbuild.compile.pipelines.cpu import CPU
-from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC, image_name
+from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC, choose_image_name
 from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
-from tilusbuild.compile.program import launcher_object
-from tilusbuild.compile.steps import steps, tools_of
+from tilusbuild.compile.program import compile_launcher
+from tilusbuild.compile.steps import collect_tools, list_steps
 from tilusbuild.expr import parse_expression
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import Argument, Tile, join_arguments, parse_argument, resolve_constants
@@ -121,7 +121,7 @@ def make_toolchain(
     return SimpleNamespace(
         cuda=cuda,
         host=SimpleNamespace(tools=tools, cxx=tools[0], cc=tools[1], ld=tools[3]),
-        environment=lambda: {"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        build_environment=lambda: {"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
         fingerprint_cuda=("nvcc 0 test",),
         nvrtc=None,
         fingerprint_nvrtc=(),
@@ -129,7 +129,7 @@ def make_toolchain(
         fingerprint_assembler=(),
         fingerprint_cudart=(),
         fingerprint_host=("gcc 0 test",),
-        reach=lambda: None,
+        find_reach=lambda: None,
     )
 
 
@@ -139,11 +139,11 @@ def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
     made = None
     if not recipe.pipeline.host_code:
         with LocalRunner() as running:
-            found = launcher_object(recipe, toolchain, str(module.parent), running, StepStore())
+            found = compile_launcher(recipe, toolchain, str(module.parent), running, StepStore())
         assert isinstance(found, bytes), found
         made = found
-    digest, files = launcher_directory(recipe, made)
-    for name, data in module_files(recipe, toolchain, digest).items():
+    digest, files = lay_out_launcher(recipe, made)
+    for name, data in collect_module_files(recipe, toolchain, digest).items():
         (module / name).write_bytes(data)
     if module.parents[1].name != "programs":
         return
@@ -157,12 +157,12 @@ def link_without_nvcc(recipe: Recipe, directory: Path, image: bytes = b"an image
     """The kernel pipeline's library around any bytes: what the launcher's tests call."""
     toolchain = make_toolchain()
     directory.mkdir(parents=True)
-    for name, data in module_files(recipe, toolchain).items():
+    for name, data in collect_module_files(recipe, toolchain).items():
         (directory / name).write_bytes(data)
-    (directory / "launcher.c").write_bytes(launcher_directory(recipe)[1]["launcher.c"])
-    (directory / image_name(recipe)).write_bytes(image)
-    for step in steps(recipe):
-        argv = tools_of(toolchain).fill(step.argv)
+    (directory / "launcher.c").write_bytes(lay_out_launcher(recipe)[1]["launcher.c"])
+    (directory / choose_image_name(recipe)).write_bytes(image)
+    for step in list_steps(recipe):
+        argv = collect_tools(toolchain).fill_placeholders(step.argv)
         if step.name in ("image", "link"):
             subprocess.run(argv, cwd=directory, check=True)
         elif step.name == "launcher":

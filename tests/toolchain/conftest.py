@@ -13,7 +13,7 @@ from tilusbuild.toolchain import (
     DigestMemory,
     Toolchain,
     ToolchainRequest,
-    discover,
+    discover_toolchain,
     discovery,
 )
 
@@ -40,7 +40,7 @@ class World:
 
     def discover(self, nvcc: str | None = None, *, needs_cuda: bool = True) -> Toolchain:
         request = ToolchainRequest(nvcc, needs_cuda, str(self.root))
-        return discover(request, self.env, self.runner, self.memory)
+        return discover_toolchain(request, self.env, self.runner, self.memory)
 
     def host(self, name: str = "usr") -> Path:
         """A g++ with all that it needs, first on PATH."""
@@ -156,7 +156,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A machine with nothing on it."""
     monkeypatch.setattr(discovery, "_INSTALLED_UNDER", str(tmp_path / "installed"))
-    monkeypatch.setattr(discovery, "wheels", list)
+    monkeypatch.setattr(discovery, "list_wheel_roots", list)
     return World(tmp_path)
 
 

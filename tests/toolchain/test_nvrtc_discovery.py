@@ -12,12 +12,12 @@ from tilusbuild.errors import InputError
 from tilusbuild.toolchain import (
     DigestMemory,
     ToolchainRequest,
-    discover,
     discover_nvrtc,
+    discover_toolchain,
     discovery,
 )
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary
-from tilusbuild.toolchain.nvrtc_library import reached
+from tilusbuild.toolchain.nvrtc_library import prune_ptx
 
 World = Any
 
@@ -33,8 +33,8 @@ def test_it_needs_neither_nvcc_nor_a_host_compiler(world: World) -> None:
     found = find(world)
     assert (found.library, found.version, found.release) == (str(library), "13.0.88", (13, 0))
     assert found.include_dir == str(world.root / "cuda/include")
-    assert found.knows(parse_arch("sm_90a"))
-    assert not found.knows(parse_arch("sm_86"))
+    assert found.can_target(parse_arch("sm_90a"))
+    assert not found.can_target(parse_arch("sm_86"))
     assert [c.argv[-1] for c in world.runner.journal] == ["identify"]
 
 
@@ -42,7 +42,7 @@ def test_the_order_is_that_of_nvccs_search(world: World, monkeypatch: pytest.Mon
     """The manifest's path, CUDA_HOME, CUDA_PATH, beside an nvcc on PATH, installed ones, wheels."""
     named = ("own", "home", "path", "onpath", "installed/cuda-13.0", "site/nvidia/cu13")
     expected = [str(world.nvrtc(world.root / name)) for name in named]
-    monkeypatch.setattr(discovery, "wheels", lambda: [str(world.root / named[-1])])
+    monkeypatch.setattr(discovery, "list_wheel_roots", lambda: [str(world.root / named[-1])])
     world.write("onpath/bin/nvcc", "", executable=True)
     world.env |= {
         "CUDA_HOME": str(world.root / "home"),
@@ -80,7 +80,7 @@ def test_headers_are_of_its_own_release(world: World) -> None:
     world.env |= {"CUDA_HOME": str(world.root / "first"), "CUDA_PATH": str(world.root / "second")}
     found = find(world)
     assert (found.library, found.include_dir) == (str(library), None)
-    assert found.fingerprint(world.memory)[-1] == "cuda-headers - -"
+    assert found.format_fingerprint(world.memory)[-1] == "cuda-headers - -"
     world.write("second/include/cuda_runtime_api.h", "#define CUDART_VERSION 13000")
     assert find(world).include_dir == str(world.root / "second/include")
 
@@ -101,7 +101,7 @@ def test_one_that_does_not_work_is_passed_over(world: World, answer: Any, note: 
     world.env |= {"CUDA_HOME": str(world.root / "broken"), "CUDA_PATH": str(world.root / "good")}
     request = ToolchainRequest(None, False, str(world.root))
     world.host()
-    found = discover(request, world.env, world.runner, DigestMemory())
+    found = discover_toolchain(request, world.env, world.runner, DigestMemory())
     assert found.nvrtc is None
     assert find(world).library == str(good)
     (world.root / "good/lib64/libnvrtc-builtins.so.13.0").unlink()
@@ -116,7 +116,10 @@ def test_a_fingerprint_is_what_the_library_is_and_not_where(world: World) -> Non
     def fingerprint(root: Path) -> tuple[str, ...]:
         world.env["CUDA_HOME"] = str(root)
         found = find(world)
-        return (*found.fingerprint(world.memory), *found.joiner_fingerprint(world.memory))
+        return (
+            *found.format_fingerprint(world.memory),
+            *found.format_joiner_fingerprint(world.memory),
+        )
 
     world.nvrtc(world.root / "here")
     world.nvrtc(world.root / "there/and/there", directory="lib")
@@ -149,7 +152,7 @@ def test_an_architecture_that_it_does_not_know(world: World) -> None:
     world.env["CUDA_HOME"] = str(world.root / "cuda")
     world.nvrtc(world.root / "cuda")
     request = ToolchainRequest(None, False, str(world.root), needs_nvrtc=True)
-    found = discover(request, world.env, world.runner, world.memory)
+    found = discover_toolchain(request, world.env, world.runner, world.memory)
     found.check_archs([parse_arch("sm_90a")], nvrtc=True)
     with pytest.raises(InputError, match=r"NVRTC 13\.0\.88 does not compile for sm_75"):
         found.check_archs([parse_arch("sm_75")], nvrtc=True)
@@ -204,7 +207,7 @@ def module(*statements: bytes) -> bytes:
 def test_what_no_kernel_reaches_goes_and_the_rest_stays_where_it_was():
     mixed = [each for pair in zip(UNUSED, USED + UNKNOWN, strict=False) for each in pair]
     rest = (USED + UNKNOWN)[len(UNUSED) :]
-    made = reached(module(*mixed, *rest))
+    made = prune_ptx(module(*mixed, *rest))
     assert made.split() == module(*USED, *UNKNOWN).split()
     assert KERNEL in made
 
@@ -213,14 +216,14 @@ def test_what_no_kernel_reaches_goes_and_the_rest_stays_where_it_was():
 def test_each_alone(statement):
     if b"generic" in statement:
         statement += b"\n" + UNUSED[4]
-    assert reached(module(statement)).split() == module().split()
+    assert prune_ptx(module(statement)).split() == module().split()
 
 
 @pytest.mark.parametrize("kept", [(), USED, UNKNOWN])
 def test_nothing_is_said_where_all_is_reached(kept):
-    assert reached(module(*kept)) == b""
+    assert prune_ptx(module(*kept)) == b""
 
 
 @pytest.mark.parametrize("broken", [b".global .u32 x", b"}", b'.global .u32 x; "', b"("])
 def test_text_that_is_not_understood_stays(broken):
-    assert reached(module(UNUSED[0]) + broken) == b""
+    assert prune_ptx(module(UNUSED[0]) + broken) == b""

@@ -14,7 +14,7 @@ from support.fake_runner import finished
 from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError, Place
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discovery
-from tilusbuild.toolchain.diagnose import diagnose
+from tilusbuild.toolchain.diagnose import diagnose_components
 
 World = Any
 """The fixtures' machine, of conftest.py."""
@@ -86,7 +86,7 @@ def test_a_requirement_that_nothing_meets_says_where_it_looked(machine: World) -
 def test_an_invalid_requirement_is_shown_at_its_place(machine: World) -> None:
     request = ToolchainRequest("13.0", place=Place("tilus.toml", 3, 8))
     with pytest.raises(InputError) as caught:
-        discovery.discover(request, machine.env, machine.runner, machine.memory)
+        discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
     assert caught.value.render().startswith("tilus.toml:3:8: error: toolchain.nvcc")
 
 
@@ -150,9 +150,11 @@ def test_an_unrelated_header_does_not(machine: World, added: str) -> None:
     after = machine.discover()
     assert after.fingerprint_cuda == before.fingerprint_cuda
     name = Path(added).name
-    lines = after.headers(cuda=True).external_header_digests([name], machine.memory)
+    lines = after.find_header_directories(cuda=True).digest_external_headers([name], machine.memory)
     assert lines
-    assert not before.headers(cuda=True).external_header_digests(["vector"], machine.memory)
+    assert not before.find_header_directories(cuda=True).digest_external_headers(
+        ["vector"], machine.memory
+    )
 
 
 def test_the_second_search_starts_nothing(machine: World) -> None:
@@ -270,7 +272,7 @@ def test_tools_are_asked_without_what_would_change_their_answer(machine: World) 
 
 def test_a_compile_sees_an_environment_of_its_own(machine: World) -> None:
     machine.env |= {"LIBRARY_PATH": "/evil", "GCC_EXEC_PREFIX": "/evil", "SOURCE_DATE_EPOCH": "7"}
-    environment = machine.discover().environment()
+    environment = machine.discover().build_environment()
     assert set(environment) == {"PATH", "LANG", "LC_ALL", "TZ", "SOURCE_DATE_EPOCH"}
     assert environment["PATH"].startswith(f"{machine.root}/usr/bin:")
     assert environment["SOURCE_DATE_EPOCH"] == "0"
@@ -295,7 +297,10 @@ def test_an_architecture_that_the_toolkit_does_not_know_says_which_it_does(machi
 def test_a_doctor_never_fails(world: World) -> None:
     def ask() -> dict[str, Any]:
         request = ToolchainRequest()
-        return {f.component: f for f in diagnose(request, world.env, world.runner, world.memory)}
+        return {
+            f.component: f
+            for f in diagnose_components(request, world.env, world.runner, world.memory)
+        }
 
     nothing = ask()
     assert nothing["g++"].status == nothing["nvcc"].status == "missing"
@@ -348,7 +353,7 @@ def test_a_tool_that_somebody_ended_is_not_called_broken(machine, number, tool) 
 def with_cxx(machine: World, cxx: str) -> Toolchain:
     place = Place("tilus.toml", 3, 7)
     request = ToolchainRequest(None, False, str(machine.root), cxx=cxx, cxx_place=place)
-    return discovery.discover(request, machine.env, machine.runner, machine.memory)
+    return discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
 
 
 def versioned(machine: World, name: str) -> None:
@@ -372,7 +377,7 @@ def test_a_host_compiler_by_path_is_relative_to_the_project(machine: World) -> N
     machine.env["PATH"] = f"{machine.root}/usr/bin"
     found = with_cxx(machine, "./opt/gcc/bin/g++")
     assert found.host.cxx.path == f"{machine.root}/opt/gcc/bin/g++"
-    assert found.environment()["PATH"].startswith(f"{machine.root}/opt/gcc/bin:")
+    assert found.build_environment()["PATH"].startswith(f"{machine.root}/opt/gcc/bin:")
 
 
 @pytest.mark.parametrize(
@@ -395,6 +400,6 @@ def test_a_host_compiler_that_is_not_there_is_said_at_its_place(machine, cxx, wh
 
 def test_equal_tools_have_one_fingerprint_by_any_name(machine: World) -> None:
     request = ToolchainRequest(project_root=str(machine.root), name="other")
-    named = discovery.discover(request, machine.env, machine.runner, machine.memory)
+    named = discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
     assert named.fingerprint_cuda == machine.discover().fingerprint_cuda
     assert named != machine.discover()

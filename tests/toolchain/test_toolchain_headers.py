@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.toolchain import DigestMemory, HeaderDirectories, package_dir
-from tilusbuild.toolchain.cuda import wheel_releases
-from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit, outermost
-from tilusbuild.toolchain.nvrtc_places import wheels
+from tilusbuild.toolchain import DigestMemory, HeaderDirectories, find_package_directory
+from tilusbuild.toolchain.cuda import read_wheel_releases
+from tilusbuild.toolchain.headers import drop_nested, is_core_of_system, is_core_of_toolkit
+from tilusbuild.toolchain.nvrtc_places import list_wheel_roots
 from tilusbuild.toolchain.probe import Probe, ProbeError
 
 
@@ -40,7 +40,7 @@ def test_core_of_the_system() -> None:
 
 
 def test_a_directory_within_another_is_not_walked_twice() -> None:
-    assert outermost(["/a/b", "/c", "/a", "/a/b", "/ab"]) == ["/c", "/a", "/ab"]
+    assert drop_nested(["/a/b", "/c", "/a", "/a/b", "/ab"]) == ["/c", "/a", "/ab"]
 
 
 @pytest.fixture
@@ -56,20 +56,20 @@ def directories(tmp_path: Path) -> HeaderDirectories:
 
 def test_a_program_of_core_headers_adds_nothing(directories: HeaderDirectories) -> None:
     includes = ["cuda_fp16.h", "vector", "stdio.h", "windows.h"]
-    assert directories.external_header_digests(includes, DigestMemory()) == ()
+    assert directories.digest_external_headers(includes, DigestMemory()) == ()
 
 
 @pytest.mark.parametrize("name", ["cublas_v2.h", "zlib.h"])
 def test_any_other_header_adds_all_others(directories: HeaderDirectories, name: str) -> None:
-    lines = directories.external_header_digests(["stdio.h", name], DigestMemory())
+    lines = directories.digest_external_headers(["stdio.h", name], DigestMemory())
     assert [line.split()[0] for line in lines] == ["other-cuda-headers", "other-headers"]
-    assert lines == directories.external_header_digests(None, DigestMemory())
+    assert lines == directories.digest_external_headers(None, DigestMemory())
 
 
 def test_a_header_that_is_installed_later_is_noticed(directories: HeaderDirectories) -> None:
-    assert directories.external_header_digests(["late.h"], DigestMemory()) == ()
+    assert directories.digest_external_headers(["late.h"], DigestMemory()) == ()
     Path(directories.system[0], "late.h").write_text("// late")
-    assert directories.external_header_digests(["late.h"], DigestMemory())
+    assert directories.digest_external_headers(["late.h"], DigestMemory())
 
 
 def test_an_empty_directory_in_the_search_path_changes_nothing_and_a_header_in_it_does(
@@ -80,10 +80,10 @@ def test_an_empty_directory_in_the_search_path_changes_nothing_and_a_header_in_i
     more = HeaderDirectories(
         directories.toolkit, directories.compiler, (str(local), *directories.system)
     )
-    assert more.core_of_system(memory) == directories.core_of_system(memory)
+    assert more.digest_system_core(memory) == directories.digest_system_core(memory)
     local.mkdir()
     (local / "stdio.h").write_text("// shadows")
-    assert more.core_of_system(memory) != directories.core_of_system(memory)
+    assert more.digest_system_core(memory) != directories.digest_system_core(memory)
 
 
 # Packages of headers and NVIDIA's wheels, found without importing anything.
@@ -95,7 +95,7 @@ def test_a_package_is_found_and_not_imported(tmp_path, monkeypatch) -> None:
     (tmp_path / "headers_of_mine/source/include").mkdir(parents=True)
     (tmp_path / "headers_of_mine/__init__.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = package_dir("headers_of_mine", "source/include")
+    found = find_package_directory("headers_of_mine", "source/include")
     assert found == str(tmp_path / "headers_of_mine/source/include")
     assert "headers_of_mine" not in sys.modules
 
@@ -112,14 +112,14 @@ def test_a_package_is_found_and_not_imported(tmp_path, monkeypatch) -> None:
 )
 def test_what_is_not_there_is_a_lookup_error(package: str, path: str, message: str) -> None:
     with pytest.raises(LookupError, match=message):
-        package_dir(package, path)
+        find_package_directory(package, path)
 
 
 def test_the_newest_wheels_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cu12", "cu13", "cudnn"):
         (tmp_path / "nvidia" / name / "bin").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert wheels() == [str(tmp_path / "nvidia/cu13"), str(tmp_path / "nvidia/cu12")]
+    assert list_wheel_roots() == [str(tmp_path / "nvidia/cu13"), str(tmp_path / "nvidia/cu12")]
 
 
 def test_releases_are_read_from_the_wheels_metadata(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_releases_are_read_from_the_wheels_metadata(tmp_path: Path) -> None:
     root.mkdir(parents=True)
     (tmp_path / "nvidia_nvvm-13.5.37.dist-info").mkdir()
     (tmp_path / "numpy-2.1.0.dist-info").mkdir()
-    assert wheel_releases(str(root)) == {"nvidia-nvvm": "13.5.37"}
-    assert wheel_releases(str(tmp_path)) == {}
+    assert read_wheel_releases(str(root)) == {"nvidia-nvvm": "13.5.37"}
+    assert read_wheel_releases(str(tmp_path)) == {}
 
 
 # What tools are asked, they answer with a TMPDIR of their own.
@@ -144,7 +144,7 @@ def test_what_a_tool_leaves_is_removed(tmp_path, monkeypatch, ending) -> None:
     with LocalRunner() as runner:
         probe = Probe(runner, dict(os.environ, TMPDIR="/nowhere"), DigestMemory())
         try:
-            answer = probe.ask(str(tool), remember=False)
+            answer = probe.query_program(str(tool), remember=False)
         except (ProbeError, OSError):
             answer = ""
     assert answer == ("well\n" if "well" in ending else "")
@@ -158,4 +158,4 @@ def test_a_tool_can_be_asked_where_no_directory_can_be_made(tmp_path, monkeypatc
     tool.write_text("#!/bin/sh\necho well\n")
     tool.chmod(0o755)
     with LocalRunner() as runner:
-        assert Probe(runner, dict(os.environ), DigestMemory()).ask(str(tool)) == "well\n"
+        assert Probe(runner, dict(os.environ), DigestMemory()).query_program(str(tool)) == "well\n"

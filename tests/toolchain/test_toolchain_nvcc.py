@@ -10,7 +10,7 @@ import pytest
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.state.digests import walk_files
-from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover_toolchain
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit
 
 pytestmark = pytest.mark.nvcc
@@ -33,7 +33,7 @@ def memory() -> DigestMemory:
 
 @pytest.fixture(scope="module")
 def toolchain(runner: LocalRunner, memory: DigestMemory) -> Toolchain:
-    return discover(ToolchainRequest(), os.environ, runner, memory)
+    return discover_toolchain(ToolchainRequest(), os.environ, runner, memory)
 
 
 def test_what_it_says_of_itself(toolchain: Toolchain) -> None:
@@ -66,7 +66,7 @@ def test_core_headers_cover_what_the_standard_libraries_include(
                "fcntl.h", "pthread.h", "semaphore.h", "netinet/in.h", "poll.h")  # fmt: skip
     (tmp_path / "all.cpp").write_text("".join(f"#include <{name}>\n" for name in headers))
     command = (toolchain.host.cxx.path, "-std=c++20", "-M", "all.cpp")
-    done = runner.run(Command(command, cwd=str(tmp_path), env=toolchain.environment()))
+    done = runner.run(Command(command, cwd=str(tmp_path), env=toolchain.build_environment()))
     assert done.ok, done.output
     directories = [
         f + "/" for f in (*toolchain.host.compiler_headers, *toolchain.host.system_headers)

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from tilusbuild.cache.entries import Stage
 from tilusbuild.cache.includes import publish_include
 from tilusbuild.cache.tree import Tree
-from tilusbuild.compile import launcher_directory, module_files
+from tilusbuild.compile import collect_module_files, lay_out_launcher
 from tilusbuild.compile.model import OBJECT
-from tilusbuild.compile.module import described
-from tilusbuild.compile.units import UnitSteps, unit_store
+from tilusbuild.compile.module import describe_program
+from tilusbuild.compile.units import UnitSteps, open_unit_store
 from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.process.base import Command, CompletedCommand, PrefixRunner, Runner
@@ -150,15 +150,15 @@ class IncludeLayout:
             return "", self._lay_out_headers(work.closure)
         made: bytes | None = None
         if not recipe.pipeline.host_code:
-            from tilusbuild.compile.program import launcher_object
+            from tilusbuild.compile.program import compile_launcher
 
-            answer = launcher_object(
+            answer = compile_launcher(
                 recipe, work.toolchain, stage, runner, self.launchers, self._timeout
             )
             if isinstance(answer, Compiled):
                 return answer
             made = answer
-        launcher, files = launcher_directory(recipe, made)
+        launcher, files = lay_out_launcher(recipe, made)
         self._lay_out_directory(launcher, lambda: files)
         return launcher, self._lay_out_headers(work.closure)
 
@@ -187,7 +187,7 @@ class ProgramCompiler:
         self._cache = cache
         self._runners = runners
         self._timeout = timeout
-        self._units = unit_store(os.path.join(cache.state_path, "units"))
+        self._units = open_unit_store(os.path.join(cache.state_path, "units"))
         self._residents = ResidentPools(runners.local)
         self._layout = IncludeLayout(cache, runners, timeout)
 
@@ -203,11 +203,11 @@ class ProgramCompiler:
         try:
             _check_tools(work.toolchain, compiled)
         except ToolsChangedError:
-            units.drop()
+            units.forget_used()
             raise
         return replace(
             compiled,
-            meta=described(work.recipe, compiled),
+            meta=describe_program(work.recipe, compiled),
             commands=tuple(runner.command_lines),
         )
 
@@ -226,7 +226,7 @@ class ProgramCompiler:
         if isinstance(laid_out, Compiled):
             return laid_out
         launcher, include = laid_out
-        for name, data in module_files(work.recipe, work.toolchain, launcher).items():
+        for name, data in collect_module_files(work.recipe, work.toolchain, launcher).items():
             with open(os.path.join(module, name), "wb") as file:
                 file.write(data)
         objects = [
@@ -281,5 +281,5 @@ def _check_tools(toolchain: Toolchain, outcome: Compiled) -> None:
     What a tool reported may come from a file that was half written; so may its crash.
     """
     whole = outcome.cause not in (None, Cause.CHECK, Cause.LIMIT)
-    if (path := toolchain.changed(whole=whole)) is not None:
+    if (path := toolchain.find_changed_path(whole=whole)) is not None:
         raise ToolsChangedError(f"{path} changed while it was used; build again")

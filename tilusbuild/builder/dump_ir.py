@@ -19,9 +19,9 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.compile.model import Step
-from tilusbuild.compile.pipelines.nvcc import image_name
+from tilusbuild.compile.pipelines.nvcc import choose_image_name
 from tilusbuild.compile.program import Compile
-from tilusbuild.compile.steps import tools_of
+from tilusbuild.compile.steps import collect_tools
 from tilusbuild.expr import Value
 from tilusbuild.plan.instance import read_style
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
@@ -31,7 +31,7 @@ from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import Compiled
 from tilusbuild.table import format_table
-from tilusbuild.toolchain.cuda import disassembler
+from tilusbuild.toolchain.cuda import find_disassembler
 
 TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
 
@@ -84,18 +84,18 @@ def _write_compiler_steps(
     try:
         compiling = Compile(
             recipe,
-            tools_of(toolchain),
+            collect_tools(toolchain),
             stage,
             work,
             project.runner,
             StepStore(),
             project.manifest.build.timeout,
         )
-        compiling.prepare(None if digest is None else project.cache.include_path(digest))
-        dump = Dump(compiling, directory, disassembler(toolchain.cuda))
+        compiling.prepare_directory(None if digest is None else project.cache.include_path(digest))
+        dump = Dump(compiling, directory, find_disassembler(toolchain.cuda))
         is_kernel = recipe.pipeline.launcher.starts_kernel
-        outcome = compiling.run(until=image_name(recipe) if is_kernel else None)
-        recipe.pipeline.dump(recipe, dump)
+        outcome = compiling.run_steps(until=choose_image_name(recipe) if is_kernel else None)
+        recipe.pipeline.dump_intermediates(recipe, dump)
         dump.finish(outcome)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -149,7 +149,7 @@ class Dump:
     def run(self, step: Step) -> bool:
         """Run a command. Return whether it made its output."""
         try:
-            finished = self._compiling.execute(step)
+            finished = self._compiling.execute_step(step)
         except OSError:
             return False
         return finished.status == 0 and os.path.exists(os.path.join(self.work, step.output))
@@ -164,15 +164,15 @@ class Dump:
                 file.write(cubin.data)
             argv = (self._disassembler, "-c", "-g", "one.cubin")
             try:
-                finished = self._compiling.execute(Step("disassemble", argv, name))
+                finished = self._compiling.execute_step(Step("disassemble", argv, name))
             except OSError:
                 return
             if finished.status == 0:
-                self._write_file(name, self._compiling.scrub(finished.output))
+                self._write_file(name, self._compiling.scrub_log(finished.output))
 
     def copy(self, made: str, name: str) -> None:
         """Add the output `made` of a command as `name`, without the paths and times of this run."""
-        self._write_file(name, self._compiling.scrub(read_bytes(os.path.join(self.work, made))))
+        self._write_file(name, self._compiling.scrub_log(read_bytes(os.path.join(self.work, made))))
 
     def _write_file(self, name: str, text: str) -> None:
         if text:

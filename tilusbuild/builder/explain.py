@@ -28,7 +28,7 @@ from tilusbuild.status import Status
 
 _MATCHED_BY = ("params", "schedule")
 _OF_THE_SOURCE = re.compile(r"/tilusbuild/[0-9a-f]{16}(?=/source\.cu)")
-"""What a command repeats of its source (`ObjectNvcc.name_of_source`), whose change is said once."""
+"""The path in a command that `ObjectNvcc.choose_source_name` derives from the source."""
 
 _NAMES = {
     "": "",
@@ -175,7 +175,9 @@ def explain_plan(
         texts = (work.program_txt, work.options_txt)
         one = explain_program(job.label, job.hash, texts, cache, last[key])
         stays = (
-            work.recipe.pipeline.stays_here(work.recipe, work.closure.notes) if elsewhere else None
+            work.recipe.pipeline.explain_local_only(work.recipe, work.closure.notes)
+            if elsewhere
+            else None
         )
         if stays is not None and not one.up_to_date:
             one = replace(one, reasons=(*one.reasons, f"compiled on this machine: {stays}"))

@@ -33,7 +33,7 @@ from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sweep_temporary_files
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
-from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, discover_toolchain
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -178,7 +178,9 @@ class Project:
                 needs_nvrtc=nvrtc,
                 device_compiler=self.device_compiler,
             )
-            self._toolchains[key] = discover(request, self.environment, self.runner, self.digests)
+            self._toolchains[key] = discover_toolchain(
+                request, self.environment, self.runner, self.digests
+            )
         return self._toolchains[key]
 
     @property
@@ -330,7 +332,7 @@ def _check_flags(
     )
     for keys, flags in places:
         known = () if any(map(has_values, flags)) else flags
-        for index, flag, hint in pipeline.refused_flags(known):
+        for index, flag, hint in pipeline.find_refused_flags(known):
             place = manifest.locate_value(*keys, index)
             message = f'{pipeline.compiler} does not know "{flag}"'
             yield Diagnostic(message, place, hint)

@@ -21,7 +21,7 @@ from tilusbuild.cache.entries import get_product, read_meta
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.program import compile_program
-from tilusbuild.compile.steps import LAUNCHER, launcher_in
+from tilusbuild.compile.steps import LAUNCHER, find_launcher
 from tilusbuild.errors import InputError
 from tilusbuild.plan.identity import parse_section
 from tilusbuild.plan.recorded import ForeignTextsError, restore_recipe
@@ -33,7 +33,7 @@ from tilusbuild.state.envelope import StepStore
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import Status
-from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover_toolchain
 
 
 class RebuildResult(Struct, frozen=True):
@@ -122,7 +122,9 @@ class Rebuilder:
             if done.status != Status.BUILT:
                 raise ForeignTextsError(done.reason)
             made = sha256_file(os.path.join(stage, "module", recipe.pipeline.product))
-        return made, _find_other_tool(options_txt, recipe.pipeline.fingerprint(recipe, toolchain))
+        return made, _find_other_tool(
+            options_txt, recipe.pipeline.select_fingerprint(recipe, toolchain)
+        )
 
     def _read_sources(
         self, own: str, generated: Mapping[str, str], compile_sh: str
@@ -134,7 +136,7 @@ class Rebuilder:
             for each in layout.find_header_digests(compile_sh.encode("utf-8", "replace"))
         )
         paths = {name: os.path.join(own, "module", name) for name in (*generated, "source.cu")}
-        paths |= {LAUNCHER: launcher_in(shared) or ""}
+        paths |= {LAUNCHER: find_launcher(shared) or ""}
         return {
             name: read_bytes(path)
             for name, path in paths.items()
@@ -159,8 +161,10 @@ class Rebuilder:
 
     def _discover_tools(self, request: ToolchainRequest) -> Toolchain:
         with suppress(InputError):
-            return discover(request, os.environ, self._runner, self._memory)
-        return discover(replace(request, nvcc=None), os.environ, self._runner, self._memory)
+            return discover_toolchain(request, os.environ, self._runner, self._memory)
+        return discover_toolchain(
+            replace(request, nvcc=None), os.environ, self._runner, self._memory
+        )
 
 
 def _find_other_tool(options_txt: str, ours: Iterable[str]) -> str:

@@ -24,10 +24,10 @@ from tilusbuild.binary.elf import MAGIC
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import get_product, list_meta_files, parse_meta
 from tilusbuild.cache.includes import Problem, check_headers
-from tilusbuild.compile.checks import images_of
+from tilusbuild.compile.checks import read_images
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Pipeline
-from tilusbuild.compile.module import OPTIONS_FORMAT, image_rows, kernel_rows
+from tilusbuild.compile.module import OPTIONS_FORMAT, list_image_rows, list_kernel_rows
 from tilusbuild.compile.steps import LAUNCHER, LAUNCHER_OBJECT
 from tilusbuild.plan.identity import PROGRAM_FORMAT, parse_section
 from tilusbuild.plan.recorded import find_pipeline, list_header_digests, list_program_files
@@ -259,7 +259,7 @@ def _check_code(
 ) -> Iterator[Problem]:
     """Yield what meta.json says of the code and what neither product nor log shows."""
     log = _get_bytes(files, layout.LOG) or b""
-    kernels = kernel_rows(parse_ptxas(log.decode("utf-8", "replace")))
+    kernels = list_kernel_rows(parse_ptxas(log.decode("utf-8", "replace")))
     built = meta["status"] == Status.BUILT
     # A step that failed may have reported kernels before it did; then none is recorded.
     if meta["kernels"] != kernels and (built or meta["kernels"]):
@@ -274,7 +274,7 @@ def _check_code(
     except BinaryError as error:
         yield Problem(name, str(error))
         return
-    if meta["images"] != image_rows(images):
+    if meta["images"] != list_image_rows(images):
         yield Problem(layout.META, f"does not have the code that is in {name}")
 
 
@@ -285,7 +285,7 @@ def _read_images(name: str, product: bytes, pipeline: Pipeline) -> Sequence[Code
         magic = _AR_MAGIC if name.endswith(".a") else MAGIC
         if product[: len(magic)] != magic:
             raise BinaryError("is not what its name says")
-        return images_of(product)
+        return read_images(product)
     try:
         images, missing = read_archs(product), read_needs(product).find_missing_exports(*EXPORTS)
     except BinaryError as error:

@@ -23,7 +23,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb, flag, option
 from tilusbuild.cli.options import CountsLine, emit_line, print_message
 from tilusbuild.compile.model import HERE, SOURCE, Includes, Recipe
-from tilusbuild.compile.steps import defines, tools_of
+from tilusbuild.compile.steps import collect_tools, format_defines
 from tilusbuild.errors import input_error
 from tilusbuild.plan.instance import is_source
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
@@ -144,17 +144,19 @@ def make_compile_command(
     `directories` has the recipe's include roots by name. Raises `ValueError` for a recipe without a
     command.
     """
-    argv = recipe.pipeline.source_command(recipe)
+    argv = recipe.pipeline.find_source_command(recipe)
     paths = {
         SOURCE: source,
         **{f"{HERE}/include/{name}": directories[name] for name in directories},
     }
-    for link, directory in recipe.pipeline.include_links(recipe).items():
+    for link, directory in recipe.pipeline.list_include_links(recipe).items():
         paths[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
     # clangd wants no output, and the cache has no place for one.
     output = argv.index("-o")
     words = (*argv[:output], *argv[output + 2 :])
-    return tuple(paths.get(word, word) for word in tools_of(toolchain).fill(words))
+    return tuple(
+        paths.get(word, word) for word in collect_tools(toolchain).fill_placeholders(words)
+    )
 
 
 def make_clang_command(
@@ -183,7 +185,7 @@ def make_clang_command(
         "-nocudalib",
         "-Wno-unknown-cuda-version",
         f"-std={recipe.options.std}",
-        *defines(recipe),
+        *format_defines(recipe),
         *roots,
         *_select_common_flags(recipe.options.flags),
         "-fsyntax-only",

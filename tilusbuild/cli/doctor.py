@@ -68,7 +68,7 @@ def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
     from tilusbuild.builder.project import make_toolchain_request
     from tilusbuild.process.local import LocalRunner
     from tilusbuild.toolchain import DigestMemory, ToolchainRequest
-    from tilusbuild.toolchain.diagnose import diagnose
+    from tilusbuild.toolchain.diagnose import diagnose_components
 
     memory = DigestMemory()
     if manifest is None:
@@ -79,7 +79,7 @@ def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
         ]
     with LocalRunner() as runner:
         for request in requests:
-            yield from diagnose(request, os.environ, runner, memory)
+            yield from diagnose_components(request, os.environ, runner, memory)
 
 
 def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
@@ -123,18 +123,20 @@ def _list_needed_components(manifest: Manifest | None, chosen: Setting[str]) -> 
         return {"g++"}
     from tilusbuild.manifest.settings import BY_DEFAULT
     from tilusbuild.toolchain import DeviceCompiler
-    from tilusbuild.toolchain.diagnose import component
+    from tilusbuild.toolchain.diagnose import name_component
 
     compiler = DeviceCompiler(chosen.value, chosen.source in BY_DEFAULT)
     needed = {"g++"}
     for name, script in manifest.scripts.items():
         for target in manifest.targets_of(name):
             toolchain = manifest.toolchain_of(name, target)
-            needed.add(component("g++", toolchain))
+            needed.add(name_component("g++", toolchain))
             if not manifest.targets[target].is_cpu:
                 declared_compiler = manifest.device_compiler_for(name, target)
-                by_nvrtc = script.kernel and compiler.of(declared_compiler) == "nvrtc"
-                needed.add(component("NVRTC" if by_nvrtc else "nvcc", toolchain))
+                by_nvrtc = (
+                    script.kernel and compiler.choose_for_script(declared_compiler) == "nvrtc"
+                )
+                needed.add(name_component("NVRTC" if by_nvrtc else "nvcc", toolchain))
     return needed
 
 

@@ -4,7 +4,7 @@ What compiles is `compile/program.py`; it is imported by who has something to co
 """
 
 from tilusbuild.compile.model import Launch, Link, Pipeline, Prune, Recipe
-from tilusbuild.compile.module import launcher_directory, module_files, options_text
+from tilusbuild.compile.module import collect_module_files, format_options, lay_out_launcher
 
 __all__ = [
     "Launch",
@@ -12,7 +12,7 @@ __all__ = [
     "Pipeline",
     "Prune",
     "Recipe",
-    "launcher_directory",
-    "module_files",
-    "options_text",
+    "collect_module_files",
+    "format_options",
+    "lay_out_launcher",
 ]

@@ -1,11 +1,10 @@
-"""What a call passes, held against what device code takes: parameters, and variables.
+"""Compare the declared arguments with the compiled device code: parameters and variables.
 
-Some arguments a kernel reads of variables: `__constant__ float filter[9]`, which the launcher
-fills before each launch.
+An argument can be copied to a variable of the kernel (`__constant__ float filter[9]`) before each
+launch. The variable is looked up by its symbol: outside of namespaces the symbol is the name.
 
-A variable is found by its symbol, which C++ makes of its name: outside of namespaces that is the
-name. Whether the device code has it, and of the size that is declared, is asked of the code itself:
-a copy of another size would be an error of each call, and one of another variable none.
+The compiled code is checked for the variable and its size, since a copy of another size would fail
+in each call, and a copy to another variable would not fail at all.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _POINTER_BYTES, _TENSOR_MAP_BYTES = 8, 128
 
 
-def variable_symbol(name: str) -> str:
+def mangle_variable_name(name: str) -> str:
     """Return the symbol of a variable that a manifest names: `d_filter`, `conv::filter`."""
     parts = name.removeprefix("::").split("::")
     if len(parts) == 1:
@@ -33,23 +32,24 @@ def variable_symbol(name: str) -> str:
     return "_ZN" + "".join(f"{len(part)}{part}" for part in parts) + "E"
 
 
-def unit_bytes(argument: Argument) -> int:
-    """Return the bytes of an element of a tensor, or of all of a scalar or a struct."""
+def count_unit_bytes(argument: Argument) -> int:
+    """Return the bytes of one element of a tensor, or of a scalar or a struct."""
     if is_struct(argument.dtype):
         return parse_struct(argument.dtype).size
     return get_scalar_type(argument.dtype).bytes
 
 
-def c_type(argument: Argument | ScriptArgument) -> str:
-    """Return the C type by which a plain call passes an argument."""
+def format_c_type(argument: Argument | ScriptArgument) -> str:
+    """Return the C type of an argument in a call of the launcher."""
     if argument.dims is None and not is_struct(argument.dtype):
         return get_scalar_type(argument.dtype).c
     return "void *" if argument.out else "const void *"
 
 
-def known_bytes(argument: Argument) -> int | None:
-    """Return how many bytes a call copies; None where its sizes decide that."""
-    total = unit_bytes(argument)
+def count_copied_bytes(argument: Argument) -> int | None:
+    """Return how many bytes of an argument a call copies; None if its dimensions are not
+    constant."""
+    total = count_unit_bytes(argument)
     for dim in argument.dims or ():
         if not isinstance(dim, int):
             return None
@@ -57,47 +57,49 @@ def known_bytes(argument: Argument) -> int | None:
     return total
 
 
-def constants_problem(recipe: Recipe, variables: Mapping[str, int]) -> str | None:
-    """Return how the variables of device code, bytes by symbol, differ from what is declared; with
-    its place in the source where that has one."""
+def find_constants_problem(recipe: Recipe, variables: Mapping[str, int]) -> str | None:
+    """Return the first difference between the variables of the device code (bytes by symbol) and
+    the declared arguments, as a compiler's error line; None if they agree."""
     for argument in recipe.signature.constants:
-        size = variables.get(variable_symbol(argument.constant))
-        wanted = known_bytes(argument)
+        size = variables.get(mangle_variable_name(argument.constant))
+        copied_bytes = count_copied_bytes(argument)
         if size is None:
-            named = ", ".join(sorted(variables)) or "none"
+            variable_names = ", ".join(sorted(variables)) or "none"
             return (
-                f"{_place(recipe, argument.constant)}the code has no variable "
-                f'"{argument.constant}" for the argument "{argument.name}" (it has: {named})'
+                f"{_locate_variable(recipe, argument.constant)}the code has no variable "
+                f'"{argument.constant}" for the argument "{argument.name}" '
+                f"(it has: {variable_names})"
             )
-        if wanted is not None and size != wanted:
+        if copied_bytes is not None and size != copied_bytes:
             return (
-                f'{_place(recipe, argument.constant)}"{argument.constant}" has {size} bytes; the '
-                f'argument "{argument.name}" is declared {argument.format_type()}, which has '
-                f"{wanted}"
+                f'{_locate_variable(recipe, argument.constant)}"{argument.constant}" has {size} '
+                f'bytes; the argument "{argument.name}" is declared {argument.format_type()}, '
+                f"which has {copied_bytes}"
             )
     return None
 
 
-def _place(recipe: Recipe, name: str) -> str:
-    """Return where a variable is declared, else where the kernel is, as a compiler's errors begin;
-    "" for neither."""
-    # Imported only here: a plan makes launchers, and has no code to find fault with.
-    from tilusbuild.compile.declared import without_comments
+def _locate_variable(recipe: Recipe, name: str) -> str:
+    """Return the prefix `source.cu:LINE: error: ` for a variable's declaration, else for the
+    kernel's; "" if neither is found."""
+    # Imported here, since planning imports this module and checks no code.
+    from tilusbuild.compile.declared import blank_cpp_comments
 
-    text = without_comments(recipe.source)
-    own = re.escape(name.rpartition("::")[2])
+    text = blank_cpp_comments(recipe.source)
+    base_name = re.escape(name.rpartition("::")[2])
     kernel = re.escape(recipe.symbol.partition("<")[0].rpartition("::")[2])
-    for found in (
-        re.search(rf"__(?:constant|device)__[^;{{}}()=]*?\b{own}\b", text),
+    for match in (
+        re.search(rf"__(?:constant|device)__[^;{{}}()=]*?\b{base_name}\b", text),
         re.search(rf"__global__[^;{{}}=]*?\b{kernel}\s*\(", text),
     ):
-        if found is not None:
-            return f"source.cu:{text.count(chr(10), 0, found.end()) + 1}: error: "
+        if match is not None:
+            return f"source.cu:{text.count(chr(10), 0, match.end()) + 1}: error: "
     return ""
 
 
-def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> str | None:
-    """Return how the kernel's parameters differ from the declared arguments."""
+def find_parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> str | None:
+    """Return how the kernel's parameters, in bytes, differ from the declared arguments; None if
+    they agree or if `sizes` is None (unknown)."""
     if sizes is None:
         return None
     arguments = signature.parameters
@@ -105,10 +107,10 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
         names = ", ".join(argument.name for argument in arguments) or "none"
         return (
             f"the kernel takes {len(sizes)} parameters; {len(arguments)} arguments are declared "
-            f"({names}){_surplus(arguments, sizes)}"
+            f"({names}){_describe_surplus_parameters(arguments, sizes)}"
         )
     for position, (argument, size) in enumerate(zip(arguments, sizes, strict=True), 1):
-        if size != (declared := _bytes(argument)):
+        if size != (declared := _count_parameter_bytes(argument)):
             return (
                 f"parameter {position} of the kernel has {size} bytes; "
                 f'"{argument.name}" is declared {argument.format_type()}, which has {declared}'
@@ -116,18 +118,22 @@ def parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> st
     return None
 
 
-def _surplus(arguments: Sequence[Argument], sizes: Sequence[int]) -> str:
-    """Return which arguments the kernel does not take, as far as the sizes of its parameters say:
-    the first arguments that fit these, in order, are theirs."""
-    left = list(sizes)
-    over = [each for each in arguments if not (left and left[0] == _bytes(each) and left.pop(0))]
-    if left or not over:
+def _describe_surplus_parameters(arguments: Sequence[Argument], sizes: Sequence[int]) -> str:
+    """Return the end of a sentence that names the arguments which the kernel does not take; "" if
+    the sizes leave it open. Arguments are matched to parameters in order, by size."""
+    remaining = list(sizes)
+    surplus = [
+        each
+        for each in arguments
+        if not (remaining and remaining[0] == _count_parameter_bytes(each) and remaining.pop(0))
+    ]
+    if remaining or not surplus:
         return ""
-    first = f'{over[0].name} = {{ type = "{over[0].format_type()}", parameter = false }}'
-    return f"; not taken: {', '.join(each.name for each in over)}, as in {first}"
+    first = f'{surplus[0].name} = {{ type = "{surplus[0].format_type()}", parameter = false }}'
+    return f"; not taken: {', '.join(each.name for each in surplus)}, as in {first}"
 
 
-def variable_sizes(cubin: bytes) -> dict[str, int]:
+def read_variable_sizes(cubin: bytes) -> dict[str, int]:
     """Return the bytes of each variable of a cubin, by its symbol. Raises `BinaryError`."""
     from tilusbuild.binary.cubin import open_cubin
 
@@ -137,7 +143,7 @@ def variable_sizes(cubin: bytes) -> dict[str, int]:
     return {each.name: each.size for each in symbols if each.is_object and each.section}
 
 
-def _bytes(argument: Argument) -> int:
+def _count_parameter_bytes(argument: Argument) -> int:
     if argument.tile is not None:
         return _TENSOR_MAP_BYTES
-    return unit_bytes(argument) if argument.dims is None else _POINTER_BYTES
+    return count_unit_bytes(argument) if argument.dims is None else _POINTER_BYTES

@@ -70,8 +70,8 @@ class StepError(Exception):
         self.reason = reason
 
 
-def not_started(tool: str, error: OSError) -> StepError:
-    """Return the error for a tool that could not be started."""
+def make_start_error(tool: str, error: OSError) -> StepError:
+    """Return the error for a tool whose process could not be started."""
     cause = Cause.TOOL
     if error.errno in _DISK_ERRORS:
         cause = Cause.DISK
@@ -84,26 +84,26 @@ def not_started(tool: str, error: OSError) -> StepError:
     return StepError(cause, f"{tool} cannot be started: {why}")
 
 
-def failure(
+def find_step_error(
     tool: str,
     finished: CompletedCommand,
     log: str,
-    program: Program | None,
+    program: ProgramInputs | None,
     explanation: str | None = None,
 ) -> StepError | None:
     """Return the error of a finished step, or None if its tool reports success.
 
-    `log` is the tool's output. `program` is what the step compiled, None if its failure is never
-    the program's fault. `explanation` replaces what the tool says of it as the reason.
+    `log` is the tool's output. `program` describes what the step compiled; None if a failure is
+    never the program's fault. `explanation` replaces the tool's own line as the reason.
     """
     if finished.timed_out:
         after = f"{finished.seconds:.0f} s, which timeout in [build] sets"
         return StepError(Cause.TIME, f"{tool} was stopped after {after}")
     if finished.status == 0:
         return None
-    diagnosis, accidents = read(log, program)
-    accident = _cause_of(accidents)
-    if number := _signal(finished.status):
+    diagnosis, accidents = find_diagnosis(log, program)
+    accident = _find_accident(accidents)
+    if number := _decode_signal(finished.status):
         ended = f"{tool} was ended by {name_signal(-number)}"
         # A tool may be killed, or abort, because of what it has just complained about.
         if accident is not None and accident[0] is Cause.DISK:
@@ -117,15 +117,16 @@ def failure(
         cause, line = accident
         if explanation and cause is Cause.CRASH:
             return StepError(cause, explanation)
-        return StepError(cause, _explained(line))
+        return StepError(cause, _explain_accident(line))
     if diagnosis is not None:
         return StepError(Cause.SOURCE, explanation or diagnosis)
-    reason = _first_error(log) or f"{tool} ended with status {finished.status}"
+    reason = _find_first_error(log) or f"{tool} ended with status {finished.status}"
     return StepError(Cause.CRASH, reason)
 
 
-def _cause_of(lines: Sequence[str]) -> tuple[Cause, str] | None:
-    """Return which accident it was that lines report, and the line that says so."""
+def _find_accident(lines: Sequence[str]) -> tuple[Cause, str] | None:
+    """Return the first accident of `_ACCIDENTS` that a line reports, and the line. Lines that match
+    none are a crash; None without lines."""
     for cause, pattern in _ACCIDENTS:
         for line in lines:
             if pattern.search(line):
@@ -133,21 +134,22 @@ def _cause_of(lines: Sequence[str]) -> tuple[Cause, str] | None:
     return (Cause.CRASH, lines[0]) if lines else None
 
 
-def _explained(line: str) -> str:
-    """Return an accident's line, with what a tool means that could start none of its own."""
+def _explain_accident(line: str) -> str:
+    """Return an accident's line; for a failed fork with the shortage that causes it."""
     return f"{line}: {PROCESSES.what}" if line.endswith(_NO_PROCESS) else line
 
 
-def _signal(status: int) -> int:
-    """Return the signal that a status stands for, as a runner or as a shell reports it; 0: none."""
+def _decode_signal(status: int) -> int:
+    """Return the signal in an exit status: -N of a runner, 128 + N of a shell; 0 for no signal."""
     if status < 0:
         return -status
     # 255 is not a signal: it is the status of tools that end with exit(-1).
     return status - 128 if 128 < status < 255 else 0
 
 
-def _first_error(log: str) -> str | None:
-    """Return the first line with a compiler's error mark; else the first line, if any."""
+def _find_first_error(log: str) -> str | None:
+    """Return the first line with one of `_ERROR_MARKS`, else the first line; None for an empty
+    log."""
     lines = log.splitlines()
     for mark in _ERROR_MARKS:
         for line in lines:
@@ -202,7 +204,7 @@ _TIMES = re.compile(r"^.*\bCompile time = [0-9.]+ ms.*\n?", re.MULTILINE)
 _TEMPORARY = re.compile(r"tmpxft_[0-9a-f]{8}_[0-9a-f]{8}(-\d+)?|\bcc[A-Za-z0-9]{6}(?=\.[a-z]+\b)")
 
 
-def scrub(output: bytes, directories: Mapping[str, str]) -> str:
+def scrub_output(output: bytes, directories: Mapping[str, str]) -> str:
     """Return a tool's output as text that is the same wherever and whenever it was printed.
 
     `directories` maps absolute directories to their replacements; "" drops one. Temporary names
@@ -218,13 +220,14 @@ def scrub(output: bytes, directories: Mapping[str, str]) -> str:
     return _TEMPORARY.sub("tmp", text)
 
 
-class Program(Struct, frozen=True):
-    """What a step was given, to hold a tool's claims against."""
+class ProgramInputs(Struct, frozen=True):
+    """The inputs of a step, by which the cause of a tool's error is decided."""
 
     flags: tuple[str, ...]
-    """The words of the command that the manifest wrote."""
-    ours: frozenset[str]
-    """Names of the files beside the source that we wrote: no error in one is the program's."""
+    """The arguments of the command that come from the manifest."""
+    generated_files: frozenset[str]
+    """The files beside the source that tilusbuild writes: an error in one is never the
+    program's."""
     headers: Callable[[], frozenset[str] | None]
     """Returns the names of the program's own headers, relative to `include`; None for unknown."""
     roots: tuple[str, ...]
@@ -234,45 +237,45 @@ class Program(Struct, frozen=True):
 _END = 1000
 
 
-def read(log: str, program: Program | None) -> tuple[str | None, list[str]]:
-    """Return the first line of a tool's output that is a diagnosis, and the lines that report an
-    accident. `program` is None when whatever fails is not the program's fault."""
+def find_diagnosis(log: str, program: ProgramInputs | None) -> tuple[str | None, list[str]]:
+    """Return the first line that blames the program (None if no line does), and all lines that
+    report an accident. With `program` None, no line blames the program."""
     diagnosis: str | None = None
     accidents: list[str] = []
-    for line in _messages(log):
-        if program is not None and _diagnoses(line, program):
+    for line in _split_messages(log):
+        if program is not None and _is_diagnosis(line, program):
             diagnosis = diagnosis or line.strip()
-        elif _reports_accident(line):
+        elif _is_accident(line):
             accidents.append(line.strip())
     return diagnosis, accidents
 
 
-def _messages(log: str) -> Iterator[str]:
-    """Yield the lines that a tool says itself and that may be about an error: what it quotes of a
-    source is indented, and warnings and notes may repeat a source's own words."""
-    for line in map(_shortened, log.splitlines()):
+def _split_messages(log: str) -> Iterator[str]:
+    """Yield the lines of a log that can report an error. Indented lines quote the source, and
+    warnings and notes may repeat its words: both are left out."""
+    for line in map(_shorten_line, log.splitlines()):
         located = _LOCATED.fullmatch(line)
         remark = "warning" in line if located is None else located["how"] in _REMARKS
         if line and not line[:2].isspace() and not remark:
             yield line
 
 
-def _shortened(line: str) -> str:
-    """Return both ends of a long line: what decides stands there, and the patterns take time with
-    the square of a line's length, which a source may make as long as it likes."""
+def _shorten_line(line: str) -> str:
+    """Return the first and the last `_END` characters of a long line. The patterns take quadratic
+    time, a source can make a line of any length, and the ends decide."""
     return line if len(line) <= 2 * _END else f"{line[:_END]} … {line[-_END:]}"
 
 
-def _diagnoses(line: str, program: Program) -> bool:
+def _is_diagnosis(line: str, program: ProgramInputs) -> bool:
     if located := _LOCATED.fullmatch(line):
-        if located["file"] in program.ours:
+        if located["file"] in program.generated_files:
             return False
         if located["text"].startswith("file not found"):
             return False  # as, which is given none of the project's files but those that were seen
         if located["how"] in _ERRORS:
             own_words = located["text"].startswith(_OWN_WORDS)
             return own_words or _AND_SYSTEM_ERROR.search(located["text"]) is None
-        return _claim_holds(located, program)
+        return _is_caused_by_program(located, program)
     if _ANY_ACCIDENT.search(line):
         return False
     if assembler := _ASSEMBLER.fullmatch(line):
@@ -285,24 +288,24 @@ def _diagnoses(line: str, program: Program) -> bool:
     if unlinked := _UNLINKED.match(line):
         # A library of the system whose own references lead nowhere is not the program.
         return _ABSOLUTE.search(unlinked["where"]) is None
-    return _ELSEWHERE.match(line) is not None or _names_a_flag(line, program.flags)
+    return _ELSEWHERE.match(line) is not None or _is_about_flag(line, program.flags)
 
 
-def _claim_holds(located: re.Match[str], program: Program) -> bool:
-    """Return whether a front end that gave up did so because of the program."""
+def _is_caused_by_program(located: re.Match[str], program: ProgramInputs) -> bool:
+    """Return whether the program caused a fatal error of a front end."""
     how, text = located["how"], located["text"]
     if how not in (_GIVEN_UP, _CATASTROPHE):
         return False
     for missing in _MISSING:
-        if found := missing.fullmatch(text):
-            return not _has_header(program, located["file"], found["name"])
+        if match := missing.fullmatch(text):
+            return not _has_header(program, located["file"], match["name"])
     if how == _CATASTROPHE:
         return text.startswith(_DIRECTIVE)
     # gcc adds strerror() to what is not the source's fault, and exceeds limits of its own without.
     return _AND_SYSTEM_ERROR.search(text) is None and _ANY_ACCIDENT.search(text) is None
 
 
-def _has_header(program: Program, includer: str, name: str) -> bool:
+def _has_header(program: ProgramInputs, includer: str, name: str) -> bool:
     beside = posixpath.dirname(includer).removeprefix("include").lstrip("/")
     directories = (*program.roots, beside)
     names = {posixpath.normpath(posixpath.join(each, name)) for each in directories}
@@ -310,8 +313,8 @@ def _has_header(program: Program, includer: str, name: str) -> bool:
     return headers is None or not names.isdisjoint(headers)
 
 
-def _names_a_flag(line: str, flags: tuple[str, ...]) -> bool:
-    """Return whether an error names a word of the manifest: a flag, or a quoted flag's value."""
+def _is_about_flag(line: str, flags: tuple[str, ...]) -> bool:
+    """Return whether an error names a flag of the manifest, or quotes a flag's value."""
     words = {part for flag in flags for part in (flag, *re.split("[=,]", flag))}
     bare = {word.lstrip("-") for word in words} - {""}
     for token in _TOKEN.finditer(line):
@@ -322,7 +325,7 @@ def _names_a_flag(line: str, flags: tuple[str, ...]) -> bool:
     return False
 
 
-def _reports_accident(line: str) -> bool:
+def _is_accident(line: str) -> bool:
     located = _LOCATED.fullmatch(line)
     return (
         (located is not None and located["how"] in (_GIVEN_UP, _CATASTROPHE))

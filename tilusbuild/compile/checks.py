@@ -1,8 +1,8 @@
 """Checks of a compile: the launch fits the hardware, the code is for the kernel and the targets.
 
-Each check returns the reason why the program is not built, as one line, or None; `judge_code` asks
-them of an image. The pipelines import this when something was compiled: a build that compiles
-nothing starts without what reads binaries.
+Each check returns the reason why the program is not built, as one line, or None;
+`check_device_code` runs those of an image. The pipelines import this module only after a compile:
+a build that compiles nothing starts without the readers of binaries.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tilusbuild.binary import (
 )
 from tilusbuild.binary.elf import is_relocatable
 from tilusbuild.compile.arguments import (
-    constants_problem,
-    parameter_problem,
-    variable_sizes,
+    find_constants_problem,
+    find_parameter_problem,
+    read_variable_sizes,
 )
 from tilusbuild.compile.causes import StepError
-from tilusbuild.compile.geometry import Geometry, geometry, map_places
-from tilusbuild.compile.kernel_names import cpp_name, is_cpp, symbol_of
+from tilusbuild.compile.geometry import Geometry, build_geometry, collect_map_numbers
+from tilusbuild.compile.kernel_names import demangle_name, find_symbol, is_cpp_name
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Findings, Recipe, Step
 from tilusbuild.runtime.dtypes import get_scalar_type
@@ -50,16 +50,17 @@ _MOST = {
 }
 
 
-def launch_problem(recipe: Recipe) -> str | None:
-    """Return why no device of the target can run a launch of this size."""
+def find_launch_problem(recipe: Recipe) -> str | None:
+    """Return why no device of the target can run a launch of this size; None if one can. Sizes that
+    depend on arguments are not checked."""
     try:
-        launch = geometry(recipe)
+        launch = build_geometry(recipe)
     except ValueError as error:
         return str(error)
-    for place, most in _MOST.items():
-        size = launch.fixed(place) if place in launch.slots else None
+    for name, most in _MOST.items():
+        size = launch.read_fixed_numbers(name) if name in launch.slots else None
         if size is not None and not 1 <= size[0] <= most:
-            return f"{place} is {size[0]}, outside 1..{most}"
+            return f"{name} is {size[0]}, outside 1..{most}"
     block, smem = launch.block, launch.smem
     if block is not None and math.prod(block) > 1024:
         return f"a block of {block} has {math.prod(block)} threads, more than 1024"
@@ -71,7 +72,7 @@ def launch_problem(recipe: Recipe) -> str | None:
                 f"a block needs {smem} bytes of dynamic shared memory; "
                 f"{arch.name} has {arch.smem_per_block}"
             )
-    return _attribute_problem(recipe, launch) or _map_problem(recipe, launch)
+    return _find_attribute_problem(recipe, launch) or _find_tensor_map_problem(recipe, launch)
 
 
 _MAP_WIDTHS = {
@@ -81,30 +82,35 @@ _MAP_WIDTHS = {
 }
 
 
-def _map_problem(recipe: Recipe, launch: Geometry) -> str | None:
-    """Return why a tensor map cannot be made, as the driver's manual has it for tiled ones."""
+def _find_tensor_map_problem(recipe: Recipe, launch: Geometry) -> str | None:
+    """Return why the driver would refuse a tensor map (cuTensorMapEncodeTiled); None if it would
+    not."""
     for name, tile in recipe.signature.tensor_maps:
-        places = {place: launch.number(place) for place in map_places(name, tile)}
+        values = {place: launch.read_number(place) for place in collect_map_numbers(name, tile)}
         for arch in recipe.archs:
             if arch.number < 90:
                 return f"tensor maps need sm_90 or later, which {arch.name} is not"
-        for place, value in places.items():
-            key = place.split(".")[1]
+        for number_name, value in values.items():
+            key = number_name.split(".")[1]
             most = {"box": 256, "element-strides": 8}.get(key)
             if most is not None and not 1 <= value <= most:
-                return f"{place} is {value}, outside 1..{most}"
+                return f"{number_name} is {value}, outside 1..{most}"
             if most is None and value not in _MAP_WIDTHS[key]:
-                return f"{place} is {value}, not one of {', '.join(map(str, _MAP_WIDTHS[key]))}"
-        if reason := _inner_problem(recipe, name, tile, places):
+                return (
+                    f"{number_name} is {value}, not one of {', '.join(map(str, _MAP_WIDTHS[key]))}"
+                )
+        if reason := _find_inner_box_problem(recipe, name, tile, values):
             return reason
     return None
 
 
-def _inner_problem(recipe: Recipe, name: str, tile: Tile, places: Mapping[str, int]) -> str | None:
+def _find_inner_box_problem(
+    recipe: Recipe, name: str, tile: Tile, values: Mapping[str, int]
+) -> str | None:
     rank = len(tile.box)
     tensor = next(a for a in recipe.signature.arguments if a.name == tile.tensor)
-    inner = places[f"{name}.box.{rank - 1}"] * get_scalar_type(tensor.dtype).bytes
-    swizzle, interleave = places[f"{name}.swizzle"], places[f"{name}.interleave"]
+    inner = values[f"{name}.box.{rank - 1}"] * get_scalar_type(tensor.dtype).bytes
+    swizzle, interleave = values[f"{name}.swizzle"], values[f"{name}.interleave"]
     if interleave and rank < 3:
         return f"{name} is interleaved, which needs 3 dimensions"
     if not interleave and inner % 16:
@@ -114,15 +120,15 @@ def _inner_problem(recipe: Recipe, name: str, tile: Tile, places: Mapping[str, i
     return None
 
 
-def _attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
-    """Return why a launch cannot have the attributes that it asks for."""
+def _find_attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
+    """Return why a target does not support the launch's attributes; None if all do."""
     if recipe.launch is None or not recipe.launch.has_attributes:
         return None
     old = next((arch.name for arch in recipe.archs if arch.number < 90), None)
-    carve_out = launch.number("carve-out")
+    carve_out = launch.read_number("carve-out")
     if not -1 <= carve_out <= 100 or (recipe.launch.carve_out is not None and carve_out < 0):
         return f"carve-out is {carve_out}, outside 0..100 percent"
-    if launch.number("pdl") and old:
+    if launch.read_number("pdl") and old:
         return f"pdl needs sm_90 or later, which {old} is not"
     cluster = launch.cluster
     if cluster is None or math.prod(cluster) > 1:
@@ -130,44 +136,44 @@ def _attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
             return f"clusters need sm_90 or later, which {old} is not"
         if cluster and (blocks := math.prod(cluster)) > _MAX_CLUSTER:
             return f"a cluster of {cluster} has {blocks} blocks, more than {_MAX_CLUSTER}"
-    return _uneven_grid(launch, cluster)
+    return _find_uneven_grid(launch, cluster)
 
 
-def _uneven_grid(launch: Geometry, cluster: tuple[int, ...] | None) -> str | None:
+def _find_uneven_grid(launch: Geometry, cluster: tuple[int, ...] | None) -> str | None:
     for axis, size in zip("xyz", cluster or (), strict=False):
-        blocks = launch.fixed(f"grid.{axis}")
+        blocks = launch.read_fixed_numbers(f"grid.{axis}")
         if blocks is not None and blocks[0] % size:
             return f"grid.{axis} is {blocks[0]}, which is not a multiple of cluster.{axis}, {size}"
     return None
 
 
-def kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -> str | None:
+def find_kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -> str | None:
     """Return why the compiled kernel cannot be launched as the schedule declares."""
-    launch = geometry(recipe)
+    launch = build_geometry(recipe)
     threads = math.prod(launch.block) if launch.block is not None else None
     dynamic = launch.smem or 0
     for arch, usage in usages:
-        needed = usage.static_smem + dynamic
-        if needed > arch.smem_per_block:
+        required_bytes = usage.static_smem + dynamic
+        if required_bytes > arch.smem_per_block:
             return (
-                f"a block needs {needed} bytes of shared memory ({usage.static_smem} static); "
-                f"{arch.name} has {arch.smem_per_block}"
+                f"a block needs {required_bytes} bytes of shared memory "
+                f"({usage.static_smem} static); {arch.name} has {arch.smem_per_block}"
             )
-        if reason := _cluster_problem(recipe, launch, usage):
+        if reason := _find_cluster_problem(recipe, launch, usage):
             return reason
         if threads and usage.max_threads is not None and threads > usage.max_threads:
             return (
                 f"a block has {threads} threads; the kernel is bounded to {usage.max_threads} "
                 "(__launch_bounds__)"
             )
-        held = _held(launch, arch, usage)
-        if held is not None and held.blocks_per_sm < 1:
-            return f"no block fits on {arch.name}: too many {' and '.join(held.limited_by)}"
+        sm_occupancy = _compute_occupancy(launch, arch, usage)
+        if sm_occupancy is not None and sm_occupancy.blocks_per_sm < 1:
+            return f"no block fits on {arch.name}: too many {' and '.join(sm_occupancy.limited_by)}"
     return None
 
 
-def _held(launch: Geometry, arch: Arch, usage: KernelUsage) -> Occupancy | None:
-    """Return what an SM holds at once; None where a call decides how large a block is."""
+def _compute_occupancy(launch: Geometry, arch: Arch, usage: KernelUsage) -> Occupancy | None:
+    """Return how many blocks an SM runs at once; None if the call decides the size of a block."""
     if launch.block is None:
         return None
     return compute_occupancy(
@@ -179,41 +185,45 @@ def _held(launch: Geometry, arch: Arch, usage: KernelUsage) -> Occupancy | None:
     )
 
 
-def _cluster_problem(recipe: Recipe, launch: Geometry, usage: KernelUsage) -> str | None:
+def _find_cluster_problem(recipe: Recipe, launch: Geometry, usage: KernelUsage) -> str | None:
     """Return how the launch differs from the clusters that the kernel was compiled for."""
     if usage.cluster is None:
         return None
     if recipe.launch is None or not recipe.launch.cluster:
         if math.prod(usage.cluster) > 8:  # the driver must be asked for more before a launch
             return f"the kernel has clusters of {usage.cluster} blocks: declare launch.cluster"
-        return _uneven_grid(launch, usage.cluster)
+        return _find_uneven_grid(launch, usage.cluster)
     declared = launch.cluster
     if declared == usage.cluster:
         return None
-    said = "one that depends on arguments" if declared is None else str(declared)
+    declared_text = "one that depends on arguments" if declared is None else str(declared)
     return (
-        f"launch.cluster is {said}; the kernel is compiled for {usage.cluster} (__cluster_dims__)"
+        f"launch.cluster is {declared_text}; the kernel is compiled for {usage.cluster} "
+        "(__cluster_dims__)"
     )
 
 
-def prune_reason(
+def find_exceeded_limit(
     recipe: Recipe,
     symbol: str,
     usages: Sequence[tuple[Arch, KernelUsage]],
     ptxas: Sequence[PtxasUsage],
 ) -> str | None:
-    """Return which limit of `[script.x.prune]` the kernel exceeds."""
+    """Return the limit of `[script.x.prune]` that the kernel exceeds; None if it keeps all."""
     limits = recipe.prune
     if limits is None:
         return None
     for arch, usage in usages:
         if limits.max_registers is not None and usage.registers > limits.max_registers:
             return f"{usage.registers} registers on {arch.name}, more than {limits.max_registers}"
-        held, least = _held(geometry(recipe), arch, usage), limits.min_blocks_per_sm
-        if held is not None and least is not None and held.blocks_per_sm < least:
+        sm_occupancy, least = (
+            _compute_occupancy(build_geometry(recipe), arch, usage),
+            limits.min_blocks_per_sm,
+        )
+        if sm_occupancy is not None and least is not None and sm_occupancy.blocks_per_sm < least:
             return (
-                f"{held.blocks_per_sm} blocks per SM on {arch.name}, "
-                f"fewer than {least} (limited by {' and '.join(held.limited_by)})"
+                f"{sm_occupancy.blocks_per_sm} blocks per SM on {arch.name}, "
+                f"fewer than {least} (limited by {' and '.join(sm_occupancy.limited_by)})"
             )
     if limits.max_spill_bytes is not None:
         for report in ptxas:
@@ -225,27 +235,28 @@ def prune_reason(
     return None
 
 
-def symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
+def find_symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
     """Return why the code has no kernel of the declared name."""
     if recipe.symbol in names:
         return None
-    if is_cpp(recipe.symbol):
+    if is_cpp_name(recipe.symbol):
         return f'"{recipe.symbol}" is not a kernel that the source defines'
-    mangled = [name for name in names if cpp_name(name).rpartition("::")[2] == recipe.symbol]
+    mangled = [name for name in names if demangle_name(name).rpartition("::")[2] == recipe.symbol]
     if _is_template(recipe):
-        return _no_template(recipe, "kernel")
+        return _explain_template(recipe, "kernel")
     if mangled:
-        name = cpp_name(mangled[0])
+        name = demangle_name(mangled[0])
         return (
             f'kernel "{recipe.symbol}" has a C++ name ({mangled[0]}): write kernel = '
             f'"{name}", or declare it extern "C"'
         )
-    held = ", ".join(names) or "none"
-    return f'the source holds no kernel "{recipe.symbol}" (it holds: {held})'
+    kernels = ", ".join(names) or "none"
+    return f'the source holds no kernel "{recipe.symbol}" (it holds: {kernels})'
 
 
-def link_problem(recipe: Recipe, log: str) -> str | None:
-    """Return the meaning of a linker's error: what is nowhere, or not defined."""
+def explain_link_error(recipe: Recipe, log: str) -> str | None:
+    """Return a linker's error in the words of the manifest: a missing library, or an undefined
+    symbol. Return None for another error."""
     if nowhere := re.search(r"cannot find -l(\S+?):?(?:\s|$)", log):
         name = nowhere[1]
         files = name[1:] if name.startswith(":") else f"lib{name}.so or lib{name}.a"
@@ -254,9 +265,9 @@ def link_problem(recipe: Recipe, log: str) -> str | None:
         return f"error: this source does not define {device[1]}, and another object {_LINKED_APART}"
     missing = re.findall(r"undefined reference to [`']([^']+)'", log)
     if recipe.symbol in missing and _is_template(recipe):
-        return _no_template(recipe, "function")
+        return _explain_template(recipe, "function")
     if recipe.symbol not in missing:
-        return _undefined(recipe, missing)
+        return _explain_undefined_symbols(recipe, missing)
     return f'the source defines no function "{recipe.symbol}" with C linkage: declare it extern "C"'
 
 
@@ -265,7 +276,7 @@ def _is_template(recipe: Recipe) -> bool:
     return re.search(head, recipe.source) is not None
 
 
-def _no_template(recipe: Recipe, what: str) -> str:
+def _explain_template(recipe: Recipe, what: str) -> str:
     if what == "kernel":
         return (
             f'"{recipe.symbol}" is a C++ template, which has no C name: name one of its '
@@ -285,7 +296,7 @@ NO_DEVICE_LINK = (
 _LINKED_APART = "needs a device link: rdc = true in [library.NAME]"
 
 
-def _undefined(recipe: Recipe, missing: Sequence[str]) -> str | None:
+def _explain_undefined_symbols(recipe: Recipe, missing: Sequence[str]) -> str | None:
     """Return the meaning of a linker's error about other names."""
     if not missing:
         return None
@@ -297,8 +308,9 @@ def _undefined(recipe: Recipe, missing: Sequence[str]) -> str | None:
     return f"error: nothing that is linked defines {names}"
 
 
-def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:
-    """Return what is wrong with the linked library. This is never the program's own fault."""
+def find_library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:
+    """Return what is wrong with the linked library: an accident, never the program's fault. None if
+    nothing is."""
     try:
         needs = read_needs(data)
     except BinaryError as error:
@@ -310,26 +322,27 @@ def library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) ->
     if recipe.pipeline.launcher.starts_kernel and not needs.unwinds:
         # What ld leaves out where it could not read an object's entries, and ends well.
         return "lib.so has unwind entries and no index of them (.eh_frame_hdr)"
-    held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
-    asked = asked_images(recipe)
-    if held != asked:
-        return f"lib.so holds code for {_listed(held)} instead of {_listed(asked)}"
+    found_images: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
+    expected_images = list_expected_images(recipe)
+    if found_images != expected_images:
+        found, expected = _format_images(found_images), _format_images(expected_images)
+        return f"lib.so holds code for {found} instead of {expected}"
     return None
 
 
-def asked_images(recipe: Recipe) -> set[tuple[str, str]]:
-    """Return the (kind, arch) of the code that the recipe's library must hold, exactly."""
+def list_expected_images(recipe: Recipe) -> set[tuple[str, str]]:
+    """Return the exact set of (kind, arch) of the code that the recipe's library must hold."""
     if not recipe.pipeline.launcher.cuda:
         return set()
-    found = list_codes(recipe.archs, ptx=recipe.ptx)
-    return {(kind, a.name) for a, ptx in found for kind in ("sass", *(["ptx"] if ptx else []))}
+    code = list_codes(recipe.archs, ptx=recipe.ptx)
+    return {(kind, a.name) for a, ptx in code for kind in ("sass", *(["ptx"] if ptx else []))}
 
 
-def _listed(images: set[tuple[str, str]]) -> str:
+def _format_images(images: set[tuple[str, str]]) -> str:
     return ", ".join(sorted(f"{arch} ({kind})" for kind, arch in images)) or "nothing"
 
 
-def images_of(data: bytes) -> tuple[CodeImage, ...]:
+def read_images(data: bytes) -> tuple[CodeImage, ...]:
     """Return the code in a library; none for data that is not a library."""
     try:
         return read_archs(data)
@@ -337,61 +350,64 @@ def images_of(data: bytes) -> tuple[CodeImage, ...]:
         return ()
 
 
-def judge_symbol(recipe: Recipe, work: str) -> None:
-    """Raise `StepError` when the source did not get to where the kernel's name is asked for."""
-    if not symbol_of(recipe, work):
+def check_symbol(recipe: Recipe, work: str) -> None:
+    """Raise `StepError` if the compile wrote no symbol: an unclosed `#if` hides the source's
+    end."""
+    if not find_symbol(recipe, work):
         raise StepError(Cause.CHECK, f'the source ends before "{recipe.symbol}" can be named')
 
 
-def judge_code(
-    recipe: Recipe, step: Step, data: bytes, work: str, log: str, found: Findings
+def check_device_code(
+    recipe: Recipe, step: Step, data: bytes, work: str, log: str, findings: Findings
 ) -> None:
-    """Add to `found` what the code of an image says. Raises `StepError` when it must not be."""
-    symbol = symbol_of(recipe, work)
+    """Read the device code in `data`, check it, and add resources and images to `findings`. Raises
+    `StepError` for code that cannot be launched, or that exceeds a limit."""
+    symbol = find_symbol(recipe, work)
     try:
         cubins = extract_cubins(data)
         codes = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]
         # Of a program without constants the symbols are not read again.
         has_constants = bool(recipe.signature.constants)
-        variables = [variable_sizes(cubin.data) for cubin in cubins if has_constants]
+        variables = [read_variable_sizes(cubin.data) for cubin in cubins if has_constants]
     except BinaryError as error:
         reason = f"{step.tool} ended well but {step.output} cannot be read: {error}"
         raise StepError(Cause.OUTPUT, reason) from None
     if not codes:
         raise StepError(Cause.OUTPUT, f"{step.tool} ended well but {step.output} holds no code")
-    # The driver loads no such code, and only a call would find out.
+    # The driver refuses relocatable code, which a user would see only in a call.
     if any(is_relocatable(cubin.data) for cubin in cubins):
         raise StepError(Cause.CHECK, NO_DEVICE_LINK)
-    found.ptxas = parse_ptxas(log)
+    findings.ptxas = parse_ptxas(log)
     for _, kernels in codes:
         names = [kernel.name for kernel in kernels]
-        if symbol not in names and (problem := symbol_problem(recipe, names)):
+        if symbol not in names and (problem := find_symbol_problem(recipe, names)):
             raise StepError(Cause.CHECK, problem)
-    if "-v" in step.argv and symbol not in (usage.kernel for usage in found.ptxas):
-        # Spills are in the log only; that of a tool whose output was lost has no limit.
+    if "-v" in step.argv and symbol not in (usage.kernel for usage in findings.ptxas):
+        # Only the log has the spills: without the kernel's lines, a limit on them would pass.
         raise StepError(Cause.OUTPUT, f"{step.tool} did not say what its {step.output} takes")
-    found.usages = [
+    findings.usages = [
         (arch, kernel) for arch, kernels in codes for kernel in kernels if kernel.name == symbol
     ]
-    if problem := _arguments_problem(recipe, found.usages, variables):
+    if problem := _find_arguments_problem(recipe, findings.usages, variables):
         raise StepError(Cause.CHECK, problem)
-    if problem := kernel_problem(recipe, found.usages):
+    if problem := find_kernel_problem(recipe, findings.usages):
         raise StepError(Cause.CHECK, problem)
-    if exceeded := prune_reason(recipe, symbol, found.usages, found.ptxas):
+    if exceeded := find_exceeded_limit(recipe, symbol, findings.usages, findings.ptxas):
         raise StepError(Cause.LIMIT, exceeded)
-    found.images = tuple(cubin.image for cubin in cubins)
+    findings.images = tuple(cubin.image for cubin in cubins)
 
 
-def _arguments_problem(
+def _find_arguments_problem(
     recipe: Recipe,
     usages: Iterable[tuple[Arch, KernelUsage]],
     variables: Iterable[Mapping[str, int]],
 ) -> str | None:
-    """Return how what a call passes differs from what the code takes, for any architecture."""
+    """Return the first difference between the declared arguments and the code of an
+    architecture."""
     for _, usage in usages:
-        if problem := parameter_problem(recipe.signature, usage.parameters):
+        if problem := find_parameter_problem(recipe.signature, usage.parameters):
             return problem
     for each in variables:
-        if problem := constants_problem(recipe, each):
+        if problem := find_constants_problem(recipe, each):
             return problem
     return None

@@ -88,107 +88,117 @@ template struct tl_count <0, tl_it::count, {count}>;
 """
 
 
-def declaration_check(recipe: Recipe) -> tuple[str, bool] | None:
-    """Return the unit that compares the function with the declared arguments, and whether it
-    depends on nothing but the declaration; None for one whose
-    source the host compiler cannot read, and which is not in C's own types."""
-    written = _declaration(recipe)
+def write_declaration_check(recipe: Recipe) -> tuple[str, bool] | None:
+    """Return a C++ unit that compares the function with the declared arguments, and whether the
+    unit depends on the declaration alone. Return None if the host compiler cannot read the source
+    and the parameters are not of C's own types."""
+    written = _find_c_declaration(recipe)
     if written is None and recipe.pipeline.launcher.cuda:
         return None
     declaration = f'extern "C" void {recipe.symbol}({written});'
-    wanted = _wanted(recipe)
+    parameter_types = _list_parameter_types(recipe)
     unit = _UNIT.format(
-        declaration=('#include "source.cu"' if written is None else declaration) + _structs(recipe),
+        declaration=('#include "source.cu"' if written is None else declaration)
+        + _format_structs(recipe),
         symbol=recipe.symbol,
-        count=len(wanted),
+        count=len(parameter_types),
         # With a blank before its <, so that what a compiler quotes of the unit is not found.
         parameters="\n".join(
             f"template struct tl_parameter <{n}, tl_it::at<{n}>, {type_}>;"
-            for n, type_ in enumerate(wanted, 1)
+            for n, type_ in enumerate(parameter_types, 1)
         ),
     )
     return unit, written is not None
 
 
-def check_command(source_command: tuple[str, ...], *, shared: bool) -> tuple[str, ...]:
-    """Return the command that compiles the unit, from the one that compiles the source."""
+def derive_check_command(source_command: tuple[str, ...], *, shared: bool) -> tuple[str, ...]:
+    """Return the command that compiles the unit, derived from the command that compiles the
+    source."""
     if shared:
         return ("{cxx}", "-fsyntax-only", "-x", "c++", "-std=c++17", "-w", CHECK)
     words = source_command[: source_command.index("-o")]
     return (*("-fsyntax-only" if word == "-c" else word for word in words[:-1]), "-w", CHECK)
 
 
-def findings(log: str) -> list[str]:
-    """Return what the unit's compile says that is of use to `problem`."""
+def extract_findings(log: str) -> list[str]:
+    """Return the lines of the unit's log that `find_declaration_problem` reads."""
     return [match[0] for match in _FOUND.finditer(log)]
 
 
-def problem(recipe: Recipe, log: str) -> str | None:
-    """Return what the unit's compile says is wrong, worded as a compiler's error."""
-    found = {(kind, int(number)): (got, want) for kind, number, got, want in _FOUND.findall(log)}
-    line = _line(recipe)
-    place = f"source.cu:{line}: error: " if line else ""
+def find_declaration_problem(recipe: Recipe, log: str) -> str | None:
+    """Return the difference that the unit's log reports, as a compiler's error line; None for no
+    difference."""
+    differences = {
+        (kind, int(number)): (got, want) for kind, number, got, want in _FOUND.findall(log)
+    }
+    line = _find_function_line(recipe)
+    position = f"source.cu:{line}: error: " if line else ""
     arguments = recipe.signature.value_arguments
-    if ("count", 0) in found:
-        got, want = found["count", 0]
+    if ("count", 0) in differences:
+        got, want = differences["count", 0]
         names = ", ".join(argument.name for argument in arguments)
         stream = " and the stream" if recipe.pipeline.launcher.passes_stream else ""
         return (
-            f'{place}"{recipe.symbol}" takes {got} parameters; it is called with {want}: '
+            f'{position}"{recipe.symbol}" takes {got} parameters; it is called with {want}: '
             f"the arguments {names}{stream}"
         )
-    wrong = sorted(number for kind, number in found if kind == "parameter")
+    wrong = sorted(number for kind, number in differences if kind == "parameter")
     if not wrong:
         return None
-    got, _ = found["parameter", wrong[0]]
+    got, _ = differences["parameter", wrong[0]]
+    difference = f'{position}parameter {wrong[0]} of "{recipe.symbol}" is {got}'
     if wrong[0] > len(arguments):
-        return f'{place}parameter {wrong[0]} of "{recipe.symbol}" is {got}; it gets the stream'
+        return f"{difference}; it gets the stream"
     argument = arguments[wrong[0] - 1]
     return (
-        f'{place}parameter {wrong[0]} of "{recipe.symbol}" is {got}; "{argument.name}" is declared '
-        f"{argument.format_type()}, which is {_c_type(argument)}"
+        f'{difference}; "{argument.name}" is declared {argument.format_type()}, which is '
+        f"{_format_c_type(argument)}"
     )
 
 
-def _declaration(recipe: Recipe) -> str | None:
-    """Return the parameters as they are written, when they are in C's own types."""
-    found = {match[1].strip() for match in _heads(recipe)}
-    if len(found) != 1:
+def _find_c_declaration(recipe: Recipe) -> str | None:
+    """Return the function's parameters as the source has them, if all are of C's own types; else
+    None."""
+    parameter_lists = {match[1].strip() for match in _find_function_heads(recipe)}
+    if len(parameter_lists) != 1:
         return None
-    (written,) = found
+    (written,) = parameter_lists
     parameters = [] if written in ("", "void") else written.split(",")
     return written if all(_PLAIN.fullmatch(each) for each in parameters) else None
 
 
-def without_comments(source: str) -> str:
-    """Return C++ with blanks for its comments; each place stays as it is."""
+def blank_cpp_comments(source: str) -> str:
+    """Return C++ with each comment replaced by as many blanks: offsets and lines stay the same."""
     return _COMMENTS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
 
 
-def _heads(recipe: Recipe) -> list[re.Match[str]]:
-    """Return where the function is declared or defined."""
-    text = without_comments(recipe.source)
+def _find_function_heads(recipe: Recipe) -> list[re.Match[str]]:
+    """Return the matches of the function's declarations and definitions in the source."""
+    text = blank_cpp_comments(recipe.source)
     head = rf"[\w*>&]\s+\**{re.escape(recipe.symbol)}\s*\(([^()]*)\)\s*(?:noexcept\s*)?[{{;]"
     return list(re.finditer(head, text))
 
 
-def _line(recipe: Recipe) -> int | None:
-    heads = _heads(recipe)
+def _find_function_line(recipe: Recipe) -> int | None:
+    heads = _find_function_heads(recipe)
     if not heads:
         return None
     return recipe.source.count("\n", 0, heads[-1].start(1)) + 1
 
 
-def _wanted(recipe: Recipe) -> list[str]:
+def _list_parameter_types(recipe: Recipe) -> list[str]:
     types = [
-        _c_type(argument) if argument.out or argument.dims is None else f"const {_c_type(argument)}"
+        _format_c_type(argument)
+        if argument.out or argument.dims is None
+        else f"const {_format_c_type(argument)}"
         for argument in recipe.signature.value_arguments
     ]
     return [*types, "void *"] if recipe.pipeline.launcher.passes_stream else types
 
 
-def _structs(recipe: Recipe) -> str:
-    """Return a type of the size of each struct: what it consists of is asserted in the source."""
+def _format_structs(recipe: Recipe) -> str:
+    """Return C++ that defines a type of the size of each struct. `format_layout_asserts` checks
+    their fields in the source."""
     sizes = {
         parse_struct(argument.dtype).size
         for argument in recipe.signature.value_arguments
@@ -197,7 +207,7 @@ def _structs(recipe: Recipe) -> str:
     return "".join(f"\nstruct tl_struct_{n} {{ char bytes[{n}]; }};" for n in sorted(sizes))
 
 
-def _c_type(argument: Argument) -> str:
+def _format_c_type(argument: Argument) -> str:
     if is_struct(argument.dtype):
         return f"tl_struct_{parse_struct(argument.dtype).size}"
     element = get_scalar_type(argument.dtype).c.replace("_Bool", "bool")
@@ -214,17 +224,18 @@ _PLACE = """
 """
 
 
-def layout_asserts(kinds: Iterable[StructType]) -> str:
-    """Return C++ to put at a source's end; nothing without structs."""
-    lines = [line for kind in kinds for line in _asserts(kind)]
+def format_layout_asserts(kinds: Iterable[StructType]) -> str:
+    """Return static_asserts on the layout of structs, for the end of a source; "" without
+    structs."""
+    lines = [line for kind in kinds for line in _format_struct_asserts(kind)]
     return _PLACE + "\n".join(lines) + "\n" if lines else ""
 
 
-def _asserts(kind: StructType) -> Iterable[str]:
+def _format_struct_asserts(kind: StructType) -> Iterable[str]:
     name = kind.name
-    said = f"{name} is declared with {kind.size} bytes"
-    yield f'static_assert(sizeof({name}) == {kind.size}, "{said}");'
+    message = f"{name} is declared with {kind.size} bytes"
+    yield f'static_assert(sizeof({name}) == {kind.size}, "{message}");'
     for member in kind.members:
         at, size = f"TL_PLACE_OF({member.name}, {name})", f"sizeof({name}::{member.name})"
-        said = f"{name} is declared with {member.format_member()} at byte {member.offset}"
-        yield f'static_assert({at} == {member.offset} && {size} == {member.size}, "{said}");'
+        message = f"{name} is declared with {member.format_member()} at byte {member.offset}"
+        yield f'static_assert({at} == {member.offset} && {size} == {member.size}, "{message}");'

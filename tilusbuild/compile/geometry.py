@@ -17,11 +17,11 @@ from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.signature import Signature, Tile
 
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
-_PLACES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "smem")
-_ATTRIBUTES = ("cluster.x", "cluster.y", "cluster.z", "cooperative", "pdl", "carve-out")
+_SIZE_NAMES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "smem")
+_ATTRIBUTE_NAMES = ("cluster.x", "cluster.y", "cluster.z", "cooperative", "pdl", "carve-out")
 _AXES = ("x", "y", "z")
 _SWITCHES = ("cooperative", "pdl")
-_NOTHING = {"cooperative": 0, "pdl": 0, "carve-out": -1}
+_DEFAULT_NUMBERS = {"cooperative": 0, "pdl": 0, "carve-out": -1}
 """What a place holds that the launch does not mention, where that is not 1."""
 
 
@@ -45,70 +45,72 @@ class Geometry(Struct, frozen=True):
     sources: tuple[str, ...]
     """For messages: `grid.x = cdiv(n, block_n)`; empty for a number that the schedule fixes."""
 
-    def fixed(self, *names: str) -> tuple[int, ...] | None:
+    def read_fixed_numbers(self, *names: str) -> tuple[int, ...] | None:
         """Return these numbers; None if one of them depends on an argument of the call."""
         slots = [self.slots[name] for name in names]
         if any(self.sources[slot] for slot in slots):
             return None
         return tuple(self.constants[slot] for slot in slots)
 
-    def number(self, name: str) -> int:
+    def read_number(self, name: str) -> int:
         """Return a number that the schedule fixes; 0 for one that depends on an argument."""
         return self.constants[self.slots[name]]
 
     @property
     def block(self) -> tuple[int, ...] | None:
         """The threads of a block along x, y, z; None if they depend on an argument."""
-        return self.fixed("block.x", "block.y", "block.z")
+        return self.read_fixed_numbers("block.x", "block.y", "block.z")
 
     @property
     def cluster(self) -> tuple[int, ...] | None:
         """The blocks of a cluster along x, y, z; None if they depend on an argument. Raises
         `KeyError` for a launch without attributes."""
-        return self.fixed("cluster.x", "cluster.y", "cluster.z")
+        return self.read_fixed_numbers("cluster.x", "cluster.y", "cluster.z")
 
     @property
     def smem(self) -> int | None:
         """The bytes of dynamic shared memory of a block; None if they depend on an argument."""
-        size = self.fixed("smem")
+        size = self.read_fixed_numbers("smem")
         return None if size is None else size[0]
 
 
-def geometry(recipe: Recipe) -> Geometry:
+def build_geometry(recipe: Recipe) -> Geometry:
     """Divide a launch into the constants of the schedule and expressions over arguments.
 
     Raises `LaunchError` if an expression has no value, is not an integer, or has an unknown name.
     """
     if recipe.launch is None:
         raise ValueError("the kernel pipeline needs a launch")
-    places = _places(recipe.launch, recipe.signature)
-    named = _table_names(recipe, places)
-    texts, sources = _texts(
-        tuple((place, number and number.source, number) for place, number in places.items()),
+    numbers = _collect_numbers(recipe.launch, recipe.signature)
+    constant_names = _list_table_constants(recipe, numbers)
+    texts, sources = _format_numbers(
+        tuple((place, number and number.source, number) for place, number in numbers.items()),
         recipe.signature,
-        _other_constants(recipe, places, named),
-        named,
+        _collect_other_constants(recipe, numbers, constant_names),
+        constant_names,
         frozenset(recipe.constants),
     )
     # A slot of an expression over arguments holds 0.
-    fixed = [
-        0 if source else _value(recipe, place, expression)
-        for (place, expression), source in zip(places.items(), sources, strict=True)
+    constants = [
+        0 if source else _evaluate_number(recipe, place, expression)
+        for (place, expression), source in zip(numbers.items(), sources, strict=True)
     ]
-    fixed += [_int64(name, int(recipe.constants[name]), "launch") for name in named]
-    slots = {place: slot for slot, place in enumerate(places)}
-    return Geometry(slots, tuple(fixed), texts, sources)
+    constants += [
+        _check_int64(name, int(recipe.constants[name]), "launch") for name in constant_names
+    ]
+    slots = {number_name: slot for slot, number_name in enumerate(numbers)}
+    return Geometry(slots, tuple(constants), texts, sources)
 
 
-_Places = dict[str, Expr | None]
+_LaunchNumbers = dict[str, Expr | None]
 
 
-def launch_places(launch: Launch) -> tuple[str, ...]:
+def list_launch_numbers(launch: Launch) -> tuple[str, ...]:
     """Return the names of a launch's own numbers, which are those of the first slots."""
-    return (*_PLACES, *_ATTRIBUTES) if launch.has_attributes else _PLACES
+    return (*_SIZE_NAMES, *_ATTRIBUTE_NAMES) if launch.has_attributes else _SIZE_NAMES
 
 
-def map_places(name: str, tile: Tile) -> dict[str, Expr | None]:
+def collect_map_numbers(name: str, tile: Tile) -> dict[str, Expr | None]:
     """Return the numbers of a tensor map by name: the boxes, the strides, and three widths."""
     steps = tile.element_strides or (None,) * len(tile.box)
     return {
@@ -120,36 +122,37 @@ def map_places(name: str, tile: Tile) -> dict[str, Expr | None]:
     }
 
 
-def _places(launch: Launch, signature: Signature) -> _Places:
-    """Return the numbers by name, in the order of their slots; None is what `_NOTHING` says."""
+def _collect_numbers(launch: Launch, signature: Signature) -> _LaunchNumbers:
+    """Return the numbers of a launch and of its tensor maps by name, in the order of their slots.
+    None stands for the default (`_DEFAULT_NUMBERS`)."""
     for sizes in (launch.grid, launch.block):
         if not 1 <= len(sizes) <= 3:
             raise ValueError(f"grid and block have 1 to 3 sizes, not {len(sizes)}")
-    values = [*_three(launch.grid), *_three(launch.block), launch.smem]
+    values = [*_pad_to_three(launch.grid), *_pad_to_three(launch.block), launch.smem]
     if launch.has_attributes:
-        values += [*_three(launch.cluster), launch.cooperative, launch.pdl, launch.carve_out]
-    places = dict(zip(launch_places(launch), values, strict=True))
+        values += [*_pad_to_three(launch.cluster), launch.cooperative, launch.pdl, launch.carve_out]
+    numbers = dict(zip(list_launch_numbers(launch), values, strict=True))
     for name, tile in signature.tensor_maps:
-        places |= map_places(name, tile)
-    return places
+        numbers |= collect_map_numbers(name, tile)
+    return numbers
 
 
-def _keys(place: str) -> tuple[str | int, ...]:
-    name, _, rest = place.partition(".")
+def _find_manifest_keys(number_name: str) -> tuple[str | int, ...]:
+    name, _, rest = number_name.partition(".")
     axis = (_AXES.index(rest),) if rest in _AXES else ()
     return ("args", name) if rest and not axis else ("launch", name, *axis)
 
 
-def _three(sizes: tuple[Expr, ...]) -> list[Expr | None]:
+def _pad_to_three(sizes: tuple[Expr, ...]) -> list[Expr | None]:
     return [*sizes, None, None, None][:3]
 
 
-def _other_constants(
-    recipe: Recipe, places: _Places, table: tuple[str, ...]
+def _collect_other_constants(
+    recipe: Recipe, numbers: _LaunchNumbers, table: tuple[str, ...]
 ) -> tuple[tuple[str, Value, type], ...]:
     """Return the constants that expressions use and that have no slot, by name. True equals 1, so
     the type is there, too."""
-    used = {name for place in places.values() if place is not None for name in place.names}
+    used = {name for number in numbers.values() if number is not None for name in number.names}
     return tuple(
         (name, value, type(value))
         for name, value in recipe.constants.items()
@@ -160,8 +163,8 @@ def _other_constants(
 # Schedules that differ only in the values of integers share the texts: a plan may have a hundred
 # thousand of them. Equal expressions may be written differently, so the source is in the key.
 @lru_cache(maxsize=256)
-def _texts(
-    places: tuple[tuple[str, str | None, Expr | None], ...],
+def _format_numbers(
+    launch_numbers: tuple[tuple[str, str | None, Expr | None], ...],
     signature: Signature,
     others: tuple[tuple[str, Value, type], ...],
     table: tuple[str, ...],
@@ -169,51 +172,58 @@ def _texts(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the texts and the sources of a launch, as `Geometry` has them. `table` are the
     constants with slots behind those of the places."""
-    numbers = numbers_in_c(signature)
-    names = {name: f"tilus_constants[{len(places) + i}]" for i, name in enumerate(table)} | numbers
+    argument_numbers = map_arguments_to_c(signature)
+    names = {
+        name: f"tilus_constants[{len(launch_numbers) + i}]" for i, name in enumerate(table)
+    } | argument_numbers
     values = {name: value for name, value, _ in others}
-    texts = [f"tilus_constants[{slot}]" for slot in range(len(places))]
-    sources = [""] * len(places)
-    for slot, (place, _, expression) in enumerate(places):
+    texts = [f"tilus_constants[{slot}]" for slot in range(len(launch_numbers))]
+    sources = [""] * len(launch_numbers)
+    for slot, (number_name, _, expression) in enumerate(launch_numbers):
         if expression is None:
             continue
         try:
-            expression.check_names({*numbers, *constants})
-            if expression.names & numbers.keys():
+            expression.check_names({*argument_numbers, *constants})
+            if expression.names & argument_numbers.keys():
                 rest = expression.substitute(values)
                 if rest.find_c_type() == "float":
-                    raise _wrong(place, expression, " is not an integer: use //")
-                texts[slot], sources[slot] = rest.to_c(names), f"{place} = {expression.source}"
+                    raise _make_launch_error(number_name, expression, " is not an integer: use //")
+                texts[slot], sources[slot] = (
+                    rest.to_c(names),
+                    f"{number_name} = {expression.source}",
+                )
         except ExprError as error:
-            raise _wrong(place, expression, f": {error.message}") from None
+            raise _make_launch_error(number_name, expression, f": {error.message}") from None
     return tuple(texts), tuple(sources)
 
 
-def _value(recipe: Recipe, place: str, expression: Expr | None) -> int:
+def _evaluate_number(recipe: Recipe, number_name: str, expression: Expr | None) -> int:
     """Return a number of the launch that depends on no argument."""
     if expression is None:
-        return _NOTHING.get(place, 1)
+        return _DEFAULT_NUMBERS.get(number_name, 1)
     try:
         value = expression.evaluate(recipe.constants)
     except ExprError as error:
-        raise _wrong(place, expression, f": {error.message}") from None
-    if type(value) is bool and place in _SWITCHES:
+        raise _make_launch_error(number_name, expression, f": {error.message}") from None
+    if type(value) is bool and number_name in _SWITCHES:
         return int(value)
     if type(value) is not int:
-        raise _wrong(place, expression, f" is {value!r}, not an integer")
-    return _int64(place, value, *_keys(place))
+        raise _make_launch_error(number_name, expression, f" is {value!r}, not an integer")
+    return _check_int64(number_name, value, *_find_manifest_keys(number_name))
 
 
-def _wrong(place: str, expression: Expr, what: str) -> LaunchError:
-    return LaunchError(f"{place} = {expression.source}{what}", *_keys(place))
+def _make_launch_error(number_name: str, expression: Expr, problem: str) -> LaunchError:
+    return LaunchError(
+        f"{number_name} = {expression.source}{problem}", *_find_manifest_keys(number_name)
+    )
 
 
-def _table_names(recipe: Recipe, places: _Places) -> tuple[str, ...]:
+def _list_table_constants(recipe: Recipe, numbers: _LaunchNumbers) -> tuple[str, ...]:
     """Return the integer constants of the expressions over arguments: they get slots too."""
     arguments = {argument.name for argument in recipe.signature.arguments}
     used = {
         name
-        for expression in places.values()
+        for expression in numbers.values()
         if expression is not None and expression.names & arguments
         for name in expression.names - arguments
     }
@@ -224,7 +234,7 @@ def _table_names(recipe: Recipe, places: _Places) -> tuple[str, ...]:
     )
 
 
-def numbers_in_c(signature: Signature) -> dict[str, str]:
+def map_arguments_to_c(signature: Signature) -> dict[str, str]:
     """Return the arguments that an expression may use, by name, as C."""
     return {
         argument.name: f"number[{index}]"
@@ -234,15 +244,15 @@ def numbers_in_c(signature: Signature) -> dict[str, str]:
     }
 
 
-def _int64(name: str, value: int, *keys: str | int) -> int:
+def _check_int64(name: str, value: int, *keys: str | int) -> int:
     if not INT64_LIMITS[0] <= value <= INT64_LIMITS[1]:
         raise LaunchError(f"{name} is {value}, which 64 bits cannot hold", *keys)
     return value
 
 
-def _symbol(recipe: Recipe) -> str:
-    """Return the symbol of a kernel that is known only when the program is assembled."""
-    if not kernel_names.is_looked_up(recipe):
+def _format_symbol(recipe: Recipe) -> str:
+    """Return the assembly of the symbol's string, if the symbol is known only after the compile."""
+    if not kernel_names.is_symbol_looked_up(recipe):
         return ""
     name = kernel_names.VARIABLE
     return f"""\
@@ -255,10 +265,10 @@ def _symbol(recipe: Recipe) -> str:
 """
 
 
-def program_source(recipe: Recipe, image: str) -> str:
+def format_program_source(recipe: Recipe, image: str) -> str:
     """Return the assembly of a program's own object: device code, constants, architectures."""
     archs = ", ".join(arch.name for arch in recipe.archs) + (" and PTX" if recipe.ptx else "")
-    numbers = "\n".join(f"    .quad {value}" for value in geometry(recipe).constants)
+    numbers = "\n".join(f"    .quad {value}" for value in build_geometry(recipe).constants)
     return f"""\
     .section .rodata
     .balign 64
@@ -281,5 +291,5 @@ tilus_constants:
 tilus_archs:
     .asciz "{archs}"
     .size tilus_archs, . - tilus_archs
-{_symbol(recipe)}    .section .note.GNU-stack,"",%progbits
+{_format_symbol(recipe)}    .section .note.GNU-stack,"",%progbits
 """

@@ -15,16 +15,16 @@ import os
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 
-from tilusbuild.compile.arguments import c_type
-from tilusbuild.compile.geometry import geometry, launch_places
-from tilusbuild.compile.kernel_names import VARIABLE, is_looked_up, plain_name
+from tilusbuild.compile.arguments import format_c_type
+from tilusbuild.compile.geometry import build_geometry, list_launch_numbers
+from tilusbuild.compile.kernel_names import VARIABLE, is_symbol_looked_up, strip_template_arguments
 from tilusbuild.compile.launcher_tables import (
-    Dims,
-    Strings,
-    argument_tables,
-    c_string,
-    constant_tables,
-    parameter_tables,
+    DimensionTable,
+    StringTable,
+    format_argument_tables,
+    format_c_string,
+    format_constant_tables,
+    format_parameter_tables,
 )
 from tilusbuild.compile.model import LauncherKind, Recipe
 from tilusbuild.compile.steps import LAUNCHER
@@ -49,25 +49,27 @@ KERNEL_LAUNCHER = LauncherKind("kernel", cuda=True, starts_kernel=True, passes_s
 HOST_LAUNCHER = LauncherKind("host", cuda=True, starts_kernel=False, passes_stream=True)
 CPU_LAUNCHER = LauncherKind("cpu", cuda=False, starts_kernel=False, passes_stream=False)
 NO_LAUNCHER = LauncherKind("", cuda=True, starts_kernel=False, passes_stream=False)
-"""Of objects and libraries, which are not called through a launcher."""
+"""For objects and libraries: no launcher calls them."""
 NO_CPU_LAUNCHER = LauncherKind("", cuda=False, starts_kernel=False, passes_stream=False)
 
 
-def launcher_source(recipe: Recipe) -> str:
+def format_launcher(recipe: Recipe) -> str:
     """Return the launcher as one C file that includes only the C library's headers."""
     if recipe.recorded is not None:
         return recipe.recorded[LAUNCHER]
     kind = recipe.pipeline.launcher
-    launch = geometry(recipe) if kind.starts_kernel else None
-    own = launch_places(recipe.launch) if launch and recipe.launch else ()
+    launch = build_geometry(recipe) if kind.starts_kernel else None
+    own = list_launch_numbers(recipe.launch) if launch and recipe.launch else ()
     texts = tuple(zip(launch.texts, launch.sources, strict=True))[: len(own)] if launch else ()
     more = launch is not None and recipe.launch is not None and recipe.launch.has_attributes
-    named = is_looked_up(recipe)
-    return _source(kind, plain_name(recipe.symbol), recipe.signature, texts, named, more)
+    named = is_symbol_looked_up(recipe)
+    return _format_source(
+        kind, strip_template_arguments(recipe.symbol), recipe.signature, texts, named, more
+    )
 
 
 @lru_cache(maxsize=64)
-def _source(
+def _format_source(
     kind: LauncherKind,
     symbol: str,
     signature: Signature,
@@ -75,11 +77,12 @@ def _source(
     has_cpp_name: bool,
     has_attributes: bool,
 ) -> str:
-    """Return the launcher's C from all that it depends on."""
-    _check(kind, symbol, signature)
+    """Return the launcher's C. The parameters are all that it depends on: equal ones share an
+    entry."""
+    _check_supported(kind, symbol, signature)
     arguments = signature.value_arguments
-    strings = Strings()
-    dims = Dims(signature, strings)
+    strings = StringTable()
+    dims = DimensionTable(signature, strings)
     constants = signature.constants if kind.starts_kernel else ()
     features = ["TL_CUDA"] if kind.cuda else []
     features += [name for name, has in _FEATURES.items() if any(map(has, arguments))]
@@ -89,39 +92,39 @@ def _source(
         features += [_PARAMETERS, *([_MAPS] if signature.tensor_maps else [])]
     own_launch = kind.passes_stream and symbol == "launch"
     tables = [
-        argument_tables(
+        format_argument_tables(
             symbol,
             arguments,
             dims,
             always_strides=_MAPS in features,
             always_structs=_PARAMETERS in features,
         ),
-        parameter_tables(signature, len(geometry_texts), strings)
+        format_parameter_tables(signature, len(geometry_texts), strings)
         if _PARAMETERS in features
         else "",
-        constant_tables(arguments, strings) if constants else "",
+        format_constant_tables(arguments, strings) if constants else "",
     ]
     parts = [
         "/* Written by tilusbuild: checks the arguments of a call, and launches. */\n",
         f"#define TL_ARGUMENTS {len(arguments)}",
         f"#define TL_PASSED {sum(argument.is_passed for argument in arguments)}\n",
         *(f"#define {feature}" for feature in features),
-        _part("values.c"),
+        _read_part("values.c"),
         c_prelude(),
-        strings.table(),
+        strings.format_table(),
         *tables,
-        _part("messages.c"),
-        _part("checks.c"),
+        _read_part("messages.c"),
+        _read_part("checks.c"),
         _EXPRESSION_FAILED if dims.expressions or any(what for _, what in geometry_texts) else "",
-        _dimensions(dims) if dims.expressions else "",
+        _format_dimensions(dims) if dims.expressions else "",
         _SYMBOL if has_cpp_name else "",
-        _part("driver.c") if kind.starts_kernel else "",
-        _part(f"{kind.part}.c"),
-        _part("constants.c") if constants else "",
-        _geometry_function(geometry_texts)
+        _read_part("driver.c") if kind.starts_kernel else "",
+        _read_part(f"{kind.part}.c"),
+        _read_part("constants.c") if constants else "",
+        _format_geometry_function(geometry_texts)
         if kind.starts_kernel
-        else _template_call(kind, symbol, arguments),
-        "" if own_launch else _plain_launch(arguments),
+        else _format_template_call(kind, symbol, arguments),
+        "" if own_launch else _format_plain_launch(arguments),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -134,7 +137,7 @@ extern const char {VARIABLE}[] TL_HIDDEN;
 
 
 @cache
-def _part(name: str) -> str:
+def _read_part(name: str) -> str:
     directory = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launcher_parts")
     return read_text(os.path.join(directory, name))
 
@@ -151,7 +154,7 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     ),
     "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),
 }
-"""What only the launchers of some arguments have a part for."""
+"""The macros that compile a part of the launcher, and the arguments that need the part."""
 _ATTRIBUTES = "TL_ATTRIBUTES"
 """The same, where a launch has attributes."""
 _PARAMETERS, _MAPS = "TL_PARAMETERS", "TL_TENSOR_MAPS"
@@ -160,7 +163,7 @@ _CONSTANTS = "TL_CONSTANTS"
 """The same, where some arguments are copied to variables of the device code."""
 
 
-def _check(kind: LauncherKind, symbol: str, signature: Signature) -> None:
+def _check_supported(kind: LauncherKind, symbol: str, signature: Signature) -> None:
     taken = symbol in EXPORTS and not kind.starts_kernel
     # A host function called `launch` has the exported function's own C type, and is that function.
     if taken and not (kind.passes_stream and symbol == "launch"):
@@ -182,8 +185,8 @@ TL_COLD static int tl_expression_failed(const char *what) {
 """
 
 
-def _dimensions(dims: Dims) -> str:
-    """Return the function that computes dimensions."""
+def _format_dimensions(dims: DimensionTable) -> str:
+    """Return the C function that computes the dimensions given by expressions."""
     cases = "\n".join(
         f"    case {index}: *result = {text}; break;"
         for index, (_, text) in enumerate(dims.expressions)
@@ -203,12 +206,14 @@ static int tl_dimension(int which, const int64_t *number, int64_t *result) {{
 """
 
 
-def _geometry_function(texts: Iterable[tuple[str, str]]) -> str:
+def _format_geometry_function(texts: Iterable[tuple[str, str]]) -> str:
     lines = []
     for slot, (text, what) in enumerate(texts):
         lines.append(f"  geometry[{slot}] = {text};")
         if what:
-            lines.append(f"  if (tb_expr_error) return tl_expression_failed({c_string(what)});")
+            lines.append(
+                f"  if (tb_expr_error) return tl_expression_failed({format_c_string(what)});"
+            )
     body = "\n".join(lines)
     return f"""\
 static int tl_geometry(const int64_t *number, int64_t *geometry) {{
@@ -220,16 +225,18 @@ static int tl_geometry(const int64_t *number, int64_t *geometry) {{
 """
 
 
-def _template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, ...]) -> str:
-    """Return the call of the template's function."""
+def _format_template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, ...]) -> str:
+    """Return the C function that calls the template's function."""
     # Declared under another name: the function's own may be a keyword of C (`restrict`).
-    types = [c_type(argument) for argument in arguments]
-    values = [f"value[{index}].{_field(argument)}" for index, argument in enumerate(arguments)]
+    types = [format_c_type(argument) for argument in arguments]
+    values = [
+        f"value[{index}].{_format_field(argument)}" for index, argument in enumerate(arguments)
+    ]
     structs, copies = [], []
     for index, argument in enumerate(arguments):
         if is_struct(argument.dtype):
             # A copy, because a caller's bytes may lie anywhere.
-            structs.append(_struct_type(f"tl_struct_{index}", parse_struct(argument.dtype)))
+            structs.append(_format_struct_type(f"tl_struct_{index}", parse_struct(argument.dtype)))
             copies.append(f"  tl_struct_{index} s{index};\n")
             copies.append(f"  memcpy(&s{index}, value[{index}].pointer, sizeof s{index});\n")
             types[index], values[index] = f"tl_struct_{index}", f"s{index}"
@@ -240,7 +247,7 @@ def _template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, .
     result = "int" if kind.passes_stream else "void"
     extra = ", void *stream" if kind.passes_stream else ""
     return f"""\
-{"".join(structs)}extern {result} tl_template({taken}) __asm__({c_string(symbol)});
+{"".join(structs)}extern {result} tl_template({taken}) __asm__({format_c_string(symbol)});
 
 static {result} tl_call_template(const tl_value *value{extra}) {{
   (void)value;
@@ -249,8 +256,8 @@ static {result} tl_call_template(const tl_value *value{extra}) {{
 """
 
 
-def _plain_launch(arguments: tuple[Argument, ...]) -> str:
-    parameters = [f"{c_type(argument)} a{i}" for i, argument in enumerate(arguments)]
+def _format_plain_launch(arguments: tuple[Argument, ...]) -> str:
+    parameters = [f"{format_c_type(argument)} a{i}" for i, argument in enumerate(arguments)]
     stores = []
     for i, argument in enumerate(arguments):
         if argument.dims is not None or is_struct(argument.dtype):
@@ -273,14 +280,14 @@ TL_EXPORT int launch({", ".join([*parameters, "void *stream"])}) {{
 """
 
 
-def _field(argument: Argument) -> str:
+def _format_field(argument: Argument) -> str:
     is_pointer = argument.dims is not None or is_struct(argument.dtype)
     return "pointer" if is_pointer else _FIELDS[argument.dtype]
 
 
-def _struct_type(name: str, kind: StructType) -> str:
-    """Return a struct for a call by value: what C has no name for is an integer of its size, which
-    every ABI passes alike."""
+def _format_struct_type(name: str, kind: StructType) -> str:
+    """Return the C struct for a call by value. A field of a type that C does not have becomes an
+    integer of its size: every ABI passes both alike."""
     members = []
     for member in kind.members:
         c = get_scalar_type(member.dtype).c

@@ -9,65 +9,70 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tilusbuild.compile.arguments import unit_bytes, variable_symbol
-from tilusbuild.compile.geometry import INT64_LIMITS, LaunchError, map_places, numbers_in_c
+from tilusbuild.compile.arguments import count_unit_bytes, mangle_variable_name
+from tilusbuild.compile.geometry import (
+    INT64_LIMITS,
+    LaunchError,
+    collect_map_numbers,
+    map_arguments_to_c,
+)
 from tilusbuild.expr import Expr, ExprError
 from tilusbuild.runtime.dtypes import DataType, get_integer_limits, get_scalar_type
 from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
 
 
-class Strings:
-    """The names in the tables, in one array of characters, where each is known by its place."""
+class StringTable:
+    """The names in the tables: one C array of characters, and each name by its offset there."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
         self._end = 0
 
-    def place(self, text: str) -> int:
-        """Return where a text begins; each is written once."""
+    def add_text(self, text: str) -> int:
+        """Return the offset of a text in the array; add the text if it is new."""
         if text not in self._places:
             self._places[text] = self._end
             self._end += len(text.encode("utf-8", "surrogateescape")) + 1
         return self._places[text]
 
-    def table(self) -> str:
-        """Return the array, with all texts whose place was asked for."""
-        texts = "".join(f'\n  {c_string(text)[:-1]}\\000"' for text in self._places)
+    def format_table(self) -> str:
+        """Return the C array of the texts that were added."""
+        texts = "".join(f'\n  {format_c_string(text)[:-1]}\\000"' for text in self._places)
         return f"static const char tl_strings[] ={texts or ' {0}'};\n"
 
 
-class Dims:
+class DimensionTable:
     """The dimensions of all arguments, in the order of the C table `tl_dims`."""
 
-    def __init__(self, signature: Signature, strings: Strings) -> None:
+    def __init__(self, signature: Signature, strings: StringTable) -> None:
         self.strings = strings
         """Where the names of dimensions stand."""
-        self._numbers = numbers_in_c(signature)
+        self._numbers = map_arguments_to_c(signature)
         self._index = {argument.name: i for i, argument in enumerate(signature.value_arguments)}
         self.rows: list[str] = []
         self.expressions: list[tuple[int, str]] = []
         """Of each that is computed: the place of its name, and its C."""
 
-    def add(self, dims: Iterable[Dim]) -> int:
-        """Add rows; return the number of the first. Raises `ValueError` for a dimension that is not
-        a whole number."""
+    def add_rows(self, dims: Iterable[Dim]) -> int:
+        """Add a row for each dimension; return the index of the first. Raises `ValueError` for a
+        dimension that is not a whole number."""
         first = len(self.rows)
         for dim in dims:
             if isinstance(dim, int):
                 row = f"TL_DIM_LITERAL, 0, INT64_C({dim})"
             elif isinstance(dim, str) and dim in self._index:
-                row = f"TL_DIM_ARGUMENT, {self.strings.place(dim)}, {self._index[dim]}"
+                row = f"TL_DIM_ARGUMENT, {self.strings.add_text(dim)}, {self._index[dim]}"
             elif isinstance(dim, str):
                 raise ValueError(f"dimension {dim} is neither an argument nor a number")
             else:
-                place = self.strings.place(dim.canonical)
+                place = self.strings.add_text(dim.canonical)
                 row = f"TL_DIM_EXPRESSION, {place}, {len(self.expressions)}"
-                self.expressions.append((place, self._text(dim)))
+                self.expressions.append((place, self._format_dimension(dim)))
             self.rows.append(row)
         return first
 
-    def _text(self, dim: Expr) -> str:
+    def _format_dimension(self, dim: Expr) -> str:
         try:
             if dim.find_c_type() == "float":
                 raise ValueError(f"dimension {dim.canonical} is not an integer: use //")
@@ -80,65 +85,69 @@ _STRUCT = DataType("struct", "struct", 255, 0, "const void *", "", "", "")
 """A struct in the table of arguments. It is passed to the launcher by its address."""
 
 
-def argument_tables(
+def format_argument_tables(
     symbol: str,
     arguments: Sequence[Argument],
-    dims: Dims,
+    dims: DimensionTable,
     *,
     always_strides: bool,
     always_structs: bool,
 ) -> str:
-    """Return the tables of the arguments and of their dimensions. Those of strides and of structs
-    are there where an argument has any, or always."""
+    """Return the C tables of the arguments and of their dimensions. The tables of strides and of
+    structs are left out if no argument has any, unless `always_…` is set."""
     rows = []
-    place = dims.strings.place
+    place = dims.strings.add_text
     for argument in arguments:
         kind = _STRUCT if is_struct(argument.dtype) else get_scalar_type(argument.dtype)
-        low, high = _range(argument)
+        low, high = _find_range(argument)
         shape = () if argument.dims == ANY_SHAPE else argument.dims
         rank = "TL_SCALAR" if shape is None else str(len(shape))
         try:
-            first = dims.add(shape or ())
+            first = dims.add_rows(shape or ())
         except ValueError as error:
             raise LaunchError(str(error), "args", argument.name) from None
         rows.append(
             f"  {{{place(argument.name)}, {place(argument.format_type())}, {kind.code}, "
             f"{kind.bits}, {rank}, {int(argument.is_passed)}, {first}, "
-            f"{argument.align or kind.bytes}, {c_int(low)}, {c_int(high)}}},"
+            f"{argument.align or kind.bytes}, {format_c_int(low)}, {format_c_int(high)}}},"
         )
-    strides = [dims.add(a.strides) if a.strides is not None else -1 for a in arguments]
+    strides = [dims.add_rows(a.strides) if a.strides is not None else -1 for a in arguments]
     optional = [int(argument.optional) for argument in arguments]
     structs = [parse_struct(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
     any_shape = [int(argument.dims == ANY_SHAPE) for argument in arguments]
     empty = "  {0},"
     return "\n".join(
         [
-            f"static const char tl_name[] = {c_string(symbol)};",
+            f"static const char tl_name[] = {format_c_string(symbol)};",
             "static const tl_argument tl_arguments[] = {",
             *(rows or [empty]),
             "};",
             "static const tl_dim tl_dims[] = {",
             *([f"  {{{row}}}," for row in dims.rows] or [empty]),
             "};",
-            *_table("int16_t", "tl_strides", strides, None if always_strides else -1),
-            *_table("uint8_t", "tl_optional", optional, 0),
-            *_table("uint8_t", "tl_any_shape", any_shape, 0),
-            *_table("uint16_t", "tl_struct_bytes", structs, None if always_structs else 0),
+            *_format_number_table("int16_t", "tl_strides", strides, None if always_strides else -1),
+            *_format_number_table("uint8_t", "tl_optional", optional, 0),
+            *_format_number_table("uint8_t", "tl_any_shape", any_shape, 0),
+            *_format_number_table(
+                "uint16_t", "tl_struct_bytes", structs, None if always_structs else 0
+            ),
             "",
         ]
     )
 
 
-def _table(kind: str, name: str, values: Sequence[int], nothing: int | None) -> list[str]:
-    """Return a table of a number for each argument; none where all say nothing."""
+def _format_number_table(
+    kind: str, name: str, values: Sequence[int], nothing: int | None
+) -> list[str]:
+    """Return a C table with a number for each argument; "" if every number is `nothing`."""
     if all(value == nothing for value in values):
         return []
     return [f"static const {kind} {name}[] = {{{', '.join(map(str, values)) or '0'}}};"]
 
 
-def parameter_tables(signature: Signature, slot: int, strings: Strings) -> str:
-    """Return what each of the kernel's parameters is, and the tensor maps, whose numbers begin at
-    a slot of `tilus_constants`."""
+def format_parameter_tables(signature: Signature, slot: int, strings: StringTable) -> str:
+    """Return the C tables of the kernel's parameters and of the tensor maps. The numbers of the
+    maps begin at `slot` of `tilus_constants`."""
     index = {argument.name: number for number, argument in enumerate(signature.value_arguments)}
     rows = []
     for number, (name, tile) in enumerate(signature.tensor_maps):
@@ -147,31 +156,33 @@ def parameter_tables(signature: Signature, slot: int, strings: Strings) -> str:
         size = get_scalar_type(tensor.dtype).bytes
         kind = _MAP_TYPES.get(tensor.dtype, 0)
         numbers = (index[tile.tensor], kind, size, int(tile.nan), slot)
-        rows.append(f"  {{{strings.place(name)}, {', '.join(map(str, numbers))}}},")
-        slot += len(map_places(name, tile))
+        rows.append(f"  {{{strings.add_text(name)}, {', '.join(map(str, numbers))}}},")
+        slot += len(collect_map_numbers(name, tile))
     wanted = [index[argument.name] for argument in signature.parameters]
     return "\n".join(
         [
             f"enum {{ TL_PARAMETER_COUNT = {len(wanted)}, TL_MAP_COUNT = {len(rows)} }};",
-            *_table("int16_t", "tl_parameters", wanted, None),
+            *_format_number_table("int16_t", "tl_parameters", wanted, None),
             *(["static const tl_map_of tl_maps[] = {", *rows, "};"] if rows else []),
             "",
         ]
     )
 
 
-def constant_tables(arguments: Sequence[Argument], strings: Strings) -> str:
-    """Return which arguments are copied to variables, and to which."""
+def format_constant_tables(arguments: Sequence[Argument], strings: StringTable) -> str:
+    """Return the C table of the arguments that are copied to variables, with the variables."""
     rows = [
-        f"  {{{strings.place(variable_symbol(argument.constant))}, {index}, "
-        f"{unit_bytes(argument)}}},"
+        f"  {{{strings.add_text(mangle_variable_name(argument.constant))}, {index}, "
+        f"{count_unit_bytes(argument)}}},"
         for index, argument in enumerate(arguments)
         if argument.constant
     ]
     return "\n".join(
         [
             f"enum {{ TL_CONSTANT_COUNT = {len(rows)} }};",
-            *_table("uint8_t", "tl_is_constant", [int(bool(a.constant)) for a in arguments], None),
+            *_format_number_table(
+                "uint8_t", "tl_is_constant", [int(bool(a.constant)) for a in arguments], None
+            ),
             "static const tl_constant_of tl_constants[] = {",
             *rows,
             "};",
@@ -195,8 +206,9 @@ _MAP_TYPES = {
 """CUtensorMapDataType of cuda.h; all types of one byte are UINT8."""
 
 
-def _range(argument: Argument) -> tuple[int, int]:
-    """Return an integer argument's limits: of its type, of its range, and from 0 for a size."""
+def _find_range(argument: Argument) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer argument: those of its type, of its
+    range, and 0 as the least for a size."""
     if argument.dtype == "bool":
         return 0, 1
     low, high = get_integer_limits(argument.dtype) or (0, 0)
@@ -209,7 +221,7 @@ def _range(argument: Argument) -> tuple[int, int]:
     return low, high
 
 
-def c_int(value: int) -> str:
+def format_c_int(value: int) -> str:
     if value == INT64_LIMITS[0]:
         return "INT64_MIN"
     if value > INT64_LIMITS[1]:
@@ -217,7 +229,7 @@ def c_int(value: int) -> str:
     return f"INT64_C({value})"
 
 
-def c_string(text: str) -> str:
+def format_c_string(text: str) -> str:
     """Return a C string literal; quotes, `?` and bytes outside ASCII are octal escapes."""
     # Always 3 digits: C takes a digit that follows a shorter escape into it.
     plain = "".join(

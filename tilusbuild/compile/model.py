@@ -40,7 +40,7 @@ PRODUCT, OBJECT = "lib.so", "object.o"
 
 STAND_IN = "needed.s"
 """What an empty library for each soname of `Link.needed` is made of."""
-_NOTHING = '.section .note.GNU-stack,"",%progbits\n'
+_NO_MAPPING = '.section .note.GNU-stack,"",%progbits\n'
 
 EXPORTS_MAP = "exports.map"
 EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
@@ -64,12 +64,12 @@ class Launch(Struct, frozen=True):
 
     @property
     def has_attributes(self) -> bool:
-        """Whether it asks for more than a grid, a block and shared memory."""
+        """Whether the launch has more than a grid, a block and shared memory."""
         return len(self.lines) > 3
 
     @property
     def lines(self) -> tuple[tuple[str, tuple[Expr, ...]], ...]:
-        """What it says, by the manifest's keys; what is left out is not there."""
+        """The launch's expressions by the manifest's keys, without those that are not set."""
         single = (
             ("cooperative", self.cooperative),
             ("pdl", self.pdl),
@@ -123,7 +123,7 @@ class Includes(Struct, frozen=True):
 
 
 class Options(Struct, frozen=True):
-    """What compilers get besides the source. A pipeline need not have use for all of it."""
+    """The options of a compile besides the source. A pipeline need not use all of them."""
 
     flags: tuple[str, ...] = ()
     """For nvcc, or for the host compiler on the cpu target."""
@@ -164,7 +164,7 @@ class Recipe(Struct, frozen=True):
     signature: Signature
     """Resolved: no constant is left in it."""
     launch: Launch | None
-    """Where the pipeline's launcher starts a kernel."""
+    """None if the pipeline's launcher starts no kernel."""
     constants: Mapping[str, Value]
     """The names that the launch's expressions see: parameters, schedule, derived values."""
     includes: Includes = Includes()
@@ -180,17 +180,18 @@ class Recipe(Struct, frozen=True):
     link: Link | None = None
     """Where the program is a library of objects."""
     recorded: Mapping[str, str] | None = None
-    """Of a program that was made before, and is made again: what was generated for it, launcher
-    included. What that was made of, signature and launch, is not known then, and not checked."""
+    """The generated files, with the launcher, of a program that is compiled again from its entry.
+    Signature and launch are then unknown, and are not checked."""
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """The programs whose objects are linked, by hash; `object_name` is each one's file."""
+        """The hashes of the programs whose objects are linked; `format_object_name` names the
+        file of each."""
         return self.link.objects if self.link is not None else ()
 
 
 class Findings(Struct):
-    """What a pipeline's checks have found so far in what its steps made."""
+    """The facts about the outputs that a pipeline's checks have read so far."""
 
     usages: list[tuple[Arch, KernelUsage]] = field(default_factory=list)
     """Of the kernel, for each architecture."""
@@ -205,12 +206,12 @@ class Step(Struct, frozen=True):
     argv: tuple[str, ...]
     output: str
     of_program: bool = True
-    """Whether it reads what the program's author wrote: else no failure is the program's fault."""
+    """Whether the step reads the author's text: otherwise no failure is the program's fault."""
     alone: tuple[str, ...] = ()
-    """Of a step that makes the same for all programs of a unit: the further arguments with which
-    it is run for its own program, where it fails for all of them."""
+    """For a step that programs of a unit share: the further arguments with which it compiles one
+    program alone, after it has failed for all of them."""
     unless_empty: tuple[str, str] | None = None
-    """(input, other): where the input is empty, it is not run, and `other` becomes the output."""
+    """(input, other): if the input is empty, the step is not run and `other` becomes the output."""
 
     @property
     def tool(self) -> str:
@@ -219,7 +220,7 @@ class Step(Struct, frozen=True):
 
     @property
     def by_itself(self) -> Step:
-        """The step of a unit for its own program."""
+        """The shared step of a unit, changed to compile one program alone."""
         return replace(self, argv=(self.argv[0], *self.alone, *self.argv[1:]), alone=())
 
 
@@ -228,7 +229,7 @@ TOOLKIT = "{toolkit}"
 
 
 class UserWord(str):
-    """An argument of a person's that reads like a placeholder, and is none."""
+    """A user's argument that looks like a placeholder and must not be replaced."""
 
 
 def is_placeholder(word: str) -> bool:
@@ -244,19 +245,19 @@ class Tools(Struct, frozen=True):
     paths: Mapping[str, tuple[str, ...]]
     environment: Mapping[str, str]
     directories: Mapping[str, str]
-    """Absolute paths of directories and tools, and their names in a log."""
+    """Absolute paths of directories and tools, and the names that replace them in a log."""
     cc_fingerprint: tuple[str, ...] = ()
-    """Of the C compiler, which names what it made of a launcher or a check."""
+    """The fingerprint of the C compiler: a part of the keys of launchers and checks."""
     nvrtc: NvrtcLibrary | None = None
-    """What compiles through NVRTC on other machines, too; its headers are found under `cuda`."""
+    """The NVRTC library, also for the commands of workers."""
     links: Mapping[str, str] = field(default_factory=dict)
     """The tools that others look up by name, in `TOOLS`: name to path."""
     reach: Reach | None = None
-    """The files of the machine that a compile needs; None: what it reads is its own affair."""
+    """The files of the machine that a compile needs; None switches off the check of reads."""
     ld_lists: bool = False
     """Whether the linker can list the files that it read."""
 
-    def fill(self, argv: Sequence[str]) -> tuple[str, ...]:
+    def fill_placeholders(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return a command with its placeholders replaced by paths."""
         return tuple(
             word
@@ -285,7 +286,7 @@ class LauncherKind(Struct, frozen=True):
 
 
 class DumpInProgress(Protocol):
-    """What a pipeline runs commands and adds files through, for `--dump-ir`."""
+    """The interface by which a pipeline runs commands and adds files for `--dump-ir`."""
 
     def run(self, step: Step, /) -> bool: ...
     def disassemble(self, path: str, /) -> None: ...
@@ -319,83 +320,85 @@ class Pipeline(ABC):
     standards: ClassVar[tuple[str, ...] | None] = None
     """The values of `std` that the compiler knows; None: it reports an unknown one itself."""
 
-    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+    def can_compile(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         """Return whether it compiles a script: `target` is "cpu" or "cuda", `has_kernel` whether
         tilusbuild launches the script's kernel, `device_compiler` "nvcc" or "nvrtc". The pipelines
         of libraries are chosen by a script's form."""
         return False
 
     @abstractmethod
-    def commands(self, recipe: Recipe) -> Sequence[Step]:
+    def list_commands(self, recipe: Recipe) -> Sequence[Step]:
         """Return the commands that make `lib.so`, without the launcher's; the link is the last."""
 
     @abstractmethod
-    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+    def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         """Return the lines of `options.txt` on the tools: one for each that can change a byte."""
 
     @abstractmethod
-    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
+    def list_header_directories(self, toolchain: Toolchain) -> HeaderDirectories:
         """Return the directories that the compiler searches besides the program's own."""
 
-    def outside(self, toolchain: Toolchain) -> Outside:
-        """Return what is searched after the program's own headers."""
-        found = self.headers(toolchain)
+    def list_outside_directories(self, toolchain: Toolchain) -> Outside:
+        """Return the directories that are searched after the program's own headers."""
+        found = self.list_header_directories(toolchain)
         directories = (*found.toolkit, *found.compiler, *found.system)
         return Outside(directories, self.implied_headers)
 
     @abstractmethod
-    def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
-        """Write what `--dump-ir` shows of a compile that has run."""
+    def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
+        """Write the intermediate files of a finished compile for `--dump-ir`."""
 
     # What stands in a program's directory
 
-    def source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
-        """Return what is compiled of a source for `symbol`; for all kernels of a `unit`."""
+    def derive_source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
+        """Return the text to compile for `symbol`, made of a rendered source; with `unit`, for all
+        kernels of the unit."""
         return text
 
-    def generated(self, recipe: Recipe) -> Mapping[str, str]:
+    def generate_files(self, recipe: Recipe) -> Mapping[str, str]:
         """Return the files beside the source that follow from the recipe. Raises `ValueError`."""
         link = recipe.link
-        return {STAND_IN: _NOTHING} if link is not None and link.needed else {}
+        return {STAND_IN: _NO_MAPPING} if link is not None and link.needed else {}
 
-    def written(self, recipe: Recipe) -> Mapping[str, str]:
-        """Return all files beside the source that are the program's own: `generated`, and rendered
-        headers. Raises `ValueError`."""
-        generated = self.generated(recipe) if recipe.recorded is None else recipe.recorded
+    def collect_own_files(self, recipe: Recipe) -> Mapping[str, str]:
+        """Return all files beside the source that are the program's own: `generate_files`, and
+        rendered headers. Raises `ValueError`."""
+        generated = self.generate_files(recipe) if recipe.recorded is None else recipe.recorded
         return {**generated, **recipe.headers}
 
-    def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
+    def list_links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         """Return the symbolic links, name to target, of the private directory on this machine."""
-        return self.include_links(recipe)
+        return self.list_include_links(recipe)
 
-    def include_links(self, recipe: Recipe) -> Mapping[str, str]:
-        """Return those of the links that give the program's own headers another name."""
+    def list_include_links(self, recipe: Recipe) -> Mapping[str, str]:
+        """Return the links of `list_links` that rename the program's own headers."""
         return {}
 
     def copies_headers(self, recipe: Recipe) -> bool:
         """Return whether headers are copied with a fixed time: the compiler records their times."""
         return False
 
-    def on_worker(self, step: Step, tools: Tools) -> OnWorker | None:
-        """Return how another machine runs a step of which there is something in `made_elsewhere`;
-        None for in the same words."""
+    def find_worker_command(self, step: Step, tools: Tools) -> OnWorker | None:
+        """Return how another machine runs a step that has `list_remote_outputs`; None where it
+        runs the same command."""
         return None
 
-    def made_elsewhere(self, step: Step) -> tuple[str, ...]:
-        """Return the files that a step makes, if it is one that other machines may have where
-        `stays_here` allows it: that which compiles. The others take milliseconds."""
+    def list_remote_outputs(self, step: Step) -> tuple[str, ...]:
+        """Return the outputs of a step that a worker may run if `explain_local_only` returns None:
+        only the step that compiles, since the others take milliseconds."""
         reads = step.argv[0] in ("{nvcc}", "{cxx}") and SOURCE in step.argv
         return (step.output,) if reads else ()
 
-    def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
+    def explain_local_only(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         """Return why no other machine may run the step that reads the source; None where one
         may. `notes` are those of the closure."""
         if self.copies_headers(recipe):
             return TIMES_OF_HEADERS
-        return self.unsafe(recipe)
+        return self.explain_denied_flag(recipe)
 
-    def unsafe(self, recipe: Recipe) -> str | None:
-        """Return the flag that may mean something else on another machine, in words; or None."""
+    def explain_denied_flag(self, recipe: Recipe) -> str | None:
+        """Return a sentence on the first flag that may mean something else on a worker; None
+        without one."""
         if not recipe.options.flags:
             return None
         # Imported only here: a manifest that was checked before needs none of it.
@@ -411,20 +414,22 @@ class Pipeline(ABC):
 
     # What is checked, before a compile and after each of its steps
 
-    def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
-        """Return an error, worded as a compiler's, that the compiler itself would not report;
-        `headers` is the directory of the program's headers."""
+    def find_source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
+        """Return a compiler's error line for a mistake that the compiler would not report; None
+        without one. `headers` is the directory of the program's headers."""
         return None
 
-    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
-        """Check what a step wrote to `path`, and add to `found`. Raises `StepError`."""
+    def check_output(
+        self, recipe: Recipe, step: Step, path: str, log: str, findings: Findings
+    ) -> None:
+        """Check what a step wrote to `path`, and add to `findings`. Raises `StepError`."""
         return
 
     # What others ask
 
-    def source_command(self, recipe: Recipe) -> tuple[str, ...]:
+    def find_source_command(self, recipe: Recipe) -> tuple[str, ...]:
         """Return the command that reads the source, for editors. Raises `ValueError` for none."""
-        return next(step.argv for step in self.commands(recipe) if SOURCE in step.argv)
+        return next(step.argv for step in self.list_commands(recipe) if SOURCE in step.argv)
 
     def check_archs(
         self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, place: Place | None
@@ -432,7 +437,7 @@ class Pipeline(ABC):
         """Raise `InputError` for architectures that the tools cannot put into one library."""
         toolchain.check_archs(archs, place)
 
-    def refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+    def find_refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
         """Yield the flags that the compiler would refuse only once it runs: the index of each among
         the flags, the flag, and a hint."""
         return iter(())

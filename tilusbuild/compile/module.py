@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
-from tilusbuild.compile.launcher import launcher_source
+from tilusbuild.compile.launcher import format_launcher
 from tilusbuild.compile.model import (
     HERE,
     OBJECT,
@@ -42,8 +42,8 @@ from tilusbuild.compile.steps import (
     LAUNCHER_STEP,
     NVCC_HERE,
     NVRTC_COMMAND,
-    object_name,
-    steps,
+    format_object_name,
+    list_steps,
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
@@ -58,45 +58,49 @@ if TYPE_CHECKING:
 OPTIONS_FORMAT = "tilusbuild options 1"
 
 
-def options_text(recipe: Recipe, toolchain: Toolchain, external_headers: Sequence[str] = ()) -> str:
+def format_options(
+    recipe: Recipe, toolchain: Toolchain, external_headers: Sequence[str] = ()
+) -> str:
     """Return `options.txt`: the half of a program's identity that says how it is compiled.
 
     The program is named by the digest of this text and `program.txt`. `external_headers` are lines
-    for headers outside the toolchain's own fingerprint (`external_header_digests`). Raises
+    for headers outside the toolchain's own fingerprint (`digest_external_headers`). Raises
     `ValueError` for a recipe that no launcher can serve.
     """
     pipeline = recipe.pipeline
     archs = [arch.name for arch in recipe.archs] + (["ptx"] if recipe.ptx else [])
-    launcher = {LAUNCHER: launcher_source(recipe)} if pipeline.launcher.is_there else {}
-    generated = {**launcher, **pipeline.written(recipe)}
+    launcher = {LAUNCHER: format_launcher(recipe)} if pipeline.launcher.is_there else {}
+    generated = {**launcher, **pipeline.collect_own_files(recipe)}
     lines = [
         OPTIONS_FORMAT,
         f"pipeline = {pipeline.name}",
         f"target = {' '.join(archs)}",
-        *_limits(recipe),
+        *_format_limits(recipe),
         "",
         "[commands]",
-        *command_lines(recipe),
+        *format_command_lines(recipe),
         "",
         "[generated]",
         *(f"{_digest(text)}  {name}" for name, text in generated.items()),
         "",
         "[toolchain]",
-        *pipeline.fingerprint(recipe, toolchain),
+        *pipeline.select_fingerprint(recipe, toolchain),
         *external_headers,
     ]
     return "\n".join(lines) + "\n"
 
 
-def _limits(recipe: Recipe) -> list[str]:
+def _format_limits(recipe: Recipe) -> list[str]:
     limits = asdict(recipe.prune) if recipe.prune is not None else {}
     return [f"prune.{name.replace('_', '-')} = {n}" for name, n in limits.items() if n is not None]
 
 
-class Given(Options, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the commands are made of besides the program's texts, as fields of a recipe: a line of
-    JSON in `compile.sh`, of which the program is compiled again without its manifest. It is in no
-    hash: the commands that come of it are."""
+class RecipeInputs(
+    Options, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """The inputs of the commands besides the program's texts: a line of JSON in `compile.sh`, from
+    which the program is compiled again without its manifest. The line is in no hash, since the
+    commands that follow from it are."""
 
     compiler: str
     roots: tuple[tuple[str, bool], ...] = ()
@@ -108,17 +112,17 @@ class Given(Options, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
 GIVEN = "# given: "
 
 
-def _given(recipe: Recipe) -> str:
-    """Return the recipe's `Given` as a comment, in ASCII. What changes no command is left out: a
-    program has the same bytes in whichever build it is made."""
-    words = _said(recipe)
+def _format_inputs(recipe: Recipe) -> str:
+    """Return the recipe's inputs as a comment in ASCII. Inputs that change no command are left out,
+    so that every build of a program writes the same bytes."""
+    words = _format_hashed_inputs(recipe)
     for owner, names in (("options", Options.__struct_fields__), ("part", ("rdc", "seeded"))):
         for name in names:
             said = getattr(recipe, owner)
             less = replace(said, **{name: getattr(type(said)(), name)})
             without = replace(recipe, **{owner: less})
-            recipe = without if _said(without) == words else recipe
-    given = Given(
+            recipe = without if _format_hashed_inputs(without) == words else recipe
+    given = RecipeInputs(
         **asdict(recipe.options),
         compiler=recipe.pipeline.compiler,
         roots=recipe.includes.roots,
@@ -129,66 +133,69 @@ def _given(recipe: Recipe) -> str:
     return f"{GIVEN}{json.dumps(to_builtins(given))}\n"
 
 
-def _said(recipe: Recipe) -> tuple[object, ...]:
-    """Return what a hash has of `Given`."""
-    return steps(recipe)
+def _format_hashed_inputs(recipe: Recipe) -> tuple[object, ...]:
+    """Return the part of `RecipeInputs` that is hashed."""
+    return list_steps(recipe)
 
 
-def command_lines(recipe: Recipe) -> list[str]:
-    """Return the commands as `options.txt` has them."""
-    return [_line(step) for step in steps(recipe)]
+def format_command_lines(recipe: Recipe) -> list[str]:
+    """Return the recipe's commands as the lines of `options.txt`."""
+    return [_format_step(step) for step in list_steps(recipe)]
 
 
-def _line(step: Step) -> str:
-    line = " ".join(word if is_placeholder(word) else _quoted(word) for word in step.argv)
+def _format_step(step: Step) -> str:
+    line = " ".join(word if is_placeholder(word) else _quote_argument(word) for word in step.argv)
     if step.unless_empty:
         given, other = step.unless_empty
         return f"test -s {given} && {line} || cp {other} {step.output}"
-    return f"{line} || {_line(step.by_itself)}" if step.alone else line
+    return f"{line} || {_format_step(step.by_itself)}" if step.alone else line
 
 
 _digest = lru_cache(maxsize=64)(sha256_text)
 
 
 @lru_cache(maxsize=1024)
-def _quoted(word: str) -> str:
+def _quote_argument(word: str) -> str:
     """Return an argument quoted for a shell, on one line."""
     return shlex.quote(word).replace("\n", "'$'\\n''")
 
 
-def module_files(
+def collect_module_files(
     recipe: Recipe, toolchain: Toolchain, launcher: str | None = None
 ) -> Mapping[str, bytes]:
     """Return the files of `module/` before the compile: the source and everything generated.
 
-    `launcher` is the digest of the launcher's directory, "" without one; None: it is computed, for
-    a pipeline that does not ship the launcher's object. Raises `ValueError` if no launcher can
-    serve the recipe.
+    `launcher` is the digest of the launcher's directory, "" for no launcher. With None the digest
+    is computed, for a pipeline that does not ship the launcher's object. Raises `ValueError` if no
+    launcher can serve the recipe.
     """
     pipeline = recipe.pipeline
     source = {"source.cu": recipe.source} if recipe.pipeline.has_source else {}
-    texts = {**source, **pipeline.fixed_files, **pipeline.written(recipe)}
-    fingerprint = pipeline.fingerprint(recipe, toolchain)
+    texts = {**source, **pipeline.fixed_files, **pipeline.collect_own_files(recipe)}
+    fingerprint = pipeline.select_fingerprint(recipe, toolchain)
     if launcher is None and pipeline.launcher.is_there:
-        launcher = launcher_directory(recipe)[0]
-    texts["compile.sh"] = compile_script(recipe, tuple(texts), launcher or "", fingerprint)
+        launcher = lay_out_launcher(recipe)[0]
+    texts["compile.sh"] = format_compile_script(recipe, tuple(texts), launcher or "", fingerprint)
     return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
 
 
-def launcher_directory(
+def lay_out_launcher(
     recipe: Recipe, launcher_o: bytes | None = None
 ) -> tuple[str, Mapping[str, bytes]]:
-    """Return the launcher as a directory that programs share: its digest, and its files by name.
+    """Return the digest and the files by name of the directory that holds a launcher. Programs
+    share it.
 
-    It is laid out like a directory of headers, so that one rule finds, checks and collects both.
-    `launcher_o` is the launcher's object (`launcher_object`), for pipelines that ship it. Raises
+    The layout is that of a directory of headers, so that one rule finds, checks and collects both.
+    `launcher_o` is the launcher's object (`compile_launcher`), for pipelines that ship it. Raises
     `ValueError` for a recipe that no launcher can serve.
     """
-    return _launcher_directory(launcher_source(recipe), launcher_o)
+    return _lay_out_launcher_files(format_launcher(recipe), launcher_o)
 
 
 @lru_cache(maxsize=64)
-def _launcher_directory(source: str, launcher_o: bytes | None) -> tuple[str, Mapping[str, bytes]]:
+def _lay_out_launcher_files(
+    source: str, launcher_o: bytes | None
+) -> tuple[str, Mapping[str, bytes]]:
     files = {LAUNCHER: source.encode()}
     if launcher_o is not None:
         from tilusbuild.toolchain import nvrtc_command
@@ -217,7 +224,7 @@ _VARIABLES = {
 }
 
 
-def compile_script(
+def format_compile_script(
     recipe: Recipe, inputs: Sequence[str], launcher: str, toolchain: Iterable[str]
 ) -> str:
     """Return `compile.sh` of a program whose `module/` holds the files `inputs`.
@@ -227,7 +234,7 @@ def compile_script(
     """
     pipeline = recipe.pipeline
     ready = LAUNCHER if pipeline.host_code else LAUNCHER_OBJECT
-    commands = [step for step in steps(recipe) if pipeline.host_code or step != LAUNCHER_STEP]
+    commands = [step for step in list_steps(recipe) if pipeline.host_code or step != LAUNCHER_STEP]
     used = {word for step in commands for word in step.argv if is_placeholder(word)}
     used |= {"{nvcc}"} if TOOLKIT in used else set()
     defaults = [text for tool, text in _DEFAULTS.items() if tool in used]
@@ -236,23 +243,26 @@ def compile_script(
         [
             _HEAD.replace("@TOOLS@", variables),
             "".join(f"#   {line}\n" for line in toolchain),
-            _given(recipe),
+            _format_inputs(recipe),
             _START.replace("@UNSET@", " ".join(sorted(SCRUBBED))),
             "".join(defaults).replace("@SHARED@", launcher),
             _NVCC_DIRECTORY if "{nvcc}" in used else "",
             _SHARED_RUNTIME if "{cudart}" in used else "",
             f'cp -- {shlex.join(inputs)} "$work"\n' if inputs else "",
             f'cp -- "$module../../../include/{launcher}/{ready}" "$work"\n' if launcher else "",
-            *(_object(number, program) for number, program in enumerate(recipe.objects)),
+            *(
+                _format_object_step(number, program)
+                for number, program in enumerate(recipe.objects)
+            ),
             'touch -d @1 -- "$work"/*\n',
-            _include(recipe),
+            _format_include(recipe),
             _NVRTC_HEADERS if "{nvrtc}" in used else "",
             _NVCC_HERE if DEVICE_LINKER in used else "",
             'cd -- "$work"\n\n',
             "run() { env "
             + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
             + ' "$@"; }\n\n',
-            "\n".join(_command(step) for step in commands),
+            "\n".join(_format_command(step) for step in commands),
             _END,
         ]
     )
@@ -262,28 +272,28 @@ def compile_script(
     return text.replace(PRODUCT, product).replace(r"lib\\.so", re.escape(product))
 
 
-def _object(number: int, program: str) -> str:
+def _format_object_step(number: int, program: str) -> str:
     made = f'"$module../../{program}/module/{OBJECT}"'
-    return f'cp -- {made} "$work/{object_name(number)}"\n'
+    return f'cp -- {made} "$work/{format_object_name(number)}"\n'
 
 
-def _command(step: Step) -> str:
+def _format_command(step: Step) -> str:
     words = (is_placeholder(word) and _VARIABLES.get(word) for word in step.argv)
     quoted = (known or shlex.quote(word) for known, word in zip(words, step.argv, strict=True))
     line = f"run {' '.join(quoted)}\n"
     if step.unless_empty:
         given, other = step.unless_empty
         return f"if [ -s {given} ]; then {line[:-1]}; else cp {other} {step.output}; fi\n"
-    return f"{line[:-1]} || {_command(step.by_itself)}" if step.alone else line
+    return f"{line[:-1]} || {_format_command(step.by_itself)}" if step.alone else line
 
 
-def _include(recipe: Recipe) -> str:
+def _format_include(recipe: Recipe) -> str:
     if recipe.includes.digest is None:
         return ""
     headers = f'"$module../../../include/{recipe.includes.digest}" "$work/include"\n'
     links = "".join(
         f'ln -s -- {shlex.quote(directory)} "$work/{link}"\n'
-        for link, directory in recipe.pipeline.include_links(recipe).items()
+        for link, directory in recipe.pipeline.list_include_links(recipe).items()
     )
     if not recipe.pipeline.copies_headers(recipe):
         return f"ln -s -- {headers}{links}"
@@ -383,13 +393,14 @@ fi
 """
 
 
-def image_rows(images: Iterable[CodeImage]) -> list[dict[str, Any]]:
+def list_image_rows(images: Iterable[CodeImage]) -> list[dict[str, Any]]:
     """Return the code in a library: kind, architecture and bytes of each image."""
     return [{"kind": image.kind, "arch": image.arch, "size": image.size} for image in images]
 
 
-def kernel_rows(usages: Iterable[PtxasUsage]) -> dict[str, dict[str, Any]]:
-    """Return what each kernel takes, by name and architecture; bytes, and registers of a thread."""
+def list_kernel_rows(usages: Iterable[PtxasUsage]) -> dict[str, dict[str, Any]]:
+    """Return the resources of each kernel by name and architecture: bytes, and registers of a
+    thread."""
     kernels: dict[str, dict[str, Any]] = {}
     for usage in usages:
         taken = {name: value for name, value in asdict(usage).items() if isinstance(value, int)}
@@ -397,8 +408,8 @@ def kernel_rows(usages: Iterable[PtxasUsage]) -> dict[str, dict[str, Any]]:
     return kernels
 
 
-def described(recipe: Recipe, compiled: Compiled) -> Mapping[str, Any]:
-    """Return the `meta.json` of a program: its status, what the binary holds, what it needs.
+def describe_program(recipe: Recipe, compiled: Compiled) -> Mapping[str, Any]:
+    """Return the `meta.json` of a program: its status, its code, and the resources of its kernels.
 
     `kernels` is by name and architecture, in bytes and registers of a thread; `dynamic_smem` is the
     launch's bytes of a block, or the expression when the call decides it.
@@ -406,8 +417,8 @@ def described(recipe: Recipe, compiled: Compiled) -> Mapping[str, Any]:
     meta: dict[str, Any] = {
         "status": compiled.status,
         "reason": compiled.reason,
-        "images": image_rows(compiled.images),
-        "kernels": kernel_rows(compiled.ptxas),
+        "images": list_image_rows(compiled.images),
+        "kernels": list_kernel_rows(compiled.ptxas),
     }
     if (product := recipe.pipeline.product) != PRODUCT:
         meta["product"] = f"module/{product}"

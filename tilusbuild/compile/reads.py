@@ -1,20 +1,17 @@
-"""What a compile may read, and what it did read: nothing that the program's hash does not cover.
+"""Hold a compile to files that the program's hash covers, by a sandbox and by a check of reads.
 
-A source can name any file: by an absolute path, by `..`, by a macro, in `.incbin`. Two nets, of
-which the second also holds where the first is not offered:
+A source can name any file: by an absolute path, by `..`, by a macro, in `.incbin`. Two mechanisms
+refuse it:
 
-- a sandbox (`process/landlock.py`): a tool can open its own files, the headers of its fingerprint,
-  `include/<digest>` and the private directory, and no other;
-- a check of what was read: the preprocessor and the assembler list their files, and each must be a
-  header of the fingerprint, of `include/<digest>`, or in the private directory; without a sandbox
-  a linker that can does so too, and may read what comes with the tools. NVRTC lists none: without
-  a sandbox it is given no source whose includes the closure cannot determine.
+- the sandbox (`process/landlock.py`): a tool can open its own files, the headers of its
+fingerprint, `include/<digest>` and the private directory, and no other; - the check of reads, also
+without Landlock: the preprocessor and the assembler list the files that they read, and each must be
+a header of the fingerprint, of `include/<digest>`, or in the private directory. Without a sandbox
+the linker lists its files, too, and may read the tools' own. NVRTC lists none: without a sandbox it
+gets no source whose includes the closure cannot determine.
 
-A compile that is caught by either says nothing about the program: it is an accident, and not
-recorded. So the verdict on a program is the same on every machine.
-
-The sandbox takes 0.8 ms a command (benchmarks/sandbox.py); without it, NVRTC refuses sources that
-it would otherwise take.
+A compile that breaks the rule is an accident and is not recorded, so that the status of a program
+is the same on every machine. The sandbox takes 0.8 ms a command (benchmarks/sandbox.py).
 """
 
 from __future__ import annotations
@@ -35,7 +32,8 @@ from tilusbuild.process.base import CompletedCommand, Sandbox
 from tilusbuild.runtime.regular import try_read_text
 
 INCLUDED, ASSEMBLED, LINKED = "tmp/included.d", "tmp/assembled.d", "tmp/linked.d"
-"""The lists of the preprocessor, the assembler and the linker, in the private directory."""
+"""The files in the private directory in which preprocessor, assembler and linker list their
+reads."""
 
 _LIST_INCLUDED = {"SUNPRO_DEPENDENCIES": f"{HERE}/{INCLUDED}"}
 """gcc's variable: every preprocessor that runs, nvcc's too, adds its files to the list. Unlike -MD
@@ -44,7 +42,7 @@ it changes no command, and unlike DEPENDENCIES_OUTPUT it does not leave out syst
 _LIST_ASSEMBLED = ("-Xassembler", "--MD", "-Xassembler", ASSEMBLED)
 _LIST_LINKED = ("-Xlinker", f"--dependency-file={LINKED}")
 _READERS = ("{nvcc}", "{cxx}", "{nvrtc}")
-"""The tools that are given a person's source."""
+"""The tools that read a user's source."""
 
 _NOT_OPENED = re.compile(
     r"Permission denied|No such file or directory|file not found|cannot open source file",
@@ -54,27 +52,28 @@ _NOT_OPENED = re.compile(
 _PATH = re.compile(r"[^\s\"'`<>]*/[^\s\"'`<>]*")
 _TOOL = re.compile(rf"^{HERE}/{TOOLS}/\S+?: ")
 """A tool's own name, at the start of its message."""
-_PLACE = re.compile(r"(?:^|from )(/[^:\n]*?)(?::|\()\d+", re.MULTILINE)
-"""A file in which a compiler found something, or from which it includes another."""
-_AT = re.compile(
+_POSITION = re.compile(r"(?:^|from )(/[^:\n]*?)(?::|\()\d+", re.MULTILINE)
+"""The file of a compiler's message, or of an `included from` line."""
+_MESSAGE_POSITION = re.compile(
     rf"^(?P<file>(?:{HERE}/)?(?:source\.cu|include/[^:\s(]+))(?::(?P<line>\d+)|\((?P<nvrtc>\d+)\))"
 )
 """A place in the source, or in a header of the program, at the start of a message."""
 
-_MADE = ("/tmp/source.cudafe1.stub.c", "/tmp/source.fatbin.c")  # noqa: S108 - in a private directory
+_NVCC_TEMPORARIES = ("/tmp/source.cudafe1.stub.c", "/tmp/source.fatbin.c")  # noqa: S108 - in a private directory
 
 REMEDY = "put it into a directory of include-dirs and include it by its name there"
 _LINK_REMEDY = "a [library.NAME] takes archives and objects in objects, link-libs and link-dirs"
 
 
 @lru_cache(maxsize=1)
-def offered() -> int:
-    """Return the version of Landlock that this machine offers; 0 for none."""
+def detect_landlock() -> int:
+    """Return the version of Landlock in this kernel; 0 without Landlock."""
     return landlock.find_version()
 
 
-class Reads(Struct, frozen=True):
-    """The files of one compile. `work` is its private directory, `headers` that of its headers."""
+class CompileReads(Struct, frozen=True):
+    """The reads of one compile. `work` is its private directory, `headers` the one of its
+    headers."""
 
     tools: Tools
     work: str
@@ -82,98 +81,112 @@ class Reads(Struct, frozen=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables by which compilers list what they read."""
+        """Return the environment variables that make compilers list their reads."""
         return {} if self.tools.reach is None else _LIST_INCLUDED
 
-    def argv(self, step: Step) -> tuple[str, ...]:
-        """Return a step's command as it is run: with paths, and with what lists or holds it."""
-        words = self.tools.fill(step.argv)
+    def build_argv(self, step: Step) -> tuple[str, ...]:
+        """Return a step's command with the tools' paths, and with the options that list or confine
+        its reads."""
+        command = self.tools.fill_placeholders(step.argv)
         if self.tools.reach is None:
-            return words
-        if _assembles(step):
+            return command
+        if _is_assembly_step(step):
             if step.argv[0] == "{nvcc}":
-                return (*words, *(w for word in _LIST_ASSEMBLED for w in ("-Xcompiler", word)))
-            return (*words, *_LIST_ASSEMBLED)
-        if self._lists_linked(step):
-            return (*words, *_LIST_LINKED)
-        sandbox = self._sandbox(self.tools.reach.nvrtc)
+                return (*command, *(w for word in _LIST_ASSEMBLED for w in ("-Xcompiler", word)))
+            return (*command, *_LIST_ASSEMBLED)
+        if self._can_list_linked(step):
+            return (*command, *_LIST_LINKED)
+        sandbox = self._make_sandbox(self.tools.reach.nvrtc)
         if sandbox is not None and step.argv[0] == "{nvrtc}" and step.name != "fatbin":
             # Its process loads far more than a compile needs, so it gives the rest up by itself.
-            own = self.tools.paths["{nvrtc}"]
-            held = ("--confine", os.path.abspath(landlock.__file__), *sandbox.read, "--")
-            return (*own, *held, *sandbox.write, "--", *words[len(own) :])
-        return words
+            nvrtc_command = self.tools.paths["{nvrtc}"]
+            confinement = ("--confine", os.path.abspath(landlock.__file__), *sandbox.read, "--")
+            return (
+                *nvrtc_command,
+                *confinement,
+                *sandbox.write,
+                "--",
+                *command[len(nvrtc_command) :],
+            )
+        return command
 
-    def lists(self, step: Step) -> tuple[str, ...]:
-        """Return the lists that a step makes of what it read; NVRTC and ptxas make none."""
+    def list_dependency_files(self, step: Step) -> tuple[str, ...]:
+        """Return the lists that a step writes; () for NVRTC and ptxas, which list nothing."""
         if self.tools.reach is None or step.argv[0] not in ("{nvcc}", "{cxx}"):
             return ()
-        return (INCLUDED, ASSEMBLED) if _assembles(step) else (INCLUDED,)
+        return (INCLUDED, ASSEMBLED) if _is_assembly_step(step) else (INCLUDED,)
 
-    def sandbox(self, step: Step) -> Sandbox | None:
-        """Return what the runner holds a step to; None for NVRTC, which holds itself, and for a
-        tool that only shows what was made."""
+    def select_sandbox(self, step: Step) -> Sandbox | None:
+        """Return the sandbox in which the runner starts a step; None for NVRTC, which confines
+        itself, and for a tool of `--dump-ir`."""
         reach = self.tools.reach
         if reach is None or step.argv[0] == "{nvrtc}" or not step.argv[0].startswith("{"):
             return None
-        return self._sandbox(reach.tools)
+        return self._make_sandbox(reach.tools)
 
-    def _sandbox(self, tools: tuple[str, ...]) -> Sandbox | None:
+    def _make_sandbox(self, tools: tuple[str, ...]) -> Sandbox | None:
         reach = self.tools.reach
-        if reach is None or not reach.sandboxed or not offered():
+        if reach is None or not reach.sandboxed or not detect_landlock():
             return None
-        own = () if self.headers is None else (self.headers,)
-        return Sandbox((*tools, *reach.headers, *own), (self.work, os.devnull))
+        header_directories = () if self.headers is None else (self.headers,)
+        return Sandbox((*tools, *reach.headers, *header_directories), (self.work, os.devnull))
 
-    def problem(self, step: Step, finished: CompletedCommand, source: str) -> str | None:
-        """Return what a finished step read, or tried to read, that the hash does not cover: one
-        line, with the place in the source where it is named. None for nothing."""
+    def find_problem(self, step: Step, finished: CompletedCommand, source: str) -> str | None:
+        """Return an error line, with the line of the source, for a file outside of the hash that a
+        finished step read or tried to read; None without one."""
         if self.tools.reach is None or step.argv[0] not in _READERS:
             return None
         if finished.status != 0:
             log = finished.output.decode("utf-8", "replace")
-            found = next(self._outside(self._named(log)), None)
-            if found is None:
+            path = next(self._filter_outside(self._extract_paths(log)), None)
+            if path is None:
                 return None
-            return _located(found, source, log) if SOURCE in step.argv else _linked(found)
-        if self._lists_linked(step):
-            return self._wrongly_linked(step)
+            return (
+                _format_read_error(path, source, log)
+                if SOURCE in step.argv
+                else _format_link_error(path)
+            )
+        if self._can_list_linked(step):
+            return self._find_link_problem(step)
         if SOURCE not in step.argv or step.argv[0] == "{nvrtc}":
             return None
-        listed = self._listed(INCLUDED)
-        if listed is None:
+        read_paths = self._read_list(INCLUDED)
+        if read_paths is None:
             return (
                 f"{step.tool} did not list the files that it read, so that they cannot be compared "
                 "with what the program's hash covers (does toolchain.launcher pass the "
                 "environment on, and share the directory?)"
             )
-        listed |= self._listed(ASSEMBLED) or set()
+        read_paths |= self._read_list(ASSEMBLED) or set()
         if finished.elsewhere is not None:
-            listed -= _made_elsewhere(listed)
-        found = next(self._outside(sorted(listed)), None)
-        return None if found is None else _located(found, source)
+            read_paths -= _find_worker_temporaries(read_paths)
+        path = next(self._filter_outside(sorted(read_paths)), None)
+        return None if path is None else _format_read_error(path, source)
 
-    def _lists_linked(self, step: Step) -> bool:
-        """Return whether the linker is asked for its files: where nothing holds it."""
+    def _can_list_linked(self, step: Step) -> bool:
+        """Return whether the step is a link that no sandbox confines and whose linker can list
+        files."""
         if step.name != "link" or step.argv[0] not in _READERS or not self.tools.ld_lists:
             return False
-        return self.tools.reach is not None and self.sandbox(step) is None
+        return self.tools.reach is not None and self.select_sandbox(step) is None
 
-    def _wrongly_linked(self, step: Step) -> str | None:
-        listed = self._listed(LINKED)
-        if listed is None:
+    def _find_link_problem(self, step: Step) -> str | None:
+        read_paths = self._read_list(LINKED)
+        if read_paths is None:
             return f"the linker of {step.tool} did not list the files that it read"
         # Its own temporary objects are in the private directory.
-        own = self.tools.reach.tools if self.tools.reach is not None else ()
-        files = (path for path in sorted(listed) if not _is_below(path, own))
-        found = next(self._outside(files), None)
-        return None if found is None else _linked(found)
+        tool_directories = self.tools.reach.tools if self.tools.reach is not None else ()
+        files = (
+            path for path in sorted(read_paths) if not _is_system_file_below(path, tool_directories)
+        )
+        outside_path = next(self._filter_outside(files), None)
+        return None if outside_path is None else _format_link_error(outside_path)
 
-    def unheld(self, notes: Sequence[Diagnostic]) -> str | None:
-        """Return why NVRTC cannot be given a source whose closure has `notes`: what it would read
-        is neither held nor listed. None where it can."""
+    def explain_unconfined(self, notes: Sequence[Diagnostic]) -> str | None:
+        """Return why NVRTC cannot compile a source whose closure has `notes`: without a sandbox its
+        reads are neither confined nor listed. None if it can."""
         reach = self.tools.reach
-        if reach is None or not notes or self._sandbox(reach.nvrtc) is not None:
+        if reach is None or not notes or self._make_sandbox(reach.nvrtc) is not None:
             return None
         note = notes[0]
         return (
@@ -181,77 +194,99 @@ class Reads(Struct, frozen=True):
             f"shows what NVRTC reads: {note.hint}"
         )
 
-    def forget(self) -> None:
-        """Remove the lists of the step before."""
+    def remove_lists(self) -> None:
+        """Remove the lists of the previous step: compilers append to them."""
         for name in (INCLUDED, ASSEMBLED, LINKED):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.work, name))
 
-    def _named(self, log: str) -> Iterator[str]:
-        """Yield the files that a failed compiler could not open, or was in."""
+    def _extract_paths(self, log: str) -> Iterator[str]:
+        """Yield the files in a failed compiler's log: those it could not open, and those of its
+        messages."""
         for line in log.splitlines():
             if _NOT_OPENED.search(line):
                 yield from (path.rstrip(":,;.") for path in _PATH.findall(_TOOL.sub("", line)))
-        yield from _PLACE.findall(log)
+        yield from _POSITION.findall(log)
 
-    def _listed(self, name: str) -> set[str] | None:
-        """Return the files of a list; None if there is none."""
+    def _read_list(self, name: str) -> set[str] | None:
+        """Return the files in a list; None if the list does not exist."""
         text = try_read_text(os.path.join(self.work, name), "replace")
         if text is None:
             return None
         rules = (line.partition(": ")[2] for line in text.replace("\\\n", " ").split("\n"))
-        words = re.findall(r"(?:\\.|[^\s\\])+", " ".join(rules))
-        return {re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words}
+        names = re.findall(r"(?:\\.|[^\s\\])+", " ".join(rules))
+        return {re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in names}
 
-    def _outside(self, paths: Iterable[str]) -> Iterator[str]:
-        """Yield those of `paths` that the hash does not cover, as they were named."""
+    def _filter_outside(self, paths: Iterable[str]) -> Iterator[str]:
+        """Yield the paths that the hash does not cover, as the tool spelled them."""
         reach = self.tools.reach
         covered = reach.headers if reach is not None else ()
-        mine = tuple(os.path.realpath(p) for p in (self.work, self.headers) if p is not None)
+        own_directories = tuple(
+            os.path.realpath(p) for p in (self.work, self.headers) if p is not None
+        )
         for path in paths:
-            own = path.startswith(HERE) or not path.startswith("/")
-            if own:
+            is_private = path.startswith(HERE) or not path.startswith("/")
+            if is_private:
                 path = os.path.join(self.work, path.removeprefix(HERE).lstrip("/"))
-            if _is_below(path, covered) or _below(os.path.realpath(path), mine):
+            if _is_system_file_below(path, covered) or _is_below_any(
+                os.path.realpath(path), own_directories
+            ):
                 continue
             # The assembler's input, and the directories of gcc's own programs in its messages.
-            yield os.path.normpath(path) if own else path
+            yield os.path.normpath(path) if is_private else path
 
 
-def _made_elsewhere(listed: set[str]) -> set[str]:
-    """Return the files of nvcc's own that an object's host code includes, by the real path of the
-    private directory: on another machine that is unknown. Nvcc always lists them, so that
-    files of these names in a second directory are the source's."""
-    own = {path for path in listed if path.endswith(_MADE) and not path.startswith(HERE)}
-    return own if len({os.path.dirname(path) for path in own}) == 1 else set()
+def _find_worker_temporaries(read_paths: set[str]) -> set[str]:
+    """Return nvcc's temporary files in a worker's private directory, whose path is not known here.
+    nvcc lists them in every compile: if such names occur in a second directory, they are the
+    source's own, and none is returned."""
+    temporaries = {
+        path
+        for path in read_paths
+        if path.endswith(_NVCC_TEMPORARIES) and not path.startswith(HERE)
+    }
+    return temporaries if len({os.path.dirname(path) for path in temporaries}) == 1 else set()
 
 
-def _assembles(step: Step) -> bool:
+def _is_assembly_step(step: Step) -> bool:
     return SOURCE in step.argv and step.output.endswith(".o")
 
 
 @lru_cache(maxsize=8192)
-def _is_below(path: str, directories: tuple[str, ...]) -> bool:
-    """Return `_below` of a file of the system, which every program of a build includes."""
-    return _below(os.path.realpath(path), directories)
+def _is_system_file_below(path: str, directories: tuple[str, ...]) -> bool:
+    """Return `_is_below_any`, cached: every program of a build includes the system's headers."""
+    return _is_below_any(os.path.realpath(path), directories)
 
 
-def _below(path: str, directories: tuple[str, ...]) -> bool:
-    return any(path == each or path.startswith(each + "/") for each in directories)
+def _is_below_any(path: str, directories: tuple[str, ...]) -> bool:
+    return any(path == directory or path.startswith(directory + "/") for directory in directories)
 
 
-def _linked(path: str) -> str:
-    """Return the error about a file that was linked, or would have been."""
+def _format_link_error(path: str) -> str:
+    """Return the error line for a file that the link reads."""
     return (
         f"error: the link asks for {path}, and the program's hash does not cover it; {_LINK_REMEDY}"
     )
 
 
-def _located(path: str, source: str, log: str = "") -> str:
-    """Return the error about a file, worded as a compiler's, at the place that names it."""
+def _format_read_error(path: str, source: str, log: str = "") -> str:
+    """Return a compiler's error line for a file, at the line of the source or the log that names
+    it."""
     name = os.path.basename(path)
-    said = (match for line in log.splitlines() if name in line and (match := _AT.match(line)))
+    matches = (
+        match
+        for line in log.splitlines()
+        if name in line and (match := _MESSAGE_POSITION.match(line))
+    )
     lines = enumerate(source.split("\n"), 1)
-    place = next((f"{at['file']}:{at['line'] or at['nvrtc']}" for at in said), None)
-    place = place or next((f"source.cu:{n}" for n, line in lines if name in line), "source.cu")
-    return f"{place}: error: {path} is outside of what the program's hash covers; {REMEDY}"
+    position = next(
+        (
+            f"{position_match['file']}:{position_match['line'] or position_match['nvrtc']}"
+            for position_match in matches
+        ),
+        None,
+    )
+    position = position or next(
+        (f"source.cu:{n}" for n, line in lines if name in line), "source.cu"
+    )
+    return f"{position}: error: {path} is outside of what the program's hash covers; {REMEDY}"

@@ -87,9 +87,9 @@ EXPORT_FLAGS = (*ONE_SEGMENT_FLAGS, f"--version-script={EXPORTS_MAP}")
 """For libraries of objects that a compiler made: they export nothing but the launcher."""
 
 
-def launcher_in(directories: Iterable[str]) -> str | None:
-    """Return the generated launcher among a program's header directories; None for a template with
-    host code of its own."""
+def find_launcher(directories: Iterable[str]) -> str | None:
+    """Return the path of the generated launcher in one of a program's header directories; None for
+    a template with its own host code."""
     paths = (os.path.join(directory, LAUNCHER) for directory in directories)
     return next((path for path in paths if os.path.isfile(path)), None)
 
@@ -100,50 +100,52 @@ LAUNCHER_STEP = Step(
 """Compiles the launcher, once for all programs of a script."""
 
 
-def steps(recipe: Recipe) -> tuple[Step, ...]:
+def list_steps(recipe: Recipe) -> tuple[Step, ...]:
     """Return the commands that make `lib.so`, in order."""
-    *before, link = recipe.pipeline.commands(recipe)
+    *before, link = recipe.pipeline.list_commands(recipe)
     if not recipe.pipeline.launcher.is_there:
         return (*before, link)
     return (*before, LAUNCHER_STEP, link)
 
 
-def stand_ins(link: Link) -> Iterator[Step]:
-    """Yield the steps that make an empty library for each soname that is needed: no linker writes
-    one that it was given no file of."""
+def make_stand_in_steps(link: Link) -> Iterator[Step]:
+    """Yield the steps that make an empty library for each needed soname: a linker records a soname
+    only of a file that it is given."""
     if link.needed:
         yield Step("nothing", ("{as}", STAND_IN, "-o", "needed.o"), "needed.o", False)
-    for soname, file in _files_needed(link):
-        words = ("{ld}", "-shared", "--build-id=none", "-soname", soname, "needed.o", "-o", file)
-        yield Step("stand-in", words, file, False)
+    for soname, file in _list_needed_files(link):
+        argv = ("{ld}", "-shared", "--build-id=none", "-soname", soname, "needed.o", "-o", file)
+        yield Step("stand-in", argv, file, False)
 
 
-def _files_needed(link: Link) -> list[tuple[str, str]]:
+def _list_needed_files(link: Link) -> list[tuple[str, str]]:
     return [(soname, f"needed-{number}.so") for number, soname in enumerate(link.needed)]
 
 
-def linker_options(link: Link, exports: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the linker's options. C++ names stay: only symbols that nothing exports are dropped,
-    among which are the names of nvcc's temporary files."""
+def list_linker_options(link: Link, exports: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the linker's options; `exports` are those that limit the exports. Exported C++ names
+    stay. Other symbols are dropped: they hold the names of nvcc's temporary files."""
     soname = ("-soname", link.soname) if link.soname else ()
     paths = [word for path in link.rpath for word in ("-rpath", path)]
     defined = () if link.undefined or link.needed else ("-z", "defs")
-    named = ("--no-as-needed", *(file for _, file in _files_needed(link))) if link.needed else ()
-    return (*LIBRARY_FLAGS, *exports, *soname, *paths, *named, "--as-needed", *defined)
+    stand_ins = (
+        ("--no-as-needed", *(file for _, file in _list_needed_files(link))) if link.needed else ()
+    )
+    return (*LIBRARY_FLAGS, *exports, *soname, *paths, *stand_ins, "--as-needed", *defined)
 
 
-def linked_libs(link: Link) -> tuple[str, ...]:
-    """Return the words for a link's libraries."""
-    # Not by its path: a linker would write that into the library, for one that has no soname.
+def list_library_arguments(link: Link) -> tuple[str, ...]:
+    """Return the `-L` and `-l` arguments of a link."""
+    # Not by path: for a library without a soname, a linker would write the path into the output.
     return (*(f"-L{HERE}/include/{name}" for name in link.dirs), *(f"-l{n}" for n in link.libs))
 
 
-def object_name(number: int) -> str:
-    """Return the file of a library's object in the private directory."""
+def format_object_name(number: int) -> str:
+    """Return the file name of the object with this number in the private directory."""
     return f"{number}.o"
 
 
-def host_march(recipe: Recipe) -> str:
+def choose_host_march(recipe: Recipe) -> str:
     """Return the `-march` of a recipe's host code."""
     plain = {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}
     return recipe.options.host_march or plain[os.uname().machine]
@@ -153,54 +155,58 @@ DEFINE_FLAGS = ("-D", "--define-macro", "-define-macro")
 """Flags that define a macro; it is the next argument, or joined: `-DM`, `--define-macro=M`."""
 
 
-def user_flags(recipe: Recipe) -> tuple[str, ...]:
-    """Return the user's flags, of which none is a placeholder, but for another build's toolkit."""
-    ours = TOOLKIT if recipe.part.written else None
+def protect_user_flags(recipe: Recipe) -> tuple[str, ...]:
+    """Return the user's flags, marked so that none is replaced as a placeholder. An imported
+    build's `TOOLKIT` is replaced."""
+    replaceable = TOOLKIT if recipe.part.written else None
     return tuple(
-        UserWord(flag) if is_placeholder(flag) and flag != ours else flag
+        UserWord(flag) if is_placeholder(flag) and flag != replaceable else flag
         for flag in recipe.options.flags
     )
 
 
-def defines(recipe: Recipe) -> list[str]:
-    """Return the `-D` words."""
+def format_defines(recipe: Recipe) -> list[str]:
+    """Return the recipe's macros as `-D` arguments."""
     return [f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.options.defines]
 
 
-def includes(recipe: Recipe, through: tuple[str, ...] = ()) -> list[str]:
-    """Return the options for the program's header directories. What only `#include "…"` searches is
-    for the host compiler, to which `through` hands a word on."""
-    found: list[tuple[str, bool]] = []
+def format_include_options(recipe: Recipe, through: tuple[str, ...] = ()) -> list[str]:
+    """Return the options for the program's header directories. `-iquote` is an option of the host
+    compiler: `through` (`-Xcompiler`) precedes each of its words."""
+    directories: list[tuple[str, bool]] = []
     if recipe.headers:  # for a header that includes one
-        found.append((HERE, True))
-    links = {directory: link for link, directory in recipe.pipeline.include_links(recipe).items()}
+        directories.append((HERE, True))
+    links = {
+        directory: link for link, directory in recipe.pipeline.list_include_links(recipe).items()
+    }
     for name, quoted_only in recipe.includes.roots:
         directory = f"include/{name}"
-        found.append((f"{HERE}/{links.get(directory, directory)}", quoted_only))
+        directories.append((f"{HERE}/{links.get(directory, directory)}", quoted_only))
     options = (
         (*through, "-iquote", *through, directory) if quoted_only else ("-I", directory)
-        for directory, quoted_only in found
+        for directory, quoted_only in directories
     )
     return [word for words in options for word in words]
 
 
-def _beside_ld(ld: str, name: str) -> str:
-    """Return the path of another program of the linker's binutils, with its version."""
+def _find_beside_ld(ld: str, name: str) -> str:
+    """Return the path of the program `name` beside `ld`, with the same version suffix; else the
+    first on PATH, else `name`."""
     directory, base = os.path.split(ld)
     path = os.path.join(directory, re.sub(r"ld(\.\w+)?$", name, base))
     return path if os.path.exists(path) else shutil.which(name) or name
 
 
-def tools_of(toolchain: Toolchain) -> Tools:
-    """Return the tools of a toolchain; a missing tool's placeholder stays unreplaced."""
-    named = zip(("g++", "gcc", "as", "ld"), toolchain.host.tools, strict=True)
-    host = {name: tool.path for name, tool in named}
+def collect_tools(toolchain: Toolchain) -> Tools:
+    """Return the tools of a toolchain. The placeholder of a missing tool is not replaced."""
+    host_tools = zip(("g++", "gcc", "as", "ld"), toolchain.host.tools, strict=True)
+    host = {name: tool.path for name, tool in host_tools}
     paths: dict[str, tuple[str, ...]] = {
         "{cxx}": (host["g++"],),
         "{cc}": (host["gcc"],),
         "{as}": (host["as"],),
         "{ld}": (host["ld"],),
-        "{ar}": (_beside_ld(host["ld"], "ar"),),
+        "{ar}": (_find_beside_ld(host["ld"], "ar"),),
         "{sed}": (shutil.which("sed", path=os.defpath) or "sed",),
     }
     directories = {path: name for name, path in host.items()}
@@ -211,9 +217,9 @@ def tools_of(toolchain: Toolchain) -> Tools:
         paths["{nvcc}"] = (cuda.nvcc,)
         paths[TOOLKIT] = cuda.include_dirs[:1]
         paths["{link_flags}"] = tuple(cuda.link_flags)
-        own = f"{HERE}/{NVCC_HERE}"
-        beside = (f"-L{own}/../lib",) if cuda.link_flags else ()
-        paths[DEVICE_LINKER] = (f"{own}/{os.path.basename(cuda.nvcc)}", *beside)
+        nvcc_link = f"{HERE}/{NVCC_HERE}"
+        beside = (f"-L{nvcc_link}/../lib",) if cuda.link_flags else ()
+        paths[DEVICE_LINKER] = (f"{nvcc_link}/{os.path.basename(cuda.nvcc)}", *beside)
         if cuda.cudart is not None:
             directory, name = os.path.split(cuda.cudart)
             paths["{cudart}"] = (f"-L{directory}", f"-l:{name}")
@@ -226,18 +232,19 @@ def tools_of(toolchain: Toolchain) -> Tools:
             paths["{ptxas}"] = (nvrtc.assembler,)
     return Tools(
         paths=paths,
-        environment={**toolchain.environment(), **_OWN_TOOLS},
+        environment={**toolchain.build_environment(), **_OWN_TOOLS},
         directories=directories,
         cc_fingerprint=toolchain.fingerprint_host,
         nvrtc=nvrtc,
         links=links,
-        reach=toolchain.reach(),
-        ld_lists=_lists(toolchain.host.ld.version),
+        reach=toolchain.find_reach(),
+        ld_lists=_has_dependency_file(toolchain.host.ld.version),
     )
 
 
-def _lists(version: str) -> bool:
-    """Return whether an ld has `--dependency-file`: GNU's since 2.35, LLVM's since 12."""
+def _has_dependency_file(version: str) -> bool:
+    """Return whether the ld of a version has `--dependency-file`: GNU's since 2.35, LLVM's since
+    12."""
     major, minor = (*map(int, re.findall(r"\d+", version)[:2]), 0, 0)[:2]
     return (major, minor) >= (2, 35)
 

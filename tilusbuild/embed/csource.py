@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from tilusbuild.compile.arguments import c_type
-from tilusbuild.compile.launcher_tables import c_string
+from tilusbuild.compile.arguments import format_c_type
+from tilusbuild.compile.launcher_tables import format_c_string
 from tilusbuild.dispatch.describe import json_to_node
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.expr import ExprError, c_prelude
@@ -126,7 +126,7 @@ class _Writer:
             "TABLES": len(self.tables),
             "PASSED": passed,
             "DEFAULT_PROGRAM": default,
-            "MACHINE": c_string(self.script.code.machine),
+            "MACHINE": format_c_string(self.script.code.machine),
         }
         lines = [f"#define TD_{name} {number}" for name, number in numbers.items()]
         if self.script.kind == "cuda":
@@ -136,7 +136,7 @@ class _Writer:
     def _refusal(self, what: str, program: int) -> str:
         """Return the C expression that fails because a person's word means a refused program."""
         text = f"{what} chooses program {program}, which was {self.refused[program]}"
-        return f'td_fail("%s", {c_string(f"{self.script.name}: {text}")})'
+        return f'td_fail("%s", {format_c_string(f"{self.script.name}: {text}")})'
 
     def _call(self) -> str:
         """Return the packed call, for which what is copied to variables says nothing of the device.
@@ -154,13 +154,13 @@ class _Writer:
 
     def _tables(self) -> str:
         script = self.script
-        lines = [f"static const char td_name[] = {c_string(script.name)};"]
+        lines = [f"static const char td_name[] = {format_c_string(script.name)};"]
         lines.append("static const td_program td_programs[TD_PROGRAMS] = {")
         for index, digest in script.programs.items():
             if index in self.there:
                 meta = library.read_meta(script, index)
                 sha256 = meta["files"][library.LIBRARY]["sha256"]
-                lines.append(f"  {{{c_string(digest)}, {c_string(sha256)}}},")
+                lines.append(f"  {{{format_c_string(digest)}, {format_c_string(sha256)}}},")
             else:
                 lines.append("  {0, 0},")
         lines.append("};")
@@ -174,13 +174,13 @@ class _Writer:
         lines.append("static const td_table td_tables[TD_TABLES + 1] = {")
         for number, table in enumerate(self.tables):
             count = sum(e.program in self.there for e in table.entries)
-            device, arch = (c_string(table.fingerprint[f]) for f in ("device", "arch"))
+            device, arch = (format_c_string(table.fingerprint[f]) for f in ("device", "arch"))
             lines.append(f"  {{{device}, {arch}, td_entries_{number}, {count}}},")
         lines.append("  {0, 0, 0, 0}\n};")
         lines.append("static const td_read td_reads[] = {")
         for name in self.sizes:
             argument, axis = locate_size(script, name)
-            u64 = c_string(name) if name in self.wide else 0
+            u64 = format_c_string(name) if name in self.wide else 0
             lines.append(f"  {{{argument}, {-1 if axis is None else axis}, {u64}}},")
         return "\n".join([*lines, "  {0, -1, 0}\n};\n"])
 
@@ -215,7 +215,7 @@ class _Writer:
             if "tb_" not in text:  # nothing in it can fail
                 lines.append(f"  if ({text}) return {answer};")
                 continue
-            what = c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
+            what = format_c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
             lines.append("  tb_expr_error = 0;")
             lines.append(f"  if ({text} && !tb_expr_error) return {answer};")
             lines.append(f'  if (tb_expr_error) return td_fail("%s", {what});')
@@ -243,7 +243,7 @@ class _Writer:
         text, kind = CWriter(names, types).write_node(cost)
         number_type = "double" if kind == "float" else "int64_t"
         listed = ", ".join(str(self.place[i]) for i in programs) or "0"
-        what = c_string(f"{self.script.name}: the model {model['source']!r} has no value")
+        what = format_c_string(f"{self.script.name}: the model {model['source']!r} has no value")
         body = "\n".join(lines)
         return f"""\
 static int td_by_model(const int64_t *size) {{
@@ -279,13 +279,13 @@ static int td_number(int table, const int64_t *size, int *source) {{
         name = symbol(self.script)
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes)
         values = ", ".join(self.sizes) or "0"
-        arguments = ", ".join([*(c_type(a) + " a_" + a.name for a in self.script.arguments)])
+        arguments = ", ".join([*(format_c_type(a) + " a_" + a.name for a in self.script.arguments)])
         given = "".join(f"{'a_' + a.name}, " for a in self.script.arguments)
-        types = "".join(f"{c_type(a)}, " for a in self.script.arguments)
+        types = "".join(f"{format_c_type(a)}, " for a in self.script.arguments)
         arguments = f"{arguments}, void *stream" if arguments else "void *stream"
         read = ", ".join(f"(int64_t)a_{size}" for size in self.sizes) or "0"
         beyond = "".join(
-            f"\n  if (a_{size} > INT64_MAX) return td_beyond({c_string(size)});"
+            f"\n  if (a_{size} > INT64_MAX) return td_beyond({format_c_string(size)});"
             for size in self.sizes
             if size in self.wide
         )
@@ -345,7 +345,7 @@ TD_EXPORT const char *{name}_error(void) {{ return launch_error(); }}
         name = symbol(self.script)
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes) or "void"
         more = f", {sizes}" if self.sizes else ""
-        arguments = "".join(f"{c_type(a)} {a.name}, " for a in self.script.arguments)
+        arguments = "".join(f"{format_c_type(a)} {a.name}, " for a in self.script.arguments)
         guard = f"TILUSBUILD_{name.upper()}_H"
         return f"""\
 /* Written by tilusbuild: the interface of lib{self.script.name}.so. */

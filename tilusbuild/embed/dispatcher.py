@@ -105,7 +105,7 @@ def _is_there(script: Script, texts: dict[str, str]) -> bool:
 def _compile(directory: str, name: str, toolchain: Toolchain, runner: Runner) -> None:
     argv = (toolchain.host.cc.path, *CC_FLAGS, *_LINK, "dispatch.c", "-o", name, "-pthread", "-ldl")
     # gcc's intermediate files are removed with the private directory, also when gcc is killed.
-    environment = {**toolchain.environment(), "TMPDIR": os.path.dirname(directory)}
+    environment = {**toolchain.build_environment(), "TMPDIR": os.path.dirname(directory)}
     finished = runner.run(Command(argv, directory, environment))
     if not finished.ok:
         log = finished.output.decode(errors="replace")

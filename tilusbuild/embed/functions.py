@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tilusbuild.compile.launcher_tables import c_string
+from tilusbuild.compile.launcher_tables import format_c_string
 from tilusbuild.embed.csource import symbol
 from tilusbuild.embed.dispatcher import library_name
 from tilusbuild.errors import TilusbuildError
@@ -96,7 +96,7 @@ def texts(
         + f"\n}} // namespace {prefix}\n#endif\n#endif\n"
     )
     source = (
-        f"{head}#define TK_DIRECTORY {c_string(name + '.tilus')}\n{_open()}\n"
+        f"{head}#define TK_DIRECTORY {format_c_string(name + '.tilus')}\n{_open()}\n"
         f'#include "{name}.h"\n\nconst char *{prefix}_error(void) {{ return tk_message; }}\n\n'
         + "\n".join(defined)
     )
@@ -130,7 +130,8 @@ def _tables(function: _Function) -> str:
     scripts, name = function.scripts, function.name
     files = (f"scripts/{os.path.relpath(each.path, each.root + '/scripts')}" for each in scripts)
     rows = ", ".join(
-        f"{{{c_string(f'{file}/dispatch/{library_name(each)}')}, {c_string(symbol(each))}}}"
+        f"{{{format_c_string(f'{file}/dispatch/{library_name(each)}')}, "
+        f"{format_c_string(symbol(each))}}}"
         for file, each in zip(files, scripts, strict=True)
     )
     text = f"static const tk_code tk_codes_{name}[] = {{{rows}}};\n"
@@ -139,7 +140,7 @@ def _tables(function: _Function) -> str:
         listed = "".join(f"{{{cc}, {code}}}, " for cc, code in _served(scripts))
         devices = f"tk_devices_{name}"
         text += f"static const tk_device {devices}[] = {{{listed}{{0, 0}}}};\n"
-    label = c_string(format_instance_name(scripts[0].name, scripts[0].params, "").strip())
+    label = format_c_string(format_instance_name(scripts[0].name, scripts[0].params, "").strip())
     fields = f"{label}, tk_codes_{name}, {devices}, {{{{0, 0}}}}"
     return f"{text}static tk_kernel tk_{name} = {{{fields}}};\n"
 

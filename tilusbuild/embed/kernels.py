@@ -173,7 +173,7 @@ def inputs_of(project: Project, plan: Plan) -> set[str]:
     manifest, cache = project.manifest, project.cache.root
     found = {manifest.path, *plan.inputs, _version.__file__}
     for instance in plan.instances:
-        found.update(instance.spec.toolchain.witnesses())
+        found.update(instance.spec.toolchain.list_watched_paths())
     for name, script in manifest.scripts.items():
         ref = script.tune.ref if script.tune is not None else None
         found.add(os.path.join(manifest.root, script.template))

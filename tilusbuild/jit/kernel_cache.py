@@ -25,7 +25,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.garbage import hold_exclusive_use, remove_unread
 from tilusbuild.cache.index import forget_projects, list_scripts, read_index
 from tilusbuild.cache.tree import Tree
-from tilusbuild.compile.steps import launcher_in
+from tilusbuild.compile.steps import find_launcher
 from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
@@ -89,7 +89,7 @@ class CachedKernel(Kernel):
         """Return the path of the generated launcher; None where the template has host code."""
         digests = layout.find_header_digests(read_bytes(self._file(layout.COMPILE_SH)))
         include = os.path.join(self.script.root, layout.INCLUDE)
-        return launcher_in(os.path.join(include, digest) for digest in digests)
+        return find_launcher(os.path.join(include, digest) for digest in digests)
 
     @property
     def kernel_lib_path(self) -> str:

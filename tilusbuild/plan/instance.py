@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from tilusbuild.compile import Pipeline, Recipe
 from tilusbuild.compile.model import Options, PartOptions
-from tilusbuild.compile.pipelines import pipeline_for
+from tilusbuild.compile.pipelines import select_pipeline
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import Value
@@ -132,8 +132,8 @@ class ScriptReader:
         with this closure can reach."""
         key = spec.pipeline, closure.external
         if key not in self._external:
-            directories = spec.pipeline.headers(spec.toolchain)
-            self._external[key] = directories.external_header_digests(closure.external, self.memory)
+            directories = spec.pipeline.list_header_directories(spec.toolchain)
+            self._external[key] = directories.digest_external_headers(closure.external, self.memory)
         return self._external[key]
 
 
@@ -242,7 +242,8 @@ def choose_pipeline(
 ) -> Pipeline:
     """Return what compiles a script for a target."""
     compiler_name = manifest.device_compiler_for(script, target.name)
-    return pipeline_for(target.kind, manifest.scripts[script].form, compiler.of(compiler_name))
+    chosen = compiler.choose_for_script(compiler_name)
+    return select_pipeline(target.kind, manifest.scripts[script].form, chosen)
 
 
 def make_instance_spec(

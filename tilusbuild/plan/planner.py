@@ -154,7 +154,8 @@ class Planner(Struct):
         """Return the headers that programs of a template can reach. Raises `InputError`."""
         toolchain = self.get_toolchain(script, target)
         pipeline = choose_pipeline(self.manifest, script, target, toolchain.device_compiler)
-        search_path = find_roots(self.manifest, script, template), pipeline.outside(toolchain)
+        outside = pipeline.list_outside_directories(toolchain)
+        search_path = find_roots(self.manifest, script, template), outside
         if search_path not in self._headers:
             roots, outside = search_path
             scans = None if self.memo is None else self.memo.scans

@@ -20,8 +20,8 @@ import msgspec
 from tilusbuild.arch import parse_arch
 from tilusbuild.compile import Link, Recipe
 from tilusbuild.compile.model import STAND_IN, Includes, Options, PartOptions, Pipeline
-from tilusbuild.compile.module import GIVEN, Given, command_lines
-from tilusbuild.compile.pipelines import pipeline_named
+from tilusbuild.compile.module import GIVEN, RecipeInputs, format_command_lines
+from tilusbuild.compile.pipelines import find_pipeline_by_name
 from tilusbuild.compile.steps import LAUNCHER
 from tilusbuild.manifest.denied_flags import find_denied_flags, names_march
 from tilusbuild.manifest.library import LANGUAGES
@@ -42,7 +42,7 @@ class ForeignTextsError(ValueError):
 
 def find_pipeline(options_txt: str, compiler: str | None = None) -> Pipeline | None:
     """Return the pipeline that an `options.txt` names."""
-    return pipeline_named(parse_section(options_txt, "").get("pipeline", ""), compiler)
+    return find_pipeline_by_name(parse_section(options_txt, "").get("pipeline", ""), compiler)
 
 
 def list_header_digests(program_txt: str) -> tuple[str | None, Mapping[str, str]]:
@@ -81,10 +81,10 @@ def restore_recipe(
     included, by name. Raises `ForeignTextsError`."""
     try:
         written = compile_sh.partition(f"\n{GIVEN}")[2].partition("\n")[0]
-        given = msgspec.json.decode(written, type=Given)
+        given = msgspec.json.decode(written, type=RecipeInputs)
         recipe = _make_recipe(program_txt, options_txt, files, given)
         commands = options_txt.partition("\n[commands]\n")[2].partition("\n\n[generated]\n")[0]
-        same = "\n".join(command_lines(recipe)) == commands
+        same = "\n".join(format_command_lines(recipe)) == commands
     except (ValueError, LookupError) as error:
         raise ForeignTextsError(f"its texts cannot be read: {error}") from None
     if not same:
@@ -93,7 +93,7 @@ def restore_recipe(
 
 
 def _make_recipe(
-    program_txt: str, options_txt: str, files: Mapping[str, bytes], given: Given
+    program_txt: str, options_txt: str, files: Mapping[str, bytes], given: RecipeInputs
 ) -> Recipe:
     head, program = parse_section(options_txt, ""), parse_section(program_txt, "")
     if (pipeline := find_pipeline(options_txt, given.compiler)) is None:
@@ -124,7 +124,7 @@ def _make_recipe(
     )
 
 
-def _check_given(given: Given, pipeline: Pipeline) -> None:
+def _check_given(given: RecipeInputs, pipeline: Pipeline) -> None:
     """Raise `ValueError` for what no manifest may say: the pipelines take it as it is."""
     flags = given.flags if pipeline.has_source else ()
     for flag in find_denied_flags(flags, cpu=pipeline.compiler == "g++"):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.compile import Recipe, options_text
+from tilusbuild.compile import Recipe, format_options
 from tilusbuild.compile.geometry import LaunchError
 from tilusbuild.compile.model import Includes
 from tilusbuild.compile.steps import DEFINE_FLAGS
@@ -288,7 +288,7 @@ def _format_options(
     spec: InstanceSpec, sources: ScriptReader, recipe: Recipe, closure: Closure
 ) -> str:
     try:
-        return options_text(recipe, spec.toolchain, sources.digest_other_headers(spec, closure))
+        return format_options(recipe, spec.toolchain, sources.digest_other_headers(spec, closure))
     except ValueError as error:
         table_keys = error.keys if isinstance(error, LaunchError) else ("launch",)
         keys = spec.manifest.resolve_override(spec.script, spec.target.name, *table_keys)

@@ -21,7 +21,7 @@ from tilusbuild.errors import Place, input_error
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.render.closure import Root, make_root
 from tilusbuild.runtime.regular import read_bytes, try_read_text
-from tilusbuild.toolchain import package_dir
+from tilusbuild.toolchain import find_package_directory
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -57,7 +57,7 @@ def _find_template_root(manifest: Manifest, script: str, template: str) -> Root:
     package, _, name = template.removeprefix(PACKAGE).partition("/")
     directory = os.path.dirname(name)
     try:
-        path = package_dir(package, directory)
+        path = find_package_directory(package, directory)
     except LookupError as error:
         place = manifest.locate_key("script", script, "template")
         raise input_error(str(error), place=place) from None
@@ -68,7 +68,7 @@ def find_root(project: str, declared: Directory, place: Place, used_names: dict[
     """Return a declared directory; add its name to `used_names`. Raises `InputError`."""
     if declared.package is not None:
         try:
-            path = package_dir(declared.package, declared.path)
+            path = find_package_directory(declared.package, declared.path)
         except LookupError as error:
             raise input_error(str(error), place=place) from None
         return make_root(declared.package, _strip_path(path, declared.path), declared.path)
@@ -146,7 +146,7 @@ def find_torch_libraries(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]
 
 def _find_torch_directory(path: str, place: Place) -> str:
     try:
-        return package_dir(_TORCH, path)
+        return find_package_directory(_TORCH, path)
     except LookupError as error:
         hint = "pip install torch, in the environment that tilusbuild runs in"
         raise input_error(str(error), place=place, hint=hint) from None

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tilusbuild.compile import Launch, Pipeline, Prune
-from tilusbuild.compile.declared import layout_asserts
+from tilusbuild.compile.declared import format_layout_asserts
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.script import make_signature
@@ -58,11 +58,11 @@ class ProgramTexts:
         that of all of them, as they may be one unit, whose source is the same for each."""
         signatures = (make_signature(self._manifest.scripts[script]) for script in self._scripts)
         kinds = (a.dtype for each in signatures for a in each.arguments if is_struct(a.dtype))
-        return layout_asserts(parse_struct(dtype) for dtype in dict.fromkeys(kinds))
+        return format_layout_asserts(parse_struct(dtype) for dtype in dict.fromkeys(kinds))
 
     def make_full_source(self, source: str, symbol: str, unit: Sequence[str]) -> str:
         """Return what is compiled: a rendered source, and what the manifest asks for behind it."""
-        return self._pipeline.source(source, symbol, unit) + self._layouts_text
+        return self._pipeline.derive_source(source, symbol, unit) + self._layouts_text
 
     def map_places(self) -> dict[str, Place]:
         """Return the places in the manifest of the lines of the full source that assert layouts, by
@@ -71,7 +71,11 @@ class ProgramTexts:
         for script in self._scripts:
             for each in make_signature(self._manifest.scripts[script]).arguments:
                 place = self._manifest.locate_value("script", script, "args", each.name)
-                lines = layout_asserts([parse_struct(each.dtype)]) if is_struct(each.dtype) else ""
+                lines = (
+                    format_layout_asserts([parse_struct(each.dtype)])
+                    if is_struct(each.dtype)
+                    else ""
+                )
                 for line in lines.splitlines():
                     if line.startswith("static_assert"):
                         places_by_line.setdefault(line, place)
@@ -130,7 +134,7 @@ class ProgramTexts:
         compiler = self._pipeline.compiler
         diagnostics += [
             Diagnostic(f'{compiler} does not know "{flag}"', place, hint)
-            for _, flag, hint in self._pipeline.refused_flags(flags)
+            for _, flag, hint in self._pipeline.find_refused_flags(flags)
         ]
         if diagnostics:
             raise InputError(*diagnostics)

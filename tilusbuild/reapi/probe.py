@@ -33,7 +33,7 @@ def probe_worker(
 ) -> str | None:
     """Return a text on the first difference between a worker's tools and this machine's; None
     without one. Raises the exceptions of both runners."""
-    tools, directories = _list_tools(toolchain), toolchain.reach().headers
+    tools, directories = _list_tools(toolchain), toolchain.find_reach().headers
     with TemporaryDirectory("probe") as empty:
         # The tools' digests are those of the fingerprint; of the headers it has other sums.
         ours = _make_command(empty.path, directories, ())
@@ -60,7 +60,7 @@ def _find_nvrtc_problem(
     nvrtc = toolchain.nvrtc
     if nvrtc is None:
         return None
-    words = nvrtc.on_worker(("identify",))
+    words = nvrtc.build_worker_command(("identify",))
     with TemporaryDirectory("probe") as empty:
         done = there(Command(words.argv, empty.path, words.env, _PROBE_SECONDS, on_worker=words))
     expected = f"{nvrtc.release[0]}.{nvrtc.release[1]}\n{' '.join(map(str, nvrtc.numbers))}\n"

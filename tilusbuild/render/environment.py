@@ -43,7 +43,7 @@ from tilusbuild.render import cuda, find_templates_directory
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.where import is_within
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
-from tilusbuild.toolchain.headers import package_dir
+from tilusbuild.toolchain.headers import find_package_directory
 
 SHARED_NAMES = ("target", "arch", "args", "script")
 """The names that an imported template sees without `with context`: not the schedule."""
@@ -125,7 +125,9 @@ class ProjectLoader(BaseLoader):
     def _resolve_in_package(self, name: str) -> str:
         package, _, path = name.removeprefix(PACKAGE).partition("/")
         try:
-            return os.path.join(package_dir(package, os.path.dirname(path)), os.path.basename(path))
+            return os.path.join(
+                find_package_directory(package, os.path.dirname(path)), os.path.basename(path)
+            )
         except LookupError as error:
             raise BadTemplateError(name, str(error)) from None
 

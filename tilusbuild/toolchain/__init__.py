@@ -5,10 +5,10 @@ from tilusbuild.toolchain.discovery import (
     DeviceCompiler,
     Toolchain,
     ToolchainRequest,
-    discover,
     discover_nvrtc,
+    discover_toolchain,
 )
-from tilusbuild.toolchain.headers import HeaderDirectories, package_dir
+from tilusbuild.toolchain.headers import HeaderDirectories, find_package_directory
 
 __all__ = [
     "DeviceCompiler",
@@ -16,7 +16,7 @@ __all__ = [
     "HeaderDirectories",
     "Toolchain",
     "ToolchainRequest",
-    "discover",
     "discover_nvrtc",
-    "package_dir",
+    "discover_toolchain",
+    "find_package_directory",
 ]

@@ -22,7 +22,7 @@ from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import ToolFile
-from tilusbuild.toolchain.nvrtc_places import wheels
+from tilusbuild.toolchain.nvrtc_places import list_wheel_roots
 from tilusbuild.toolchain.probe import Probe, ProbeError, raise_shortage
 
 _VARIABLE = re.compile(r"^#\$ ([_A-Z]+)=(.*)$", re.MULTILINE)
@@ -40,7 +40,7 @@ def is_toolkit(directory: str) -> bool:
 
 
 class RejectedError(Exception):
-    """A candidate cannot be used; `remedy` is a command that would help, or None."""
+    """A candidate cannot be used. `remedy` is a command that would make it usable, or None."""
 
     def __init__(self, reason: str, remedy: str | None = None) -> None:
         super().__init__(reason)
@@ -52,8 +52,8 @@ class Cuda(Struct, frozen=True):
 
     `nvcc` is the real program, not a wrapper, `version` its full version ("13.0.88"), `archs` the
     names of the real architectures that it compiles for. `tools` are its programs, `libdevice` and
-    `library_dir` directories; `link_flags` lead nvcc to its own libraries where its profile names
-    a directory that does not exist, as in wheels."""
+    `library_dir` directories. `link_flags` are the `-L` flags with which nvcc finds its libraries:
+    in wheels, its profile names a directory that does not exist."""
 
     nvcc: str
     root: str
@@ -65,7 +65,7 @@ class Cuda(Struct, frozen=True):
     library_dir: str
     link_flags: tuple[str, ...]
     cudart: str | None = None
-    """The CUDA runtime as a shared library, named by its soname; None where there is none."""
+    """The path of the shared CUDA runtime, named by its soname; None if the toolkit has none."""
 
     @property
     def release(self) -> tuple[int, int]:
@@ -73,16 +73,13 @@ class Cuda(Struct, frozen=True):
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
-    def knows(self, arch: Arch) -> bool:
+    def can_target(self, arch: Arch) -> bool:
         """Return whether nvcc compiles for a GPU architecture."""
         return arch.name in self.archs
 
-    def tool(self, name: str) -> ToolFile | None:
-        """Return the toolkit's program of a name ("ptxas"), if it has one."""
-        return next((tool for tool in self.tools if tool.name == name), None)
-
-    def fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
+    def format_fingerprint(self, memory: Digests) -> tuple[str, ...]:
+        """Return the toolkit's lines of `options.txt`: versions and digests, no path. Raises
+        `OSError`."""
         headers = HeaderDirectories(self.include_dirs, (), ())
         bin_dir = os.path.dirname(self.nvcc)
         profile = os.path.join(bin_dir, "nvcc.profile")
@@ -94,17 +91,18 @@ class Cuda(Struct, frozen=True):
             f"crt-stubs - {stubs}",
             f"libdevice - {memory.digest_tree(self.libdevice, 'libdevice', _is_libdevice)}",
             f"cudart - {linked}",
-            f"cuda-headers {self.version} {headers.core_of_toolkit(memory)}",
+            f"cuda-headers {self.version} {headers.digest_toolkit_core(memory)}",
         )
 
-    def cudart_fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return the line of `options.txt` of who links the shared runtime. Raises `OSError`."""
+    def format_cudart_fingerprint(self, memory: Digests) -> tuple[str, ...]:
+        """Return the line of `options.txt` of programs that link the shared runtime. Raises
+        `OSError`."""
         if self.cudart is None:
             return ()
         return (f"{os.path.basename(self.cudart)} - {memory.digest_file(self.cudart)}",)
 
 
-def examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
+def examine_toolkit(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     """Return the toolkit that `nvcc` belongs to. Raises `RejectedError`.
 
     `ccbin` is the host compiler: without one, `nvcc --dryrun` fails.
@@ -114,26 +112,26 @@ def examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     if not os.access(nvcc, os.X_OK):
         raise RejectedError("not executable", f"chmod +x {nvcc}")
     try:
-        return _examine(nvcc, probe, ccbin)
+        return _examine_nvcc(nvcc, probe, ccbin)
     except (ProbeError, OSError) as error:
         raise_shortage(error)
         raise RejectedError(str(error)) from error
 
 
-def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
-    variables = _variables(nvcc, probe, ccbin)
+def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
+    variables = _read_variables(nvcc, probe, ccbin)
     here = os.path.realpath(variables.get("_HERE_") or os.path.dirname(os.path.realpath(nvcc)))
     root = os.path.realpath(variables.get("TOP") or os.path.dirname(here))
     real = os.path.join(here, "nvcc")
     if not os.path.isfile(real):
         real = os.path.realpath(nvcc)
-    version = _version(probe, real)
+    version = _read_version(probe, real)
     cicc = os.path.realpath(os.path.join(variables.get("CICC_PATH") or f"{root}/nvvm/bin", "cicc"))
     programs = {name: os.path.join(here, name) for name in _PROGRAMS} | {"cicc": cicc}
     libdevice = variables.get("NVVMIR_LIBRARY_DIR") or f"{root}/nvvm/libdevice"
-    releases = wheel_releases(root)
-    remedy = pip_command(version) if releases else None
-    _check_whole(programs, libdevice, remedy)
+    releases = read_wheel_releases(root)
+    remedy = format_pip_command(version) if releases else None
+    _check_complete(programs, libdevice, remedy)
     includes = tuple(
         dict.fromkeys(
             os.path.realpath(directory)
@@ -144,49 +142,49 @@ def _examine(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     ) or (os.path.join(root, "include"),)
     _check_headers(includes, version, remedy)
     # Parts of another release would fail during a compile, with a message about PTX versions.
-    if releases and (mixed := mixed_releases(releases, version)):
+    if releases and (mixed := find_mixed_releases(releases, version)):
         raise RejectedError(f"mixed releases: {mixed}", remedy)
     memory = probe.memory
     tools = [ToolFile("nvcc", real, version, memory.digest_file(real))]
     tools += [ToolFile(n, path, version, memory.digest_file(path)) for n, path in programs.items()]
-    library_dir, link_flags = _libraries(root, variables.get("LIBRARIES", ""))
+    library_dir, link_flags = _find_libraries(root, variables.get("LIBRARIES", ""))
     return Cuda(
         nvcc=real,
         root=root,
         version=version,
-        archs=_archs(probe, real),
+        archs=_list_archs(probe, real),
         tools=tuple(tools),
         include_dirs=includes,
         libdevice=os.path.realpath(libdevice),
         library_dir=library_dir,
         link_flags=link_flags,
-        cudart=_shared_runtime(library_dir),
+        cudart=_find_shared_runtime(library_dir),
     )
 
 
-def _variables(nvcc: str, probe: Probe, ccbin: str) -> dict[str, str]:
+def _read_variables(nvcc: str, probe: Probe, ccbin: str) -> dict[str, str]:
     with open_file(nvcc) as file:
         is_program = file.read(4) == b"\x7fELF"
     # A wrapper script's answer may depend on anything, so it is not remembered by the content.
     arguments = ("-ccbin", ccbin, "--dryrun", "-x", "cu", "-E", "/dev/null")
-    output = probe.ask(nvcc, *arguments, remember=is_program)
+    output = probe.query_program(nvcc, *arguments, remember=is_program)
     return {name: value.strip() for name, value in _VARIABLE.findall(output)}
 
 
-def _archs(probe: Probe, nvcc: str) -> tuple[str, ...]:
+def _list_archs(probe: Probe, nvcc: str) -> tuple[str, ...]:
     # Not `--list-gpu-code`: it leaves out the names with a suffix (sm_90a).
-    names = set(_REAL_ARCH.findall(probe.ask(nvcc, "--help")))
+    names = set(_REAL_ARCH.findall(probe.query_program(nvcc, "--help")))
     return tuple(sorted(names, key=lambda name: (int(re.sub(r"\D", "", name)), name)))
 
 
-def _version(probe: Probe, nvcc: str) -> str:
-    found = _VERSION.search(probe.ask(nvcc, "--version"))
+def _read_version(probe: Probe, nvcc: str) -> str:
+    found = _VERSION.search(probe.query_program(nvcc, "--version"))
     if not found:
         raise RejectedError("prints no version of nvcc")
     return found[1]
 
 
-def _check_whole(programs: Mapping[str, str], libdevice: str, remedy: str | None) -> None:
+def _check_complete(programs: Mapping[str, str], libdevice: str, remedy: str | None) -> None:
     for name, path in programs.items():
         if not os.path.isfile(path):
             raise RejectedError(f"incomplete: no {name} ({path})", remedy)
@@ -207,9 +205,9 @@ def _check_headers(directories: tuple[str, ...], version: str, remedy: str | Non
         raise RejectedError(f"incomplete: no {', '.join(missing)}", remedy)
 
 
-def embedded_version(probe: Probe, program: str) -> str | None:
-    """Return the last version in a program's data, for what does not print one. Raises `OSError`,
-    and `ValueError` for an empty file."""
+def read_embedded_version(probe: Probe, program: str) -> str | None:
+    """Return the last version string in a program's file, for a program that does not print one.
+    Raises `OSError`, and `ValueError` for an empty file."""
     key = f"embedded version {probe.memory.digest_file(program)}"
     known = probe.memory.get_answer(key)
     if known is None:
@@ -222,7 +220,7 @@ def embedded_version(probe: Probe, program: str) -> str | None:
     return known or None
 
 
-def _libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
+def _find_libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
     """Return the directory of cudart, and the `-L` that nvcc needs to find it, if any."""
     own = [os.path.realpath(path) for path in re.findall(r'"-L(/[^"]*)"', listed)]
     fallbacks = [os.path.join(root, name) for name in ("lib64", "lib")]
@@ -233,9 +231,9 @@ def _libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
     return fallbacks[-1], ()
 
 
-def _shared_runtime(directory: str) -> str | None:
-    """Return the shared runtime by its soname, which is what a library that is linked with it asks
-    for: wheels have no `libcudart.so`, and a toolkit's file has a longer name."""
+def _find_shared_runtime(directory: str) -> str | None:
+    """Return the path of the shared CUDA runtime by its soname (`libcudart.so.13`), which is what
+    linked libraries load. Wheels have no `libcudart.so`, and a toolkit's file has a longer name."""
     found = sorted(
         glob.glob(f"{glob.escape(directory)}/libcudart.so.*"), key=lambda path: (len(path), path)
     )
@@ -253,19 +251,19 @@ def _is_linked_library(name: str) -> bool:
 NVDISASM = "nvdisasm"
 
 
-def disassembler(cuda: Cuda | None) -> str | None:
+def find_disassembler(cuda: Cuda | None) -> str | None:
     """Return the path of nvdisasm, which shows SASS: beside nvcc, on PATH, or in NVIDIA's wheels.
 
     It reads cubins of its own release and of older ones. No compile needs it."""
-    return next((path for path in _places(cuda) if os.access(path, os.X_OK)), None)
+    return next((path for path in _list_disassemblers(cuda) if os.access(path, os.X_OK)), None)
 
 
-def _places(cuda: Cuda | None) -> Iterator[str]:
+def _list_disassemblers(cuda: Cuda | None) -> Iterator[str]:
     if cuda is not None:
         yield os.path.join(os.path.dirname(cuda.nvcc), NVDISASM)
     if (found := shutil.which(NVDISASM)) is not None:
         yield found
-    for root in wheels():
+    for root in list_wheel_roots():
         yield os.path.join(root, "bin", NVDISASM)
 
 
@@ -273,12 +271,12 @@ _NVCC = "nvidia-cuda-nvcc"
 _SAME_BUILD = ("nvidia-nvvm", "nvidia-cuda-crt")
 _OTHERS = ("nvidia-cuda-runtime", "nvidia-cuda-cccl")
 WHEELS = (_NVCC, *_SAME_BUILD, *_OTHERS)
-"""The wheels that a compiler consists of, by their names on the index."""
+"""The wheels of one compiler, by their names on the package index."""
 
 _DIST_INFO = re.compile(r"(?P<name>[a-z0-9_]+)-(?P<version>\d+(?:\.\d+)*)\.dist-info")
 
 
-def wheel_releases(root: str) -> Mapping[str, str]:
+def read_wheel_releases(root: str) -> Mapping[str, str]:
     """Return the versions of the compiler wheels in a root: {"nvidia-nvvm": "13.0.88"}.
 
     Empty for a root outside NVIDIA's wheels.
@@ -294,24 +292,24 @@ def wheel_releases(root: str) -> Mapping[str, str]:
     return releases
 
 
-def mixed_releases(releases: Mapping[str, str], nvcc: str) -> str | None:
+def find_mixed_releases(releases: Mapping[str, str], nvcc: str) -> str | None:
     """Return which wheels are missing or of another release than nvcc; None if all fit."""
-    release = _release(nvcc)
+    release = _parse_release(nvcc)
     wrong = [
         f"{name} {releases[name]}" if name in releases else f"no {name}"
         for name in WHEELS
-        if name not in releases or _release(releases[name]) != release
+        if name not in releases or _parse_release(releases[name]) != release
     ]
     return f"nvcc is {nvcc}, but there is {', '.join(wrong)}" if wrong else None
 
 
-def pip_command(nvcc: str) -> str:
+def format_pip_command(nvcc: str) -> str:
     """Return the command that installs the wheels of one release for an nvcc of that version."""
     pins = [f"{name}=={nvcc}" for name in (_NVCC, *_SAME_BUILD)]
-    release = ".".join(map(str, _release(nvcc)))
+    release = ".".join(map(str, _parse_release(nvcc)))
     pins += [f"'{name}=={release}.*'" for name in _OTHERS]
     return "pip install " + " ".join(pins)
 
 
-def _release(version: str) -> tuple[int, ...]:
+def _parse_release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])

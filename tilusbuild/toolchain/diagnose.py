@@ -19,25 +19,25 @@ from tilusbuild.process.base import Runner
 from tilusbuild.runtime.cuda_driver import CudaDriver
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.toolchain.cuda import NVDISASM, Cuda, disassembler
+from tilusbuild.toolchain.cuda import NVDISASM, Cuda, find_disassembler
 from tilusbuild.toolchain.discovery import (
     NVRTC_REMEDY,
     SearchResult,
     ToolchainRequest,
     find_cuda,
+    find_host_compiler,
     find_nvrtc,
-    host_of,
 )
 from tilusbuild.toolchain.host import HostCompiler
 from tilusbuild.toolchain.probe import Probe
-from tilusbuild.toolchain.reach import SANDBOX, sandbox_wanted
+from tilusbuild.toolchain.reach import SANDBOX, is_sandbox_requested
 
 Status = Literal["ok", "missing", "warning"]
 
 
 class Finding(Struct, frozen=True):
-    """One component: `gives` is what it is needed for, `remedy` the command that installs it,
-    `searched` the places that were searched, if there is more than one."""
+    """The state of one component: `gives` says what needs it, `remedy` is the command that installs
+    it, `searched` are the locations of the search, if there is more than one."""
 
     component: str
     status: Status
@@ -47,38 +47,46 @@ class Finding(Struct, frozen=True):
     searched: tuple[SearchResult, ...] = ()
 
 
-def diagnose(
+def diagnose_components(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> Iterator[Finding]:
-    """Yield a finding for every component, in the order in which a project comes to need them; of
-    a toolchain with a name those that it has of its own, its compilers."""
+    """Yield a finding for every component, in the order in which a project needs them. For a named
+    toolchain, yield those of its compilers only."""
     probe = Probe(runner, env, memory)
-    host, cxx = _host(request, probe)
-    cuda, nvcc = _nvcc(request, probe, host)
-    nvrtc = _nvrtc(request, probe)
+    host, cxx = _diagnose_host(request, probe)
+    cuda, nvcc = _diagnose_nvcc(request, probe, host)
+    nvrtc = _diagnose_nvrtc(request, probe)
     if request.name:
         for each in (cxx, nvcc, nvrtc):
-            yield replace(each, component=component(each.component, request.name))
+            yield replace(each, component=name_component(each.component, request.name))
         return
-    yield from (cxx, nvcc, _driver(), _tvm_ffi(), nvrtc, _disassembler(cuda), _sandbox(env))
+    yield from (
+        cxx,
+        nvcc,
+        _diagnose_driver(),
+        _diagnose_tvm_ffi(),
+        nvrtc,
+        _diagnose_disassembler(cuda),
+        _diagnose_sandbox(env),
+    )
 
 
-def component(tool: str, toolchain: str) -> str:
-    """Return what a tool of a toolchain is called; "" is `[toolchain]`."""
+def name_component(tool: str, toolchain: str) -> str:
+    """Return the name of a tool in messages; `toolchain` is "" for `[toolchain]`."""
     return f"{tool} of toolchain {toolchain}" if toolchain else tool
 
 
-def _refused(component: str, error: InputError, gives: str) -> Finding:
+def _make_failure(component: str, error: InputError, gives: str) -> Finding:
     diagnostic = error.diagnostics[0]
     return Finding(component, "missing", diagnostic.message, gives, diagnostic.hint)
 
 
-def _host(request: ToolchainRequest, probe: Probe) -> tuple[HostCompiler | None, Finding]:
+def _diagnose_host(request: ToolchainRequest, probe: Probe) -> tuple[HostCompiler | None, Finding]:
     gives = "launchers, the host and cpu pipelines; nvcc preprocesses with it"
     try:
-        host = host_of(request, probe)
+        host = find_host_compiler(request, probe)
     except InputError as error:
-        return None, _refused("g++", error, gives)
+        return None, _make_failure("g++", error, gives)
     detail = (
         f"{host.cxx.version} ({host.cxx.path}), as {host.as_.version}, ld {host.ld.version}, "
         f"C library {host.libc}"
@@ -86,7 +94,7 @@ def _host(request: ToolchainRequest, probe: Probe) -> tuple[HostCompiler | None,
     return host, Finding("g++", "ok", detail, gives)
 
 
-def _nvcc(
+def _diagnose_nvcc(
     request: ToolchainRequest, probe: Probe, host: HostCompiler | None
 ) -> tuple[Cuda | None, Finding]:
     gives = "compiling for GPUs"
@@ -96,7 +104,7 @@ def _nvcc(
     try:
         cuda, searched = find_cuda(request, probe, host)
     except InputError as error:
-        return None, _refused("nvcc", error, gives)
+        return None, _make_failure("nvcc", error, gives)
     looked = tuple(searched)
     if cuda is None:
         remedy = next((e.remedy for e in looked if e.remedy), "pip install 'tilusbuild[cuda]'")
@@ -105,7 +113,7 @@ def _nvcc(
     return cuda, Finding("nvcc", "ok", detail, gives, None, looked)
 
 
-def _driver() -> Finding:
+def _diagnose_driver() -> Finding:
     gives = "running and tuning kernels here; building needs none"
     try:
         driver = CudaDriver()
@@ -124,7 +132,7 @@ def _driver() -> Finding:
     return Finding("GPU driver", "ok", f"for CUDA {major}.{minor}, {devices} device(s)", gives)
 
 
-def _tvm_ffi() -> Finding:
+def _diagnose_tvm_ffi() -> Finding:
     gives = "calling kernels from Python (torch, JAX, CuPy, NumPy)"
     try:
         version = importlib.metadata.version("apache-tvm-ffi")
@@ -134,12 +142,12 @@ def _tvm_ffi() -> Finding:
     return Finding("tvm-ffi", "ok", version, gives)
 
 
-def _nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
+def _diagnose_nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
     gives = 'device-compiler = "nvrtc": small kernels compile 2 to 11 times faster'
     try:
         nvrtc, searched = find_nvrtc(request, probe)
     except InputError as error:
-        return _refused("NVRTC", error, gives)
+        return _make_failure("NVRTC", error, gives)
     looked = tuple(searched)
     if nvrtc is None:
         what = "none that can be used" if looked else "no libnvrtc"
@@ -156,18 +164,18 @@ def _nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
     return Finding("NVRTC", "ok", f"{detail}, headers {nvrtc.include_dir}", gives, None, looked)
 
 
-def _disassembler(cuda: Cuda | None) -> Finding:
+def _diagnose_disassembler(cuda: Cuda | None) -> Finding:
     gives = "SASS in module/ir with --dump-ir"
-    if (path := disassembler(cuda)) is None:
+    if (path := find_disassembler(cuda)) is None:
         return Finding(
             NVDISASM, "missing", "not found", gives, f"pip install nvidia-cuda-{NVDISASM}"
         )
     return Finding(NVDISASM, "ok", path, gives)
 
 
-def _sandbox(environment: Mapping[str, str]) -> Finding:
+def _diagnose_sandbox(environment: Mapping[str, str]) -> Finding:
     gives = "a compile cannot open files that its hash does not cover; else they are checked"
-    if not sandbox_wanted(environment):
+    if not is_sandbox_requested(environment):
         return Finding("sandbox", "warning", f"switched off by {SANDBOX}", gives)
     if not (offered := landlock.find_version()):
         detail = "the kernel, or the container, offers no Landlock"

@@ -22,14 +22,14 @@ from tilusbuild.manifest.sections import is_path, parse_requirement
 from tilusbuild.manifest.table import ValueFault
 from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
-from tilusbuild.toolchain.cuda import Cuda, RejectedError, examine
+from tilusbuild.toolchain.cuda import Cuda, RejectedError, examine_toolkit
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
-from tilusbuild.toolchain.nvrtc import NvrtcLibrary, candidates
-from tilusbuild.toolchain.nvrtc import examine as examine_nvrtc
-from tilusbuild.toolchain.nvrtc_places import numbers, wheels
-from tilusbuild.toolchain.probe import Evidence, Probe
-from tilusbuild.toolchain.reach import Reach, reach_of, sandbox_wanted
+from tilusbuild.toolchain.nvrtc import NvrtcLibrary, find_candidates
+from tilusbuild.toolchain.nvrtc import examine_library as examine_nvrtc
+from tilusbuild.toolchain.nvrtc_places import extract_numbers, list_wheel_roots
+from tilusbuild.toolchain.probe import Probe, ToolDigests
+from tilusbuild.toolchain.reach import Reach, find_reach, is_sandbox_requested
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -44,15 +44,15 @@ _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 class DeviceCompiler(Struct, frozen=True):
-    """What compiles kernels: "nvcc" or "nvrtc"."""
+    """The compiler of kernels: "nvcc" or "nvrtc"."""
 
     name: str = "nvcc"
     scripts_choose: bool = True
-    """Whether a script's own `device-compiler` goes before it: not where one was asked for on the
-    command line, in the environment or by the running program."""
+    """Whether a script's own `device-compiler` overrides it: false if the command line, the
+    environment or the running program chose the compiler."""
 
-    def of(self, own: str | None) -> str:
-        """Return what compiles the kernel of a script that names this one, or none."""
+    def choose_for_script(self, own: str | None) -> str:
+        """Return the compiler for a script whose manifest names `own` (None for no name)."""
         return own if own is not None and self.scripts_choose else self.name
 
 
@@ -75,11 +75,11 @@ class ToolchainRequest(Struct, frozen=True):
     nvcc_key: str = "toolchain.nvcc"
     cxx_key: str = "toolchain.cxx"
     device_compiler: DeviceCompiler = DeviceCompiler()
-    """Which compiles kernels; what it needs is in the other fields."""
+    """The compiler of kernels; `needs_cuda` and `needs_nvrtc` say which tools are searched for."""
 
 
 class SearchResult(Struct, frozen=True):
-    """A place that was searched, whether it has the tool, and why that was taken or not."""
+    """One location of a search, whether the tool is there, and why it was chosen or not."""
 
     where: str
     found: bool
@@ -88,10 +88,10 @@ class SearchResult(Struct, frozen=True):
 
 
 class Toolchain(Struct, frozen=True, eq=False):
-    """Compilers of a build. `cuda` is None where what they compile needs none.
+    """The compilers of a build. `cuda` is None for a build of cpu targets.
 
     `fingerprint_cuda` and `fingerprint_host` are lines for `options.txt`; a program that includes
-    headers which they do not cover adds those of `HeaderDirectories.external_header_digests`.
+    headers which they do not cover adds those of `HeaderDirectories.digest_external_headers`.
     """
 
     cuda: Cuda | None
@@ -109,29 +109,29 @@ class Toolchain(Struct, frozen=True, eq=False):
     fingerprint_cudart: tuple[str, ...] = ()
     """Further lines for programs that link the shared CUDA runtime."""
     sandboxed: bool = True
-    """Whether compiles are held to what they need, where the machine can do that."""
+    """Whether compiles run in a sandbox, if the machine has Landlock."""
     device_compiler: DeviceCompiler = DeviceCompiler()
     name: str = ""
-    """What the manifest calls it; "" is `[toolchain]`. It is in no hash."""
-    evidence: Evidence | None = None
-    """What the fingerprints were made of; None: it is not watched for changes."""
+    """The toolchain's name in the manifest; "" for `[toolchain]`. It is in no hash."""
+    digests: ToolDigests | None = None
+    """The digests behind the fingerprints; None for a toolchain that is not watched for changes."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Toolchain) and self._facts() == other._facts()
+        return isinstance(other, Toolchain) and self._list_facts() == other._list_facts()
 
     def __hash__(self) -> int:
         return hash((self.name, self.fingerprint_cuda, self.fingerprint_host))
 
-    def _facts(self) -> dict[str, object]:
-        """Return what is compared: all but the evidence, which is one of a process."""
+    def _list_facts(self) -> dict[str, object]:
+        """Return the compared fields: all but `digests`, which differ between processes."""
         return {**asdict(self), "evidence": None}
 
-    def reach(self) -> Reach:
+    def find_reach(self) -> Reach:
         """Return the files of the machine that a compile needs."""
-        return reach_of(self.host, self.cuda, self.nvrtc, sandboxed=self.sandboxed)
+        return find_reach(self.host, self.cuda, self.nvrtc, sandboxed=self.sandboxed)
 
-    def environment(self) -> dict[str, str]:
-        """Return the whole environment of a compile; the caller adds TMPDIR.
+    def build_environment(self) -> dict[str, str]:
+        """Return the complete environment of a compile; the caller adds TMPDIR.
 
         PATH holds the directories of the host's tools and the system's. Dates are fixed, so that
         `__DATE__` is the same in every build.
@@ -140,24 +140,25 @@ class Toolchain(Struct, frozen=True, eq=False):
         path = os.pathsep.join(dict.fromkeys((*directories, *_SYSTEM_PATH)))
         return {"PATH": path, "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": "0"}
 
-    def headers(self, *, cuda: bool, nvrtc: bool = False) -> HeaderDirectories:
+    def find_header_directories(self, *, cuda: bool, nvrtc: bool = False) -> HeaderDirectories:
         """Return the directories that a compile searches besides a program's own."""
         if nvrtc and self.nvrtc is not None:
-            return self.nvrtc.headers()
+            return self.nvrtc.find_header_directories()
         toolkit = self.cuda.include_dirs if cuda and self.cuda else ()
         return HeaderDirectories(toolkit, self.host.compiler_headers, self.host.system_headers)
 
-    def witnesses(self) -> tuple[str, ...]:
-        """Return the paths of all tools: while none of them changes, the toolchain is the same."""
+    def list_watched_paths(self) -> tuple[str, ...]:
+        """Return the paths of all tools. While none of the files changes, the toolchain is the
+        same."""
         libraries = self.nvrtc.files if self.nvrtc else ()
-        return tuple(dict.fromkeys((*(tool.path for tool in self.tools()), *libraries)))
+        return tuple(dict.fromkeys((*(tool.path for tool in self.list_tools()), *libraries)))
 
-    def changed(self, *, whole: bool = False) -> str | None:
-        """Return the path of something that is not what it was when the toolchain was found, or
-        None; `whole` as in `Evidence.changed`."""
-        return None if self.evidence is None else self.evidence.changed(whole=whole)
+    def find_changed_path(self, *, whole: bool = False) -> str | None:
+        """Return the path of a file that has changed since the toolchain was found; None if none
+        has. `whole` as in `ToolDigests.find_changed_path`."""
+        return None if self.digests is None else self.digests.find_changed_path(whole=whole)
 
-    def tools(self) -> tuple[ToolFile, ...]:
+    def list_tools(self) -> tuple[ToolFile, ...]:
         """Return the files of the host compiler and of nvcc."""
         host = self.host
         return (
@@ -170,23 +171,24 @@ class Toolchain(Struct, frozen=True, eq=False):
     ) -> None:
         """Raise `InputError` for architectures that nvcc, or NVRTC, does not compile for."""
         found = (
-            _unknown_to_nvrtc(arch, self.nvrtc, place)
+            _make_nvrtc_arch_error(arch, self.nvrtc, place)
             if nvrtc and self.nvrtc is not None
-            else _unknown_arch(arch, self.cuda, place)
+            else _make_arch_error(arch, self.cuda, place)
             for arch in archs
         )
         if diagnostics := [each for each in found if each is not None]:
             raise InputError(*diagnostics)
 
 
-def discover(
+def discover_toolchain(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> Toolchain:
-    """Find the compilers. Raises `InputError`, which names the places searched and a remedy."""
+    """Find the compilers of a request. Raises `InputError` with the searched locations and a
+    remedy."""
     probe = Probe(runner, env, memory)
-    host = host_of(request, probe)
-    evidence = Evidence(memory)
-    fingerprint_host = host.fingerprint(evidence)
+    host = find_host_compiler(request, probe)
+    evidence = ToolDigests(memory)
+    fingerprint_host = host.format_fingerprint(evidence)
     cuda: Cuda | None = None
     searched: list[SearchResult] = []
     fingerprint: tuple[str, ...] = ()
@@ -194,9 +196,9 @@ def discover(
     if request.needs_cuda:
         cuda, searched = find_cuda(request, probe, host)
         if cuda is None:
-            raise _no_cuda(request, searched)
-        fingerprint = (*cuda.fingerprint(evidence), *fingerprint_host)
-        runtime = cuda.cudart_fingerprint(evidence)
+            raise _make_no_cuda_error(request, searched)
+        fingerprint = (*cuda.format_fingerprint(evidence), *fingerprint_host)
+        runtime = cuda.format_cudart_fingerprint(evidence)
     found = Toolchain(
         cuda,
         host,
@@ -206,24 +208,24 @@ def discover(
         fingerprint_cudart=runtime,
         device_compiler=request.device_compiler,
         name=request.name,
-        evidence=evidence,
-        sandboxed=sandbox_wanted(env),
+        digests=evidence,
+        sandboxed=is_sandbox_requested(env),
     )
-    for tool in found.tools():
-        evidence.names(tool.path, tool.digest)
+    for tool in found.list_tools():
+        evidence.record_tool(tool.path, tool.digest)
     if not request.needs_nvrtc:
         return found
     nvrtc = discover_nvrtc(request, env, runner, memory)
     return replace(
         found,
         nvrtc=nvrtc,
-        fingerprint_nvrtc=(*nvrtc.fingerprint(evidence), *fingerprint_host),
-        fingerprint_joiner=nvrtc.joiner_fingerprint(evidence),
-        fingerprint_assembler=nvrtc.assembler_fingerprint(evidence),
+        fingerprint_nvrtc=(*nvrtc.format_fingerprint(evidence), *fingerprint_host),
+        fingerprint_joiner=nvrtc.format_joiner_fingerprint(evidence),
+        fingerprint_assembler=nvrtc.format_assembler_fingerprint(evidence),
     )
 
 
-def host_of(request: ToolchainRequest, probe: Probe) -> HostCompiler:
+def find_host_compiler(request: ToolchainRequest, probe: Probe) -> HostCompiler:
     """Return the host compiler of a request. Raises `InputError`."""
     cxx = request.cxx
     if cxx is not None and is_path(cxx):
@@ -234,57 +236,60 @@ def host_of(request: ToolchainRequest, probe: Probe) -> HostCompiler:
 def discover_nvrtc(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> NvrtcLibrary:
-    """Find NVRTC alone, on a machine that need not have any compiler. Raises `InputError`."""
+    """Return a toolchain of NVRTC alone; the machine need not have a compiler. Raises
+    `InputError`."""
     nvrtc, searched = find_nvrtc(request, Probe(runner, env, memory))
     if nvrtc is None:
-        raise _no_nvrtc(request, searched)
+        raise _make_no_nvrtc_error(request, searched)
     return nvrtc
 
 
 def find_nvrtc(
     request: ToolchainRequest, probe: Probe
 ) -> tuple[NvrtcLibrary | None, list[SearchResult]]:
-    """Return the NVRTC of a request, or None, and every place that was searched.
+    """Return the NVRTC of a request (None if there is none) and a note on each location of the
+    search.
 
-    The places are those of nvcc, and a requirement on nvcc's version holds for NVRTC too. Raises
+    The locations are those of nvcc, and a requirement on nvcc's version holds for NVRTC too. Raises
     `InputError` for a malformed requirement.
     """
-    roots = [(where, root) for where, root, _ in _toolkits(probe)]
-    if (declared := _path_of(request)) is not None:
-        roots.insert(0, (request.nvcc_key, _root_of(declared)))
+    roots = [(where, root) for where, root, _ in _list_toolkits(probe)]
+    if (declared := _find_requested_path(request)) is not None:
+        roots.insert(0, (request.nvcc_key, _find_root(declared)))
     directories = [root for _, root in roots]
 
-    def examined(path: str) -> tuple[NvrtcLibrary, str]:
+    def examine_candidate(path: str) -> tuple[NvrtcLibrary, str]:
         return examine_nvrtc(path, probe, directories), path
 
-    return _search(request, candidates(roots), examined)
+    return _search_locations(request, find_candidates(roots), examine_candidate)
 
 
 def find_cuda(
     request: ToolchainRequest, probe: Probe, host: HostCompiler
 ) -> tuple[Cuda | None, list[SearchResult]]:
-    """Return the toolkit of a request, or None, and every place that was searched.
+    """Return the toolkit of a request (None if there is none) and a note on each location.
 
     Raises `InputError` for a malformed requirement.
     """
 
-    def examined(path: str) -> tuple[Cuda, str]:
-        found = examine(path, probe, host.cxx.path)
+    def examine_candidate(path: str) -> tuple[Cuda, str]:
+        found = examine_toolkit(path, probe, host.cxx.path)
         return found, found.nvcc  # several names on PATH can lead to one toolkit
 
-    return _search(request, _candidates(request, probe), examined)
+    return _search_locations(request, _list_candidates(request, probe), examine_candidate)
 
 
-def _search(
+def _search_locations(
     request: ToolchainRequest,
     places: Iterable[tuple[str, str | None]],
     examined: Callable[[str], tuple[_Tool, str]],
 ) -> tuple[_Tool | None, list[SearchResult]]:
-    """Return the first tool that is complete and meets the requirement, and a note on every place.
+    """Return the first tool that is complete and meets the requirement, and a note on each
+    location.
 
-    `examined` returns the tool at a path and its identity; it raises `RejectedError`.
+    `examine_candidate` returns the tool at a path and its identity; it raises `RejectedError`.
     """
-    requirement = _requirement(request)
+    requirement = _parse_requirement(request)
     taken: _Tool | None = None
     searched: list[SearchResult] = []
     seen: set[str] = set()
@@ -313,24 +318,26 @@ def _search(
     return taken, searched
 
 
-def _toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
-    """Yield (place, root, path of its nvcc) of each toolkit that may be there, in the order of
-    preference: one with NVRTC alone has no nvcc."""
+def _list_toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
+    """Yield (location in words, root, path of nvcc or None) of each toolkit in the order of
+    preference. A toolkit with NVRTC alone has no nvcc."""
     named = ((name, probe.env.get(name)) for name in _VARIABLES)
-    newest_first = sorted(glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=numbers, reverse=True)
+    newest_first = sorted(
+        glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=extract_numbers, reverse=True
+    )
     installed = (f"{_INSTALLED_UNDER}/cuda", *newest_first)
     yield from ((name, root, os.path.join(root, "bin", "nvcc")) for name, root in named if root)
-    yield from (("PATH", _root_of(path), path) for path in probe.all_of("nvcc"))
+    yield from (("PATH", _find_root(path), path) for path in probe.find_all_executables("nvcc"))
     yield from ((f"{_INSTALLED_UNDER}/cuda*", root, f"{root}/bin/nvcc") for root in installed)
-    yield from ((_WHEELS, root, os.path.join(root, "bin", "nvcc")) for root in wheels())
+    yield from ((_WHEELS, root, os.path.join(root, "bin", "nvcc")) for root in list_wheel_roots())
 
 
-def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:
-    """Yield (place, path of an nvcc or None), in the order of preference."""
-    if (declared := _path_of(request)) is not None:
+def _list_candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:
+    """Yield (location in words, path of nvcc or None) in the order of preference."""
+    if (declared := _find_requested_path(request)) is not None:
         yield f"{request.nvcc_key} ({declared})", declared
         return
-    found = [*_toolkits(probe)]
+    found = [*_list_toolkits(probe)]
     for place in (*_VARIABLES, "PATH", f"{_INSTALLED_UNDER}/cuda*", _WHEELS):
         paths = [path for where, _, path in found if where == place]
         if place not in _VARIABLES:  # whose nvcc is missed where there is none
@@ -340,12 +347,12 @@ def _candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, 
             yield place, None
 
 
-def _root_of(nvcc: str) -> str:
+def _find_root(nvcc: str) -> str:
     return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
 
 
-def _path_of(request: ToolchainRequest) -> str | None:
-    """Return the nvcc that a request names by its path."""
+def _find_requested_path(request: ToolchainRequest) -> str | None:
+    """Return the absolute path of nvcc in a request; None if the request names none by path."""
     if request.nvcc is None or not is_path(request.nvcc):
         return None
     path = os.path.join(request.project_root, os.path.expanduser(request.nvcc))
@@ -353,7 +360,7 @@ def _path_of(request: ToolchainRequest) -> str | None:
     return os.path.join(path, "bin", "nvcc") if os.path.isdir(path) else path
 
 
-def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
+def _parse_requirement(request: ToolchainRequest) -> SpecifierSet | None:
     if request.nvcc is None or is_path(request.nvcc):
         return None
     try:
@@ -364,7 +371,7 @@ def _requirement(request: ToolchainRequest) -> SpecifierSet | None:
         ) from error
 
 
-def _no_cuda(request: ToolchainRequest, searched: Sequence[SearchResult]) -> InputError:
+def _make_no_cuda_error(request: ToolchainRequest, searched: Sequence[SearchResult]) -> InputError:
     lines = ["looked in:", *(f"  {entry.where}: {entry.note}" for entry in searched)]
     remedies = dict.fromkeys(entry.remedy for entry in searched if entry.remedy)
     lines += [f"to fix it: {remedy}" for remedy in remedies]
@@ -379,7 +386,7 @@ def _no_cuda(request: ToolchainRequest, searched: Sequence[SearchResult]) -> Inp
     return InputError(Diagnostic(what, request.place, "\n".join(lines)))
 
 
-def _no_nvrtc(request: ToolchainRequest, searched: Iterable[SearchResult]) -> InputError:
+def _make_no_nvrtc_error(request: ToolchainRequest, searched: Iterable[SearchResult]) -> InputError:
     lines = [f"  {entry.where}: {entry.note}" for entry in searched]
     if not lines:
         lines = ["  there is no libnvrtc beside an nvcc, in a CUDA toolkit or in NVIDIA's wheels"]
@@ -392,8 +399,10 @@ def _no_nvrtc(request: ToolchainRequest, searched: Iterable[SearchResult]) -> In
     )
 
 
-def _unknown_to_nvrtc(arch: Arch, nvrtc: NvrtcLibrary, place: Place | None) -> Diagnostic | None:
-    if nvrtc.knows(arch):
+def _make_nvrtc_arch_error(
+    arch: Arch, nvrtc: NvrtcLibrary, place: Place | None
+) -> Diagnostic | None:
+    if nvrtc.can_target(arch):
         return None
     known = ", ".join(f"sm_{number}" for number in nvrtc.numbers)
     return Diagnostic(
@@ -401,8 +410,8 @@ def _unknown_to_nvrtc(arch: Arch, nvrtc: NvrtcLibrary, place: Place | None) -> D
     )
 
 
-def _unknown_arch(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diagnostic | None:
-    if arch.is_cpu or (cuda is not None and cuda.knows(arch)):
+def _make_arch_error(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diagnostic | None:
+    if arch.is_cpu or (cuda is not None and cuda.can_target(arch)):
         return None
     if cuda is None:
         return Diagnostic(f"{arch.name} needs nvcc, and this toolchain has none", place)

@@ -9,7 +9,7 @@ rebuild the world, a fingerprint has two parts:
   cooperative groups, libcu++, the C++ library and the C library consist of. Core headers include
   core headers only (a test holds that for the toolkit);
 - the rest, as one digest for each directory: in the fingerprint of those programs that include
-  anything which is not core (`external_header_digests`). CUB and Thrust are among these: they check
+  anything which is not core (`digest_external_headers`). CUB and Thrust are among these: they check
   whether NVTX is there, so what they are depends on the rest.
 """
 
@@ -72,15 +72,15 @@ def is_core_of_system(name: str) -> bool:
     return name.startswith(_SYSTEM_DIRECTORIES) or name in _IS_SYSTEM_FILE or name in _ENTERED
 
 
-def _all(_: str) -> bool:
+def _accept_all(_: str) -> bool:
     return True
 
 
-def _not_core_of_toolkit(name: str) -> bool:
+def _is_beyond_toolkit_core(name: str) -> bool:
     return name.endswith("/") or not is_core_of_toolkit(name)
 
 
-def _not_core_of_system(name: str) -> bool:
+def _is_beyond_system_core(name: str) -> bool:
     return name.endswith("/") or not is_core_of_system(name)
 
 
@@ -88,52 +88,54 @@ class HeaderDirectories(Struct, frozen=True):
     """The directories that every compile searches besides a program's own, in their order.
 
     `toolkit`: nvcc's; its first holds the others. `compiler`: the C++ library's and the compiler's
-    own, core as a whole. `system`: the C library's and everybody's.
+    own, all of them core. `system`: `/usr/include`, with headers of any package.
     """
 
     toolkit: tuple[str, ...]
     compiler: tuple[str, ...]
     system: tuple[str, ...]
 
-    def core_of_toolkit(self, memory: Digests) -> str:
+    def digest_toolkit_core(self, memory: Digests) -> str:
         """Return the digest of the toolkit's core. Raises `OSError`."""
         trees = [
             memory.digest_tree(f, "core toolkit", is_core_of_toolkit) for f in self.toolkit[:1]
         ]
-        return _together(trees)
+        return _combine_digests(trees)
 
-    def core_of_compiler(self, memory: Digests) -> str:
-        """Return the digest of the headers that the host compiler brings. Raises `OSError`."""
-        return _together([memory.digest_tree(f, "all", _all) for f in outermost(self.compiler)])
+    def digest_compiler_headers(self, memory: Digests) -> str:
+        """Return the digest of the host compiler's own headers. Raises `OSError`."""
+        return _combine_digests(
+            [memory.digest_tree(f, "all", _accept_all) for f in drop_nested(self.compiler)]
+        )
 
-    def core_of_system(self, memory: Digests) -> str:
+    def digest_system_core(self, memory: Digests) -> str:
         """Return the digest of the C library's core. Raises `OSError`."""
-        return _together(
+        return _combine_digests(
             [memory.digest_tree(f, "core system", is_core_of_system) for f in self.system]
         )
 
-    def external_header_digests(
+    def digest_external_headers(
         self, includes: Iterable[str] | None, memory: Digests
     ) -> tuple[str, ...]:
-        """Return lines for a program's fingerprint, of the headers that `core` does not cover.
+        """Return lines for a program's fingerprint: the digests of headers that are not core.
 
-        `includes` are the names that the program's sources and headers include and that none of
-        its own directories has, as written; None for any. No line when all are core or absent:
-        when an absent one is installed, there is a line."""
+        `includes` are the names, as written, that the program includes and that none of its own
+        directories has; None for any name. Return () if all are core or absent: installing an
+        absent one then changes the fingerprint."""
         if includes is not None and not any(self.is_external(name) for name in set(includes)):
             return ()
         toolkit = [
-            memory.digest_tree(f, "rest toolkit", _not_core_of_toolkit) for f in self.toolkit[:1]
+            memory.digest_tree(f, "rest toolkit", _is_beyond_toolkit_core) for f in self.toolkit[:1]
         ]
-        directories = outermost(self.system)
-        system = [memory.digest_tree(f, "rest system", _not_core_of_system) for f in directories]
+        directories = drop_nested(self.system)
+        system = [memory.digest_tree(f, "rest system", _is_beyond_system_core) for f in directories]
         return (
-            *((f"other-cuda-headers - {_together(toolkit)}",) if self.toolkit else ()),
-            f"other-headers - {_together(system)}",
+            *((f"other-cuda-headers - {_combine_digests(toolkit)}",) if self.toolkit else ()),
+            f"other-headers - {_combine_digests(system)}",
         )
 
     def is_external(self, name: str) -> bool:
-        """Return whether an include's name leads to a header that is there and not core."""
+        """Return whether a name in an include finds an existing header that is not core."""
         for directory in self.toolkit:
             if os.path.isfile(os.path.join(directory, name)):
                 return name.endswith("/") or not is_core_of_toolkit(name)
@@ -145,21 +147,21 @@ class HeaderDirectories(Struct, frozen=True):
         return False
 
 
-def _together(digests: Iterable[str]) -> str:
-    """Return one digest of several in order; directories without a file do not count."""
+def _combine_digests(digests: Iterable[str]) -> str:
+    """Return one digest of several in order; digests of directories without files are skipped."""
     return sha256_text("".join(f"{digest}\n" for digest in digests if digest != _NO_FILES))
 
 
-def outermost(directories: Iterable[str]) -> list[str]:
-    """Return those of `directories` that lie in no other one of them, in their order."""
+def drop_nested(directories: Iterable[str]) -> list[str]:
+    """Return the directories that are not inside of another one of the list, in their order."""
     kept = list(dict.fromkeys(directories))
     return [f for f in kept if not any(f != other and f.startswith(other + "/") for other in kept)]
 
 
-def package_dir(package: str, path: str) -> str:
+def find_package_directory(package: str, path: str) -> str:
     """Return the directory `path` of an installed Python package. Raises `LookupError`.
 
-    `package` may be dotted; a namespace package's first directory that has `path` is taken.
+    `package` may be dotted. Of a namespace package, the first directory with `path` is used.
     """
     # The package is not imported: that runs its code, and may take seconds.
     try:

@@ -27,7 +27,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 class ToolFile(Struct, frozen=True):
-    """A tool's file: its path, its version ("-" for a file without one) and its digest."""
+    """The file of a tool: its path, its version ("-" for a file without one) and its digest."""
 
     name: str
     path: str
@@ -41,7 +41,7 @@ class ToolFile(Struct, frozen=True):
 
 
 class HostCompiler(Struct, frozen=True):
-    """The host's tools. `parts` are files that the others run or link; `target` is "x86_64-…".
+    """The host's compilers. `parts` are the files that they run or link; `target` is "x86_64-…".
 
     `libc` is the version of the C library's headers ("2.36", or "-" when it is not glibc).
     """
@@ -58,18 +58,19 @@ class HostCompiler(Struct, frozen=True):
 
     @property
     def tools(self) -> tuple[ToolFile, ...]:
-        """Those that a compile starts."""
+        """The programs that a compile starts: g++, gcc, as, ld."""
         return (self.cxx, self.cc, self.as_, self.ld)
 
-    def fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
+    def format_fingerprint(self, memory: Digests) -> tuple[str, ...]:
+        """Return the host compiler's lines of `options.txt`: versions and digests, no path. Raises
+        `OSError`."""
         headers = HeaderDirectories((), self.compiler_headers, self.system_headers)
         tools = (self.cxx, self.cc, *self.parts, self.as_, self.ld)
         return (
             f"host {self.target}",
             *(tool.line for tool in tools),
-            f"c++-headers {self.cxx.version} {headers.core_of_compiler(memory)}",
-            f"c-headers {self.libc} {headers.core_of_system(memory)}",
+            f"c++-headers {self.cxx.version} {headers.digest_compiler_headers(memory)}",
+            f"c-headers {self.libc} {headers.digest_system_core(memory)}",
         )
 
 
@@ -78,32 +79,34 @@ def find_host(
 ) -> HostCompiler:
     """Return the first g++ on PATH with its gcc, as and ld. Raises `InputError`.
 
-    Compiler wrappers (ccache and the like) are skipped: what they cache, tilusbuild caches. With
-    `wanted`, what the manifest says at `place` by `key`: the g++ of that name ("g++-11"), or at
-    that absolute path, and the gcc beside it.
+    Compiler wrappers such as ccache are skipped, since tilusbuild caches compiles itself. `wanted`
+    is the manifest's value of `key` at `place`: the name ("g++-11") or the absolute path of a g++,
+    whose gcc is beside it.
     """
     name = "g++" if wanted is None else os.path.basename(wanted)
     try:
-        cxx, cc = _drivers(probe, wanted)
+        cxx, cc = _find_drivers(probe, wanted)
     except ProbeError as error:
         said = "" if wanted is None else f'{key} = "{wanted}": '
-        raise _missing(f"{said}{error}", f"apt install {name}", place) from None
+        raise _make_missing_error(f"{said}{error}", f"apt install {name}", place) from None
     try:
-        return _examine(probe, cxx, cc)
+        return _examine_drivers(probe, cxx, cc)
     except (ProbeError, OSError) as error:
         raise_shortage(error)
-        raise _missing(f"{cxx}: {error}", f"apt install --reinstall {name}", place) from error
+        raise _make_missing_error(
+            f"{cxx}: {error}", f"apt install --reinstall {name}", place
+        ) from error
 
 
-def _drivers(probe: Probe, wanted: str | None) -> tuple[str, str]:
-    """Return the paths of a g++ and its gcc. Raises `ProbeError` where there is none."""
+def _find_drivers(probe: Probe, wanted: str | None) -> tuple[str, str]:
+    """Return the paths of a g++ and its gcc. Raises `ProbeError` if one is missing."""
     if wanted is None:
-        cxx, cc = _compiler(probe, "g++"), _compiler(probe, "gcc")
+        cxx, cc = _find_driver(probe, "g++"), _find_driver(probe, "gcc")
         if cxx is None or cc is None:
             names = [name for name, found in (("g++", cxx), ("gcc", cc)) if found is None]
             raise ProbeError(f"{' and '.join(names)} not found on PATH")
         return cxx, cc
-    cxx = wanted if os.path.isabs(wanted) else _compiler(probe, wanted)
+    cxx = wanted if os.path.isabs(wanted) else _find_driver(probe, wanted)
     if cxx is None:
         raise ProbeError(f"{wanted} not found on PATH")
     directory, name = os.path.split(cxx)
@@ -114,79 +117,86 @@ def _drivers(probe: Probe, wanted: str | None) -> tuple[str, str]:
     return cxx, cc
 
 
-def _examine(probe: Probe, cxx: str, cc: str) -> HostCompiler:
+def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
     memory = probe.memory
-    version = probe.ask(cxx, "-dumpfullversion", "-dumpversion").strip()
-    target = probe.ask(cxx, "-dumpmachine").strip()
+    version = probe.query_program(cxx, "-dumpfullversion", "-dumpversion").strip()
+    target = probe.query_program(cxx, "-dumpmachine").strip()
     paths = {
-        name: _part(probe, cc if name == "cc1" else cxx, name)
+        name: _find_subprogram(probe, cc if name == "cc1" else cxx, name)
         for name in (*_COMPONENTS, "as", "ld")
     }
     for name in ("as", "ld"):
         if paths[name] is None:
-            raise _missing(f"{name} not found", "apt install binutils")
-    compiler, system = _search_directories(probe, cxx, paths["cc1plus"])
+            raise _make_missing_error(f"{name} not found", "apt install binutils")
+    compiler, system = _list_search_directories(probe, cxx, paths["cc1plus"])
     features = [f"{directory}/features.h" for directory in system]
     features = [header for header in features if os.path.isfile(header)]
     if not features:
-        raise _missing("the C library's headers are not installed", "apt install libc6-dev")
-    linked = {name: _file(probe, cxx, name) for name in _LINKED}
+        raise _make_missing_error(
+            "the C library's headers are not installed", "apt install libc6-dev"
+        )
+    linked = {name: _find_linked_file(probe, cxx, name) for name in _LINKED}
 
-    def tool(name: str, path: str, version: str) -> ToolFile:
+    def record_tool(name: str, path: str, version: str) -> ToolFile:
         return ToolFile(name, path, version, memory.digest_file(os.path.realpath(path)))
 
-    def binutil(name: str) -> ToolFile:
+    def find_binutil(name: str) -> ToolFile:
         path = paths[name] or name
-        first = probe.ask(path, "--version").splitlines()[0]
+        first = probe.query_program(path, "--version").splitlines()[0]
         found = _VERSION.findall(first)
-        return tool(name, path, found[-1] if found else "-")
+        return record_tool(name, path, found[-1] if found else "-")
 
-    parts = [tool(name, path, version) for name in _COMPONENTS if (path := paths[name])]
-    parts += [tool(name, file, "-") for name, file in linked.items() if file]
+    parts = [record_tool(name, path, version) for name in _COMPONENTS if (path := paths[name])]
+    parts += [record_tool(name, file, "-") for name, file in linked.items() if file]
     return HostCompiler(
-        cxx=tool("g++", cxx, version),
-        cc=tool("gcc", cc, probe.ask(cc, "-dumpfullversion", "-dumpversion").strip()),
-        ld=binutil("ld"),
-        as_=binutil("as"),
+        cxx=record_tool("g++", cxx, version),
+        cc=record_tool(
+            "gcc", cc, probe.query_program(cc, "-dumpfullversion", "-dumpversion").strip()
+        ),
+        ld=find_binutil("ld"),
+        as_=find_binutil("as"),
         parts=tuple(parts),
         target=target,
-        libc=_libc_version(features[0]),
+        libc=_parse_libc_version(features[0]),
         compiler_headers=compiler,
         system_headers=system,
     )
 
 
-def _compiler(probe: Probe, name: str) -> str | None:
-    for path in probe.all_of(name):
+def _find_driver(probe: Probe, name: str) -> str | None:
+    for path in probe.find_all_executables(name):
         if os.path.basename(os.path.realpath(path)) not in _WRAPPERS:
             return path
     return None
 
 
-def _part(probe: Probe, driver: str, name: str) -> str | None:
-    """Return a program that a driver runs: its own, or one of that name on PATH."""
+def _find_subprogram(probe: Probe, driver: str, name: str) -> str | None:
+    """Return the program of a name that a driver runs: its own, or the first on PATH."""
     # Without such a program of its own, gcc prints the bare name.
-    path = probe.ask(driver, f"-print-prog-name={name}").strip()
-    return path if os.path.isabs(path) and os.path.isfile(path) else probe.which(name)
+    path = probe.query_program(driver, f"-print-prog-name={name}").strip()
+    return path if os.path.isabs(path) and os.path.isfile(path) else probe.find_executable(name)
 
 
-def _file(probe: Probe, driver: str, name: str) -> str | None:
-    """Return a file that a driver links."""
-    path = probe.ask(driver, f"-print-file-name={name}").strip()
+def _find_linked_file(probe: Probe, driver: str, name: str) -> str | None:
+    """Return the file of a name that a driver links into every library."""
+    path = probe.query_program(driver, f"-print-file-name={name}").strip()
     return os.path.realpath(path) if os.path.isabs(path) and os.path.isfile(path) else None
 
 
-def _search_directories(
+def _list_search_directories(
     probe: Probe, cxx: str, cc1plus: str | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the directories of `#include <…>`: the compiler's own, and the system's."""
+    """Return the directories of `#include <…>` in two tuples: the compiler's, and the system's."""
 
-    def basis(output: str) -> str:
-        # g++ alone does not decide the answer: cc1plus searches, and directories come and go.
+    def extract_search_list(output: str) -> str:
+        # cc1plus does the search, and directories come and go: g++ alone does not decide the
+        # output.
         searching = probe.memory.digest_file(cc1plus) if cc1plus else ""
-        return f"{searching}\n{_mentioned_directories(output)}"
+        return f"{searching}\n{_list_mentioned_directories(output)}"
 
-    output = probe.ask(cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=basis)
+    output = probe.query_program(
+        cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=extract_search_list
+    )
     _, _, tail = output.partition("#include <...> search starts here:\n")
     listed = [line.strip() for line in tail.partition("End of search list.")[0].splitlines()]
     directories = [os.path.realpath(directory) for directory in listed if directory]
@@ -210,9 +220,9 @@ def _search_directories(
 _MENTIONED = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
 
 
-def _mentioned_directories(output: str) -> str:
-    """Return each directory that the compiler would search, with its real path and whether it
-    exists: it skips missing directories, and one of two that are the same."""
+def _list_mentioned_directories(output: str) -> str:
+    """Return each directory that the compiler would search: its real path and whether it exists.
+    The compiler skips missing directories and duplicates, which may exist later."""
     directories = [listed or ignored for listed, ignored in _MENTIONED.findall(output)]
     return "\n".join(
         f"{directory} {os.path.realpath(directory)} {os.path.isdir(directory)}"
@@ -220,12 +230,12 @@ def _mentioned_directories(output: str) -> str:
     )
 
 
-def _libc_version(features: str) -> str:
+def _parse_libc_version(features: str) -> str:
     found = dict(_GLIBC.findall(read_text(features, "replace")))
     return f"{found['__GLIBC__']}.{found['__GLIBC_MINOR__']}" if len(found) == 2 else "-"
 
 
-def _missing(what: str, command: str, place: Place | None = None) -> InputError:
+def _make_missing_error(what: str, command: str, place: Place | None = None) -> InputError:
     return InputError(
         Diagnostic(
             f"no host compiler: {what}",

@@ -1,9 +1,8 @@
-"""NVRTC: which library, whether it is whole, and what it is by content.
+"""Find NVRTC's library, check that it is complete, and describe it by content.
 
-It needs no nvcc and no host compiler. The library is asked by a process of its own, once for
-each content, so that one that crashes as it is loaded is only passed over. The toolkit's headers
-are taken from a directory of the same release, wherever that is; without one, a program can
-include only what NVRTC brings itself."""
+It needs no nvcc and no host compiler. A separate process loads the library, once for each content:
+a library that crashes while it is loaded is skipped. The toolkit's headers come from any directory
+of the same release; without one, a program can include only NVRTC's built-in headers."""
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ from tilusbuild.process.base import Command, OnWorker
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain import nvrtc_places
-from tilusbuild.toolchain.cuda import RejectedError, embedded_version
+from tilusbuild.toolchain.cuda import RejectedError, read_embedded_version
 from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.probe import Probe, ProbeError, run_apart
+from tilusbuild.toolchain.probe import Probe, ProbeError, run_in_temporary_directory
 
 PYTHON = "python3"
 _ON_WORKER = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
-"""Where a worker may have Python."""
+"""The environment of a command on a worker: its Python is on this PATH."""
 _SECONDS = 60.0
 _COMMAND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvrtc_command.py")
 
@@ -50,12 +49,12 @@ class NvrtcLibrary(Struct, frozen=True):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The command that compiles with it (`nvrtc_command`), to be followed by arguments."""
+        """The start of a command of `nvrtc_command` with this library; arguments follow."""
         return (sys.executable, "-I", "-S", _COMMAND, "--library", self.library)
 
-    def on_worker(self, words: tuple[str, ...]) -> OnWorker:
-        """Return how another machine, with the library at the same path, is given `words`: with a
-        copy of the command, by whatever Python it has, which changes no byte."""
+    def build_worker_command(self, words: tuple[str, ...]) -> OnWorker:
+        """Return how a worker with the library at the same path runs the arguments `words`: with a
+        copy of `nvrtc_command`, by any Python. The Python has no effect on the output."""
         from tilusbuild.toolchain import nvrtc_command, nvrtc_library
 
         name = os.path.basename(_COMMAND)
@@ -71,46 +70,51 @@ class NvrtcLibrary(Struct, frozen=True):
         others = (self.joiner, self.assembler)
         return (self.library, *self.builtins, *(path for path in others if path))
 
-    def knows(self, arch: Arch) -> bool:
+    def can_target(self, arch: Arch) -> bool:
         """Return whether it compiles for a GPU architecture."""
         return arch.number in self.numbers and arch.since <= self.release
 
-    def headers(self) -> HeaderDirectories:
-        """Return the directories searched besides a program's own: none of compiler and system."""
+    def find_header_directories(self) -> HeaderDirectories:
+        """Return the directories searched after a program's own: the toolkit's, none of host
+        compiler and system."""
         return HeaderDirectories((self.include_dir,) if self.include_dir else (), (), ())
 
-    def fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return its lines of `options.txt`: versions and digests, no path. Raises `OSError`."""
-        core = self.headers().core_of_toolkit(memory) if self.include_dir else "-"
+    def format_fingerprint(self, memory: Digests) -> tuple[str, ...]:
+        """Return NVRTC's lines of `options.txt`: versions and digests, no path. Raises
+        `OSError`."""
+        core = (
+            self.find_header_directories().digest_toolkit_core(memory) if self.include_dir else "-"
+        )
         return (
             f"nvrtc {self.version} {memory.digest_file(self.library)}",
             *(f"nvrtc-builtins - {memory.digest_file(path)}" for path in self.builtins),
             f"cuda-headers {self.version if self.include_dir else '-'} {core}",
         )
 
-    def joiner_fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return the line of libnvfatbin. Raises `OSError`."""
+    def format_joiner_fingerprint(self, memory: Digests) -> tuple[str, ...]:
+        """Return libnvfatbin's line of `options.txt`. Raises `OSError`."""
         return (f"nvfatbin - {memory.digest_file(self.joiner)}",) if self.joiner else ()
 
-    def assembler_fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return the line of ptxas. Raises `OSError`."""
+    def format_assembler_fingerprint(self, memory: Digests) -> tuple[str, ...]:
+        """Return the line of `options.txt` of the ptxas that assembles NVRTC's PTX. Raises
+        `OSError`."""
         if not self.assembler:
             return ()
         return (f"ptxas {self.version} {memory.digest_file(self.assembler)}",)
 
 
-def candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield (place, library), each library once."""
+def find_candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield (location in words, path of the library), each library once."""
     seen: set[str] = set()
     for where, root in roots:
-        for path in nvrtc_places.libraries_under(root):
+        for path in nvrtc_places.list_libraries(root):
             real = os.path.realpath(path)
             if real not in seen:
                 seen.add(real)
                 yield f"{where} ({path})", path
 
 
-def examine(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
+def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
     """Return the NVRTC of a library. Raises `RejectedError`.
 
     Headers of its release are taken from its own toolkit, else from the first of `roots`.
@@ -122,8 +126,8 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
     if not builtins:
         raise RejectedError("incomplete: no libnvrtc-builtins beside it")
     try:
-        release, numbers = _identity(library, builtins, probe)
-        version = embedded_version(probe, library)
+        release, numbers = _read_identity(library, builtins, probe)
+        version = read_embedded_version(probe, library)
     except (OSError, ProbeError) as error:
         raise RejectedError(str(error)) from error
     except (ValueError, IndexError) as error:
@@ -137,34 +141,38 @@ def examine(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
         version=version or ".".join(map(str, release)),
         release=release,
         numbers=numbers,
-        include_dir=nvrtc_places.headers_among((*own, *roots), release),
+        include_dir=nvrtc_places.find_headers_among((*own, *roots), release),
         joiner=os.path.realpath(joiners[0]) if joiners else None,
-        assembler=_assembler((*own, *roots), version, probe) if version else None,
+        assembler=_find_ptxas((*own, *roots), version, probe) if version else None,
     )
 
 
-def _assembler(roots: Iterable[str], version: str, probe: Probe) -> str | None:
-    """Return the first ptxas of a version: NVRTC's code is what its own assembler makes."""
+def _find_ptxas(roots: Iterable[str], version: str, probe: Probe) -> str | None:
+    """Return the path of the first ptxas of a version, or None. Another version's ptxas would make
+    other code than NVRTC does."""
     for root in roots:
         path = os.path.realpath(os.path.join(root, "bin", "ptxas"))
         with contextlib.suppress(OSError, ProbeError):
             with open_file(path) as file:
                 is_program = file.read(4) == b"\x7fELF"  # not a script that starts one elsewhere
-            if is_program and f"V{version}" in probe.ask(path, "--version").split():
+            if is_program and f"V{version}" in probe.query_program(path, "--version").split():
                 return path
     return None
 
 
-def _identity(
+def _read_identity(
     library: str, builtins: tuple[str, ...], probe: Probe
 ) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """Return a library's release and its architectures; remembered by the library's content."""
+    """Return a library's release and its architectures. The answer is stored by the library's
+    content."""
     # Asked in a process of its own: a broken library would take this one with it.
     key = " ".join(("nvrtc identity", *map(probe.memory.digest_file, (library, *builtins))))
     answer = probe.memory.get_answer(key)
     if answer is None:
         argv = (sys.executable, "-I", "-S", _COMMAND, "--library", library, "identify")
-        finished = run_apart(probe.runner, Command(argv, cwd="/", env={}, timeout=_SECONDS))
+        finished = run_in_temporary_directory(
+            probe.runner, Command(argv, cwd="/", env={}, timeout=_SECONDS)
+        )
         answer = finished.output.decode("utf-8", "replace")
         if not finished.ok:
             lines = answer.strip().splitlines()

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def _module(path: str) -> Any:
-    """Return a module of a file: this interpreter has no path to look it up."""
+def _load_module(path: str) -> Any:
+    """Load the module in a file once: this interpreter has no path that leads to it."""
     import importlib.util
 
     name = os.path.basename(path).partition(".")[0]
@@ -48,16 +48,16 @@ def _module(path: str) -> Any:
     return sys.modules[name]
 
 
-def _beside(name: str) -> Any:
-    """Return the module of a file in this one's directory."""
-    return _module(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"))
+def _load_sibling(name: str) -> Any:
+    """Load the module of a name in this file's directory."""
+    return _load_module(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"))
 
 
 if __package__:
     from tilusbuild.toolchain import nvrtc_library, nvrtc_places
 else:
     sys.dont_write_bytecode = True  # beside these files, which may be a cache tree's
-    nvrtc_library, nvrtc_places = _beside("nvrtc_library"), _beside("nvrtc_places")
+    nvrtc_library, nvrtc_places = _load_sibling("nvrtc_library"), _load_sibling("nvrtc_places")
 
 SHIPPED = (__file__, nvrtc_library.__file__, nvrtc_places.__file__)
 """The files of the command, of which a copy lies in the tree."""
@@ -83,8 +83,9 @@ _KERNEL = "--kernel="
 _RESULTS = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX"), "reached": ("CUBIN", "PTX")}
 
 
-def _compile_command(words: list[str]) -> Any:
-    """The results, source, name, outputs, kernel and options of a compile; None for other words."""
+def _parse_compile(words: list[str]) -> Any:
+    """Return (results, source, name, outputs, kernel, options) of a compile; None for other
+    verbs."""
     results = _RESULTS.get(words[0] if words else "")
     if results is None or len(words) < 3 + len(results):
         return None
@@ -95,55 +96,62 @@ def _compile_command(words: list[str]) -> Any:
     return results, source, name, outputs, kernel, options
 
 
-def obey(nvrtc: nvrtc_library.Nvrtc, words: list[str], compiler: Any = None) -> tuple[int, bytes]:
-    """(status, output) of one command. `compiler` compiles in place of `nvrtc`."""
-    compile_command = _compile_command(words)
+def run_command(
+    nvrtc: nvrtc_library.Nvrtc, words: list[str], compiler: Any = None
+) -> tuple[int, bytes]:
+    """Run one command; return (status, output). `compiler` compiles in place of `nvrtc`."""
+    compile_command = _parse_compile(words)
     if compile_command is not None:
         results, source, name, outputs, kernel, options = compile_command
         with open(source, "rb") as file:
             text = file.read()
-        status, log, made = (compiler or nvrtc).compile(text, name, options, results, kernel)
-        for kind, output, data in zip(results, outputs, made):  # noqa: B905 - Python 3.8
+        status, log, outputs_of_nvrtc = (compiler or nvrtc).compile(
+            text, name, options, results, kernel
+        )
+        for kind, output, data in zip(results, outputs, outputs_of_nvrtc):  # noqa: B905 - Python 3.8
             if kind == "CUBIN":
-                _write(output, nvrtc_library.without_times(data))
+                _write_file(output, nvrtc_library.clear_times(data))
             else:
                 ptx = data.rstrip(b"\0")
-                _write(output, nvrtc_library.reached(ptx) if words[0] == "reached" else ptx)
-        if kernel and made:
-            _write("kernel.s", b'.asciz "' + made[-1] + b'"\n')
+                _write_file(output, nvrtc_library.prune_ptx(ptx) if words[0] == "reached" else ptx)
+        if kernel and outputs_of_nvrtc:
+            _write_file("kernel.s", b'.asciz "' + outputs_of_nvrtc[-1] + b'"\n')
         return status, log
     verb, rest = words[0] if words else "", words[1:]
     if verb == "fatbin" and rest:
-        return nvrtc_library.fatbin(nvrtc, rest[0], rest[1:])
+        return nvrtc_library.join_images(nvrtc, rest[0], rest[1:])
     if verb == "identify" and not rest:
-        archs = " ".join(map(str, nvrtc.archs()))
+        archs = " ".join(map(str, nvrtc.list_archs()))
         return 0, f"{nvrtc.version[0]}.{nvrtc.version[1]}\n{archs}\n".encode()
     if verb == "headers" and not rest:
-        return 0, os.fsencode(nvrtc_places.headers(nvrtc.folder, nvrtc.version) or "") + b"\n"
+        return 0, os.fsencode(nvrtc_places.find_headers(nvrtc.folder, nvrtc.version) or "") + b"\n"
     return USAGE, (__doc__ or "").encode()
 
 
-def confined(
+def run_confined(
     nvrtc: nvrtc_library.Nvrtc, words: list[str], headers: Any = None, more: bool = False
 ) -> tuple[int, bytes]:
-    """As `obey`, in a thread that can open only the files that the command names. LANDLOCK is the
-    path of `process/landlock.py`; `headers` are `nvrtc_pch.PrecompiledHeaders`."""
-    landlock = _module(words[1])
+    """As `run_command`, in a thread that can open only the files that the command names. LANDLOCK
+    is the path of `process/landlock.py`; `headers` are `nvrtc_pch.PrecompiledHeaders`."""
+    landlock = _load_module(words[1])
     end = words.index("--")
     after = words.index("--", end + 1)
     read, write, command = words[2:end], words[end + 1 : after], words[after + 1 :]
-    compiled = _compile_command(command)
+    compiled = _parse_compile(command)
     if headers is not None and compiled is not None:
         _, source, name, _, _, options = compiled
-        held = lambda room, work: _held(landlock, read, room, work)  # noqa: E731
-        headers.prepare(source, name, options, more, held)
-        read = [*read, *headers.reads()]
-    work = lambda: obey(nvrtc, command, headers)  # noqa: E731
-    return _held(landlock, read, write, lambda: _answer(work))  # type: ignore[no-any-return]
+        run_in_sandbox = lambda room, work: _run_in_sandbox(landlock, read, room, work)  # noqa: E731
+        headers.prepare_headers(source, name, options, more, run_in_sandbox)
+        read = [*read, *headers.list_files()]
+    work = lambda: run_command(nvrtc, command, headers)  # noqa: E731
+    return _run_in_sandbox(landlock, read, write, lambda: _catch_failures(work))  # type: ignore[no-any-return]
 
 
-def _held(landlock: Any, read: list[str], write: list[str], work: Callable[[], Any]) -> Any:
-    """Run a function in a thread of its own: Landlock holds one for as long as it lives."""
+def _run_in_sandbox(
+    landlock: Any, read: list[str], write: list[str], work: Callable[[], Any]
+) -> Any:
+    """Run a function in a new thread, confined by Landlock, and return its result. Landlock cannot
+    be lifted from a thread again."""
     import threading
 
     answers: list[Any] = []
@@ -164,37 +172,40 @@ def _held(landlock: Any, read: list[str], write: list[str], work: Callable[[], A
     return answers[0]
 
 
-def attempt(nvrtc: nvrtc_library.Nvrtc, words: list[str], headers: Any = None) -> tuple[int, bytes]:
-    """As `obey`, with what is raised as its output. Only a confined compile uses `headers`."""
+def try_command(
+    nvrtc: nvrtc_library.Nvrtc, words: list[str], headers: Any = None
+) -> tuple[int, bytes]:
+    """As `run_command`, with what is raised as its output. Only a confined compile uses
+    `headers`."""
     more = words[:1] == list(MORE)
     words = words[more:]
     if words[:1] == ["--confine"] and words.count("--") >= 2:
-        return _answer(lambda: confined(nvrtc, words, headers, more))
-    return _answer(lambda: obey(nvrtc, words))
+        return _catch_failures(lambda: run_confined(nvrtc, words, headers, more))
+    return _catch_failures(lambda: run_command(nvrtc, words))
 
 
-def _answer(work: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
+def _catch_failures(work: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
     try:
         return work()
     except MemoryError:
         return nvrtc_library.BROKEN, b"nvrtc: fatal: out of memory\n"
-    except nvrtc_library.Unusable as error:
+    except nvrtc_library.UnusableError as error:
         return USAGE, os.fsencode(f"nvrtc: {error}\n")
     except OSError as error:
         return nvrtc_library.BROKEN, os.fsencode(f"nvrtc: internal compiler error: {error}\n")
 
 
-def _write(path: str, data: bytes) -> None:
+def _write_file(path: str, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
 
 
-def serve(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
+def serve_commands(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
     """Answer commands that come over the socket, until it closes."""
     import socket
 
     _keep_heap()
-    headers = _beside("nvrtc_pch").PrecompiledHeaders(nvrtc)
+    headers = _load_sibling("nvrtc_pch").PrecompiledHeaders(nvrtc)
     channel = socket.socket(socket.AF_UNIX)
     channel.connect("\0" + address)
     with channel, channel.makefile("rb") as requests:
@@ -202,10 +213,10 @@ def serve(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
             folder, *words = requests.read(*FRAME.unpack(head)).split(b"\0")[:-1]
             _forget_peak()
             os.chdir(folder)
-            status, output = attempt(nvrtc, [os.fsdecode(word) for word in words], headers)
+            status, output = try_command(nvrtc, [os.fsdecode(word) for word in words], headers)
             os.chdir("/")
-            peak, held = _memory()
-            stays = held <= _MAX_KEPT
+            peak, resident_bytes = _measure_memory()
+            stays = resident_bytes <= _MAX_KEPT
             channel.sendall(ANSWER.pack(status, peak, stays, len(output)) + output)
             if not stays:
                 return
@@ -224,12 +235,12 @@ def _forget_peak() -> None:
         file.write(b"5")
 
 
-def _memory() -> tuple[int, int]:
-    """The peak and the present resident set, in bytes."""
+def _measure_memory() -> tuple[int, int]:
+    """Return the peak and the present resident set in bytes."""
     with open("/proc/self/status", "rb") as file:
-        said = file.read()
-    peak, held = (re.search(name + rb":\s+(\d+) kB", said) for name in (b"VmHWM", b"VmRSS"))
-    return int(peak[1]) * 1024 if peak else 0, int(held[1]) * 1024 if held else 0
+        text = file.read()
+    peak, resident = (re.search(name + rb":\s+(\d+) kB", text) for name in (b"VmHWM", b"VmRSS"))
+    return int(peak[1]) * 1024 if peak else 0, int(resident[1]) * 1024 if resident else 0
 
 
 def main(words: list[str]) -> int:
@@ -237,15 +248,15 @@ def main(words: list[str]) -> int:
     if words[:1] == ["--library"] and len(words) > 1:
         path, words = words[1], words[2:]
     try:
-        nvrtc = nvrtc_library.Nvrtc(path or nvrtc_places.find())
-    except nvrtc_library.Unusable as error:
+        nvrtc = nvrtc_library.Nvrtc(path or nvrtc_places.find_library())
+    except nvrtc_library.UnusableError as error:
         sys.stderr.write(f"nvrtc: {error}\n")
         return USAGE
     if words[:1] == ["--serve"] and len(words) == 2:
-        serve(nvrtc, words[1])
+        serve_commands(nvrtc, words[1])
         return 0
     try:
-        status, output = attempt(nvrtc, words)
+        status, output = try_command(nvrtc, words)
     except Exception as error:  # Python's own status would say that the source does not compile
         status = nvrtc_library.BROKEN
         output = os.fsencode(f"nvrtc: internal error: {error!r}\n")

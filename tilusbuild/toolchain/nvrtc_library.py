@@ -28,12 +28,12 @@ _OUT_OF_MEMORY = 1
 _CACHE_SINCE = (12, 9)
 
 
-class Unusable(Exception):  # noqa: N818 - a finding
+class UnusableError(Exception):
     """No library, or one that cannot be loaded."""
 
 
 class Nvrtc:
-    """The library, loaded, with its builtins, which it would look for in vain by itself."""
+    """The loaded library. Its builtins are loaded before it, since it would not find them."""
 
     def __init__(self, path: str) -> None:
         folder = os.path.dirname(os.path.realpath(path))
@@ -42,18 +42,18 @@ class Nvrtc:
                 ctypes.CDLL(builtins, mode=ctypes.RTLD_GLOBAL)
             self.library = ctypes.CDLL(path)
         except OSError as error:
-            raise Unusable(f"NVRTC cannot be loaded: {error}") from error
+            raise UnusableError(f"NVRTC cannot be loaded: {error}") from error
         self.folder = folder
         major, minor = ctypes.c_int(), ctypes.c_int()
         try:
             self.library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
             self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
         except AttributeError as error:
-            raise Unusable(f"{path} is not NVRTC: {error}") from error
+            raise UnusableError(f"{path} is not NVRTC: {error}") from error
         self.version = major.value, minor.value
 
-    def archs(self) -> list[int]:
-        """The numbers of the architectures that it compiles for."""
+    def list_archs(self) -> list[int]:
+        """Return the numbers of the architectures that the library compiles for, sorted."""
         count = ctypes.c_int()
         self.library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
         numbers = (ctypes.c_int * count.value)()
@@ -88,7 +88,7 @@ class Nvrtc:
             ctypes.byref(program), text, os.fsencode(name), 0, None, None
         )
         if result:
-            return BROKEN, self._failure(result), []
+            return BROKEN, self._format_failure(result), []
         try:
             if kernel:
                 self.library.nvrtcAddNameExpression(program, os.fsencode(kernel))
@@ -96,37 +96,37 @@ class Nvrtc:
             result = self.library.nvrtcCompileProgram(program, len(words), array)
             if after is not None:
                 after(program)
-            log = self._get(program, "ProgramLog").rstrip(b"\0")
+            log = self._read_result(program, "ProgramLog").rstrip(b"\0")
             log = log.replace(os.fsencode(name), b"source.cu")
             if result in _OF_THE_SOURCE:
                 return FAILED, log, []
             if result:
-                return BROKEN, log + self._failure(result), []
-            outputs = [self._get(program, kind) for kind in wanted]
-            return 0, log, [*outputs, *([self._symbol(program, kernel)] if kernel else ())]
+                return BROKEN, log + self._format_failure(result), []
+            outputs = [self._read_result(program, kind) for kind in wanted]
+            return 0, log, [*outputs, *([self._find_symbol(program, kernel)] if kernel else ())]
         finally:
             self.library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _symbol(self, program: ctypes.c_void_p, kernel: str) -> bytes:
+    def _find_symbol(self, program: ctypes.c_void_p, kernel: str) -> bytes:
         symbol = ctypes.c_char_p()
         self.library.nvrtcGetLoweredName(program, os.fsencode(kernel), ctypes.byref(symbol))
         return symbol.value or b""
 
-    def _get(self, program: ctypes.c_void_p, what: str) -> bytes:
+    def _read_result(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
         getattr(self.library, "nvrtcGet" + what + "Size")(program, ctypes.byref(size))
         text = ctypes.create_string_buffer(size.value or 1)
         getattr(self.library, "nvrtcGet" + what)(program, text)
         return text.raw[: size.value]
 
-    def _failure(self, result: int) -> bytes:
+    def _format_failure(self, result: int) -> bytes:
         if result == _OUT_OF_MEMORY:
             return b"nvrtc: fatal: out of memory\n"
         text: bytes = self.library.nvrtcGetErrorString(result)
         return b"nvrtc: internal compiler error: " + text + b"\n"
 
 
-def without_times(cubin: bytes) -> bytes:
+def clear_times(cubin: bytes) -> bytes:
     """The cubin with 0 for the times of source files in its line tables, at the same length.
 
     The assembler looks each name of `-lineinfo` up in the file system and writes when the file was
@@ -141,11 +141,11 @@ def without_times(cubin: bytes) -> bytes:
         at = sections[names][4] + name
         if bytes(data[at : data.index(0, at)]) in (b".debug_line", b".nv_debug_line_sass"):
             with contextlib.suppress(IndexError, struct.error, ValueError):
-                _clear_times(data, offset, offset + length)
+                _clear_table_times(data, offset, offset + length)
     return bytes(data)
 
 
-def _clear_times(data: bytearray, at: int, end: int) -> None:
+def _clear_table_times(data: bytearray, at: int, end: int) -> None:
     """Clear the times of each line table between two places."""
     while at + 15 <= end:
         length, version = struct.unpack_from("<IH", data, at)
@@ -157,14 +157,14 @@ def _clear_times(data: bytearray, at: int, end: int) -> None:
                 place = data.index(0, place) + 1
             place += 1
             while data[place]:  # files: name, folder, time, size
-                place = _after_number(data, data.index(0, place) + 1)
-                last = _after_number(data, place)
+                place = _skip_number(data, data.index(0, place) + 1)
+                last = _skip_number(data, place)
                 data[place:last] = b"\x80" * (last - place - 1) + b"\0"
-                place = _after_number(data, last)
+                place = _skip_number(data, last)
         at = following
 
 
-def _after_number(data: bytearray, place: int) -> int:
+def _skip_number(data: bytearray, place: int) -> int:
     while data[place] & 0x80:
         place += 1
     return place + 1
@@ -193,7 +193,7 @@ class _Statement:
         self.name = b""
         self.several = self.has_value = False
 
-    def ends_with(self, kind: str | None, text: bytes) -> bool:
+    def ends_statement(self, kind: str | None, text: bytes) -> bool:
         """Note a token outside of all brackets, and return whether it is the last."""
         if kind == "word" and text[:1] == b".":
             self.words.add(text)
@@ -220,7 +220,7 @@ class _Statement:
         return bool(_VARIABLES & self.words) and not {b".func", b".entry"} & self.words
 
 
-def reached(ptx: bytes) -> bytes:
+def prune_ptx(ptx: bytes) -> bytes:
     """PTX with what its kernels reach; nothing where that is all of it, or where the text is not
     understood.
 
@@ -231,7 +231,7 @@ def reached(ptx: bytes) -> bytes:
     kept stays as it is, in its place, so the assembler makes the same instructions of each kernel;
     only addresses in the tables of variables differ.
     """
-    statements = _statements(ptx)
+    statements = _split_statements(ptx)
     if statements is None:
         return b""
     named = [frozenset(_NAME.findall(ptx, each.start, each.end)) for each in statements]
@@ -256,7 +256,7 @@ def reached(ptx: bytes) -> bytes:
     return b"".join([*parts, ptx[at:]])
 
 
-def _statements(ptx: bytes) -> list[_Statement] | None:
+def _split_statements(ptx: bytes) -> list[_Statement] | None:
     """The statements in order; None where a bracket or a string has no end."""
     found: list[_Statement] = []
     one: _Statement | None = None
@@ -274,18 +274,18 @@ def _statements(ptx: bytes) -> list[_Statement] | None:
             brackets += (text == b"(") - (text == b")")
             if braces < 0 or brackets < 0:
                 return None
-        if not braces and not brackets and one.ends_with(kind, text):
+        if not braces and not brackets and one.ends_statement(kind, text):
             one.end = at
             found.append(one)
             one = None
     return None if one is not None else found
 
 
-def fatbin(nvrtc: Nvrtc, output: str, images: list[str]) -> tuple[int, bytes]:
+def join_images(nvrtc: Nvrtc, output: str, images: list[str]) -> tuple[int, bytes]:
     """Join cubins and PTX with nvFatbin, which lies beside NVRTC."""
     found = sorted(glob.glob(glob.escape(nvrtc.folder) + "/libnvfatbin.so*"))
     if not found:
-        raise Unusable(
+        raise UnusableError(
             f"several architectures in one library need libnvfatbin.so in {nvrtc.folder}"
         )
     library = ctypes.CDLL(found[0])

@@ -61,7 +61,7 @@ _CREATED, _EXHAUSTED = 0, 14
 """nvrtcResult: NVRTC_SUCCESS, NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED."""
 
 
-class _Headers:
+class _HeaderRecord:
     """The headers of one key: how often they were asked for, and the file of them, if there is."""
 
     def __init__(self, size: int) -> None:
@@ -81,44 +81,50 @@ class PrecompiledHeaders:
 
     def __init__(self, nvrtc: Any) -> None:
         self._nvrtc = nvrtc
-        self._known: dict[str, _Headers] = {}
+        self._known: dict[str, _HeaderRecord] = {}
         self._heap = 0
 
-    def reads(self) -> list[str]:
+    def list_files(self) -> list[str]:
         """Return the paths of the files that are kept, for the thread that compiles."""
-        return [_path(one.handle) for one in self._known.values() if one.handle is not None]
+        return [
+            _format_fd_path(record.handle)
+            for record in self._known.values()
+            if record.handle is not None
+        ]
 
-    def prepare(
+    def prepare_headers(
         self,
         source: str,
         name: str,
         options: list[str],
         more: bool,
-        held: Callable[[list[str], Callable[[], None]], None],
+        run_in_sandbox: Callable[[list[str], Callable[[], None]], None],
     ) -> None:
-        """Make what a compile is about to use, if it is worth it: if `more` like it will follow,
-        or another one before it took long. `held` runs a function in a thread that can write below
-        the given paths and read nothing but headers."""
+        """Make what a compile is about to use, if it is worth it: if `more` like it will follow, or
+        another one before it took long. `run_in_sandbox` runs a function in a thread that can write
+        below the given paths and read nothing but headers."""
         if not hasattr(self._nvrtc.library, "nvrtcSetPCHHeapSize"):
             return
         with open(source, "rb") as file:
             text = file.read()
-        one = self._of(text, name, options)
-        if one is None or one.handle is not None or not one.tries:
+        record = self._look_up_record(text, name, options)
+        if record is None or record.handle is not None or not record.tries:
             return
-        if one.seconds < _WORTH and not (more and one.seconds == 0.0):
+        if record.seconds < _WORTH and not (more and record.seconds == 0.0):
             return
-        one.tries -= 1
+        record.tries -= 1
         room = os.path.join(os.getcwd(), "tmp")
         path = os.path.join(room, "headers.pch")
         with contextlib.suppress(OSError):
-            self._make_room()
-            held([room], lambda: self._create(text[: one.size], name, options, path))
-            one.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._evict_oldest()
+            run_in_sandbox(
+                [room], lambda: self._create_file(text[: record.size], name, options, path)
+            )
+            record.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             os.unlink(path)
-            if os.fstat(one.handle).st_size < _LEAST_BYTES:
-                one.close()
-                one.tries = 0
+            if os.fstat(record.handle).st_size < _LEAST_BYTES:
+                record.close()
+                record.tries = 0
 
     def compile(
         self,
@@ -129,22 +135,22 @@ class PrecompiledHeaders:
         kernel: str = "",
     ) -> Answer:
         """As `Nvrtc.compile`, with the headers that are there."""
-        one = self._of(source, name, options)
+        record = self._look_up_record(source, name, options)
         answer: Answer
-        if one is None or one.handle is None:
+        if record is None or record.handle is None:
             began = time.process_time()
             answer = self._nvrtc.compile(source, name, options, wanted, kernel)
-            if one is not None:
-                one.seconds = time.process_time() - began
+            if record is not None:
+                record.seconds = time.process_time() - began
             return answer
-        top = source[: one.size]
+        top = source[: record.size]
         line = b'#line %d "source.cu"\n' % (top.count(b"\n") + 1)
-        options = [*options, "--use-pch=" + _path(one.handle), "--pch-messages=false"]
-        text = top + _STOP + line + source[one.size :]
+        options = [*options, "--use-pch=" + _format_fd_path(record.handle), "--pch-messages=false"]
+        text = top + _STOP + line + source[record.size :]
         answer = self._nvrtc.compile(source, name, options, wanted, kernel, text)
         return answer
 
-    def _of(self, source: bytes, name: str, options: list[str]) -> _Headers | None:
+    def _look_up_record(self, source: bytes, name: str, options: list[str]) -> _HeaderRecord | None:
         """Return what is known of a source's headers; None for a source that has none of them at
         its top, or may include what is not named by its content."""
         match = _INCLUDES.match(source)
@@ -159,30 +165,30 @@ class PrecompiledHeaders:
             parts.append(real)
         key = hashlib.sha256(b"\0".join([source[:size], *map(os.fsencode, parts)])).hexdigest()
         if key not in self._known:
-            self._known[key] = _Headers(size)
-        one = self._known[key] = self._known.pop(key)
+            self._known[key] = _HeaderRecord(size)
+        record = self._known[key] = self._known.pop(key)
         while len(self._known) > _MAX_KNOWN:
             self._known.pop(next(iter(self._known))).close()
-        return one
+        return record
 
-    def _create(self, top: bytes, name: str, options: list[str], path: str) -> None:
+    def _create_file(self, top: bytes, name: str, options: list[str], path: str) -> None:
         """Precompile headers to a file at `path`; there is none where that did not go well."""
         library = self._nvrtc.library
         if not self._heap:
             self._heap = _FIRST_HEAP
             library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap))
-        found: list[int] = []
+        status_and_size: list[int] = []
 
-        def after(program: ctypes.c_void_p) -> None:
+        def read_status(program: ctypes.c_void_p) -> None:
             needed = ctypes.c_size_t()
             library.nvrtcGetPCHHeapSizeRequired(program, ctypes.byref(needed))
-            found.extend((library.nvrtcGetPCHCreateStatus(program), needed.value))
+            status_and_size.extend((library.nvrtcGetPCHCreateStatus(program), needed.value))
 
         options = [*options, "--create-pch=" + path, "--pch-messages=false"]
         _, log, _ = self._nvrtc.compile(
-            b"", name, options, (), text=top + _STOP + _END, after=after
+            b"", name, options, (), text=top + _STOP + _END, after=read_status
         )
-        status, needed = found or (-1, 0)
+        status, needed = status_and_size or (-1, 0)
         if status == _EXHAUSTED and self._heap < needed < _MAX_HEAP:
             self._heap = (needed // 4 * 5 >> 20) + 1 << 20
             library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap))
@@ -193,15 +199,15 @@ class PrecompiledHeaders:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def _make_room(self) -> None:
+    def _evict_oldest(self) -> None:
         """Close what was used longest ago, so that one more may be kept."""
-        kept = [one for one in self._known.values() if one.handle is not None]
-        size = sum(os.fstat(one.handle).st_size for one in kept if one.handle is not None)
-        while kept and (len(kept) >= _MAX_FILES or size > _MAX_BYTES // 2):
-            oldest = kept.pop(0)
+        records = [record for record in self._known.values() if record.handle is not None]
+        size = sum(os.fstat(one.handle).st_size for one in records if one.handle is not None)
+        while records and (len(records) >= _MAX_FILES or size > _MAX_BYTES // 2):
+            oldest = records.pop(0)
             size -= os.fstat(oldest.handle).st_size if oldest.handle is not None else 0
             oldest.close()
 
 
-def _path(handle: int | None) -> str:
+def _format_fd_path(handle: int | None) -> str:
     return f"/proc/self/fd/{handle}"

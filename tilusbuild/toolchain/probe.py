@@ -1,9 +1,8 @@
-"""Tools are run to ask about their versions and paths, and watched for changes.
+"""Run tools to query their versions and paths, and find out whether they have changed.
 
-Answers are remembered by the tool's content.
-
-A tool runs in the user's environment without the variables that change what compilers do
-(`SCRUBBED`), so that an answer depends on the tool and not on the shell.
+The output of a query is stored by the tool's content. A tool runs in the user's environment without
+the variables that change what compilers do (`SCRUBBED`), so that an answer depends on the tool and
+not on the shell.
 """
 
 from __future__ import annotations
@@ -49,32 +48,32 @@ _SHORTAGES = (
     errno.EDQUOT,
     errno.EIO,
 )
-"""What a machine is short of. Installing a compiler does not mend that."""
+"""errno values of a shortage of the machine, which installing a compiler does not end."""
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""How a tool ends that another process ended: the kernel for memory, an administrator."""
+"""Signals that other processes send: the kernel when memory runs out, an administrator."""
 
 
 class ProbeError(Exception):
-    """A program could not be started, or failed; the text is the reason, without its name."""
+    """A program could not be started, or failed. The text is the reason, without the program's
+    name."""
 
 
 def raise_shortage(error: ProbeError | OSError) -> None:
-    """Raise what says something about the machine, and nothing about a tool."""
+    """Raise the error again if it reports a shortage of the machine; return for any other."""
     if not isinstance(error, OSError):
         return
-    # The last: what starts the tools, a Python, could not be started.
+    # This interpreter starts the tools: its absence says nothing about the tool either.
     if error.errno in _SHORTAGES or error.filename == sys.executable:
         raise error
 
 
-def run_apart(runner: Runner, command: Command) -> CompletedCommand:
-    """Run with a TMPDIR that is removed afterwards: compilers leave files there when they are
-    killed, or cannot write. Raises `ProbeError`, and `OSError` where the machine is short of
-    something."""
-    with ExitStack() as held:
-        with suppress(OSError):  # most tools that are asked write nothing
-            made = held.enter_context(TemporaryDirectory("tool"))
-            command = replace(command, env={**command.env, "TMPDIR": made.path})
+def run_in_temporary_directory(runner: Runner, command: Command) -> CompletedCommand:
+    """Run a command with its own TMPDIR, and remove that directory: killed compilers leave files
+    there. Return the result. Raises `ProbeError`, and `OSError` for a shortage of the machine."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # without one: most queries write nothing
+            directory = stack.enter_context(TemporaryDirectory("tool"))
+            command = replace(command, env={**command.env, "TMPDIR": directory.path})
         try:
             return runner.run(command)
         except OSError as error:
@@ -83,13 +82,13 @@ def run_apart(runner: Runner, command: Command) -> CompletedCommand:
 
 
 class Probe(Struct, frozen=True):
-    """Runs programs to ask them. `env` is the user's environment."""
+    """Runs programs and returns what they print. `env` is the user's environment."""
 
     runner: Runner
     env: Mapping[str, str]
     memory: DigestMemory
 
-    def ask(
+    def query_program(
         self,
         program: str,
         *arguments: str,
@@ -97,11 +96,11 @@ class Probe(Struct, frozen=True):
         rests_on: Callable[[str], str] | None = None,
     ) -> str:
         """Return what a program prints, stdout and stderr together. Raises `ProbeError`, and
-        `OSError` where the machine is short of something.
+        `OSError` for a shortage of the machine.
 
-        The answer is remembered by the program's content, its path and the arguments, unless it
-        may depend on more (`remember=False`: a script). `rests_on` returns the present state of
-        whatever else an answer depends on: when it has changed, the program is asked again.
+        The output is stored by the program's content, its path and the arguments, unless it may
+        depend on more (`remember=False`, for scripts). `rests_on` returns the present state of
+        further files that the output depends on: if the state changed, the program runs again.
         """
         try:
             identity = "\0".join((self.memory.digest_file(program), program, *arguments))
@@ -114,18 +113,18 @@ class Probe(Struct, frozen=True):
         if known is not None and rests_on is not None:
             known = known if self.memory.get_answer(basis) == rests_on(known) else None
         if known is None:
-            known = self._run(program, *arguments)
+            known = self._run_program(program, *arguments)
             if remember:
                 self.memory.put_answer(key, known)
             if remember and rests_on is not None:
                 self.memory.put_answer(basis, rests_on(known))
         return known
 
-    def which(self, *names: str) -> str | None:
+    def find_executable(self, *names: str) -> str | None:
         """Return the first executable of one of these names on PATH, in PATH's order."""
-        return next(self.all_of(*names), None)
+        return next(self.find_all_executables(*names), None)
 
-    def all_of(self, *names: str) -> Iterator[str]:
+    def find_all_executables(self, *names: str) -> Iterator[str]:
         """Yield every executable of one of these names on PATH."""
         for directory in self.env.get("PATH", "").split(os.pathsep):
             for name in names:
@@ -133,10 +132,12 @@ class Probe(Struct, frozen=True):
                 if os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK):
                     yield path
 
-    def _run(self, program: str, *arguments: str) -> str:
+    def _run_program(self, program: str, *arguments: str) -> str:
         env = {name: value for name, value in self.env.items() if name not in SCRUBBED}
         env |= {"LANG": "C", "LC_ALL": "C"}
-        finished = run_apart(self.runner, Command((program, *arguments), "/", env, _SECONDS))
+        finished = run_in_temporary_directory(
+            self.runner, Command((program, *arguments), "/", env, _SECONDS)
+        )
         text = finished.output.decode("utf-8", "replace")
         if not finished.ok:
             if finished.status in _FROM_OUTSIDE:
@@ -152,22 +153,22 @@ class Probe(Struct, frozen=True):
 
 
 _SMALL = 64
-"""Files of a tree that is always looked at as a whole."""
+"""The number of files up to which a tree is always checked in full."""
 
 
 class ToolsChangedError(TilusbuildError):
-    """A part of the toolchain is not what the plan saw. No program is to blame, and none can be
-    compiled any more."""
+    """A file of the toolchain has changed since the plan. No further program can be compiled."""
 
 
-class Evidence:
-    """Digests of one toolchain, from a memory, and stamps of what they were taken of: whether the
-    tools are still those that the plan saw. Safe for threads once all are taken.
+class ToolDigests:
+    """The digests of one toolchain's files, with the stamps of these files, by which
+    `find_changed_path` compares the tools with those of the plan. Safe for threads once all digests
+    are taken.
 
-    Looking again takes well under a millisecond, so it is done after every compile: nothing is
-    published that was compiled while a tool was replaced. An overwritten header of a large
-    directory shows only in a look at the whole, which takes some milliseconds; installers make new
-    files, and those show in the directories.
+    A comparison takes less than a millisecond and follows every compile, so that no output of a
+    compile during which a tool was replaced is published. An overwritten header in a large
+    directory is noticed only by a comparison of the `whole`, which takes some milliseconds.
+    Installers create new files, which show in the directories' stamps.
     """
 
     def __init__(self, memory: DigestMemory) -> None:
@@ -176,33 +177,36 @@ class Evidence:
         self._directories: dict[str, Stamp] = {}
 
     def digest_file(self, path: str) -> str:
-        """As `DigestMemory.digest`."""
+        """Return `DigestMemory.digest_file` of a file, and watch the file for changes."""
         digest, sight = self._memory.digest_with_source(path)
         self._sights[sight.key] = sight
         return digest
 
     def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
-        """As `DigestMemory.tree`."""
+        """Return `DigestMemory.digest_tree` of a directory, and watch the directory for changes."""
         digest, sight = self._memory.digest_tree_with_source(root, label, select)
         self._sights[sight.key] = sight
         self._directories.update(sight.directories)
         return digest
 
-    def names(self, path: str, digest: str) -> None:
-        """Take note of the digest of the tool at `path`. Raises `ToolsChangedError` for another."""
+    def record_tool(self, path: str, digest: str) -> None:
+        """Watch the tool at `path`. Raises `ToolsChangedError` if `digest` is no longer its
+        digest."""
         if self.digest_file(os.path.realpath(path)) != digest:
             raise ToolsChangedError(f"{path} changed while tilusbuild read it; build again")
         self._directories[path] = read_stamp(path)
 
-    def changed(self, *, whole: bool) -> str | None:
-        """Return the path of something that is not what it was, or None. Not `whole`: of large
-        directories only what was added, removed or replaced shows."""
+    def find_changed_path(self, *, whole: bool) -> str | None:
+        """Return the path of a file that has changed since its digest was taken; None if none has.
+        Without `whole`, overwritten files of large directories are not noticed, only added, removed
+        and replaced ones."""
         now = {path: read_stamp(path) for path in self._directories}
         moved = [path for path in now if now[path] != self._directories[path]]
         for path in moved:
             if not os.path.isdir(path):
                 return path
-        # Something that no fingerprint covers may have come or gone beside what one does.
+        # A directory also changes when a file that no fingerprint covers comes or goes: look
+        # closer.
         whole = whole or bool(moved)
         for sight in self._sights.values():
             if (whole or len(sight) <= _SMALL) and not sight.is_unchanged():

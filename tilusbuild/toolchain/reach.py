@@ -1,7 +1,7 @@
-"""What of a machine a compile may open: the tools, what they load, and the headers in fingerprints.
+"""The files of a machine that a compile may open: tools, their libraries, and hashed headers.
 
-The price of a list: a compiler that is installed in an unusual way may need more, and is then named
-by what it could not open (`TILUSBUILD_SANDBOX=0` has what it read checked instead).
+A compiler that is installed in an unusual way may need more files. The error then names the file
+that could not be opened; `TILUSBUILD_SANDBOX=0` leaves only the check of reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from tilusbuild.toolchain.cuda import Cuda
-from tilusbuild.toolchain.headers import outermost
+from tilusbuild.toolchain.headers import drop_nested
 from tilusbuild.toolchain.host import HostCompiler
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary
 
@@ -23,14 +23,14 @@ _SYSTEM = (
 )
 """The shell that nvcc runs, the loader, the libraries of every program."""
 _STORES = ("/nix/store", "/gnu/store")
-"""Where each package has a directory of its own, and programs load from many."""
+"""The package stores of Nix and Guix: each package has its own directory, and programs load files
+of many."""
 _OF_A_PREFIX = ("lib", "lib32", "lib64", "libexec")
-"""Where a compiler that is not the system's has its parts, beside its `bin`."""
+"""The directories beside `bin` that hold the parts of a compiler outside of /usr."""
 
 
 class Reach(Struct, frozen=True):
-    """What of a machine the tools of a compile need, as real paths that exist: what a sandbox lets
-    them open.
+    """The real, existing paths that a sandbox lets the tools of a compile open.
 
     `headers` are the directories whose contents are in fingerprints: a source may include anything
     there. `tools` are the programs, what they load and what they link: a source has no business
@@ -43,25 +43,25 @@ class Reach(Struct, frozen=True):
     headers: tuple[str, ...] = ()
     nvrtc: tuple[str, ...] = ()
     sandboxed: bool = False
-    """Whether compiles are to be held to these; else what they read is only checked."""
+    """Whether compiles run in a sandbox of these paths; otherwise their reads are only checked."""
 
 
 SANDBOX = "TILUSBUILD_SANDBOX"
-"""The variable that is 0 where compiles are to be checked only: for compilers that write or load
-what `Reach` does not know."""
+"""The environment variable that switches the sandbox off with 0, for compilers that need files
+which `Reach` does not list."""
 
 
-def sandbox_wanted(environment: Mapping[str, str]) -> bool:
-    """Return whether the user wants compiles in a sandbox."""
+def is_sandbox_requested(environment: Mapping[str, str]) -> bool:
+    """Return whether the environment leaves the sandbox on."""
     return environment.get(SANDBOX, "").lower() not in ("0", "false", "no", "off")
 
 
 @lru_cache(maxsize=16)
-def reach_of(
+def find_reach(
     host: HostCompiler, cuda: Cuda | None, nvrtc: NvrtcLibrary | None, *, sandboxed: bool
 ) -> Reach:
-    """Return what compiles with these tools need."""
-    tools = [*_SYSTEM, *_needs_of_host(host)]
+    """Return the paths that compiles with these tools need."""
+    tools = [*_SYSTEM, *_list_host_files(host)]
     headers = [*host.compiler_headers, *host.system_headers]
     if cuda is not None:
         tools += [os.path.dirname(tool.path) for tool in cuda.tools]
@@ -72,10 +72,15 @@ def reach_of(
         libraries = [os.path.dirname(os.path.realpath(nvrtc.library))]
         headers += [nvrtc.include_dir] if nvrtc.include_dir else []
         tools += [os.path.dirname(nvrtc.assembler)] if nvrtc.assembler else []
-    return Reach(_real(tools), _real(headers), _real(libraries), sandboxed)
+    return Reach(
+        _resolve_existing(tools),
+        _resolve_existing(headers),
+        _resolve_existing(libraries),
+        sandboxed,
+    )
 
 
-def _needs_of_host(host: HostCompiler) -> Iterator[str]:
+def _list_host_files(host: HostCompiler) -> Iterator[str]:
     for tool in (*host.tools, *host.parts):
         if not tool.path:
             continue
@@ -88,6 +93,6 @@ def _needs_of_host(host: HostCompiler) -> Iterator[str]:
                 yield from (os.path.join(prefix, name) for name in (*_OF_A_PREFIX, host.target))
 
 
-def _real(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the real paths of those that exist, less those inside of another one."""
-    return tuple(outermost(os.path.realpath(path) for path in paths if os.path.exists(path)))
+def _resolve_existing(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the real paths of the existing ones, without those inside of another one."""
+    return tuple(drop_nested(os.path.realpath(path) for path in paths if os.path.exists(path)))

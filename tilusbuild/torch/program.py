@@ -16,10 +16,10 @@ from msgspec import Struct, field
 
 from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import HERE, TOOLKIT, Includes, Options, PartOptions, Pipeline, Recipe
-from tilusbuild.compile.module import options_text
+from tilusbuild.compile.module import format_options
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
-from tilusbuild.compile.reads import offered
+from tilusbuild.compile.reads import detect_landlock
 from tilusbuild.errors import InputError
 from tilusbuild.plan import identity
 from tilusbuild.plan.rendering import RenderedProgram, format_definitions
@@ -29,7 +29,7 @@ from tilusbuild.render.headers import Headers
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature import Signature
 from tilusbuild.state.files import sha256_text
-from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover
+from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover_toolchain
 from tilusbuild.toolchain.cuda import is_toolkit
 from tilusbuild.torch.command import (
     INCLUDES,
@@ -111,7 +111,7 @@ class Planner(Struct):
         words, roots, places = _placed(found, base, toolchain)
         kind = "cuda" if found.nvcc else "beside" if TOOLKIT in words else "cpu"
         pipeline = LIBRARY_PIPELINES[kind, "object"]
-        if (flag := unsure(found)) and not (toolchain.sandboxed and offered()):
+        if (flag := unsure(found)) and not (toolchain.sandboxed and detect_landlock()):
             raise NotCarriedError(
                 f"no hash covers what {flag} does, and this machine has no sandbox"
             )
@@ -147,9 +147,9 @@ class Planner(Struct):
             source=source,
             headers=[(header.sha256, header.name) for header in closure.headers],
         )
-        outside = pipeline.headers(toolchain)
-        others = outside.external_header_digests(closure.external, self.trees)
-        options_txt = options_text(recipe, toolchain, others)
+        outside = pipeline.list_header_directories(toolchain)
+        others = outside.digest_external_headers(closure.external, self.trees)
+        options_txt = format_options(recipe, toolchain, others)
         rendered = RenderedProgram(program_txt, options_txt, recipe, toolchain, closure)
         shown = {f"include/{tree}": path for tree, path in places.items()}
         return Job(
@@ -166,7 +166,7 @@ class Planner(Struct):
         if (nvcc, host) not in self.toolchains:
             request = ToolchainRequest(nvcc=nvcc or None, cxx=host, needs_cuda=bool(nvcc))
             try:
-                self.toolchains[nvcc, host] = discover(
+                self.toolchains[nvcc, host] = discover_toolchain(
                     request, os.environ, self.project.runner, self.project.digests
                 )
             except InputError as error:
@@ -176,7 +176,7 @@ class Planner(Struct):
     def _headers(
         self, roots: tuple[Root, ...], pipeline: Pipeline, toolchain: Toolchain
     ) -> Headers:
-        outside = pipeline.outside(toolchain)
+        outside = pipeline.list_outside_directories(toolchain)
         key = roots, outside
         if key not in self.headers:
             self.headers[key] = Headers(

@@ -72,7 +72,7 @@ class WatchList:
         self._references = frozenset(_list_references(project.manifest))
         projects = [project] if state is None else [project, state.project]
         toolchains = [each for owner in projects for each in owner.toolchains.values()]
-        self._tools = {path for each in toolchains for path in each.witnesses()}
+        self._tools = {path for each in toolchains for path in each.list_watched_paths()}
         self._tool_directories = list_tool_directories(project.environment)
         self._looked_for = frozenset(looked_for)
         self.paths: frozenset[str] = self._looked_for.union(

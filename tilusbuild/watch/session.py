@@ -202,7 +202,7 @@ class Session:
             toolchains = self._project.toolchains.values()
             # A toolkit has more parts than are watched.
             rediscover = self._tools_changed or any(
-                each.changed() is not None for each in toolchains
+                each.find_changed_path() is not None for each in toolchains
             )
             project = self._project.reread_manifest(tools=rediscover)
             project.cache.ensure_complete()

@@ -7,23 +7,23 @@ from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC
 from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
 
 PIPELINES: list[Pipeline] = [CPU, KERNEL_NVRTC, KERNEL_NVCC, HOST]
-"""In order: the first whose `applies` returns True compiles a script."""
+"""In order: the first whose `can_compile` returns True compiles a script."""
 
 
-def pipeline_for(target: str, form: str, device_compiler: str) -> Pipeline:
+def select_pipeline(target: str, form: str, device_compiler: str) -> Pipeline:
     """Return the pipeline of a script for a target: `form` is a script's `Form`, the others are
-    those of `applies`. Raises `LookupError` when none compiles it."""
+    those of `Pipeline.can_compile`. Raises `LookupError` when none compiles it."""
     if (target, form) in LIBRARY_PIPELINES:
         return LIBRARY_PIPELINES[target, form]
     has_kernel = form == "kernel"
     for each in PIPELINES:
-        if each.applies(target, has_kernel, device_compiler):
+        if each.can_compile(target, has_kernel, device_compiler):
             return each
     what = "a kernel" if has_kernel else "an entry"
     raise LookupError(f"no pipeline compiles {what} for {target} with {device_compiler}")
 
 
-def pipeline_named(name: str, compiler: str | None = None) -> Pipeline | None:
+def find_pipeline_by_name(name: str, compiler: str | None = None) -> Pipeline | None:
     """Return a pipeline by its name in `options.txt`. Those that share one differ only in their
     compiler, not in what they make."""
     every = (*PIPELINES, *LIBRARY_PIPELINES.values())

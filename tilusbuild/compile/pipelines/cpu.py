@@ -8,13 +8,13 @@ from tilusbuild.compile.launcher import CPU_LAUNCHER
 from tilusbuild.compile.model import HERE, SOURCE, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.steps import (
     EXPORT_FLAGS,
-    defines,
-    host_march,
-    includes,
-    linked_libs,
-    linker_options,
-    stand_ins,
-    user_flags,
+    choose_host_march,
+    format_defines,
+    format_include_options,
+    list_library_arguments,
+    list_linker_options,
+    make_stand_in_steps,
+    protect_user_flags,
 )
 
 if TYPE_CHECKING:
@@ -37,42 +37,48 @@ _COMPILE = (
 )
 
 
-class Cpu(Pipeline):
+class CpuPipeline(Pipeline):
     name = "cpu"
     compiler = "g++"
     launcher = CPU_LAUNCHER
     implied_headers = ("stdc-predef.h",)
 
-    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+    def can_compile(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return target == "cpu"
 
-    def commands(self, recipe: Recipe) -> list[Step]:
+    def list_commands(self, recipe: Recipe) -> list[Step]:
         options = (
             f"-std={recipe.options.std}",
-            f"-march={host_march(recipe)}",
-            *defines(recipe),
-            *includes(recipe),
-            *user_flags(recipe),
+            f"-march={choose_host_march(recipe)}",
+            *format_defines(recipe),
+            *format_include_options(recipe),
+            *protect_user_flags(recipe),
         )
         link = recipe.link or Link()
-        linker = [f"-Wl,{flag}" for flag in linker_options(link, EXPORT_FLAGS)]
+        linker = [f"-Wl,{flag}" for flag in list_linker_options(link, EXPORT_FLAGS)]
         # The flags again: -fopenmp and the like have a meaning for the link, too.
-        objects = ("source.o", "launcher.o", *user_flags(recipe), *linked_libs(link), "-ldl")
+        objects = (
+            "source.o",
+            "launcher.o",
+            *protect_user_flags(recipe),
+            *list_library_arguments(link),
+            "-ldl",
+        )
         return [
             Step("source", (*_COMPILE, *options, SOURCE, "-o", "source.o"), "source.o"),
-            *stand_ins(link),
+            *make_stand_in_steps(link),
             Step("link", ("{cxx}", "-shared", *linker, *objects, "-o", "lib.so"), "lib.so"),
         ]
 
-    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+    def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         return toolchain.fingerprint_host
 
-    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
-        return toolchain.headers(cuda=False)
+    def list_header_directories(self, toolchain: Toolchain) -> HeaderDirectories:
+        return toolchain.find_header_directories(cuda=False)
 
-    def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
+    def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the preprocessed source, and assembly."""
-        first = self.commands(recipe)[0].argv
+        first = self.list_commands(recipe)[0].argv
         source = first[: first.index("-o")]
         mode = source.index("-c")
         for flag, name, what in (
@@ -84,4 +90,4 @@ class Cpu(Pipeline):
                 dump.copy(name, name)
 
 
-CPU = Cpu()
+CPU = CpuPipeline()

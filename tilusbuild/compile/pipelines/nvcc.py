@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.arch import format_gencode, list_codes
 from tilusbuild.compile import kernel_names
-from tilusbuild.compile.geometry import program_source
+from tilusbuild.compile.geometry import format_program_source
 from tilusbuild.compile.launcher import HOST_LAUNCHER, KERNEL_LAUNCHER
 from tilusbuild.compile.model import HERE, SOURCE, Findings, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.steps import (
@@ -27,13 +27,13 @@ from tilusbuild.compile.steps import (
     EXPORT_FLAGS,
     LIBRARY_FLAGS,
     ONE_SEGMENT_FLAGS,
-    defines,
-    host_march,
-    includes,
-    linked_libs,
-    linker_options,
-    stand_ins,
-    user_flags,
+    choose_host_march,
+    format_defines,
+    format_include_options,
+    list_library_arguments,
+    list_linker_options,
+    make_stand_in_steps,
+    protect_user_flags,
 )
 from tilusbuild.runtime.regular import read_bytes
 
@@ -62,7 +62,7 @@ _ARRIVES = re.compile(r'(?:[^\\$`,"]|"[^\\$`"]*")*')
 """Words that nvcc and its shell leave as they are: a comma only in quotes, no odd quote."""
 
 
-def for_nvcc(word: str) -> str:
+def escape_define(word: str) -> str:
     """Return a `-D` word such that the preprocessor gets it unchanged, whatever is in it.
 
     nvcc splits it at commas and takes one backslash from each pair, then writes it between double
@@ -73,12 +73,12 @@ def for_nvcc(word: str) -> str:
     return re.sub(r'([\\," ])', r"\\\1", in_shell)
 
 
-def _defined_for_nvcc(flags: Iterable[str]) -> Iterator[str]:
-    """Yield flags with those that define a macro as `for_nvcc` has them."""
+def _escape_defines(flags: Iterable[str]) -> Iterator[str]:
+    """Yield flags; those that define a macro are escaped by `escape_define`."""
     value = False
     for flag in flags:
         joined = flag.startswith(("-D", *(f"{name}=" for name in DEFINE_FLAGS)))
-        yield for_nvcc(flag) if value or joined else flag
+        yield escape_define(flag) if value or joined else flag
         value = flag in DEFINE_FLAGS
 
 
@@ -86,43 +86,46 @@ _KERNEL_LINK = ("-shared", *LIBRARY_FLAGS, *ONE_SEGMENT_FLAGS, "--hash-style=gnu
 """No C library is linked: its functions are found in the process, whatever its version is."""
 
 
-def image_name(recipe: Recipe) -> str:
+def choose_image_name(recipe: Recipe) -> str:
     """Return the name of the file of device code that is linked."""
     return "program.fatbin" if len(recipe.archs) > 1 or recipe.ptx else "program.cubin"
 
 
 class KernelPipeline(Pipeline):
-    """Device code alone, which a subclass compiles, checked, then linked with a launcher: a kernel
-    that cannot be launched, or exceeds a limit, ends before the link."""
+    """The base of pipelines for kernels: a subclass compiles the device code, which is checked and
+    then linked with a launcher. A kernel that cannot be launched or exceeds a limit is not
+    linked."""
 
     name = "kernel"
     launcher = KERNEL_LAUNCHER
     fixed_files: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
-    def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
+    def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
         """Return the commands that make the device code, `image`."""
 
-    def commands(self, recipe: Recipe) -> list[Step]:
+    def list_commands(self, recipe: Recipe) -> list[Step]:
         link = ("{ld}", *_KERNEL_LINK, "program.o", "launcher.o", "-o", "lib.so")
         return [
-            *self.device_steps(recipe, image_name(recipe)),
+            *self.list_device_steps(recipe, choose_image_name(recipe)),
             Step("image", ("{as}", "program.s", "-o", "program.o"), "program.o", False),
             Step("link", link, "lib.so", False),
         ]
 
-    def generated(self, recipe: Recipe) -> dict[str, str]:
-        return {"program.s": program_source(recipe, image_name(recipe))}
+    def generate_files(self, recipe: Recipe) -> dict[str, str]:
+        return {"program.s": format_program_source(recipe, choose_image_name(recipe))}
 
-    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
+    def check_output(
+        self, recipe: Recipe, step: Step, path: str, log: str, found: Findings
+    ) -> None:
         """Check the device code against the signature, the launch and the limits."""
-        from tilusbuild.compile.checks import judge_code, judge_symbol
+        from tilusbuild.compile.checks import check_device_code, check_symbol
 
         work = os.path.dirname(path)
         if step.output == kernel_names.SYMBOL_FILE:
-            judge_symbol(recipe, work)
-        elif step.output == image_name(recipe):
-            judge_code(recipe, step, read_bytes(path), work, log, found)
+            check_symbol(recipe, work)
+        elif step.output == choose_image_name(recipe):
+            check_device_code(recipe, step, read_bytes(path), work, log, found)
 
 
 class NvccPipeline(Pipeline):
@@ -131,11 +134,11 @@ class NvccPipeline(Pipeline):
     compiler = "nvcc"
     implied_headers = ("stdc-predef.h", "cuda_runtime.h", "crt/host_runtime.h")
 
-    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+    def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         return toolchain.fingerprint_cuda
 
-    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
-        return toolchain.headers(cuda=True)
+    def list_header_directories(self, toolchain: Toolchain) -> HeaderDirectories:
+        return toolchain.find_header_directories(cuda=True)
 
     def copies_headers(self, recipe: Recipe) -> bool:
         # ptxas records the headers' times. The kernel pipeline gets round that by way of the PTX;
@@ -143,14 +146,17 @@ class NvccPipeline(Pipeline):
         compiles_host = self.has_source and not self.launcher.starts_kernel
         return compiles_host and has_line_info(recipe)
 
-    def judge(self, recipe: Recipe, step: Step, path: str, log: str, found: Findings) -> None:
+    def check_output(
+        self, recipe: Recipe, step: Step, path: str, log: str, found: Findings
+    ) -> None:
         if step.output == self.product:
             from tilusbuild.binary import parse_ptxas
 
             found.ptxas = parse_ptxas(log)
 
-    def include_links(self, recipe: Recipe) -> dict[str, str]:
-        """Return links to the header directories whose own names nvcc would split or misquote."""
+    def list_include_links(self, recipe: Recipe) -> dict[str, str]:
+        """Return links, by name, to the header directories whose own names nvcc would split or
+        misquote."""
         names = [name for name, _ in recipe.includes.roots]
         return {
             f"include-{number}": f"include/{name}"
@@ -158,18 +164,19 @@ class NvccPipeline(Pipeline):
             if not _UNSAFE_IN_NVCC.isdisjoint(name)
         }
 
-    def name_of_source(self, recipe: Recipe) -> str:
-        """Return the path that stands for the source's in names of internal linkage."""
+    def choose_source_name(self, recipe: Recipe) -> str:
+        """Return the path that nvcc puts into names of internal linkage instead of the source's
+        own."""
         return "/tilusbuild/source.cu"
 
-    def names(self, recipe: Recipe) -> tuple[str, ...]:
-        """Return what keeps directories out of the names in the output."""
+    def list_name_options(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return the options that keep directories of this machine out of names in the output."""
         # The names of entities with internal linkage hold a hash of the source's directory, and
         # this is where cudafe++ and cicc take it from. The last one given wins.
-        source = ("-Xcudafe", "--orig_src_path_name", "-Xcudafe", self.name_of_source(recipe))
+        source = ("-Xcudafe", "--orig_src_path_name", "-Xcudafe", self.choose_source_name(recipe))
         return ("-Xcompiler", f"-ffile-prefix-map={HERE}/=", *source)
 
-    def nvcc(self, recipe: Recipe, mode: str, code: tuple[str, ...]) -> list[str]:
+    def build_nvcc_command(self, recipe: Recipe, mode: str, code: tuple[str, ...]) -> list[str]:
         """Return nvcc's command without inputs and output; `mode` is "-cubin", "-ptx", "-c", …"""
         return [
             "{nvcc}",
@@ -178,36 +185,39 @@ class NvccPipeline(Pipeline):
             "-ccbin",
             "{cxx}",
             f"-std={recipe.options.std}",
-            *map(for_nvcc, defines(recipe)),
-            *includes(recipe, ("-Xcompiler",)),
-            *self.names(recipe),
+            *map(escape_define, format_defines(recipe)),
+            *format_include_options(recipe, ("-Xcompiler",)),
+            *self.list_name_options(recipe),
             "-Xptxas",
             "-v",
-            *_defined_for_nvcc(user_flags(recipe)),
+            *_escape_defines(protect_user_flags(recipe)),
         ]
 
-    def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
+    def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Run nvcc once for device and host, and keep its intermediate files."""
         # From the recipe, not from its steps: those for line information have one architecture
         # each, and begin with PTX.
-        source = (*self.nvcc(recipe, "-c", format_gencode(recipe.archs, ptx=recipe.ptx)), SOURCE)
+        source = (
+            *self.build_nvcc_command(recipe, "-c", format_gencode(recipe.archs, ptx=recipe.ptx)),
+            SOURCE,
+        )
         os.mkdir(os.path.join(dump.work, _KEPT))
         argv = (*source, "-lineinfo", "-keep", "-keep-dir", _KEPT, "-o", "kept.o")
         dump.run(Step("compile for host and device, with line numbers", argv, "kept.o"))
         for path in sorted(glob.glob(os.path.join(glob.escape(dump.work), _KEPT, "*"))):
             name = f"{_KEPT}/{os.path.basename(path)}"
             if match := _DEVICE_II.fullmatch(os.path.basename(path)):
-                dump.copy(name, f"device{_arch_suffix(recipe, match[1])}.ii")
+                dump.copy(name, f"device{_format_arch_suffix(recipe, match[1])}.ii")
             elif name.endswith(".cpp4.ii"):
                 dump.copy(name, "host.ii")
             elif match := _PTX.fullmatch(os.path.basename(path)):
-                suffix = _arch_suffix(recipe, match[1])
+                suffix = _format_arch_suffix(recipe, match[1])
                 dump.copy(name, f"{suffix.removeprefix('.') or 'kernel'}.ptx")
             elif name.endswith(".cubin"):
                 dump.disassemble(path)
 
 
-def _arch_suffix(recipe: Recipe, number: str | None) -> str:
+def _format_arch_suffix(recipe: Recipe, number: str | None) -> str:
     """Return the architecture's part of a dump's file name; nvcc omits a single architecture."""
     if number is None and len(recipe.archs) == 1:
         return f".{recipe.archs[0].name}"
@@ -225,24 +235,30 @@ _ANONYMOUS_FILES = (
 
 
 class KernelNvcc(KernelPipeline, NvccPipeline):
-    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+    def can_compile(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return target == "cuda" and has_kernel and device_compiler == "nvcc"
 
     groups = True
 
-    def source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
+    def derive_source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
         if unit:
-            return text + kernel_names.naming_all(unit)
-        return text + kernel_names.naming(symbol) if kernel_names.is_cpp(symbol) else text
+            return text + kernel_names.format_unit_anchors(unit)
+        return (
+            text + kernel_names.format_anchor(symbol) if kernel_names.is_cpp_name(symbol) else text
+        )
 
-    def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        if has_line_info(recipe) or kernel_names.is_looked_up(recipe):
-            return self._by_way_of_ptx(recipe, image)
+    def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
+        if has_line_info(recipe) or kernel_names.is_symbol_looked_up(recipe):
+            return self._list_ptx_steps(recipe, image)
         mode = "-cubin" if image.endswith(".cubin") else "-fatbin"
         code = format_gencode(recipe.archs, ptx=recipe.ptx)
-        return [Step("device", (*self.nvcc(recipe, mode, code), SOURCE, "-o", image), image)]
+        return [
+            Step(
+                "device", (*self.build_nvcc_command(recipe, mode, code), SOURCE, "-o", image), image
+            )
+        ]
 
-    def _by_way_of_ptx(self, recipe: Recipe, image: str) -> list[Step]:
+    def _list_ptx_steps(self, recipe: Recipe, image: str) -> list[Step]:
         """Return the steps for line information and for C++ names: PTX, its `.file` lines renamed
         and the kernel's symbol taken out, then ptxas."""
         # ptxas writes the name, time and size of each source file that it finds into the cubin. The
@@ -253,12 +269,12 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             stem = "program" if image.endswith(".cubin") else arch.name
             ptx, cubin = f"{stem}.ptx", f"{stem}.cubin"
             single = format_gencode([arch], ptx=False)
-            to_ptx = self.nvcc(recipe, "-ptx", ("-arch", arch.virtual))
+            to_ptx = self.build_nvcc_command(recipe, "-ptx", ("-arch", arch.virtual))
             of_unit = ("-optf", kernel_names.ENTRY_FILE) if recipe.unit else ()
-            own = (*self.nvcc(recipe, "-cubin", single), *of_unit)
+            own = (*self.build_nvcc_command(recipe, "-cubin", single), *of_unit)
             made += [
-                Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx, alone=_alone(recipe)),
-                *self._edits(recipe, ptx),
+                Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx, alone=_list_unit_options(recipe)),
+                *self._list_ptx_edits(recipe, ptx),
                 Step("device", (*own, ptx, "-o", cubin), cubin),
             ]
             number = arch.name.removeprefix("sm_")
@@ -270,34 +286,34 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             made.append(Step("fatbinary", argv, image, False))
         return made
 
-    def _edits(self, recipe: Recipe, ptx: str) -> Iterator[Step]:
+    def _list_ptx_edits(self, recipe: Recipe, ptx: str) -> Iterator[Step]:
         sed = ("{sed}", "-E", "-i")
         if has_line_info(recipe):
             yield Step("names", (*sed, *_ANONYMOUS_FILES, ptx), ptx, False)
-        if kernel_names.is_looked_up(recipe):
-            argv = (*sed, *kernel_names.take_symbol(recipe), ptx)
+        if kernel_names.is_symbol_looked_up(recipe):
+            argv = (*sed, *kernel_names.make_symbol_edits(recipe), ptx)
             yield Step("symbol", argv, kernel_names.SYMBOL_FILE, False)
 
 
-def _alone(recipe: Recipe) -> tuple[str, ...]:
+def _list_unit_options(recipe: Recipe) -> tuple[str, ...]:
     """Return the arguments that compile the program's kernel of a unit alone."""
-    return (f"-D{kernel_names.ONLY}={kernel_names.number_of(recipe)}",) if recipe.unit else ()
+    return (f"-D{kernel_names.ONLY}={kernel_names.find_unit_index(recipe)}",) if recipe.unit else ()
 
 
 KERNEL_NVCC = KernelNvcc()
 
 
-def link_words(cudart: str, options: Iterable[str]) -> tuple[str, ...]:
-    """Return nvcc's words for a link: the CUDA runtime is "static", "shared" or "none", `options`
-    are the linker's."""
+def list_link_arguments(cudart: str, options: Iterable[str]) -> tuple[str, ...]:
+    """Return nvcc's arguments for a link. `cudart` is the CUDA runtime, "static", "shared" or
+    "none"; `options` are the linker's."""
     # Not nvcc's own "shared": that asks for libcudart.so, which wheels do not have.
     runtime = ("-cudart", "none" if cudart == "shared" else cudart, "-cudadevrt", "none")
     linker = (word for flag in options for word in ("-Xlinker", flag))
     return ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, "-nodlink", *linker)
 
 
-def linked_runtime(kind: str) -> tuple[str, ...]:
-    """Return what is linked after the objects for the CUDA runtime."""
+def list_runtime_arguments(kind: str) -> tuple[str, ...]:
+    """Return the arguments after the objects that link the CUDA runtime."""
     return ("{cudart}",) if kind == "shared" else ()
 
 
@@ -328,33 +344,43 @@ class HostPipeline(NvccPipeline):
     name = "host"
     launcher = HOST_LAUNCHER
 
-    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+    def can_compile(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         # Whatever the device compiler is: NVRTC compiles no host code.
         return target == "cuda" and not has_kernel
 
-    def commands(self, recipe: Recipe) -> list[Step]:
-        options = ("-Xcompiler", f"-fPIC,-march={host_march(recipe)},-frandom-seed=0")
-        compiler = self.nvcc(recipe, "-c", format_gencode(recipe.archs, ptx=recipe.ptx))
+    def list_commands(self, recipe: Recipe) -> list[Step]:
+        options = ("-Xcompiler", f"-fPIC,-march={choose_host_march(recipe)},-frandom-seed=0")
+        compiler = self.build_nvcc_command(
+            recipe, "-c", format_gencode(recipe.archs, ptx=recipe.ptx)
+        )
         link = recipe.link or Link()
-        words = link_words(recipe.options.cudart, linker_options(link, EXPORT_FLAGS))
-        libs = (DRIVER[0], *_link_flags(recipe), *linked_libs(link), DRIVER[1], "-ldl")
-        inputs = ("source.o", "launcher.o", *libs, *linked_runtime(recipe.options.cudart))
+        words = list_link_arguments(recipe.options.cudart, list_linker_options(link, EXPORT_FLAGS))
+        libs = (
+            DRIVER[0],
+            *_select_link_flags(recipe),
+            *list_library_arguments(link),
+            DRIVER[1],
+            "-ldl",
+        )
+        inputs = ("source.o", "launcher.o", *libs, *list_runtime_arguments(recipe.options.cudart))
         return [
             Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
             *DRIVER_STEPS,
-            *stand_ins(link),
+            *make_stand_in_steps(link),
             Step("link", (*words, *inputs, "-o", "lib.so"), "lib.so"),
         ]
 
-    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
-        runtime = toolchain.fingerprint_cudart if linked_runtime(recipe.options.cudart) else ()
-        return (*super().fingerprint(recipe, toolchain), *runtime)
+    def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+        runtime = (
+            toolchain.fingerprint_cudart if list_runtime_arguments(recipe.options.cudart) else ()
+        )
+        return (*super().select_fingerprint(recipe, toolchain), *runtime)
 
 
-def _link_flags(recipe: Recipe) -> list[str]:
+def _select_link_flags(recipe: Recipe) -> list[str]:
     """Return the user's flags that are for the link."""
     kept: list[str] = []
-    words = iter(user_flags(recipe))
+    words = iter(protect_user_flags(recipe))
     for word in words:
         if word in ("-l", "-L", "-Xlinker"):
             kept += [word, next(words, "")]

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tilusbuild.arch import list_codes
-from tilusbuild.compile.kernel_names import SYMBOL_FILE, anchored, is_cpp
+from tilusbuild.compile.kernel_names import SYMBOL_FILE, anchor_kernel, is_cpp_name
 from tilusbuild.compile.model import (
     HERE,
     SOURCE,
@@ -31,8 +31,8 @@ from tilusbuild.compile.model import (
     Step,
     Tools,
 )
-from tilusbuild.compile.pipelines.nvcc import KernelPipeline, has_line_info, image_name
-from tilusbuild.compile.steps import CUDA_HEADERS, defines, user_flags
+from tilusbuild.compile.pipelines.nvcc import KernelPipeline, choose_image_name, has_line_info
+from tilusbuild.compile.steps import CUDA_HEADERS, format_defines, protect_user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.render.preprocessor import TOKENS
 from tilusbuild.runtime.regular import read_text
@@ -83,7 +83,7 @@ _HINTS = {
 _TAKES_NEXT = frozenset({"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatbin", "-Xnvlink"})
 
 
-def refused_flags(flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+def list_unknown_flags(flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
     """Yield the flags that NVRTC does not know. It would refuse them program by program."""
     words = iter(enumerate(flags))
     for index, flag in words:
@@ -105,21 +105,21 @@ _UNASSEMBLED = """
     -split-compile --split-compile
 """
 UNASSEMBLED = frozenset(_UNASSEMBLED.split())
-"""Options with which NVRTC's own cubin is kept: what they ask of the assembler is not known, or it
-would write when its input was changed."""
+"""Options with which NVRTC's own cubin is kept: their meaning to ptxas is not known, or ptxas would
+record the time of its input."""
 _FOR_PTXAS = frozenset({"-Xptxas", "--ptxas-options"})
 _REGISTERS = frozenset({"-maxrregcount", "--maxrregcount"})
 _ONE_WORD = re.compile(r"-[\w-]+(?:=\w+)?")
 
 
-def assembler_flags(recipe: Recipe) -> tuple[str, ...] | None:
-    """Return what ptxas is given besides the architecture; None where NVRTC's cubin is kept."""
+def select_assembler_flags(recipe: Recipe) -> tuple[str, ...] | None:
+    """Return the options of ptxas besides the architecture; None if NVRTC's own cubin is used."""
     if not recipe.options.assembled or recipe.ptx or not _INCLUDES.search(recipe.source):
         return None
     if recipe.signature.constants:  # the launcher fills them, whether a kernel reads them or not
         return None
     found: list[str] = []
-    words = iter(own_flags(recipe.options.flags))
+    words = iter(drop_host_flags(recipe.options.flags))
     for word in words:
         name, equals, value = word.partition("=")
         if name in VALUED and not equals:
@@ -133,7 +133,7 @@ def assembler_flags(recipe: Recipe) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def own_flags(flags: Sequence[str]) -> tuple[str, ...]:
+def drop_host_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """Return the flags without those for nvcc's host compiler."""
     values = ("", *(flag if flag in VALUED else "" for flag in flags))
     every = zip(values, flags, strict=False)
@@ -143,32 +143,32 @@ def own_flags(flags: Sequence[str]) -> tuple[str, ...]:
 _DATED = re.compile(r"\b__(?:DATE|TIME)__\b")
 
 
-def dated(texts: Mapping[str, str], headers: str | None) -> str | None:
-    """Return an error, worded as a compiler's, for the first use of the date in texts by their
-    files' names, or in the headers of the closure, whose directory is `headers`."""
+def find_date_macro(texts: Mapping[str, str], headers: str | None) -> str | None:
+    """Return a compiler's error line for the first `__DATE__` or `__TIME__` in `texts` (by file
+    name) or in the files of the directory `headers`; None without one."""
     # NVRTC ignores SOURCE_DATE_EPOCH, and a program must not depend on when it was compiled.
     for name, text in texts.items():
-        if line := _dated_line(text):
+        if line := _find_date_line(text):
             return f"{name}({line}): error: {_NO_DATE}"
-    return _dated_header(headers) if headers else None
+    return _find_date_in_headers(headers) if headers else None
 
 
 _NO_DATE = "NVRTC compiles the present time into __DATE__ and __TIME__: leave them out, or use nvcc"
 
 
 @lru_cache(maxsize=64)
-def _dated_header(directory: str) -> str | None:
-    """Return `dated` of a directory of headers, which many programs share."""
+def _find_date_in_headers(directory: str) -> str | None:
+    """Return `find_date_macro` of a directory of headers, which many programs share."""
     for where, _, names in sorted(os.walk(directory)):
         for name in sorted(names):
             path = os.path.join(where, name)
-            line = _dated_line(read_text(path, "replace"))
+            line = _find_date_line(read_text(path, "replace"))
             if line:
                 return f"include/{os.path.relpath(path, directory)}({line}): error: {_NO_DATE}"
     return None
 
 
-def _dated_line(text: str) -> int | None:
+def _find_date_line(text: str) -> int | None:
     """Return the line of the first use outside comments and strings, from 1."""
     if "__DATE__" not in text and "__TIME__" not in text:
         return None
@@ -177,7 +177,7 @@ def _dated_line(text: str) -> int | None:
     return blank.count("\n", 0, found.start()) if found else None
 
 
-def _namesake(recipe: Recipe, headers: str) -> str | None:
+def _find_namesake(recipe: Recipe, headers: str) -> str | None:
     """Return an error for a rendered header that has the name of a header of include-dirs."""
     # `#include <…>` would find the rendered one, and with nvcc finds the other.
     for name in recipe.headers:
@@ -195,13 +195,13 @@ class KernelNvrtc(KernelPipeline):
     host_code = False
     standards = ("c++14", "c++17", "c++20")
 
-    def applies(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
+    def can_compile(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return target == "cuda" and has_kernel and device_compiler == "nvrtc"
 
-    def source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
-        return anchored(text) if is_cpp(symbol) else text
+    def derive_source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
+        return anchor_kernel(text) if is_cpp_name(symbol) else text
 
-    def device_steps(self, recipe: Recipe, image: str) -> list[Step]:
+    def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
         """Return one compile for each architecture, to a cubin and, if it is kept, its PTX."""
         made: list[Step] = []
         images: list[str] = []
@@ -213,33 +213,33 @@ class KernelNvrtc(KernelPipeline):
             if with_ptx:
                 outputs.append(f"{stem}.ptx")
                 images.append(f"ptx:{number}:{stem}.ptx")
-            made += _steps_of(recipe, arch.name, outputs)
+            made += _list_arch_steps(recipe, arch.name, outputs)
         if not image.endswith(".cubin"):
             argv = ("{nvrtc}", "fatbin", image, *images)
             made.append(Step("fatbin", argv, image, False))
         return made
 
-    def fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
+    def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         several = len(recipe.archs) > 1 or recipe.ptx
         joiner = toolchain.fingerprint_joiner if several else ()
-        assembled = assembler_flags(recipe) is not None
+        assembled = select_assembler_flags(recipe) is not None
         ptxas = toolchain.fingerprint_assembler if assembled else ()
         return (*joiner, *ptxas, *toolchain.fingerprint_nvrtc)
 
-    def headers(self, toolchain: Toolchain) -> HeaderDirectories:
-        return toolchain.headers(cuda=True, nvrtc=True)
+    def list_header_directories(self, toolchain: Toolchain) -> HeaderDirectories:
+        return toolchain.find_header_directories(cuda=True, nvrtc=True)
 
-    def links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
+    def list_links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         headers = tools.nvrtc.include_dir if tools.nvrtc is not None else None
         return {CUDA_HEADERS: headers} if headers is not None else {}
 
-    def stays_here(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
+    def explain_local_only(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         if notes:
             return "its includes are not known, and only this machine limits NVRTC's headers"
         # They are taken out of the code, but not how many bytes a time took there.
-        return TIMES_OF_HEADERS if has_line_info(recipe) else self.unsafe(recipe)
+        return TIMES_OF_HEADERS if has_line_info(recipe) else self.explain_denied_flag(recipe)
 
-    def made_elsewhere(self, step: Step) -> tuple[str, ...]:
+    def list_remote_outputs(self, step: Step) -> tuple[str, ...]:
         if step.name == "assemble":
             return (step.output,)
         if step.argv[:1] != ("{nvrtc}",) or step.argv[1] not in _MADE:
@@ -247,19 +247,21 @@ class KernelNvrtc(KernelPipeline):
         named = any(word.startswith(_NAMED) for word in step.argv)
         return (*step.argv[4 : 4 + _MADE[step.argv[1]]], *((SYMBOL_FILE,) if named else ()))
 
-    def on_worker(self, step: Step, tools: Tools) -> OnWorker | None:
+    def find_worker_command(self, step: Step, tools: Tools) -> OnWorker | None:
         if tools.nvrtc is None or step.argv[0] != "{nvrtc}":
             return None
-        return tools.nvrtc.on_worker(step.argv[1:])
+        return tools.nvrtc.build_worker_command(step.argv[1:])
 
-    def source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
-        for word in (*recipe.options.flags, *defines(recipe)):
-            if _dated_line(word):
+    def find_source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
+        for word in (*recipe.options.flags, *format_defines(recipe)):
+            if _find_date_line(word):
                 return f"error: {word}: {_NO_DATE}"
         texts = {"source.cu": recipe.source, **recipe.headers}
-        return dated(texts, headers) or (_namesake(recipe, headers) if headers else None)
+        return find_date_macro(texts, headers) or (
+            _find_namesake(recipe, headers) if headers else None
+        )
 
-    def source_command(self, recipe: Recipe) -> tuple[str, ...]:
+    def find_source_command(self, recipe: Recipe) -> tuple[str, ...]:
         raise ValueError("NVRTC compiles it, and has no command")
 
     def check_archs(
@@ -272,41 +274,43 @@ class KernelNvrtc(KernelPipeline):
             hint = "pip install 'tilusbuild[nvrtc]', or give each architecture a target of its own"
             raise InputError(Diagnostic(message, place, hint))
 
-    def refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
-        return refused_flags(flags)
+    def find_refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
+        return list_unknown_flags(flags)
 
-    def dump(self, recipe: Recipe, dump: DumpInProgress) -> None:
+    def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the PTX of each architecture, which a compile to a cubin does not keep."""
         for name in (arch.name for arch, _ in list_codes(recipe.archs, ptx=recipe.ptx)):
-            argv = _compile(recipe, name, [f"{name}.cubin", f"{name}.ptx"])
+            argv = _build_compile_command(recipe, name, [f"{name}.cubin", f"{name}.ptx"])
             if dump.run(Step("dump", argv, f"{name}.ptx")):
                 dump.copy(f"{name}.ptx", f"{name}.ptx")
-        dump.disassemble(os.path.join(dump.work, image_name(recipe)))
+        dump.disassemble(os.path.join(dump.work, choose_image_name(recipe)))
 
 
-def _steps_of(recipe: Recipe, name: str, outputs: list[str]) -> list[Step]:
+def _list_arch_steps(recipe: Recipe, name: str, outputs: list[str]) -> list[Step]:
     """Return the commands that make one architecture's cubin and, if it is kept, its PTX."""
-    flags = assembler_flags(recipe)
+    flags = select_assembler_flags(recipe)
     if flags is None:
-        return [Step("device", _compile(recipe, name, outputs), outputs[0])]
+        return [Step("device", _build_compile_command(recipe, name, outputs), outputs[0])]
     (cubin,) = outputs
     own, ptx = f"nvrtc.{cubin}", f"{cubin.removesuffix('cubin')}ptx"
     argv = ("{ptxas}", f"--gpu-name={name}", *flags, ptx, "-o", cubin)
     return [
-        Step("device", _compile(recipe, name, [own, ptx], "reached"), own),
+        Step("device", _build_compile_command(recipe, name, [own, ptx], "reached"), own),
         Step("assemble", argv, cubin, False, unless_empty=(ptx, own)),
     ]
 
 
-def _compile(recipe: Recipe, name: str, outputs: list[str], verb: str = "") -> tuple[str, ...]:
+def _build_compile_command(
+    recipe: Recipe, name: str, outputs: list[str], verb: str = ""
+) -> tuple[str, ...]:
     """Return the command of one compile: to a cubin or, with two outputs, to a cubin and PTX."""
     verb = verb or ("cubin" if len(outputs) == 1 else "both")
-    argv = ("{nvrtc}", verb, "source.cu", _place_of_source(recipe), *outputs)
-    kernel = (f"{_NAMED}{recipe.symbol}",) if is_cpp(recipe.symbol) else ()
-    return (*argv, *kernel, f"--gpu-architecture={name}", *_options(recipe))
+    argv = ("{nvrtc}", verb, "source.cu", _choose_source_path(recipe), *outputs)
+    kernel = (f"{_NAMED}{recipe.symbol}",) if is_cpp_name(recipe.symbol) else ()
+    return (*argv, *kernel, f"--gpu-architecture={name}", *_list_options(recipe))
 
 
-def _place_of_source(recipe: Recipe) -> str:
+def _choose_source_path(recipe: Recipe) -> str:
     """Return the source's name for NVRTC, which searches that directory for `#include "…"`."""
     for name, quoted_only in recipe.includes.roots:
         if quoted_only:
@@ -314,7 +318,7 @@ def _place_of_source(recipe: Recipe) -> str:
     return SOURCE
 
 
-def _options(recipe: Recipe) -> tuple[str, ...]:
+def _list_options(recipe: Recipe) -> tuple[str, ...]:
     # NVRTC has no directories for quoted includes alone, but that of the source. Rendered headers
     # come first, as for nvcc; what they include of the source's directory comes after all else, so
     # that `#include <…>` finds nothing there that another directory has.
@@ -325,10 +329,10 @@ def _options(recipe: Recipe) -> tuple[str, ...]:
         directories = [HERE, *directories, *of_source]
     return (
         f"--std={recipe.options.std}",
-        *defines(recipe),
+        *format_defines(recipe),
         *(f"-I{directory}" for directory in directories),
         "--ptxas-options=-v",
-        *own_flags(user_flags(recipe)),
+        *drop_host_flags(protect_user_flags(recipe)),
     )
 
 
