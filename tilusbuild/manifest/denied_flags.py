@@ -87,7 +87,7 @@ _OPENS_NOTHING = re.compile(r"-D|-f(file|macro|debug)-prefix-map=")
 """Flags whose value may have a directory in it."""
 _FILE = re.compile(r"[^-].*\.[A-Za-z]\w*", re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]*")
-"""What the shell that nvcc hands its words to takes as it is. Macros are escaped for it."""
+"""The words that a shell takes as they are: nvcc hands its words to one. Macros are escaped."""
 
 
 def names_march(word: str) -> bool:
@@ -125,8 +125,8 @@ def _takes_value(flag: str) -> bool:
 def _find_reason(flag: str, before: str, *, cpu: bool) -> tuple[str, str] | None:
     """Return why a flag is denied and the remedy; None where it is not. `before` is the word before
     it, which may pass it on."""
-    if not cpu and not _PLAIN.fullmatch(flag):
-        return "has characters that the shell of nvcc reads", "macros go into defines"
+    if not _PLAIN.fullmatch(flag):
+        return "has characters that a shell reads", "macros go into defines"
     if not cpu and _NVCC_WORDS.fullmatch(flag):
         return None
     tool = before if _PASSES_ON.fullmatch(before) else flag.partition("=")[0]
