@@ -38,8 +38,8 @@ _NARROW = frozenset(row.numpy for row in DTYPES.values() if not row.struct)
 
 
 def get_numpy_type(dtype: str) -> np.dtype[Any]:
-    """Return the NumPy type of an element type; of those that NumPy does not have, `ml_dtypes`'.
-    Raises `InputError` for one that is in neither."""
+    """Return the NumPy type of an element type; `ml_dtypes` has those that NumPy does not.
+    Raises `InputError` for a type in neither."""
     name = DTYPES[dtype].numpy
     if DTYPES[dtype].lanes != 1:
         raise input_error(
@@ -82,7 +82,7 @@ def generate_inputs(
 
 
 def count_output_bytes(signature: Signature, sizes: Mapping[str, Value]) -> int:
-    """Return how many bytes the outputs of a call take. Raises `InputError`."""
+    """Return the bytes of all outputs of a call. Raises `InputError`."""
     dims = check_sizes(signature, sizes)
     outputs = [each for each in signature.callable_arguments if each.out]
     return sum(
@@ -91,12 +91,13 @@ def count_output_bytes(signature: Signature, sizes: Mapping[str, Value]) -> int:
 
 
 def derive_sizes(signature: Signature, dims: Mapping[str, int]) -> dict[str, int]:
-    """Return the arguments that a call reads off its tensors: sizes, and strides of dense arrays.
-    Raises `InputError` for a tensor that a dense array cannot be."""
+    """Return the arguments that a call derives from its tensors: dimensions, and strides of
+    dense arrays. Raises `InputError` if a declared stride excludes a dense array."""
     values = dict(dims)
     for argument in signature.callable_arguments:
         stride = 1
         shape = _evaluate_shape(argument, dims) if argument.strides is not None else ()
+        # Strides of a dense array grow from the last axis to the first.
         for axis in reversed(range(len(shape))):
             declared_stride = (argument.strides or ())[axis]
             if isinstance(declared_stride, str):
@@ -115,7 +116,7 @@ _FROM_PYTHON = "call it from Python, as tilusbuild.load gives it"
 
 
 def to_call_value(argument: Argument, value: Input) -> Input | bytes:
-    """Return a value as a call of the library has it: a struct's bytes, else the value."""
+    """Return a value for the library's call: a struct as its bytes."""
     if not isinstance(value, dict):
         return value
     kind = parse_struct(argument.dtype)
@@ -130,6 +131,7 @@ def to_call_value(argument: Argument, value: Input) -> Input | bytes:
 
 
 def _to_elements(values: Any, dtype: str) -> Array:
+    """Return an array of an element type, rounded to it."""
     if dtype in FLOATS:
         return narrow_floats(
             np.asarray(values, np.float64 if dtype == "f64" else np.float32), dtype
@@ -138,13 +140,13 @@ def _to_elements(values: Any, dtype: str) -> Array:
 
 
 def round_to_dtype(value: float, dtype: str) -> bool | int | float:
-    """Return what an element of a type is for a number."""
+    """Return the value that an element has after a number is stored in it."""
     return float(widen_floats(_to_elements([value], dtype))[0]) if dtype in FLOATS else value
 
 
 def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, int]:
-    """Return the dimensions that sizes give. Raises `InputError` for one that is missing or outside
-    its range, and for a name that no argument has a size or a value for."""
+    """Return the dimensions. Raises `InputError` for a missing size, one outside its range, and
+    an unknown name."""
     known_names: list[str] = []
     for argument in signature.value_arguments:
         if is_struct(argument.dtype):
@@ -177,6 +179,7 @@ def _address_error(name: str) -> InputError:
 
 
 def _read_dimension(argument: Argument, sizes: Mapping[str, Value], signature: Signature) -> int:
+    """Return one dimension of the sizes. Raises `InputError`."""
     value = sizes.get(argument.name)
     if not isinstance(value, int) or isinstance(value, bool):
         all_sizes = {a.name: sizes.get(a.name, 1024) for a in signature.dimensions}
@@ -196,6 +199,7 @@ def _read_dimension(argument: Argument, sizes: Mapping[str, Value], signature: S
 
 
 def _evaluate_extent(argument: Argument, dim: Dim, dims: Mapping[str, int]) -> int:
+    """Return the extent of one axis. Raises `InputError`."""
     if isinstance(dim, int):
         return dim
     if isinstance(dim, str):
@@ -210,6 +214,7 @@ def _evaluate_extent(argument: Argument, dim: Dim, dims: Mapping[str, int]) -> i
 
 
 def _evaluate_shape(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of a tensor. Raises `InputError` for an undeclared one."""
     if argument.dims == ANY_SHAPE:
         raise input_error(
             f'the shape of "{argument.name}" is not declared: run and tune cannot make the array',
@@ -219,7 +224,7 @@ def _evaluate_shape(argument: Argument, dims: Mapping[str, int]) -> tuple[int, .
 
 
 def make_tensor_seed(argument: Argument, seed: int) -> str:
-    """Return what the noise of a tensor is made from."""
+    """Return the seed of a tensor's noise."""
     return f"{seed} {argument.name}"
 
 
@@ -230,6 +235,7 @@ def _make_tensor(argument: Argument, shape: tuple[int, ...], seed: int) -> Input
 
 
 def _draw_scalar(argument: Argument, random: np.random.Generator) -> Input:
+    """Return a random scalar within the declared range."""
     if argument.dtype != "bool" and get_integer_limits(argument.dtype):
         low = argument.low if argument.low is not None else 1
         high = argument.high if argument.high is not None else max(low, 4)
@@ -238,6 +244,7 @@ def _draw_scalar(argument: Argument, random: np.random.Generator) -> Input:
 
 
 def _draw_number(dtype: str, random: np.random.Generator) -> bool | int | float:
+    """Return a random number of an element type."""
     if dtype == "bool":
         return bool(random.integers(0, 2))
     if get_integer_limits(dtype):
@@ -263,14 +270,14 @@ def narrow_floats(values: Array, dtype: str) -> Array:
 
 
 def widen_floats(value: Any) -> Any:
-    """Return an array as a reference sees it: f32 for bf16 and fp8, everything else as it is."""
+    """Return an array as a reference gets it: bf16 and fp8 as f32, others unchanged."""
     if isinstance(value, np.ndarray) and value.dtype.name in _NARROW:
         return value.astype(np.float32)
     return value
 
 
 def copy_input(value: Input) -> Input:
-    """Return the same value, not shared: what a reference may overwrite."""
+    """Return a copy, which a reference may overwrite."""
     if isinstance(value, dict):
         return copy.deepcopy(value)
     return value.copy() if isinstance(value, np.ndarray) else value
@@ -309,11 +316,13 @@ def _make_struct(
 
 
 def _list_members(argument: Argument) -> Iterator[tuple[StructMember, str]]:
+    """Yield each element of a struct, with its name as in `p.strides[0]`."""
     for member, name in parse_struct(argument.dtype).scalars:
         yield member, f"{argument.name}.{name}"
 
 
 def _check_number(name: str, dtype: str, value: object) -> Number:
+    """Return a number for an element type. Raises `InputError` for a value outside of it."""
     limits = (
         (0, 1) if dtype == "bool" else (0, 0) if dtype == POINTER else get_integer_limits(dtype)
     )

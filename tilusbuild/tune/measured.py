@@ -45,7 +45,8 @@ class MeasuredLine(JsonLine, frozen=True):
 def list_measurements(
     project: Project, plan: Plan
 ) -> Iterator[tuple[DispatchOverview, list[MeasuredLine]]]:
-    """Yield each instance of a plan that is built, with its dispatch and what was measured."""
+    """Yield each built instance of a plan: its dispatch overview, and a line for each
+    measurement."""
     numbers_by_hash = {each.hash: number for number, each in enumerate(plan.instances)}
     pairs = dict.fromkeys((each.script, each.target.name) for each in plan.instances)
     for script, target in pairs:
@@ -67,6 +68,7 @@ def _make_lines(
     overview: DispatchOverview,
     instance: PlannedInstance,
 ) -> Iterator[MeasuredLine]:
+    """Yield a line for each measurement of an instance."""
     script = overview.script
     dispatch = project.manifest.scripts[instance.script].dispatch
     try:
@@ -95,6 +97,8 @@ def _make_lines(
 def _find_chosen_program(
     overview: DispatchOverview, measurement: latency.Measurement
 ) -> int | None:
+    """Return the program that the table of the measurement's device chooses for its bucket, if
+    any."""
     for table in overview.tables:
         if dict(table.fingerprint) == dict(measurement.fingerprint):
             return next((e.program for e in table.entries if e.key == measurement.key), None)
@@ -102,4 +106,5 @@ def _find_chosen_program(
 
 
 def _scale_fact(fact: object, unit: float) -> float | None:
+    """Return a fact of a target in base units; None if it is not a number."""
     return float(fact) * unit if isinstance(fact, int | float) and fact else None

@@ -53,8 +53,8 @@ class OutputCheck(Struct, frozen=True):
 
 
 def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck:
-    """Return how the manifest checks outputs. Raises `InputError` when it names no reference, and
-    for a reference that cannot be loaded."""
+    """Return how the manifest checks outputs. Raises `InputError` when it names no reference,
+    or the reference cannot be loaded."""
     tune = manifest.scripts[script].tune
     if unchecked:
         return OutputCheck(None, None, None)
@@ -73,8 +73,8 @@ def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> Ou
 
 
 def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
-    """Return the digest of what results are judged by: the reference with the project's modules
-    that are loaded now, which it may have imported, and the tolerances."""
+    """Return the digest of the reference, the tolerances, and all modules of the project that
+    are loaded: the reference may have imported them."""
     project_directory = os.path.join(os.path.dirname(os.path.join(root, ref.partition(":")[0])), "")
     files = {os.path.join(root, ref.partition(":")[0])}
     for module in list(sys.modules.values()):
@@ -98,8 +98,8 @@ def find_sizes(
     requested_sizes: Sequence[Mapping[str, Value]],
     signature: Signature,
 ) -> list[dict[str, Value]]:
-    """Return the sizes to call with: those given, else the manifest's. Raises `InputError` for
-    wrong ones, and when there is none."""
+    """Return the requested sizes, else the manifest's. Raises `InputError` for wrong ones, and
+    when there is none."""
     tune = manifest.scripts[script].tune
     sizes = [dict(size) for size in requested_sizes or (tune.sizes if tune else ())]
     if not sizes and signature.dimensions:
@@ -121,7 +121,7 @@ def prepare_case(
     seed: int,
     cold: bool,
 ) -> Case:
-    """Write a case into a directory, which is made. Raises `InputError` and `OSError`."""
+    """Write a case into a new directory, and return it. Raises `InputError` and `OSError`."""
     inputs_by_name = inputs.generate_inputs(signature, sizes, seed=seed)
     expected_outputs: Mapping[str, Any] = {}
     if check.function is not None:
@@ -176,14 +176,15 @@ def find_tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple
 
 
 def find_expected_type(dtype: str) -> str:
-    """Return the type that expected outputs are kept in: a reference computes in a wider one."""
+    """Return the element type of expected outputs in a case: references compute in a wider
+    type."""
     return ("f64" if dtype == "f64" else "f32") if dtype in FLOATS else dtype
 
 
 def to_expected_output(
     output: Argument, shape: tuple[int, ...], result: Any, check: OutputCheck
 ) -> inputs.Array:
-    """Return what a reference returned, in the shape of its output and the type it is kept in.
+    """Return the result of a reference as an array of the output's shape and of the kept type.
     Raises `InputError`."""
     array = np.asarray(inputs.widen_floats(result))
     # One number for all elements would be right for a kernel that writes only one of them.
@@ -198,6 +199,7 @@ def to_expected_output(
 
 
 def _to_json_scalar(value: Any) -> Any:
+    """Return a scalar as JSON has it; a struct as hexadecimal digits."""
     if isinstance(value, bytes):
         return value.hex()
     return value.item() if isinstance(value, np.generic) else value
@@ -278,8 +280,8 @@ def call_reference(
 def _bind_reference(
     function: Callable[..., Any], inputs_by_name: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return what a reference is called with, in order and by name. Raises `InputError` when it
-    cannot take that."""
+    """Return the positional and the named arguments for a reference. Raises `InputError` when
+    it cannot take the kernel's arguments."""
     parameters = _list_parameters(function)
     if parameters is not None and set(parameters) <= set(inputs_by_name):
         return (), {name: inputs_by_name[name] for name in parameters}
@@ -300,7 +302,7 @@ def _bind_reference(
 
 
 def _place_of_function(function: Callable[..., Any] | None) -> Place | None:
-    """Return where a function is defined."""
+    """Return the place of a function's definition; None for a function without code."""
     code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
     if code is None:
         return None
@@ -310,7 +312,7 @@ def _place_of_function(function: Callable[..., Any] | None) -> Place | None:
 
 
 def _list_parameters(function: Callable[..., Any]) -> list[str] | None:
-    """Return the names that the function takes, or None when it takes any number."""
+    """Return the names of a function's parameters; None if it takes any number."""
     parameters = inspect.signature(function).parameters.values()
     fixed = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     if any(parameter.kind not in fixed for parameter in parameters):
@@ -319,7 +321,8 @@ def _list_parameters(function: Callable[..., Any]) -> list[str] | None:
 
 
 def _reference_error(error: Exception, path: str, message: str) -> Diagnostic:
-    """Return an exception of the project's own code, shown at its last line inside that file."""
+    """Return the diagnostic of an exception in the project's code, at its last line in that
+    file."""
     what = f"{message}: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename == path:
         text = (error.text or "").rstrip("\n")
@@ -337,8 +340,8 @@ MAX_CASE = 2 << 20
 
 
 class PackageTests(Struct, frozen=True):
-    """The files of the cases by their paths in the package, and what has no case, with the
-    reason."""
+    """The files of the cases by their paths in the package, and the sizes without a case, with
+    the reasons."""
 
     files: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -373,7 +376,7 @@ def write_package_tests(
 def _select_sizes(
     manifest: Manifest, instance: PlannedInstance, tests: PackageTests, *, large: bool
 ) -> Iterable[Mapping[str, Value]]:
-    """Yield the sizes that a case is made of; the others are noted."""
+    """Yield the sizes that become cases; add the others to `tests.left_out`."""
     signature = instance.spec.signature
     try:
         sizes = find_sizes(manifest, instance.script, (), signature)

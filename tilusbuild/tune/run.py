@@ -45,8 +45,9 @@ def choose_target(
     *,
     cpu_first: bool = False,
 ) -> Target:
-    """Return the target: the one that is named, else the best for GPU `index`, else the cpu's; with
-    `cpu_first` the cpu's before that. Raises `InputError` when this machine can run none."""
+    """Return the target to measure: the named one, else the best for GPU `index`, else the
+    cpu's; with `cpu_first` the cpu's before a GPU's. Raises `InputError` when this machine can
+    run none."""
     find_called_script(project.manifest, name)
     selection = PlanSelection((name,), (target,) if target else ())
     targets = [target for _, target in select_script_targets(project.manifest, selection)]
@@ -72,9 +73,9 @@ def choose_target(
 def choose_program(
     project: Project, name: NamePattern, target: str | None
 ) -> tuple[Plan, PlanSelection, ProgramJob]:
-    """Return the program that a name means: of several the one that is otherwise like the default,
-    and without a target the one for the cpu, which runs everywhere, else for
-    this GPU. Raises `InputError`."""
+    """Return the plan, the selection and the job of one named program. Unset parameters are
+    those of the default schedule. Without a target the cpu's is chosen, which runs everywhere,
+    else the best for this GPU. Raises `InputError`."""
     target = name.target or target
     name = separate_schedule(project.manifest, name)
     target = choose_target(project, name, target, cpu_first=True).name
@@ -93,7 +94,7 @@ def choose_program(
 def build_program(
     project: Project, plan: Plan, selection: PlanSelection, job: ProgramJob, reporter: Reporter
 ) -> Candidate:
-    """Have the program. Raises `TilusbuildError` when there can be none."""
+    """Build the program, and return it. Raises `TilusbuildError` when it is not built."""
     request = BuildRequest(plan, selection, NoPublication((job,)))
     result = build_planned(project, request, BuildConfig(jobs=1), reporter)
     status = result.statuses.get(job.hash, "missing")
@@ -114,8 +115,9 @@ def run_program(
     *,
     cold: bool,
 ) -> list[CallLine]:
-    """Call at each size, with cold caches or warm ones. Raises `InputError`, `TilusbuildError` for
-    the program's own complaint about a call, and `WorkerUnusableError` without a device."""
+    """Call a program at each size, with cold or warm caches; return a line for each. Raises
+    `InputError`, `TilusbuildError` for a refused call, and `WorkerUnusableError` without a
+    device."""
     script = project.manifest.scripts[job.script]
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.find_output_check(project.manifest, job.script, unchecked=unchecked)
@@ -148,8 +150,8 @@ def call_program(
     *,
     cold: bool,
 ) -> CallLine:
-    """Call a program on the processor, or on the first GPU that the driver shows, in a worker, as
-    tuning does it: the time is the kernel's own. The directory `directory` is made.
+    """Call a program once to check it and 15 times to time it, on the cpu or on the first GPU,
+    in a worker. The case is written to `directory`, which is made.
 
     Raises `InputError`, `TilusbuildError` and `WorkerUnusableError`.
     """

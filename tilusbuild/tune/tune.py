@@ -62,18 +62,18 @@ BucketKey = tuple[int, ...]
 
 
 def find_bucket(script: Script, integers: Mapping[str, CallScalar]) -> BucketKey:
-    """Return the bucket of a call. Raises `KeyError` for a dispatch key that has no value."""
+    """Return the bucket of a call's dispatch keys. Raises `KeyError` for a key without a value."""
     return tuple(to_bucket(int(integers[name])) for name, to_bucket in script.buckets.items())
 
 
 class TuningPublisher:
-    """Writes the decisions of one tuning as they come: tables and latency reports. `judge` is the
-    digest of what results are judged by.
+    """Writes the decisions of one tuning, one by one, as tables and latency reports. `judge` is
+    the digest of the reference and the tolerances.
 
-    A case speaks for its bucket; of several in one bucket the one with the greatest sizes does,
-    because a bucket is known by the greatest size in it. But a program that is out at any of them
-    is out for the bucket; and one that computed wrong or crashed there is chosen nowhere until it
-    is rebuilt (`dispatch/latency.py`).
+    Of several cases in one bucket the one with the greatest sizes decides, because a bucket is
+    known by the greatest size in it. A program without a time in any of these cases is not
+    chosen for the bucket. A program that was incorrect or crashed is refused at all sizes until
+    it is rebuilt (`dispatch/latency.py`).
     """
 
     def __init__(self, script: Script, fingerprint: Mapping[str, str], judge: str = "") -> None:
@@ -87,16 +87,17 @@ class TuningPublisher:
 
     @property
     def reasons_by_number(self) -> dict[int, str]:
-        """Return why programs are chosen nowhere, by their numbers."""
+        """Return the reason for each refused program, by its number."""
         return explain_refusals(self._script.programs, self._refused.values())
 
     @property
     def refusals(self) -> dict[str, Refusal]:
-        """Return who is chosen nowhere, by hash."""
+        """Return the refusals, by the hashes of the programs."""
         return dict(self._refused)
 
     def add_refusals(self, refusals: Iterable[Refusal]) -> None:
-        """Have programs chosen nowhere. Raises `LoadError` and `OSError`."""
+        """Add refusals to the script's file; known ones stay as they are. Raises `LoadError`
+        and `OSError`."""
         new = {
             refusal.program: refusal for refusal in refusals if refusal.program not in self._refused
         }
@@ -104,7 +105,8 @@ class TuningPublisher:
         write_refusals(self._script, new.values())
 
     def add_decision(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
-        """Note a decision and bring the files up to date. Raises `LoadError` and `OSError`."""
+        """Record a decision, and write the bucket's table row and report again. Raises
+        `LoadError` and `OSError`."""
         self._update_refusals(decision)
         key = find_bucket(self._script, integers)
         bucket_decisions = self._decisions.setdefault(key, {})
@@ -123,8 +125,8 @@ class TuningPublisher:
         )
 
     def _sort_decisions(self, key: BucketKey) -> list[Decision]:
-        """Return the decisions of a bucket, the one that decides first; of equal sizes, the
-        last."""
+        """Return the decisions of a bucket: the greatest sizes first, of equal sizes the latest
+        first."""
         entries = sorted(self._decisions[key].values(), key=lambda sized: sized[0])
         return [decision for _, decision in reversed(entries)]
 
@@ -141,6 +143,8 @@ class TuningPublisher:
     def _write_bucket(
         self, key: BucketKey, decisions: Sequence[Decision], sizes: tuple[int, ...]
     ) -> None:
+        """Write the report and the table row of a bucket. The first decision decides; the
+        others only exclude programs. `sizes` are those of the first."""
         deciding, refused = decisions[0], dict[int, str]()
         for decision in decisions:
             prefix = "" if decision is deciding else f"at {decision.case.label}: "
@@ -157,6 +161,7 @@ class TuningPublisher:
         measured = latency.Measurement(self._fingerprint, key, seconds, refused, sizes)
         latency.write_measurement(self._script, measured)
         best = measured.find_best()
+        # The winner of the race was checked again; the table's own choice by time was not.
         if deciding.winner is not None and deciding.winner.program.index in seconds:
             winner = deciding.winner
             best = TableEntry(key, winner.program.index, "measured", winner.seconds, sizes)
@@ -166,9 +171,9 @@ class TuningPublisher:
             tables.update_rows(self._script, self._fingerprint, [], removed_keys=[key])
 
     def refresh_dispatchers(self, project: Project) -> None:
-        """Have every other directory of the cache refuse the same, and make the dispatchers of the
-        tables as they are now. Raises `InputError` without a C compiler, `LoadError`, `CacheError`
-        and `TilusbuildError`."""
+        """Copy the refusals to all script directories with the same programs, and build the
+        dispatchers of the changed ones again. Raises `InputError` without a C compiler,
+        `LoadError`, `CacheError` and `TilusbuildError`."""
         for script in [self._script, *copy_refusals(self._script)]:
             if script is self._script or os.path.isdir(os.path.join(script.path, layout.DISPATCH)):
                 find_toolchain = partial(project.find_toolchain, cuda=False)
@@ -195,12 +200,12 @@ class TuneRequest(Struct, frozen=True):
     """Forget what was measured before."""
 
     def to_name(self, target: str | None) -> NamePattern:
-        """Return the name of what is tuned, for a target."""
+        """Return the name of the instances to tune, for a target."""
         return NamePattern(self.script, self.constants, None, target)
 
 
 class BuiltInstance(Struct, frozen=True):
-    """An instance that is built."""
+    """An instance whose programs are built."""
 
     instance: PlannedInstance
     script: Script
@@ -208,7 +213,7 @@ class BuiltInstance(Struct, frozen=True):
 
 
 class TunedInstance(Struct, frozen=True):
-    """An instance that is tuned."""
+    """The results of tuning an instance."""
 
     script: Script
     device: Device
@@ -226,8 +231,8 @@ def build_instances(
     jobs: int,
     reporter: Reporter,
 ) -> list[BuiltInstance]:
-    """Build the instances for a target. Raises `InputError`, and `TilusbuildError` when a build
-    stops."""
+    """Build the programs of the instances for a target, and return the instances. Raises
+    `InputError`, `StoppedError` on a signal, and `TilusbuildError` when a build stops."""
     selection = PlanSelection((request.to_name(target.name),), (), level)
     plan = project.make_plan(selection)
     for instance in plan.instances:  # a mistake in them need not wait for a build
@@ -251,13 +256,13 @@ def build_instances(
 def find_request_sizes(
     project: Project, request: TuneRequest, instance: PlannedInstance
 ) -> list[dict[str, Value]]:
-    """Return the sizes to call with. Raises `InputError` when there is none."""
+    """Return the sizes to measure. Raises `InputError` when there is none."""
     signature = instance.spec.signature
     return prepare.find_sizes(project.manifest, request.script, request.sizes, signature)
 
 
 def find_log_path(project: Project, script: Script, facts: Mapping[str, Any]) -> str:
-    """Return where the samples of a script on a device are kept."""
+    """Return the path of the log of a script's samples on a device."""
     device = re.sub(r"[^A-Za-z0-9]+", "-", f"{facts['name']} {facts['arch']} {facts['driver']}")
     directory = os.path.basename(os.path.dirname(script.path))
     return os.path.join(project.cache.state_path, "tune", directory, device.strip("-") + ".jsonl")
@@ -270,10 +275,11 @@ def tune_instance(
     display: TuningReporter,
     on_decision: Callable[[Work, Decision], None],
 ) -> TunedInstance:
-    """Measure one instance and write its tables; `on_decision` is called with each decision.
+    """Measure one instance and write its tables; call `on_decision` with each decision. An
+    interrupted tuning keeps all samples.
 
     Raises `InputError`, `CacheError`, `WorkerUnusableError` when the device cannot be used, and
-    `CancelledError`. What was measured by then is kept.
+    `CancelledError`.
     """
     directories: dict[str, str] = {}
     warmup = project.settings.bench_warmup.value
@@ -308,6 +314,7 @@ def _measure_instance(
     directories: dict[str, str],
     facts: Mapping[str, Any],
 ) -> TunedInstance:
+    """Measure one instance on a device that is locked for it; see `tune_instance`."""
     sizes = find_request_sizes(project, request, built.instance)
     check = prepare.find_output_check(project.manifest, request.script, unchecked=request.unchecked)
     script, work = built.script, replace(built.work, judge=check.judge)
@@ -316,6 +323,7 @@ def _measure_instance(
     path = find_log_path(project, script, facts)
     if request.fresh and os.path.exists(path):
         os.unlink(path)
+    # The table may have been deleted since: the log has what was refused.
     publisher.add_refusals(collect_logged_refusals(read_lines(path)).values())
     refusals = publisher.refusals
     log = SampleLog(path)
@@ -326,7 +334,7 @@ def _measure_instance(
     private = project.cache.make_private(is_waited_for=False)
 
     def prepare_cases(numbers: Sequence[int]) -> Iterator[Case]:
-        """Yield each with its files on disk, for as long as it is measured."""
+        """Yield each case. Its files exist until the next one is asked for."""
         for number in numbers:
             directory = os.path.join(private.path, str(number))
             case = prepare.prepare_case(
@@ -342,6 +350,7 @@ def _measure_instance(
             shutil.rmtree(directory)
 
     def publish_decision(decision: Decision) -> None:
+        """Write a decision to the tables, and pass it on."""
         publisher.add_decision(list_integers(decision.case), decision)
         on_decision(work, decision)
 

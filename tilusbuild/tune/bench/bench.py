@@ -76,19 +76,20 @@ class Answer:
 
 
 class Bench(Protocol):
-    """Where programs are tried."""
+    """A place where programs are called: a device, or recorded answers in tests."""
 
     def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
-        """Call, and look at what it left. `number` counts the checks of this program: the first is
-        one call, later ones are many."""
+        """Call a program and compare its outputs. `number` counts the checks of this program in
+        this case: the first calls it once, later ones many times."""
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
-        """Time once. `expected` is about how many seconds all of it should take at most."""
+        """Take one sample. `expected` is the time in seconds that the whole sample took before,
+        or 0."""
 
 
 class DeviceBench:
-    """A device of this machine. `directories` gives the directory of a case by its digest; `warmup`
-    is how many calls take precedence over each sample."""
+    """Calls programs on a device of this machine, in a worker process. `directories` are those
+    of the cases, by digest; `warmup` is the number of calls before each sample."""
 
     def __init__(
         self,
@@ -114,11 +115,11 @@ class DeviceBench:
         self._has_run_programs = False
 
     def describe_device(self) -> dict[str, Any]:
-        """Return what the device says of itself. Raises `WorkerUnusableError`."""
+        """Return the facts of the device. Raises `WorkerUnusableError`."""
         return self._prepare_worker(self._start_worker(), {"do": "describe"})
 
     def close(self) -> None:
-        """End the worker, if it has not."""
+        """End the worker, if it runs."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.release()
@@ -135,6 +136,8 @@ class DeviceBench:
         return self._ask_and_confirm(case, request, limit)
 
     def _ask_and_confirm(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
+        """Ask about a program. A crash or launch error in a worker that other programs had used
+        is asked again in a new one, whose answer counts."""
         has_earlier_programs = self._has_run_programs and self._case_digest == case.digest
         answer = self._ask_about_case(case, request, limit)
         if answer.status in _MAY_BE_LEFTOVERS and has_earlier_programs and self._worker is None:
@@ -143,6 +146,8 @@ class DeviceBench:
         return answer
 
     def _ask_about_case(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
+        """Ask about a program in a worker that holds the case; end the worker after a failure
+        that may have harmed it."""
         worker = self._start_with_case(case)
         self._has_run_programs = True
         start = time.monotonic()
@@ -161,6 +166,7 @@ class DeviceBench:
         )
 
     def _start_with_case(self, case: Case) -> Resident:
+        """Return a worker that holds the case; start one unless the present one does."""
         if self._worker is None or self._case_digest != case.digest:
             worker = self._start_worker()
             self._prepare_worker(worker, {"do": "case", "folder": self._directories[case.digest]})
@@ -169,14 +175,15 @@ class DeviceBench:
         return self._worker
 
     def _start_worker(self) -> Resident:
+        """Start a new worker, and end the old one."""
         self.close()
         self._worker = Resident(self._runner.open_scope(), self._command.argv, self._command)
         self._case_digest, self._has_run_programs = None, False
         return self._worker
 
     def _prepare_worker(self, worker: Resident, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask for what no program has a part in. Raises `WorkerUnusableError` when it does not
-        come."""
+        """Send a request that calls no program. Raises `WorkerUnusableError` unless it
+        succeeds."""
         reply = self._ask_worker(worker, request, _SETUP_SECONDS)
         if reply["status"] != OK:
             raise WorkerUnusableError(f"the process that measures is not ready: {reply['why']}")
@@ -185,8 +192,8 @@ class DeviceBench:
     def _ask_worker(
         self, worker: Resident, request: dict[str, Any], limit: float
     ) -> dict[str, Any]:
-        """Return the answer, or what became of the worker. Raises `CancelledError`, and
-        `WorkerUnusableError`."""
+        """Send a request; return the reply, or one that says how the worker ended. Raises
+        `CancelledError`, and `WorkerUnusableError`."""
         command = replace(self._command, timeout=limit)
         try:
             answer, is_alive = worker.send_request(command, (json.dumps(request),))
@@ -212,15 +219,15 @@ class DeviceBench:
 
 
 def to_device(facts: Mapping[str, Any], index: int) -> Device:
-    """Return the device, as a worker described it."""
+    """Return the device that a worker described."""
     if facts["kind"] == "cpu":
         return get_cpu()
     return Device("cuda", index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
 
 
 def ask_gpu(runner: LocalRunner, index: int) -> Device:
-    """Return a GPU, asked in a process of its own, so that a driver that fails ends that one only.
-    Raises `WorkerUnusableError`."""
+    """Return a GPU by its number. It is asked in a process of its own, since a failing driver
+    may end the process. Raises `WorkerUnusableError`."""
     with contextlib.closing(DeviceBench(runner, "cuda", index, {}, limit=60.0)) as bench:
         return to_device(bench.describe_device(), index)
 
@@ -249,8 +256,8 @@ def lock_device(device: str, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def _open_lock_file(path: str) -> int:
-    """Return a lock file in a directory where others make files, too: never one that a link leads
-    to, and only one that we make gets its mode from us. Raises `OSError`."""
+    """Return a descriptor of a lock file in a directory that other users write to. Links are
+    not followed, and only a file that is created gets its mode. Raises `OSError`."""
     with suppress(FileExistsError):
         handle = open_regular(path, os.O_CREAT | os.O_EXCL, follow=False)
         os.fchmod(handle, 0o666)  # whatever the umask: other users lock it, too
@@ -273,4 +280,5 @@ main({kind!r}, {index}, sys.argv[-1])
 
 
 class WorkerUnusableError(TilusbuildError):
-    """A worker cannot do its work, whatever the program: no device, no memory, a missing file."""
+    """A worker cannot measure any program: there is no device or no memory, or a file is
+    missing."""

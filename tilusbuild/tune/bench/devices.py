@@ -47,13 +47,14 @@ def find_c_type(dtype: str, is_tensor: bool) -> Any:
 
 
 def _to_c_value(argument: CaseArgument) -> Any:
+    """Return a scalar for ctypes; a struct as its bytes."""
     value = argument.value
     is_bytes = isinstance(value, str) and argument.dtype not in DTYPES
     return bytes.fromhex(str(value)) if is_bytes else value
 
 
 class BoundLaunch:
-    """A library's `launch` with all of its arguments: call it with none."""
+    """A library's `launch` with all of its arguments; it is called without any."""
 
     def __init__(
         self, path: str, arguments: Sequence[CaseArgument], addresses: Sequence[int], stream: int
@@ -76,14 +77,14 @@ class BoundLaunch:
         )
 
     def __call__(self) -> None:
-        """Raise `LaunchRefusedError` when the library reports an error."""
+        """Launch. Raise `LaunchRefusedError` when the library reports an error."""
         if self._launch(*self._values):
             text: bytes = self._error() or b"the launch failed, and gives no reason"
             raise LaunchRefusedError(text.decode(errors="replace"))
 
 
 def count_launches(estimate: float, span: float, limit: int) -> int:
-    """Return how many launches of `estimate` seconds fill `span` seconds, 1 to `limit`."""
+    """Return how many launches of `estimate` seconds take `span` seconds: 1 to `limit`."""
     if estimate <= 0:
         return limit
     return max(1, min(limit, math.ceil(span / estimate)))
@@ -133,7 +134,7 @@ class HostDevice:
         ctypes.memmove(to, source, size)
 
     def wait_for_calls(self) -> None:
-        """Wait for a call; on the cpu it has ended when it returns."""
+        """Do nothing: a call on the cpu has ended when it returns."""
 
     def describe_device(self) -> dict[str, str | int]:
         """Return the facts that a fingerprint is made of."""
@@ -142,8 +143,8 @@ class HostDevice:
         return {"kind": "cpu", "name": get_cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
 
     def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
-        """Take a sample, one call when cold, as many as the clock needs when warm: return the mean
-        seconds of a call, and True, as no call waits for the host."""
+        """Return the mean seconds of a call, and True: no call waits for the host. A cold
+        sample is one call, a warm one as many as the clock needs."""
         start = time.perf_counter()
         call()
         estimate = time.perf_counter() - start
@@ -168,7 +169,8 @@ class HostDevice:
 
 
 def find_largest_cache() -> int:
-    """Return bytes of the largest cache of the first processor; 0 where Linux does not say."""
+    """Return the bytes of the largest cache of the first processor; 0 if Linux does not report
+    it."""
     sizes = [0]
     for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
         with suppress(ValueError):
@@ -207,7 +209,7 @@ wait:
 
 
 class CudaDevice:
-    """A GPU, by its number among those that the process sees. Raises `DriverError`."""
+    """A GPU, by its number among those that the process can use. Raises `DriverError`."""
 
     guard = 1 << 20
 
@@ -255,7 +257,7 @@ class CudaDevice:
         )
 
     def wait_for_calls(self) -> None:
-        """Wait. Raises `LaunchError` for what went wrong since the last wait."""
+        """Wait for the stream. Raises `LaunchError` for an error since the last wait."""
         try:
             self._call_driver("cuStreamSynchronize", ctypes.c_void_p(self.stream))
         except DriverError as error:
@@ -272,8 +274,8 @@ class CudaDevice:
         }
 
     def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
-        """Return the mean seconds of a launch, and whether every launch was queued before the
-        device came to it, so that none waited for the host. Raises `LaunchError`."""
+        """Return the mean seconds of a launch, and whether all launches were queued before the
+        device reached the first, so that none waited for the host. Raises `LaunchError`."""
         estimate, _ = self._time_launches(call, 1, cold=False, delay=0)
         launches = count_launches(estimate, _GPU_SPAN, _MAX_COLD if cold else _MAX_WARM)
         delay = _DELAY_NS * (2 + launches * (3 if cold else 1))
@@ -289,8 +291,8 @@ class CudaDevice:
     def _time_launches(
         self, call: Callable[[], None], launches: int, *, cold: bool, delay: int
     ) -> tuple[float, bool]:
-        """Return the mean seconds of a launch, and whether the host was always ahead of the
-        device."""
+        """Return the mean seconds of these launches after a delay in nanoseconds, and whether
+        the host stayed ahead of the device. Raises `LaunchError`."""
         pairs = launches if cold else 1
         events = self._get_events(2 * pairs)
         try:
@@ -311,6 +313,7 @@ class CudaDevice:
         return total / launches, is_hidden
 
     def _evict_caches(self) -> None:
+        """Queue a write of twice the L2 cache."""
         if self._flush is None:
             size = max(2 * self._driver.get_attribute(L2_CACHE_SIZE, self._device), _MIN_GPU_FLUSH)
             self._flush = self.allocate_memory(size), size
@@ -324,6 +327,7 @@ class CudaDevice:
         )
 
     def _get_events(self, count: int) -> list[ctypes.c_void_p]:
+        """Return this many events, which are created once."""
         while len(self._events) < count:
             event = ctypes.c_void_p()
             self._call_driver("cuEventCreate", ctypes.byref(event), 0)
@@ -339,8 +343,8 @@ class CudaDevice:
         return milliseconds.value / 1e3
 
     def _load_spin(self) -> ctypes.c_void_p | None:
-        """Load the delay kernel; None where the driver does not compile PTX. Then latency is hidden
-        by the fill alone."""
+        """Return the delay kernel; None if the driver does not compile PTX, when only the cache
+        fill hides the latency."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         try:
             self._call_driver("cuModuleLoadData", ctypes.byref(module), SPIN)

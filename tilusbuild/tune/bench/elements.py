@@ -63,6 +63,8 @@ def compare_outputs(
 def _compare_with_numpy(
     numpy: Any, got: bytes, dtype: str, want: bytes, want_dtype: str, rtol: float, atol: float
 ) -> tuple[float, tuple[int, float, float] | None, int]:
+    """Return the largest error, the worst wrong element (offset, value, expected) or None, and
+    the number of wrong elements."""
     a, w = _as_array(numpy, got, dtype), _as_array(numpy, want, want_dtype)
     if dtype in FLOATS:
         error, wrong = _find_errors(numpy, a, w, rtol, atol)
@@ -77,8 +79,8 @@ def _compare_with_numpy(
 
 
 def _find_errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -> tuple[Any, Any]:
-    """Return the absolute differences of two arrays (infinite where one side is not finite), and
-    which of them are too large."""
+    """Return the absolute differences of two arrays (infinite where one side is not finite),
+    and a mask of those outside the tolerance."""
     with numpy.errstate(all="ignore"):
         a, w = actual.astype(numpy.float64), want.astype(numpy.float64)
         same = (a == w) | (numpy.isnan(a) & numpy.isnan(w))
@@ -89,6 +91,7 @@ def _find_errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -
 
 
 def _as_array(numpy: Any, data: bytes, dtype: str) -> Any:
+    """Return the elements as an array that NumPy computes with."""
     if dtype == "bf16":
         wide = numpy.frombuffer(data, numpy.uint16).astype(numpy.uint32) << numpy.uint32(16)
         return wide.view(numpy.float32)
@@ -101,6 +104,7 @@ def _as_array(numpy: Any, data: bytes, dtype: str) -> Any:
 def _compare_without_numpy(
     got: bytes, dtype: str, want: bytes, want_dtype: str, rtol: float, atol: float
 ) -> tuple[float, tuple[int, float, float] | None, int]:
+    """Return the same as `_compare_with_numpy`."""
     largest, worst, worst_error, wrong = 0.0, None, -1.0, 0
     inexact = dtype in FLOATS
     for offset, (a, w) in enumerate(
@@ -138,7 +142,7 @@ def decode_elements(data: bytes, dtype: str) -> Iterable[Any]:
 
 @cache
 def list_f8_values(dtype: str) -> tuple[float, ...]:
-    """Return the value of each of the 256 codes."""
+    """Return the value of each of the 256 codes of an 8-bit type."""
     if dtype == _SCALE:
         return (*(2.0 ** (code - 127) for code in range(255)), math.nan)
     mantissa_bits, largest = _MANTISSA[dtype], _F8[dtype]
@@ -157,6 +161,7 @@ def list_f8_values(dtype: str) -> tuple[float, ...]:
 
 
 def _unravel_index(offset: int, shape: Sequence[int]) -> list[int]:
+    """Return the indices of an element by its offset in C order."""
     index: list[int] = []
     for extent in reversed(shape):
         offset, rest = divmod(offset, extent)
@@ -166,6 +171,7 @@ def _unravel_index(offset: int, shape: Sequence[int]) -> list[int]:
 
 @cache
 def _import_numpy() -> Any:
+    """Return NumPy, or None where it is not installed."""
     try:
         import numpy
     except ImportError:
@@ -197,7 +203,7 @@ def make_noise(dtype: str, count: int, seed: str) -> bytes:
 
 
 def _combine_bits(one: bytes | bytearray, other: bytes) -> bytes:
-    """Return the bitwise or."""
+    """Return the bitwise or of two strings of equal length."""
     joined = int.from_bytes(one, "little") | int.from_bytes(other, "little")
     return joined.to_bytes(len(other), "little")
 

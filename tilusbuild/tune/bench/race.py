@@ -51,7 +51,7 @@ TIE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is known of a program in the end."""
+    """The result of a program in one case."""
 
     program: Candidate
     seconds: float | None
@@ -67,8 +67,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The choice for one case. `outcomes` are in the order of the programs: those examined, and
-    those that are out for what they came to elsewhere."""
+    """The choice for one case. `outcomes` are in the order of the programs: those that were
+    measured, and those that were refused before."""
 
     case: Case
     winner: Outcome | None
@@ -78,7 +78,7 @@ class Decision:
 
 
 class Race:
-    """The state of one case. Programs that are `refused`, by hash, take no part."""
+    """The comparison of programs in one case. Programs in `refused`, by hash, are not called."""
 
     def __init__(
         self,
@@ -100,13 +100,16 @@ class Race:
         self._is_cut = False
 
     def run_race(self, seed: int) -> Decision:
-        """Look, race, decide."""
+        """Search the programs, sample the fast ones in rounds, check the winner; return the
+        choice."""
         self._session.restart_questions()
         search_programs(self._work, self._quota, self._look_at, seed)
         max_rounds = self._session.rounds
         for rounds, within in ((min(_LOOK[0], max_rounds), _LOOK[1]), (max_rounds, _LAST)):
             self._run_rounds(self._select_within(self._score_programs(), within), rounds)
         winner = self._find_best()
+        # A race between threads may show only in the second check, which calls a program many
+        # times.
         while winner is not None and not self._session.check_program(
             self._case, self._programs[winner], self._records[winner]
         ):
@@ -122,6 +125,8 @@ class Race:
         )
 
     def _look_at(self, program: Candidate) -> float | None:
+        """Check a program and take its first sample; return the seconds, or None if it is
+        refused."""
         record = self._records[program.index] = ProgramRecord()
         is_right = self._session.check_program(self._case, program, record)
         if is_right and self._session.time_program(self._case, program, record, 0.0):
@@ -129,7 +134,7 @@ class Race:
         return None
 
     def _score_programs(self) -> dict[int, float]:
-        """Return the score of everyone who is in, by program."""
+        """Return the median time in seconds of each program that is not refused, by number."""
         return {
             index: median(record.samples)
             for index, record in self._records.items()
@@ -137,11 +142,12 @@ class Race:
         }
 
     def _select_within(self, scores: Mapping[int, float], factor: float) -> list[int]:
+        """Return the programs whose scores are at most `factor` times the best, sorted."""
         bound = min(scores.values(), default=0.0) * factor
         return sorted(index for index, seconds in scores.items() if seconds <= bound)
 
     def _run_rounds(self, indices: Sequence[int], rounds: int) -> None:
-        """Sample everyone until each has so many samples."""
+        """Sample the programs until each has this many samples, or the quota is used."""
         rounds_done = 1
         while rounds_done < rounds and self._has_quota():
             for index in _alternate_order(indices, rounds_done):
@@ -151,6 +157,7 @@ class Race:
             rounds_done += 1
 
     def _find_best(self) -> int | None:
+        """Return the first of the programs that tie for the best score; None if none is left."""
         return min(self._select_within(self._score_programs(), 1 + TIE), default=None)
 
     def _sample_program(self, index: int) -> None:
@@ -158,6 +165,8 @@ class Race:
         self._session.time_program(self._case, self._programs[index], record, max(record.samples))
 
     def _has_quota(self) -> bool:
+        """Return whether a part of the quota is left. Once it is used, it stays used: answers
+        that are replayed for an earlier case cost nothing."""
         self._is_cut = self._is_cut or self._quota.used_share >= 1
         return not self._is_cut
 
@@ -171,12 +180,13 @@ class Race:
 
 
 def make_refused_outcome(program: Candidate, refusal: Refusal) -> Outcome:
-    """Return the outcome of a program that takes no part."""
+    """Return the outcome of a program that was refused before and is not called."""
     why = refusal.text.removeprefix(f"{refusal.status} ")
     return Outcome(program, None, (), refusal.status, why)
 
 
 def _alternate_order(indices: Sequence[int], turn: int) -> Iterable[int]:
+    """Return the programs in order in even rounds, in reverse order in odd ones."""
     return indices if turn % 2 == 0 else reversed(indices)
 
 
@@ -220,6 +230,7 @@ def decide_cases(
             decisions[number] = decision = race.run_race(seed)
             refusals |= _refusals_at_case(decision, known_refusals, work.judge)
             on_decision(decision)
+        # A time of a program that is refused now may have kept others out of the last rounds.
         waiting = [
             number for number, decision in decisions.items() if _uses_refused(decision, refusals)
         ]
@@ -229,8 +240,8 @@ def decide_cases(
 def _refusals_at_case(
     decision: Decision, known_refusals: Mapping[str, Refusal], judge: str
 ) -> dict[str, Refusal]:
-    """Return who is refused for what it came to at these sizes, now or before; not who is
-    cleared."""
+    """Return the refusals that hold from this case on, by hash: new ones, and known ones at the
+    same sizes that this case does not lift."""
     lifted = find_lifted(decision, known_refusals, judge)
     sizes = dict(decision.case.sizes)
     earlier = {
@@ -240,15 +251,15 @@ def _refusals_at_case(
 
 
 def find_lifted(decision: Decision, known_refusals: Mapping[str, Refusal], judge: str) -> list[str]:
-    """Return the programs, by hash, that another judge finds right at the very sizes at which they
-    were found wrong. Nothing else makes up for a refusal: neither other inputs nor another try."""
+    """Return the hashes of programs that another judge finds right at the sizes at which they
+    had been incorrect. Other inputs, and another try with the same judge, lift nothing."""
     right_hashes = {each.program.hash for each in decision.outcomes if each.seconds is not None}
     candidates = [r for digest, r in known_refusals.items() if digest in right_hashes]
     return [r.program for r in candidates if _is_overruled(r, judge, decision.case.sizes)]
 
 
 def collect_refusals(decision: Decision, judge: str) -> list[Refusal]:
-    """Return the programs that are chosen nowhere for what they came to in this case."""
+    """Return a refusal for each program that was incorrect or crashed in this case."""
     sizes = dict(decision.case.sizes)
     return [
         Refusal(each.program.hash, each.status, sizes, each.why, judge)
@@ -258,14 +269,14 @@ def collect_refusals(decision: Decision, judge: str) -> list[Refusal]:
 
 
 def _uses_refused(decision: Decision, refused_hashes: Container[str]) -> bool:
-    """Return whether a program that is out has a part in a decision: its time, or the bounds that
-    it set for others."""
+    """Return whether a refused program was timed for a decision: its time may have excluded
+    others."""
     return any(each.samples and each.program.hash in refused_hashes for each in decision.outcomes)
 
 
 def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:
-    """Return who was condemned by what a log says, by hash: also at sizes that are not asked for
-    any more. Whom another judge found right at the same sizes afterwards is not among them."""
+    """Return the refusals that follow from a log, by hash, at all of its sizes; those that a
+    later answer lifts are left out."""
     refusals: dict[str, Refusal] = {}
     sizes: dict[str, Mapping[str, CallScalar]] = {}
     judge = ""
@@ -287,7 +298,7 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
 
 
 def _is_overruled(refusal: Refusal, judge: str, sizes: Mapping[str, Any]) -> bool:
-    """Return whether a right result at these sizes by this judge makes up for a refusal."""
+    """Return whether a right result at these sizes, by this judge, lifts a refusal."""
     if refusal.status != INCORRECT or judge in ("", refusal.judge):
         return False
     return dict(refusal.sizes) == dict(sizes)
@@ -301,17 +312,20 @@ Look = Callable[[Candidate], "float | None"]
 
 
 def search_programs(work: Work, quota: Quota, look: Look, seed: int) -> None:
-    """Look at programs until all are known or the share of the quota is used."""
+    """Look at all programs, or, with a quota, at a random sample and the neighbors of its best,
+    until `LOOK_SHARE` of the quota is used."""
     default = [p for p in work.programs if p.index == work.default]
     rest = [p for p in work.programs if p.index != work.default]
     if not quota.is_limited:
         for program in work.programs:
             look(program)
         return
+    # The default comes first, whatever the budget is: users compare with it.
     random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
     waiting = [*default, *rest]
     scores: dict[int, float | None] = {}
     while waiting and quota.used_share < LOOK_SHARE:
+        # By the cost of a look so far: with enough quota for all, no search is needed.
         all_fit = quota.used_share * (len(scores) + len(waiting)) <= LOOK_SHARE * len(scores)
         if quota.used_share >= SAMPLE_SHARE and not all_fit:
             break
@@ -328,7 +342,8 @@ def _search_neighbors(
     quota: Quota,
     look: Look,
 ) -> None:
-    """Look at the nearest stranger of the best program that has one; without one, at any."""
+    """Look at the nearest program of the best one that has a new neighbor; if none has, at the
+    next program in `order`. Repeat until `LOOK_SHARE` is used."""
     coordinates = index_programs(work)
     programs = {program.index: program for program in order}
     neighbors: dict[int, Iterator[int]] = {}
@@ -336,6 +351,7 @@ def _search_neighbors(
         best = sorted((s, i) for i, s in scores.items() if s is not None)
         next_index = None
         for _, index in best:
+            # Iterators are kept: each yields a neighbor once, over all iterations.
             candidates = neighbors.setdefault(index, iterate_neighbors(coordinates, index))
             if (
                 next_index := next((each for each in candidates if each not in scores), None)
@@ -347,7 +363,8 @@ def _search_neighbors(
 
 
 def find_linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:
-    """Return the parameters of a work's programs; those that change together are one group."""
+    """Return the groups of a work's parameters; parameters that change together in all programs
+    are one group."""
     columns: dict[tuple[int, ...], list[str]] = {}
     places = index_programs(work).values()
     for number, group in enumerate(work.groups):
@@ -356,7 +373,8 @@ def find_linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:
 
 
 def index_programs(work: Work) -> dict[int, tuple[int, ...]]:
-    """Return where each program is in each group: values count from 0 as they come."""
+    """Return the coordinates of each program: for each group of parameters the index of its
+    value, counted in the order of the programs."""
     value_indices: list[dict[object, int]] = [{} for _ in work.groups]
     return {
         program.index: tuple(
@@ -368,7 +386,7 @@ def index_programs(work: Work) -> dict[int, tuple[int, ...]]:
 
 
 def iterate_neighbors(coordinates: Mapping[int, tuple[int, ...]], index: int) -> Iterator[int]:
-    """Yield the programs that differ from one in one group, the nearest first."""
+    """Yield the programs that differ from one in exactly one group, the nearest first."""
     neighbors = []
     for other, other_coordinates in coordinates.items():
         steps = [

@@ -41,7 +41,7 @@ from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much may be spent; None is without end. A run is one check or one sample."""
+    """A limit on time or on runs (checks and samples) of a tuning; None is without limit."""
 
     seconds: float | None = None
     runs: int | None = None
@@ -61,14 +61,14 @@ class Budget:
 
 @dataclass(slots=True)
 class BudgetSpent:
-    """What was spent."""
+    """The seconds and runs that a tuning has used."""
 
     seconds: float = 0.0
     runs: int = 0
 
 
 class Quota:
-    """The part of a budget that one case may use: an equal share of what is left."""
+    """The share of a budget that one case may use: an equal part of the rest."""
 
     def __init__(self, budget: Budget, spent: BudgetSpent, cases_left: int) -> None:
         self._spent = spent
@@ -80,16 +80,17 @@ class Quota:
         self.restart_share()
 
     def restart_share(self) -> None:
-        """Have the same again, for a case that is decided again: most of it is answered."""
+        """Begin the share again, for a case that is decided again: most answers are in the log."""
         self._from = replace(self._spent)
 
     @property
     def is_limited(self) -> bool:
+        """Return whether there is a limit at all."""
         return bool(self._shares)
 
     @property
     def used_share(self) -> float:
-        """Return the share that is spent: 0 at first, 1 and more when nothing is left."""
+        """Return the used part of the share: 0 at first, 1 or more when it is used up."""
         shares = [0.0]
         for name, share in self._shares.items():
             part = getattr(self._spent, name) - getattr(self._from, name)
@@ -99,7 +100,7 @@ class Quota:
 
 @dataclass(slots=True)
 class ProgramRecord:
-    """What is known of a program for a case."""
+    """The samples and the result of a program in one case."""
 
     samples: list[float] = field(default_factory=list)
     refused: tuple[str, str] | None = None
@@ -115,8 +116,9 @@ ROUNDS = 32
 
 
 class TuningSession:
-    """A tuning's questions. `on_answer` is called with each answer, and whether it was only read;
-    `rounds` is how often those that are nearly the best are sampled."""
+    """Answers the questions of a race from the log, or else from the bench. `on_answer` is
+    called with each answer, and whether it was in the log. `rounds` is the number of samples of
+    programs that are nearly the best."""
 
     def __init__(
         self,
@@ -136,15 +138,16 @@ class TuningSession:
         self._question_counts: dict[tuple[str, str, str], int] = {}
 
     def make_quota(self, cases_left: int) -> Quota:
-        """For the next case, when so many are left."""
+        """Return the quota of the next case, of `cases_left` cases."""
         return Quota(self.budget, self.spent, cases_left)
 
     def restart_questions(self) -> None:
-        """Ask from the first question on: a case that is decided again has the same answers."""
+        """Count the questions of a case from the first again, so that it gets the logged
+        answers."""
         self._question_counts.clear()
 
     def check_program(self, case: Case, program: Candidate, record: ProgramRecord) -> bool:
-        """Return whether the program computes right."""
+        """Check a program, update its record, and return whether it is right."""
         answer = self._answer_question(
             case, program, "check", lambda n: self._bench.check_program(case, program, n)
         )
@@ -156,7 +159,8 @@ class TuningSession:
     def time_program(
         self, case: Case, program: Candidate, record: ProgramRecord, expected: float
     ) -> bool:
-        """Add a sample; False when there is none."""
+        """Add a sample to a program's record; return False if there is none, and set the
+        reason."""
         answer = self._answer_question(
             case, program, "sample", lambda n: self._bench.time_program(case, program, n, expected)
         )
@@ -169,6 +173,7 @@ class TuningSession:
     def _answer_question(
         self, case: Case, program: Candidate, what: str, measure: Callable[[int], Answer]
     ) -> Answer:
+        """Return the logged answer to a question, or measure and log it; count its cost."""
         question = (case.digest, program.hash, what)
         number = self._question_counts.get(question, 0)
         self._question_counts[question] = number + 1
@@ -191,7 +196,7 @@ QuestionKey = tuple[str, str, str, int]
 
 
 def read_lines(path: str) -> Iterator[dict[str, Any]]:
-    """Yield every whole object of a log; none without a file. Raises `OSError`."""
+    """Yield every object of a log that is whole; nothing without a file. Raises `OSError`."""
     with suppress(FileNotFoundError):
         for line in read_bytes(path).split(b"\n"):
             with suppress(ValueError):
@@ -199,7 +204,7 @@ def read_lines(path: str) -> Iterator[dict[str, Any]]:
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """Return the object of a line. Raises `ValueError`."""
+    """Return the object in a line. Raises `ValueError`."""
     try:
         value = json.loads(line)
     except RecursionError:
@@ -210,7 +215,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def collect_answers(rows: Iterable[Mapping[str, Any]]) -> dict[QuestionKey, Answer]:
-    """Return the answers among lines; of two to the same question the first, which was built on."""
+    """Return the answers in these lines. Of two to the same question the first counts: later
+    questions followed from it."""
     known: dict[QuestionKey, Answer] = {}
     for line in rows:
         with suppress(ValueError):
@@ -220,7 +226,7 @@ def collect_answers(rows: Iterable[Mapping[str, Any]]) -> dict[QuestionKey, Answ
 
 
 def parse_answer(line: Mapping[str, Any]) -> tuple[QuestionKey, Answer]:
-    """Return the question and the answer of a line. Raises `ValueError` for any other line."""
+    """Return the question and the answer in a line. Raises `ValueError` for any other line."""
     try:
         key = (str(line["case"]), str(line["program"]), str(line["what"]), int(line["number"]))
         seconds = line["seconds"]
@@ -238,6 +244,7 @@ def parse_answer(line: Mapping[str, Any]) -> tuple[QuestionKey, Answer]:
 
 
 def _check_seconds(value: object) -> float:
+    """Return a time in seconds. Raises `ValueError` for a negative, infinite or other value."""
     seconds = float(value)  # type: ignore[arg-type]
     if not 0 <= seconds < math.inf:
         raise ValueError(f"{seconds} is not a time")
@@ -245,7 +252,7 @@ def _check_seconds(value: object) -> float:
 
 
 class SampleLog:
-    """A log at `path`, made with its directory when the first line is written."""
+    """A log at `path`. The file and its directory are made with the first line."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -260,17 +267,19 @@ class SampleLog:
         self.answers[key] = answer
 
     def append_line(self, value: Mapping[str, Any]) -> None:
-        """Append any line, by one write. Raises `OSError`."""
+        """Append an object as a line, by one write. Raises `OSError`."""
         if self._handle < 0:
             self._handle = self._open_log()
         os.write(self._handle, json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
     def close(self) -> None:
+        """Close the file, if it is open."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
     def _open_log(self) -> int:
+        """Return a descriptor of the file for appending. Raises `OSError`."""
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         handle = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         size = os.fstat(handle).st_size
@@ -285,7 +294,7 @@ RUN, CASE = "run", "case"
 
 @dataclass(frozen=True, slots=True)
 class RunNote:
-    """What a log says of a tuning that began."""
+    """The line of a log that begins a tuning."""
 
     script: str
     script_hash: str
@@ -299,7 +308,7 @@ class RunNote:
 
 @dataclass(frozen=True, slots=True)
 class CaseNote:
-    """What a log says of a case that began."""
+    """The line of a log that begins a case."""
 
     case: str
     sizes: Mapping[str, CallScalar]
@@ -307,7 +316,7 @@ class CaseNote:
 
 
 def parse_run_note(line: Mapping[str, Any]) -> RunNote:
-    """Return a line that `format_run_note` made. Raises `ValueError` for any other."""
+    """Return the note in a line of `format_run_note`. Raises `ValueError` for any other."""
     try:
         device = {
             name: _check_type(str, line["device"][name]) for name in ("kind", "name", "arch", "id")
@@ -325,7 +334,7 @@ def parse_run_note(line: Mapping[str, Any]) -> RunNote:
 
 
 def parse_case_note(line: Mapping[str, Any]) -> CaseNote:
-    """Return a line about a case. Raises `ValueError` for any other."""
+    """Return the note in a line of `format_case_note`. Raises `ValueError` for any other."""
     try:
         integers = {name: _check_type(int, value) for name, value in line["integers"].items()}
         sizes = {
@@ -337,13 +346,14 @@ def parse_case_note(line: Mapping[str, Any]) -> CaseNote:
 
 
 def _check_type(kind: Any, value: Any) -> Any:
+    """Return a value of a type. Raises `TypeError` for another."""
     if not isinstance(value, kind):
         raise TypeError(f"{value!r:.60} has another type")
     return value
 
 
 def format_run_note(work: Work, device: Mapping[str, Any], cases: int) -> dict[str, Any]:
-    """Return the log's line for a tuning that begins."""
+    """Return the line that begins a tuning."""
     return {
         "what": RUN,
         "script": work.script,
@@ -356,10 +366,10 @@ def format_run_note(work: Work, device: Mapping[str, Any], cases: int) -> dict[s
 
 
 def list_integers(case: Case) -> dict[str, CallScalar]:
-    """Return the whole numbers of a call: what dispatch goes by."""
+    """Return the integer arguments of a call, by name: dispatch depends on these."""
     return {a.name: a.value for a in case.arguments if isinstance(a.value, int)}
 
 
 def format_case_note(case: Case) -> dict[str, Any]:
-    """Return the log's line for a case that begins."""
+    """Return the line that begins a case."""
     return {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": list_integers(case)}

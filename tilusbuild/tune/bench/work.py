@@ -46,7 +46,7 @@ class CaseArgument:
 
     @property
     def bytes(self) -> int:
-        """Of the tensor; 0 for a scalar."""
+        """Return the bytes of the tensor; 0 for a scalar."""
         if self.shape is None:
             return 0
         count = DTYPES[self.dtype].bytes
@@ -69,6 +69,7 @@ class Case:
 
     @property
     def label(self) -> str:
+        """Return the sizes for people: `m=1, n=1000`."""
         return ", ".join(f"{name}={value}" for name, value in self.sizes.items()) or "no sizes"
 
 
@@ -101,7 +102,7 @@ class Work:
 def make_work(
     script: Script, programs: Iterable[int], groups: Sequence[tuple[str, ...]], judge: str = ""
 ) -> Work:
-    """Return the work of comparing programs of a script, which are built."""
+    """Return the work of comparing built programs of a script."""
     return Work(
         label=script.label,
         script=script.name,
@@ -124,8 +125,8 @@ def make_candidate(script: Script, program: int) -> Candidate:
 
 
 def digest_case(value: Mapping[str, Any], directory: str) -> str:
-    """Return the digest of a case: what `case.json` says, and its files by content. Raises
-    `OSError`."""
+    """Return the digest of a case: of the value of `case.json` and of the expected outputs.
+    Raises `OSError`."""
     hasher = hashlib.sha256(json.dumps(value, sort_keys=True).encode())
     for name in sorted(os.listdir(directory)):
         if name.endswith(".want"):
@@ -144,7 +145,8 @@ def write_case(
     cold: bool,
     judge: str = "",
 ) -> Case:
-    """Complete a directory whose tensors are there. Raises `OSError`."""
+    """Write `case.json` into a directory that has the expected outputs; return the case. Raises
+    `OSError`."""
     value = {
         "schema": SCHEMA,
         "sizes": dict(sizes),
@@ -158,7 +160,7 @@ def write_case(
 
 
 def read_case(directory: str) -> Case:
-    """Raises `OSError`, and `ValueError` for a case of another form."""
+    """Return the case in a directory. Raises `OSError`, and `ValueError` for another form."""
     value = json.loads(read_bytes(os.path.join(directory, CASE)))
     try:
         arguments, judge = _parse_arguments(value["arguments"]), str(value.get("judge", ""))

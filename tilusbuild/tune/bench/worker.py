@@ -72,11 +72,14 @@ class Worker:
             return {"status": "broken", "why": f"{type(error).__name__}: {error}"}
 
     def _load_case(self, directory: str) -> None:
+        """Load a case onto the device. Raises `OSError` and `ValueError`."""
         self._case = read_case(directory)
         self._buffers = Buffers(self._device, self._case, directory)
         self._bound.clear()
 
     def _load_program(self, library: str) -> tuple[BoundLaunch, Buffers, Case]:
+        """Open a library, and return its launch with the case's arguments. Raises
+        `LaunchError`."""
         if self._case is None or self._buffers is None:
             raise ValueError("no case is given yet")
         if library not in self._bound:
@@ -153,8 +156,8 @@ _SOAK_CALLS = 64
 
 
 class WrongResultError(Exception):
-    """A call left something that it should not have. `error` is the largest absolute difference of
-    the outputs that were compared, 0 where none was."""
+    """A call left wrong content. `error` is the largest absolute error of the compared outputs,
+    0 if none was compared."""
 
     def __init__(self, message: str, error: float = 0.0) -> None:
         super().__init__(message)
@@ -179,7 +182,8 @@ class _GuardedTensor:
 
 
 class Buffers:
-    """All tensors of a case, allocated. Raises `OSError` when a file of the case is missing."""
+    """The tensors of a case in the device's memory. Raises `OSError` when a file of the case is
+    missing."""
 
     def __init__(self, memory: Device, case: Case, directory: str) -> None:
         self._memory = memory
@@ -194,6 +198,7 @@ class Buffers:
         self.reset_all()
 
     def _make_tensor(self, argument: CaseArgument, directory: str) -> _GuardedTensor:
+        """Return a tensor with its noise and its expected content."""
         count = math.prod(argument.shape or ())
         tensor = _GuardedTensor(
             argument, self._memory, make_noise(argument.dtype, count, str(argument.value))
@@ -203,20 +208,21 @@ class Buffers:
         return tensor
 
     def reset_all(self) -> None:
-        """Give everything what it held at first: tensors and guards."""
+        """Write the first content of all tensors and guards."""
         for tensor in self._tensors.values():
             self._memory.write_memory(tensor.base, tensor.content)
             if tensor.argument.out:
                 self._memory.write_memory(tensor.pristine, tensor.content[tensor.inside])
 
     def reset_outputs(self) -> None:
-        """Give the outputs what they held at first: noise, or what the kernel adds to."""
+        """Write the first content of the outputs: noise, or the content that a kernel adds to."""
         for tensor in self._tensors.values():
             if tensor.argument.out and tensor.argument.bytes:
                 self._memory.copy_memory(tensor.address, tensor.pristine, tensor.argument.bytes)
 
     def check_tensors(self) -> float:
-        """Look at what a call left; the largest error. Raises `WrongResultError`."""
+        """Compare outputs, inputs and guards after a call; return the largest absolute error.
+        Raises `WrongResultError`."""
         largest = 0.0
         for tensor in self._tensors.values():
             content = self._memory.read_memory(tensor.base, len(tensor.content))
@@ -233,14 +239,14 @@ class Buffers:
         return largest
 
     def check_guards(self) -> None:
-        """Look beside every tensor. Raises `WrongResultError`."""
+        """Compare the guards of every tensor. Raises `WrongResultError`."""
         for tensor in self._tensors.values():
             start, end = tensor.inside.start, tensor.inside.stop
             after = self._memory.read_memory(tensor.base + end, len(tensor.content) - end)
             _check_guard_bytes(tensor, self._memory.read_memory(tensor.base, start), after)
 
     def _compare_output(self, tensor: _GuardedTensor, data: bytes, want: bytes) -> float:
-        """Return the largest error of an output. Raises `WrongResultError`."""
+        """Return the largest absolute error of an output. Raises `WrongResultError`."""
         # Most schedules give the very same bits: those are compared once.
         argument = tensor.argument
         digest = hashlib.sha256(argument.name.encode() + b"\0" + data).digest()
@@ -265,6 +271,7 @@ class Buffers:
 def _check_guard_bytes(
     tensor: _GuardedTensor, before: bytes | bytearray, after: bytes | bytearray
 ) -> None:
+    """Raise `WrongResultError` if a guard's bytes changed."""
     for side, guard in (("before", before), ("after", after)):
         if guard != _PATTERN * len(guard):
             raise WrongResultError(f"it wrote {side} the tensor {tensor.argument.name}")
