@@ -61,9 +61,11 @@ IN_OURS = {
 """Where files are written by name: new ones, in private directories that were just made."""
 
 
+OF_A_PATH = (".read_text", ".read_bytes")
+"""Methods of pathlib, which take no argument: methods of ours with these names take one."""
 OTHER_WAYS = (
-    ".read_text", ".read_bytes", ".write_text", ".write_bytes", "FileIO", "ZipFile", "np.load",
-    "np.fromfile", "shutil.copy", "shutil.copy2", "getlines",
+    ".write_text", ".write_bytes", "FileIO", "ZipFile", "np.load", "np.fromfile", "shutil.copy",
+    "shutil.copy2", "getlines",
 )  # fmt: skip
 
 
@@ -82,8 +84,9 @@ def opened_otherwise(path: Path) -> Iterator[tuple[int, str]]:
         elif name == "os.open":
             if not any(flag in text for flag in ("O_EXCL", "O_TMPFILE", "O_DIRECTORY", "O_PATH")):
                 yield node.lineno, text
-        elif name.endswith(OTHER_WAYS) and not (
-            node.args and ast.unparse(node.args[0]) in ("file", "out", "self._file")
+        elif (name.endswith(OF_A_PATH) and not node.args) or (
+            name.endswith(OTHER_WAYS)
+            and not (node.args and ast.unparse(node.args[0]) in ("file", "out", "self._file"))
         ):
             yield node.lineno, text
 

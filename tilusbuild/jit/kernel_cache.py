@@ -259,7 +259,7 @@ class Inputs:
         sources = os.path.join(project.cache.state_path, SOURCES, "")
         self._now = project.clock.read_recent_time
         self._is_sure = all(
-            not seen.may_be_later(since) or path.startswith(sources)
+            not seen.may_have_changed_since(since) or path.startswith(sources)
             for path, seen in self._seen.items()
         )
 

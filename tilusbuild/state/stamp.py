@@ -116,9 +116,9 @@ class PathContent(Struct, frozen=True):
     settled: bool
     """Whether an equal stamp means equal content."""
     device: int = -1
-    """As in a sighting."""
+    """`st_dev`; -1 where nothing exists."""
 
-    def may_be_later(self, moment: FileTime) -> bool:
+    def may_have_changed_since(self, moment: FileTime) -> bool:
         """Return whether the path may have changed after `time`."""
         return not DeviceStamp(self.stamp, self.device).is_settled(moment)
 

@@ -79,7 +79,7 @@ class PathStates:
             new = read_path_content(path, self._digest, _list_names, before=old, now=self._now)
             self._observations[path] = new
             if old is None:
-                if since is not None and path in read and new.may_be_later(since):
+                if since is not None and path in read and new.may_have_changed_since(since):
                     changes[path] = Change(path)
             elif new.content != old.content:
                 changes[path] = _make_change(path, old.content, new.content)
