@@ -39,8 +39,8 @@ class CarriedOver(NamedTuple):
 
 
 def collect_carried_over(script: Script) -> CarriedOver:
-    """Return the measurements that a new directory of `script` takes over from those beside it. A
-    directory that cannot be read is passed over."""
+    """Return the measurements that a new directory of `script` takes over. Of the directories
+    that were tuned, the latest with any counts; one that cannot be read is skipped."""
     first: CarriedOver | None = None
     for former in _read_tuned_siblings(script):
         with suppress(LoadError):
@@ -52,8 +52,8 @@ def collect_carried_over(script: Script) -> CarriedOver:
 
 
 def describe_lost_rows(path: str, describe: Callable[[], bytes]) -> str | None:
-    """Return what will not be taken over by the script directory that is to be made at `path`, in
-    words; its script.json is `describe()`."""
+    """Return a message about the rows that a script directory to be made at `path` will lose,
+    or None. `describe` returns its script.json."""
     if next(_list_tuned_directories(path), None) is None:
         return None
     script = parse_description(path, unseal_json(describe()))
@@ -61,14 +61,15 @@ def describe_lost_rows(path: str, describe: Callable[[], bytes]) -> str | None:
 
 
 def format_other_keys(label: str, former: Sequence[str], keys: Sequence[str]) -> str:
-    """Return in words that the measurements of a script are for other dispatch keys."""
+    """Return the message that a script's measurements are for other dispatch keys."""
     former_keys, current_keys = (", ".join(each) or "none" for each in (former, keys))
     why = f"it was for the dispatch keys {former_keys}, which are {current_keys} now"
     return f"{label}: its measurements no longer apply: {why}"
 
 
 def make_initial_files(path: str, described: bytes, *, carry: bool = True) -> dict[str, bytes]:
-    """Return the files that a new script directory begins with. `described` is its script.json."""
+    """Return the tables and reports that a new script directory begins with. `described` is its
+    script.json."""
     script = parse_description(path, unseal_json(described))
     carried = collect_carried_over(script) if carry else CarriedOver()
     files = tables.format_tables(script, carried.tables, carried.refused)
@@ -81,7 +82,7 @@ def make_initial_files(path: str, described: bytes, *, carry: bool = True) -> di
 
 
 def _read_tuned_siblings(script: Script) -> Iterator[Script]:
-    """Yield the other directories of an instance that were tuned, the last one first."""
+    """Yield the other directories of an instance that were tuned, the latest first."""
     for _, path in sorted(_list_tuned_directories(script.path), reverse=True):
         with suppress(LoadError):
             other = read_script(path)
@@ -90,7 +91,7 @@ def _read_tuned_siblings(script: Script) -> Iterator[Script]:
 
 
 def _list_tuned_directories(path: str) -> Iterator[tuple[int, str]]:
-    """Yield the directories beside `path` that have tables, each with when they were written."""
+    """Yield the directories beside `path` that have measured tables, with their mtimes."""
     for other in list_paths(os.path.dirname(path)):
         with suppress(OSError):
             if other != path and read_measured_keys(other) is not None:
@@ -102,14 +103,15 @@ def _identify_instance(script: Script) -> tuple[object, ...]:
 
 
 def _carry_over_from(former: Script, script: Script) -> CarriedOver:
-    """Return what one directory takes over from another. Raises `LoadError`."""
+    """Return the measurements that a directory takes over from another. Raises `LoadError`."""
     if former.keys != script.keys:
         return CarriedOver(lost=format_other_keys(script.label, former.keys, script.keys))
     return _Renumbering(former, script).collect_rows()
 
 
 class _Renumbering:
-    """One directory's measurements, as another one of the same keys has them."""
+    """One directory's measurements with the program numbers of another directory of the same
+    keys."""
 
     def __init__(self, former: Script, script: Script) -> None:
         self._former, self._script = former, script
@@ -130,7 +132,7 @@ class _Renumbering:
         self._row_count = self._kept_count = 0
 
     def collect_rows(self) -> CarriedOver:
-        """Return what is taken over."""
+        """Return the tables, refusals and measurements that stay true."""
         tables = [
             each
             for table in self._former_tables.tables
@@ -149,15 +151,17 @@ class _Renumbering:
         return fingerprint["script"] in ("*", self._former.hash)
 
     def _is_bucket(self, key: tuple[int, ...]) -> bool:
-        """Return whether what was measured at these sizes speaks for a bucket that there is."""
+        """Return whether a measured key is still a bucket of the script."""
         pairs = zip(self._script.buckets.values(), key, strict=True)
         return all(to_bucket(size) == size for to_bucket, size in pairs)
 
     def _renew_fingerprint(self, fingerprint: Mapping[str, str]) -> dict[str, str]:
+        """Return a fingerprint with the new directory's hash."""
         same = fingerprint["script"] == "*"
         return {**fingerprint, "script": "*" if same else self._script.hash}
 
     def _renumber_measurement(self, measured: Measurement) -> Measurement:
+        """Return a measurement with the new numbers. Two old numbers may be one program now."""
         seconds: dict[int, float] = {}
         for program, time in measured.seconds.items():
             if (number := self._numbers.get(program)) is not None:
@@ -172,6 +176,7 @@ class _Renumbering:
         )
 
     def _renumber_table(self, table: DeviceTable) -> DeviceTable:
+        """Return a table with the rows that keep their program or get another one."""
         fingerprint = self._renew_fingerprint(table.fingerprint)
         times = {each.key: each for each in self._measured if each.fingerprint == fingerprint}
         entries = []
@@ -189,8 +194,8 @@ class _Renumbering:
         return DeviceTable(fingerprint, tuple(entries))
 
     def _keep_program(self, entry: TableEntry) -> TableEntry | None:
-        """Return the row with the program's number of now. One by hand stays also for a program
-        that is refused: the choice is the person's, and the runtime says so."""
+        """Return the row with its program's new number, None if the program is gone or
+        unusable. A row by hand keeps a refused program: the runtime reports it."""
         number = self._numbers[entry.program]
         if number is None or number in self._script.not_built:
             return None
@@ -200,6 +205,7 @@ class _Renumbering:
         return entry._replace(program=number)
 
     def _replace_program(self, entry: TableEntry, known: Measurement | None) -> TableEntry | None:
+        """Return a measured row for the best of the other programs, or None."""
         if known is None or entry.source != "measured":
             return None
         return known.find_best(self._unusable)

@@ -27,9 +27,9 @@ _MAX_NAMED = 4
 def make_committed_tables(
     instance: PlannedInstance, buckets: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the tables of an instance as `dispatch_table.json` would have them; of several rows in
-    a bucket the one with the greatest sizes, as in tuning. Schedules that are not planned, as at a
-    lower level, have none."""
+    """Return an instance's committed rows as tables of `dispatch_table.json`. Of several rows
+    in a bucket, the one with the greatest sizes counts, as in tuning. Rows of schedules that
+    are not planned are left out."""
     planned = {*(instance.schedules if instance.spec.tuned else ())}
     to_buckets = [make_rounding(bucket) for bucket in buckets.values()]
     entries_by_device: dict[tuple[str, str], dict[tuple[int, ...], list[Any]]] = {}
@@ -50,7 +50,7 @@ def make_committed_tables(
 
 
 def _find_program(instance: PlannedInstance, row: TunedRow) -> int | None:
-    """Return the number of a row's schedule; None where the space does not have it."""
+    """Return the number of a row's schedule; None if the space does not have it."""
     if row.schedule.keys() != {*instance.parameters}:
         return None
     try:
@@ -62,7 +62,8 @@ def _find_program(instance: PlannedInstance, row: TunedRow) -> int | None:
 def describe_unused_rows(
     cache: Tree, instance: PlannedInstance, file: str, keys: Sequence[str]
 ) -> str | None:
-    """Return in words which rows serve nothing, as far as that is known before a build."""
+    """Return a message about the committed rows that serve nothing, or None, as far as that is
+    known before a build."""
     rows, programs = instance.spec.tuned, instance.programs_by_number
     unused = [
         (row, why)
@@ -94,6 +95,7 @@ def _explain_unused_row(
     row: TunedRow,
     keys: Sequence[str],
 ) -> str | None:
+    """Return why a row serves nothing; None for one that does."""
     if {*row.sizes} != {*keys}:
         return f"the keys are {', '.join(keys)}"
     number = _find_program(instance, row)
@@ -105,7 +107,7 @@ def _explain_unused_row(
 
 
 def iterate_measured_rows(script: Script) -> Iterator[TunedRow]:
-    """Yield what was measured of a script here. Raises `LoadError`."""
+    """Yield the measurements in a script's tables as rows. Raises `LoadError`."""
     for table in read_dispatch_table(script).tables:
         device, arch = table.fingerprint["device"], table.fingerprint["arch"]
         for entry in table.entries:
@@ -124,8 +126,8 @@ def iterate_measured_rows(script: Script) -> Iterator[TunedRow]:
 def merge_measured_rows(
     script: Script, rows: Sequence[TunedRow]
 ) -> tuple[list[TunedRow], list[tuple[TunedRow, TunedRow | None]]]:
-    """Return a file's rows with those of a script that were measured here in the place of what the
-    same buckets had; and those that are new, each with what it replaces. Raises `LoadError`."""
+    """Return a file's rows, with a script's measurements in place of rows of the same buckets;
+    and the changed rows, each with the row that it replaces or None. Raises `LoadError`."""
     known = {_identify_bucket(script, row): row for row in rows}
     new = {_identify_bucket(script, row): row for row in iterate_measured_rows(script)}
     other_rows = [row for row in rows if _identify_bucket(script, row) not in new]
@@ -134,7 +136,8 @@ def merge_measured_rows(
 
 
 def _identify_bucket(script: Script, row: TunedRow) -> tuple[object, ...]:
-    """Return what a row of the script stands for; for another one's row its own place."""
+    """Return a key of the bucket of a row of this script; for another script's row its sort
+    key."""
     if (
         not row.is_of_instance(script.target, script.params)
         or row.sizes.keys() != script.buckets.keys()

@@ -48,10 +48,8 @@ def make_script_json(
     instance: PlannedInstance,
     metas: Sequence[ProgramMeta | None],
 ) -> bytes:
-    """Return the file's bytes. `metas` are the programs' meta.json, None where there is none.
-
-    Raises `InputError` for a `dispatch` table that cannot serve this instance.
-    """
+    """Return the bytes of script.json. `metas` are the programs' meta.json, None for missing
+    ones. Raises `InputError` for a `dispatch` table that cannot serve this instance."""
     dispatch = manifest.scripts[instance.script].dispatch
     schedules = [point.values for point in instance.spec.space.take_points(instance.schedules)]
     value: dict[str, Any] = {
@@ -90,14 +88,16 @@ def make_script_json(
 
 
 def _find_toolkit_version(spec: InstanceSpec) -> str | None:
-    """Return the version of the CUDA toolkit that makes the device code, if there is any."""
+    """Return the version of the CUDA toolkit that compiles the device code; None without device
+    code."""
     cuda = spec.toolchain.cuda if spec.pipeline.launcher.cuda else None
     compiler = cuda if spec.pipeline.host_code else spec.toolchain.nvrtc
     return compiler.version if compiler is not None else None
 
 
 def _find_level(instance: PlannedInstance) -> int:
-    """Return how much of the space is planned: 2 all, 1 a sample, 0 one schedule of several."""
+    """Return the level that is planned: 2 the whole space, 1 a sample, 0 one schedule of
+    several."""
     if 1 < len(instance.schedules) == instance.spec.space.size[0]:
         return 2
     return min(len(instance.schedules) - 1, 1)
@@ -125,7 +125,7 @@ def _describe_dim(dim: Dim) -> JsonTree:
 def find_dispatch_keys(
     dispatch: DispatchSection | None, instance: PlannedInstance
 ) -> tuple[str, ...]:
-    """Return the arguments that the choice depends on; every dimension when none are declared."""
+    """Return the arguments that the choice depends on; all dimensions when none are declared."""
     if dispatch is not None:
         return dispatch.keys
     return tuple(argument.name for argument in instance.spec.signature.dimensions)
@@ -188,7 +188,7 @@ def _describe_rules(
     instance: PlannedInstance,
     schedules: Sequence[Mapping[str, Value]],
 ) -> list[dict[str, Any]]:
-    """Return the rules whose schedule is planned: a target's own space may not have it."""
+    """Return the rules whose schedule is planned: the space of a target may not have it."""
     constants = {**list_target_constants(instance.target), **instance.params}
     scalars = (a for a in instance.spec.signature.arguments if a.dims is None)
     integers = {argument.name for argument in scalars if argument.dtype in WHOLE}
@@ -204,7 +204,7 @@ def _describe_rules(
 def _find_program_for(
     use: Mapping[str, Value], instance: PlannedInstance, schedules: Sequence[Mapping[str, Value]]
 ) -> int | None:
-    """Return the planned schedule that has these values, and else most of the default's."""
+    """Return the planned program that has these values, and is otherwise most like the default."""
     numbered = dict(zip(instance.schedules, schedules, strict=True))
     default = numbered[instance.default] if instance.default is not None else {}
     best: tuple[int, int] | None = None
@@ -220,7 +220,7 @@ JsonTree: TypeAlias = "bool | int | float | str | list[JsonTree]"
 
 
 def node_to_json(node: Node) -> JsonTree:
-    """Return the tree of a parsed expression."""
+    """Return a parsed expression as JSON arrays."""
     match node:
         case Const():
             return node.value

@@ -41,7 +41,7 @@ TIE = 0.01
 
 
 class Measurement(Struct, frozen=True):
-    """The times of programs at one key on one device, and why others have none."""
+    """The times of programs in one bucket on one device, and why others have none."""
 
     fingerprint: Mapping[str, str]
     key: tuple[int, ...]
@@ -51,8 +51,8 @@ class Measurement(Struct, frozen=True):
     """The sizes of the calls that were measured."""
 
     def find_best(self, excluded: Collection[int] = ()) -> TableEntry | None:
-        """Return the entry for a dispatch table of the programs that are neither refused nor
-        excluded; None when none of them was measured."""
+        """Return the table row of the fastest program that is neither refused nor excluded;
+        None without one. Of ties the earliest wins."""
         wrong = {*self.refused, *excluded}
         timed = {p: s for p, s in self.seconds.items() if p not in wrong}
         if not timed:
@@ -63,7 +63,8 @@ class Measurement(Struct, frozen=True):
 
 
 def write_measurement(script: Script, measured: Measurement) -> None:
-    """Keep a measurement; it replaces the one of the same device. Raises `OSError`."""
+    """Write a measurement and its report, in place of the same device's last one. Raises
+    `OSError`."""
     directory = name_directory(measured.key)
     make_directories_below(script.path, *directory.split("/"))
     path = os.path.join(script.path, directory, FILE)
@@ -71,12 +72,13 @@ def write_measurement(script: Script, measured: Measurement) -> None:
         same = dict(measured.fingerprint)
         others = [each for each in _read_file(path, script) if dict(each.fingerprint) != same]
         sweep_temporary_files(os.path.dirname(path))
+        # The report first: the file that programs read says that both are there.
         for name, data in format_measurements(script, measured.key, [*others, measured]).items():
             write_atomic(os.path.join(os.path.dirname(path), name), data)
 
 
 def name_directory(key: Sequence[int]) -> str:
-    """Return where the measurements of a key are, in a script's directory."""
+    """Return the directory of a key's measurements, in the script's."""
     return f"{DIRECTORY}/{'-'.join(map(str, key)) or 'all'}"
 
 
@@ -104,7 +106,7 @@ def format_measurements(
 
 
 def read_measurements(script: Script) -> list[Measurement]:
-    """Return everything measured of a script, by key and device. Raises `CorruptCacheError`."""
+    """Return all measurements of a script, by key and device. Raises `CorruptCacheError`."""
     directory = os.path.join(script.path, DIRECTORY)
     paths = (os.path.join(directory, name, FILE) for name in try_list(directory))
     measurements = [measured for path in paths for measured in _read_file(path, script)]
@@ -160,8 +162,8 @@ def _format_report(script: Script, measured: Sequence[Measurement]) -> str:
 def update_refusals(
     script: Script, refusals: Iterable[Refusal], lifted: Collection[str] = ()
 ) -> bool:
-    """Have programs of a script chosen nowhere, and those whose hashes are `lifted` again; returns
-    whether that is news. Raises `LoadError` and `OSError`."""
+    """Add refusals to a script's file and remove those of the `lifted` hashes; replace rows of
+    refused programs. Return whether anything changed. Raises `LoadError` and `OSError`."""
     with lock_tables(script):
         table_file = read_dispatch_table(script)
         refused = {each.program: each for each in table_file.refused if each.program not in lifted}
@@ -178,7 +180,8 @@ def update_refusals(
 def _remove_programs(
     table: DeviceTable, refused_numbers: Collection[int], measured: Iterable[Measurement]
 ) -> DeviceTable:
-    """Return a table with rows for the programs that are not refused, and those by hand."""
+    """Return a table whose measured rows of refused programs go to the best other program, or
+    are removed. Rows by hand stay."""
     times = {each.key: each for each in measured if dict(each.fingerprint) == table.fingerprint}
     entries = []
     for entry in table.entries:
@@ -190,9 +193,8 @@ def _remove_programs(
 
 
 def copy_refusals(script: Script) -> list[Script]:
-    """Refuse what this script's file refuses in all others of its cache that list the same
-    programs; returns those that it was news to. What cannot be read is left alone. Raises
-    `OSError`."""
+    """Copy this script's refusals to all other scripts of its cache that list the same
+    programs; return those that changed. Unreadable ones are skipped. Raises `OSError`."""
     refused = {each.program: each for each in read_dispatch_table(script).refused}
     changed = []
     for path in (
@@ -209,8 +211,8 @@ def copy_refusals(script: Script) -> list[Script]:
 
 
 def collect_refusals(scripts: str) -> dict[str, Refusal]:
-    """Return what any directory of a script refuses, by program. `scripts` is the directory that
-    they are in. What cannot be read is passed over."""
+    """Return the refusals in all directories of a script, by program. `scripts` is the
+    directory above these. Unreadable ones are skipped."""
     refusals: dict[str, Refusal] = {}
     for path in list_paths(scripts):
         # Looked at as text first: most directories refuse nothing, and a description is long.
@@ -223,8 +225,8 @@ def collect_refusals(scripts: str) -> dict[str, Refusal]:
 
 
 def adopt_refusals(script: Script, refused: Mapping[str, Refusal]) -> None:
-    """Refuse what another directory of the script does: a new one lists programs that were tuned
-    before. Raises `LoadError` and `OSError`."""
+    """Add the refusals of other directories to a new one that lists the same programs. Raises
+    `LoadError` and `OSError`."""
     shared = [refused[digest] for digest in script.programs.values() if digest in refused]
     if shared:
         known = {each.program for each in read_dispatch_table(script).refused}

@@ -35,9 +35,9 @@ def parse_model(
     schedules: Sequence[Mapping[str, Value]],
     metas: Sequence[Mapping[str, Any] | None],
 ) -> tuple[Expr, dict[str, list[Any]]] | None:
-    """Return the manifest's model, and the columns that it reads: by name, a value for each
-    program, None where it is not known. There is no model on the cpu when it asks for resources,
-    which are a GPU's. Raises `ExprError`."""
+    """Return the manifest's model, and the columns that it reads: by name a value for each
+    program, None where it is not known. On the cpu a model that reads resources is None: only
+    GPUs have them. Raises `ExprError`."""
     cost = parse_expression(source).substitute(
         {**list_target_constants(instance.target), **instance.params}
     )
@@ -62,7 +62,7 @@ def list_resources(
     schedule: Mapping[str, Value],
     meta: Mapping[str, Any] | None,
 ) -> dict[str, Value]:
-    """Return what is known of a compiled program of a GPU, by name."""
+    """Return the resources of a built GPU program, by name, as far as they are known."""
     if meta is None or meta["status"] != "built" or instance.target.kind == "cpu":
         return {}
     usages = [usage for kernel in meta.get("kernels", {}).values() for usage in kernel.values()]
@@ -88,7 +88,7 @@ def list_resources(
 
 
 def _count_threads(instance: PlannedInstance, values: Mapping[str, Value]) -> int | None:
-    """Return the threads of a block, when the schedule fixes them."""
+    """Return the threads of a block; None if arguments of a call decide them."""
     if instance.spec.recipe.launch is None:
         return None
     total = 1
@@ -114,8 +114,8 @@ def compute_work(
     dispatch: DispatchSection | None,
     sizes: Mapping[str, Value],
 ) -> tuple[float | None, float | None]:
-    """Return the bytes and the operations of a call, where the sizes and the manifest say them:
-    each tensor once, unless `bytes` is declared."""
+    """Return the bytes and the operations of a call, each None if it is not known. Without
+    `bytes`, each tensor counts once."""
     flops = dispatch.flops if dispatch is not None else None
     declared_bytes = dispatch.bytes if dispatch is not None else None
     tensors = [a for a in instance.spec.signature.arguments if a.dims is not None]
@@ -125,6 +125,7 @@ def compute_work(
 
 
 def _evaluate_number(source: Value | None, env: Mapping[str, Value]) -> float | None:
+    """Return the value of an expression; None if it depends on an unknown name."""
     try:
         value = None if source is None else parse_expression(source).substitute(env).constant
     except ExprError:

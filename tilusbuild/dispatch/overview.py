@@ -36,7 +36,8 @@ _MAKE = "`tilusbuild dispatch build`"
 
 
 class DispatchOverview(Struct, frozen=True):
-    """One instance. `device` is what it would run on here; None when there is none."""
+    """The dispatch of one built instance. `device` is the device here that would run it, or
+    None."""
 
     script: Script
     tables: tuple[DeviceTable, ...]
@@ -48,7 +49,7 @@ class DispatchOverview(Struct, frozen=True):
     device: Device | None
 
     def make_chooser(self) -> Chooser:
-        """Return what chooses on the device here: its own table, or none."""
+        """Return the chooser for the device here: with its own table, or none."""
         table_file = TableFile(self.tables, self.refused)
         if self.device is not None:
             return make_chooser(self.script, table_file, self.device)[0]
@@ -57,7 +58,7 @@ class DispatchOverview(Struct, frozen=True):
         return Chooser(self.script, entries, list_available_programs(self.script), refused)
 
     def list_coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
-        """Return the manifest's sizes and everything that is measured, each with who serves it."""
+        """Return the manifest's sizes and all measured ones, each with the choice for it."""
         keys = self.script.keys
         measured = {e.sizes for t in self.tables for e in t.entries}
         all_sizes = [dict(size) for size in self.sizes if all(key in size for key in keys)]
@@ -77,7 +78,7 @@ class DispatchOverview(Struct, frozen=True):
         return [a.name for a in self.script.arguments if a.dims is None and a.dtype in WHOLE]
 
     def find_problems(self) -> Iterator[str]:
-        """Yield everything that a call would trip over."""
+        """Yield a text for each thing that a call would fail on."""
         if self.trouble is not None:
             yield self.trouble
         if self.device is not None and self.tables:
@@ -118,7 +119,7 @@ class DispatchOverview(Struct, frozen=True):
 def read_overviews(
     manifest: Manifest, cache: str, name: NamePattern, target: str | None
 ) -> Iterator[DispatchOverview]:
-    """Yield the built instances that a name means, for a target. Raises `InputError`, and
+    """Yield the built instances that a name matches, for a target. Raises `InputError`, and
     `LoadError` for a damaged tree."""
     script = find_script(manifest, name)
     pairs = list(

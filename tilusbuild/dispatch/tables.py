@@ -62,9 +62,8 @@ def update_rows(
 
 
 def remove_other_keys(script: Script) -> None:
-    """Remove tables that were made for other dispatch keys: an edit of those leaves a script its
-    directory, and no row says anything about the new ones. Programs that were found wrong stay so.
-    Raises as `update_rows`."""
+    """Remove the tables that were made for other dispatch keys than the script's; refusals
+    stay. An edit of `keys` leaves a script its directory. Raises as `update_rows`."""
     keys = read_measured_keys(script.path)
     if keys is not None and keys != script.keys:
         with lock_tables(script):
@@ -88,8 +87,7 @@ def update_tables(script: Script) -> TableFile:
 
 
 def has_entries(table_file: TableFile) -> bool:
-    """Return whether a file says more than what follows from the script: what was measured, or
-    found wrong, or written by hand."""
+    """Return whether a file has measurements, refusals, or rows by hand."""
     return bool(table_file.tables or table_file.refused)
 
 
@@ -103,9 +101,8 @@ def _is_current(script: Script, table_file: TableFile) -> bool:
 
 @contextmanager
 def lock_tables(script: Script) -> Iterator[None]:
-    """Be the only one that changes the tables and measurements of a script: a lock of its
-    script.txt, which is in packages, too. The kernel lets go of it however the holder ends. Raises
-    `OSError`."""
+    """Hold the lock of a script's tables and measurements: one on its script.txt, which
+    packages have, too. The kernel frees it however the holder ends. Raises `OSError`."""
     handle = open_regular(os.path.join(script.path, SCRIPT_TXT), os.O_RDWR, follow=False)
     try:
         lock_file(handle)
@@ -117,7 +114,7 @@ def lock_tables(script: Script) -> Iterator[None]:
 def replace_tables(
     script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal]
 ) -> None:
-    """Replace both files; `refused` are the programs that are chosen nowhere. Raises `OSError`."""
+    """Replace both files; `refused` are programs that no table may choose. Raises `OSError`."""
     sweep_temporary_files(script.path)
     for name, data in format_tables(script, tables, refused).items():
         path = os.path.join(script.path, name)
@@ -129,7 +126,7 @@ def replace_tables(
 def format_tables(
     script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal] = ()
 ) -> dict[str, bytes]:
-    """Return both files, in the order in which they are written."""
+    """Return the content of both files by name, in the order of writing."""
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
     served = merge_committed(script, TableFile(tuple(tables), tuple(refused)))
     return {
@@ -141,7 +138,8 @@ def format_tables(
 def format_json(
     script: Script, tables: Sequence[DeviceTable], refused: Sequence[Refusal] = ()
 ) -> bytes:
-    """`dispatch_table.json`: an entry a line, so that people can read and compare it."""
+    """Return `dispatch_table.json`, with an entry on each line so that people can read and
+    compare it."""
     parts = []
     for each in tables:
         rows = ",\n".join(f"    {json.dumps(_format_row(entry))}" for entry in each.entries)
@@ -170,8 +168,8 @@ def _format_row(entry: TableEntry) -> list[Any]:
 def format_text(
     script: Script, tables: Sequence[DeviceTable], refused: Sequence[Refusal] = ()
 ) -> str:
-    """`dispatch_table.txt`: a table a device, in Tilus' columns and two of ours; then who is chosen
-    nowhere."""
+    """Return `dispatch_table.txt`: a table for each device, with Tilus' columns and two of
+    ours, and the refused programs."""
     parts = [] if tables else [f"nothing is measured yet: {format_command('tune', script.name)}\n"]
     for each in tables:
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
@@ -197,7 +195,7 @@ ProgramMeta = Mapping[str, Any]
 
 
 def list_schedule_columns(parameters: Sequence[str]) -> tuple[str, ...]:
-    """Return the heads."""
+    """Return the columns of `schedule.txt`."""
     return ("index", *parameters, "status", *_RESOURCES, "dynamic_smem", "program")
 
 
@@ -207,8 +205,8 @@ def make_schedule_rows(
     programs: Mapping[int, str],
     metas: Sequence[ProgramMeta | None],
 ) -> list[tuple[Cell, ...]]:
-    """Return a row for each schedule; programs are by their numbers. `metas` are the programs'
-    meta.json, or None."""
+    """Return a row of `schedule.txt` for each schedule. `programs` are by their numbers,
+    `metas` are the programs' meta.json, or None."""
     rows: list[tuple[Cell, ...]] = []
     for values, (index, program), meta in zip(schedules, programs.items(), metas, strict=True):
         kernels = meta.get("kernels", {}) if meta else {}

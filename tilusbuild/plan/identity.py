@@ -22,13 +22,13 @@ SCRIPT_FORMAT = "tilusbuild script 1"
 
 
 def format_section(title: str, lines: Iterable[str]) -> str:
-    """Return a titled block, or nothing when it would be empty."""
+    """Return a titled block of lines; "" without lines."""
     body = "".join(f"{line}\n" for line in lines)
     return f"\n[{title}]\n{body}" if body else ""
 
 
 def format_values(title: str, values: Mapping[str, Value]) -> str:
-    """Return a block of `name = value` lines in the order given."""
+    """Return a block of `name = value` lines, in this order."""
     return format_section(
         title, (f"{name} = {format_toml(value)}" for name, value in values.items())
     )
@@ -97,11 +97,9 @@ def format_script_text(
 
 
 def parse_sections(text: str) -> dict[str, dict[str, str]]:
-    """Parse a program.txt, options.txt or script.txt: return its blocks by title as keys and
-    values; the title "" is what comes first.
-
-    A line of a block without a key of its own is its own key. In `headers` the name is the key.
-    """
+    """Return the blocks of a program.txt, options.txt or script.txt, by title, as keys and
+    values. The lines before the first title are the block "". A line without a key is its own
+    key; in `headers` the name is the key."""
     blocks: dict[str, dict[str, str]] = {"": {}}
     title = ""
     for line in text.split("\n"):

@@ -46,7 +46,8 @@ HeadersOf: TypeAlias = Callable[[str], Headers]
 
 
 class InstanceSpec(Struct, frozen=True, eq=False):
-    """A script with its constants fixed, for one target, as the manifest describes it."""
+    """An instance as the manifest describes it: a script with its constants fixed, for one
+    target."""
 
     manifest: Manifest
     script: str
@@ -68,7 +69,7 @@ class InstanceSpec(Struct, frozen=True, eq=False):
 
     @property
     def owner(self) -> ScriptSection:
-        """What the manifest says of the script."""
+        """Return the script's table."""
         return self.manifest.scripts[self.script]
 
     @property
@@ -81,37 +82,37 @@ class InstanceSpec(Struct, frozen=True, eq=False):
 
     @property
     def label(self) -> str:
-        """What a person calls the instance: `matmul[dtype=f16] h100`."""
+        """Return the instance's name for people: `matmul[dtype=f16] h100`."""
         return format_instance_name(self.script, self.params, self.target.name)
 
     @property
     def is_part(self) -> bool:
-        """Whether its programs are of use only together: those of a library."""
+        """Return whether its programs are objects of a library, or the library."""
         return self.owner.form not in ("kernel", "entry")
 
     @property
     def is_link(self) -> bool:
-        """Whether its program joins those of others, which are planned before it."""
+        """Return whether its program joins objects, which are planned before it."""
         return is_link(self.owner)
 
     @property
     def style(self) -> Style:
-        """How its templates are read."""
+        """Return how its templates are read."""
         return read_style(self.owner)
 
     def merge_values(self, schedule: Schedule) -> dict[str, Value]:
-        """Return constants, parameters and derived values by name."""
+        """Return constants, parameters and derived values, by name."""
         return {**self.params, **schedule.values}
 
     def list_unit_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the kernels that are compiled in one translation unit with a program's, its own
-        among them; () for one that is compiled alone. Raises `InputError`."""
+        """Return the kernels of a program's translation unit, its own among them; () for a
+        program that is compiled alone. Raises `InputError`."""
         if self.grouping is None or not self.pipeline.groups:
             return ()
         return self.grouping.list_unit_kernels(values)
 
     def select_shared_values(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
-        """Return those of a program's values that all kernels of its unit have."""
+        """Return the values that all kernels of a program's unit have."""
         if self.grouping is None:
             return values
         shared = self.grouping.shared_names
@@ -119,7 +120,8 @@ class InstanceSpec(Struct, frozen=True, eq=False):
 
 
 class ScriptReader:
-    """What reads a script's texts. It reads each file once: the next plan takes another."""
+    """Reads a script's templates and headers, each file once; the next plan makes another
+    reader."""
 
     def __init__(self, renderer: Renderer, headers: HeadersOf, memory: DigestMemory) -> None:
         self.renderer = renderer
@@ -128,8 +130,8 @@ class ScriptReader:
         self._external: dict[tuple[Pipeline, tuple[str, ...] | None], tuple[str, ...]] = {}
 
     def digest_other_headers(self, spec: InstanceSpec, closure: Closure) -> tuple[str, ...]:
-        """Return the fingerprint's lines for the toolkit's and the system's headers that a source
-        with this closure can reach."""
+        """Return the fingerprint's lines for the headers of the toolkit and the system that a
+        source with this closure can reach."""
         key = spec.pipeline, closure.external
         if key not in self._external:
             directories = spec.pipeline.list_header_directories(spec.toolchain)
@@ -138,7 +140,7 @@ class ScriptReader:
 
 
 class PlanInputs(Struct, frozen=True):
-    """What programs were made of: a change of any of it may change them."""
+    """The inputs of programs: a change of any of these may change a program."""
 
     paths: frozenset[str] = frozenset()
     """Files that were read, and files and directories in which one was looked for."""
@@ -158,7 +160,8 @@ class PlanInputs(Struct, frozen=True):
 
 
 class PlannedInstance(Struct, frozen=True, eq=False):
-    """A script with its constants fixed, for one target: what one script directory describes."""
+    """An instance with its chosen schedules and their programs: the content of one script
+    directory."""
 
     spec: InstanceSpec
     sources: ScriptReader
@@ -179,17 +182,17 @@ class PlannedInstance(Struct, frozen=True, eq=False):
 
     @property
     def first_number(self) -> int:
-        """The number of the default schedule, or of the first one."""
+        """Return the number of the default schedule, or else of the first one."""
         return self.schedules[0] if self.default is None else self.default
 
     @property
     def programs_by_number(self) -> dict[int, str]:
-        """The programs by their numbers."""
+        """Return the hashes of the programs, by their numbers."""
         return dict(zip(self.schedules, self.programs, strict=True))
 
     @property
     def directory(self) -> str:
-        """The script's name in snake case, as its directory is called."""
+        """Return the name of the script's directory: the script's name in snake case."""
         return to_snake_case(self.spec.script)
 
     @property
@@ -210,7 +213,7 @@ class PlannedInstance(Struct, frozen=True, eq=False):
 
 
 def find_language(template: str) -> str:
-    """Return what a template's source is compiled as, where the pipeline takes several."""
+    """Return the language of a template's source, for pipelines that compile several."""
     return LANGUAGES.get(os.path.splitext(template.removesuffix(".j2"))[1], "cu")
 
 
@@ -240,7 +243,7 @@ def read_style(script: ScriptSection) -> Style:
 def choose_pipeline(
     manifest: Manifest, script: str, target: Target, compiler: DeviceCompiler
 ) -> Pipeline:
-    """Return what compiles a script for a target."""
+    """Return the pipeline that compiles a script for a target."""
     compiler_name = manifest.device_compiler_for(script, target.name)
     chosen = compiler.choose_for_script(compiler_name)
     return select_pipeline(target.kind, manifest.scripts[script].form, chosen)

@@ -45,19 +45,20 @@ def list_linked_objects(
 
 
 def get_library_section(spec: InstanceSpec) -> LibrarySection:
-    """Return the library that an instance links."""
+    """Return the library's table."""
     return cast("LinkScript", spec.owner).owner
 
 
 def _get_product_keys(spec: InstanceSpec) -> ProductKeys:
+    """Return the table with the link keys: the library's, or the script's."""
     return get_library_section(spec) if spec.is_link else spec.owner
 
 
 def make_library_link(
     spec: InstanceSpec, memory: DigestMemory
 ) -> tuple[Link, Closure, tuple[str, ...]]:
-    """Return how a library is linked, the files that it links, and what was read or looked for to
-    find them. Raises `InputError`."""
+    """Return a library's link, the closure of its files, and the paths that were read or looked
+    for. Raises `InputError`."""
     owner = get_library_section(spec)
     root = spec.manifest.root
     object_files = [
@@ -88,7 +89,7 @@ def make_library_link(
 def make_entry_link(
     spec: InstanceSpec, memory: DigestMemory
 ) -> tuple[Link | None, list[Header], tuple[str, ...]]:
-    """Return the same of a program with an entry; no link where no key asks for anything."""
+    """Return the same for a program with an entry; None for the link if no key asks for one."""
     if not spec.owner.links:
         return None, [], ()
     probed_paths: list[str] = []
@@ -109,13 +110,14 @@ def _make_link(keys: ProductKeys, libs: Sequence[Header]) -> Link:
 def _read_link_libs(
     spec: InstanceSpec, memory: DigestMemory, probed_paths: list[str]
 ) -> list[Header]:
-    """Return the files of `link-libs` that are in `link-dirs`; add what was looked for."""
+    """Return the files of `link-libs` that are in `link-dirs`; add the paths that were looked
+    for to `probed_paths`."""
     locations = (place for _, place in _locate_link_libs(spec, probed_paths) if place is not None)
     return [file for location in locations for file in _read_with_neighbors(spec, memory, location)]
 
 
 def explain_not_shared(spec: InstanceSpec) -> str:
-    """Return why a program is not shared with other machines, in words; "" where it is."""
+    """Return why a program is not shared with other machines; "" if it is shared."""
     if not _get_product_keys(spec).link_libs:
         return ""  # asked of every program of a plan
     from tilusbuild.manifest.denied_flags import find_denied_flags
@@ -133,7 +135,7 @@ def explain_not_shared(spec: InstanceSpec) -> str:
 def _read_with_neighbors(
     spec: InstanceSpec, memory: DigestMemory, location: tuple[str, str]
 ) -> Iterator[Header]:
-    """Yield a library of `link-libs`, and what it names beside itself."""
+    """Yield a library of `link-libs`, and the files beside it that it names."""
     yield _read_linked_file(spec, memory, *location, "link-libs")
     directories = [os.path.dirname(each) for each in location]
     for other in _list_named_neighbors(location[1]):
@@ -144,8 +146,9 @@ def _read_with_neighbors(
 def _locate_link_libs(
     spec: InstanceSpec, probed_paths: list[str]
 ) -> Iterator[tuple[str, tuple[str, str] | None]]:
-    """Yield each of `link-libs` with its name and its path in a directory of `link-dirs`; None for
-    one that is in none of them. Add the paths that were looked for to `probed_paths`."""
+    """Yield each of `link-libs` with its name in the copy and its path in a directory of
+    `link-dirs`; None for one that is in none. Add the paths that were looked for to
+    `probed_paths`."""
     keys = _get_product_keys(spec)
     used_names = {PROJECT: spec.manifest.root}
     roots = [
@@ -174,6 +177,8 @@ def _locate_link_libs(
 def _read_linked_file(
     spec: InstanceSpec, memory: DigestMemory, name: str, path: str, key: str
 ) -> Header:
+    """Return a linked file with its digest. Raises `InputError` for one that cannot be read,
+    and for a thin archive."""
     place = spec.manifest.locate_key("script", spec.script, key)
     try:
         header = Header(name, memory.digest_file(path), path)
@@ -187,8 +192,8 @@ def _read_linked_file(
 
 
 def make_log_readable(spec: InstanceSpec, log: str) -> str:
-    """Return the linker's log with the objects' names for their numbers, and no directory of
-    the compile in those of the other files."""
+    """Return a linker's log with the objects' names in place of their numbers, and without
+    private directories."""
     names = [name for name, _ in spec.objects]
 
     def name_object(match: re.Match[str]) -> str:
@@ -209,12 +214,12 @@ _LINKED_FILE = re.compile(
 
 
 def name_library_files(lib: str) -> tuple[str, ...]:
-    """Return the files that a linker looks for, after `-l`, in the order in which it takes them."""
+    """Return the files that a linker looks for after `-l`, in its order."""
     return (lib[1:],) if lib.startswith(":") else (f"lib{lib}.so", f"lib{lib}.a")
 
 
 def _list_named_neighbors(path: str) -> list[str]:
-    """Return the files beside a library that it names, as a linker's script does in its place."""
+    """Return the files beside a library that it names, if it is a linker's script."""
     start = _read_start(path)
     if start.startswith(_BINARY):
         return []
@@ -224,12 +229,13 @@ def _list_named_neighbors(path: str) -> list[str]:
 
 
 def _read_start(path: str) -> bytes:
+    """Return the first bytes of a file. Raises `OSError`."""
     with open_file(path) as file:
         return file.read(_MAX_SCRIPT)
 
 
 def name_objects(instance: PlannedInstance, schedules: Sequence[Schedule]) -> list[str]:
-    """Return what people call an instance's objects: their sources, or their programs."""
+    """Return the names of an instance's objects for people: their sources, or their programs."""
     return [
         str(schedule.values[SOURCE])
         if instance.parameters == (SOURCE,)

@@ -39,7 +39,7 @@ those of another level, or of values that were taken out and may come back."""
 
 
 class InputsKey(Struct, frozen=True, array_like=True):
-    """The inputs of programs that asked for the same templates and reach the same headers."""
+    """The inputs of programs that read the same templates and reach the same headers."""
 
     templates: tuple[tuple[str, str], ...]
     """Name and digest of each template asked for, the script's first; "": there was none."""
@@ -50,7 +50,7 @@ class InputsKey(Struct, frozen=True, array_like=True):
 
 
 class KnownPrograms(Struct, array_like=True):
-    """The programs of one instance that are known."""
+    """The remembered programs of one instance."""
 
     fixed: str
     """The digest of the instance's fixed facts and of our own code."""
@@ -84,8 +84,8 @@ class PlanMemo:
     def find_programs(
         self, spec: InstanceSpec, sources: ScriptReader, schedules: Sequence[Schedule]
     ) -> tuple[tuple[str, ...], PlanInputs]:
-        """Return the hashes of an instance's programs, and what they were made of; those that are
-        not known are rendered. Raises `InputError`."""
+        """Return the hashes of an instance's programs, and their inputs. Programs that are not
+        remembered are rendered. Raises `InputError`."""
         script, label = spec.script, spec.label
         if script not in self._scripts:
             self._scripts[script] = _ENVELOPE.load_value(self._name_file(script), _Known) or {}
@@ -102,7 +102,7 @@ class PlanMemo:
         return hashes, lookup.reads.collect_inputs(spec, sources)
 
     def save_changes(self) -> None:
-        """Write what is new; do nothing where that is not possible."""
+        """Write what changed; do nothing where the directory cannot be written."""
         self.spaces.save_changes()
         self.scans.save_scans()
         for script in self._changed:
@@ -110,7 +110,7 @@ class PlanMemo:
         self._changed.clear()
 
     def forget_scripts(self) -> None:
-        """Drop all that is known of the scripts that were asked for."""
+        """Forget the programs of all scripts that were asked for."""
         self._scripts = {script: {} for script in self._scripts}
         self._changed.update(self._scripts)
 
@@ -119,7 +119,7 @@ class PlanMemo:
 
 
 class _ProgramLookup:
-    """The programs of one instance; each `InputsKey` is checked once."""
+    """The look-up of one instance's programs. Each `InputsKey` is validated once."""
 
     def __init__(self, spec: InstanceSpec, sources: ScriptReader, known: KnownPrograms) -> None:
         self._spec = spec
@@ -134,7 +134,8 @@ class _ProgramLookup:
         self.rendered = 0
 
     def find_programs(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
-        """Return the hashes of the schedules' programs. Raises `InputError`."""
+        """Return the hashes of the schedules' programs; render those that are not remembered.
+        Raises `InputError`."""
         keys = [self._digest_schedule(each) for each in schedules]
         found = [self._find_hash(key) for key in keys]
         unknown = [place for place, program in enumerate(found) if program is None]
@@ -157,17 +158,19 @@ class _ProgramLookup:
         return bytes.fromhex(sha256_text(f"{text}{unit}" if unit else text))
 
     def _find_hash(self, key: bytes) -> str | None:
-        """Return a known program's hash."""
+        """Return the remembered hash of a program whose inputs are current, else None."""
         self._used.add(key)
         row = self._known.rows.get(key)
         return row[0].hex() if row is not None and self._is_valid(row[1]) else None
 
     def _is_valid(self, number: int) -> bool:
+        """Return whether inputs are current, by their number."""
         if number not in self._valid:
             self._valid[number] = self._is_current(self._known.inputs[number])
         return self._valid[number]
 
     def _is_current(self, inputs: InputsKey) -> bool:
+        """Return whether the templates and the reachable headers are what they were."""
         if any(self._digest(name) != digest for name, digest in inputs.templates):
             return False
         template = inputs.templates[0][0]
@@ -179,7 +182,7 @@ class _ProgramLookup:
         return True
 
     def _number_inputs(self, rendered: RenderedProgram) -> int | None:
-        """Return the number of a program's inputs; None when there are too many different ones."""
+        """Return the number of a program's inputs; None when there are `_MAX_INPUTS` others."""
         inputs_key = (rendered.templates, id(rendered.closure))
         if inputs_key not in self._numbers:
             inputs = self._known.inputs
@@ -199,11 +202,12 @@ class _ProgramLookup:
         return self._numbers[inputs_key]
 
     def _digest_closure(self, closure: Closure) -> str:
+        """Return the digest of a closure and of the toolchain's headers beyond it."""
         others = self._sources.digest_other_headers(self._spec, closure)
         return sha256_text("\n".join((closure.digest, *others)))
 
     def select_current(self) -> KnownPrograms:
-        """Return the inputs that are as they were, and their rows."""
+        """Return the rows worth keeping, with the inputs that they use."""
         rows = self._known.rows
         if len(rows) > _SLACK + 4 * len(self._used):
             rows = {key: rows[key] for key in self._used if key in rows}
@@ -217,8 +221,8 @@ class _ProgramLookup:
 
 
 def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
-    """Return everything that decides a program besides the schedule's values, the templates, the
-    headers, and the code of tilusbuild."""
+    """Return, as a text, all that decides a program besides the schedule's values, the
+    templates, the headers, and tilusbuild's code."""
     launch, owner, tools, recipe = spec.recipe.launch, spec.owner, spec.toolchain, spec.recipe
     expressions = [] if launch is None else [each for _, group in launch.lines for each in group]
     roots = tuple((root.name, root.quoted_only) for root in sources.headers(owner.template).roots)
@@ -240,7 +244,7 @@ def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
 
 
 def digest_own_code(memory: DigestMemory) -> str:
-    """Return the versions of what makes programs of inputs: this package, Python, and libraries."""
+    """Return the versions of the code that makes programs: this package, Python, and libraries."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     select: Callable[[str], bool] = lambda name: (  # noqa: E731
         name.endswith((".py", "/")) and not name.endswith("__pycache__/")

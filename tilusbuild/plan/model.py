@@ -58,19 +58,19 @@ class PlanSelection(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is the whole project, its spaces whole or not."""
+        """Return whether the whole project is selected."""
         return not self.scripts and not self.targets
 
     @property
     def names(self) -> tuple[NamePattern, ...]:
-        """What `scripts` say. Raises `InputError`."""
+        """Return the parsed names of `scripts`. Raises `InputError`."""
         return tuple(
             parse_program_name(each) if isinstance(each, str) else each for each in self.scripts
         )
 
     def add_objects(self, manifest: Manifest) -> PlanSelection:
-        """Return the part with the objects of the libraries that are in it, and for a script with
-        kernels those. Raises `InputError`."""
+        """Return the selection with the objects of its libraries, and with the kernels of its
+        scripts in place of these scripts. Raises `InputError`."""
         kernels = [
             separate_schedule(manifest, name._replace(script=kernel))
             for name in self.names
@@ -88,13 +88,13 @@ class PlanSelection(Struct, frozen=True):
         return replace(self, scripts=(*self.scripts, *objects)) if objects else self
 
     def has_instance(self, script: str, params: Mapping[str, Value], target: str) -> bool:
-        """Return whether an instance is in this part, as far as the names say."""
+        """Return whether the names select an instance."""
         names = self.names
         return not names or any(name.matches_instance(script, params, target) for name in names)
 
 
 def parse_program_name(text: str) -> NamePattern:
-    """Return what a name says. Raises `InputError`."""
+    """Return the parsed name. Raises `InputError`."""
     try:
         return parse_name(text)
     except ValueError as error:
@@ -102,7 +102,7 @@ def parse_program_name(text: str) -> NamePattern:
 
 
 def separate_schedule(manifest: Manifest, name: NamePattern) -> NamePattern:
-    """Return a name with what it says of a schedule apart from what it says of constants."""
+    """Return a name whose values of parameters are separate from its constants."""
     owner = next((each for key, each in manifest.scripts.items() if name.matches_script(key)), None)
     if owner is None or not name.constants:
         return name
@@ -117,14 +117,14 @@ def separate_schedule(manifest: Manifest, name: NamePattern) -> NamePattern:
 
 
 def find_script(manifest: Manifest, name: NamePattern) -> str:
-    """Return the script that a name is of, as the manifest spells it. Raises `InputError`."""
+    """Return the script of a name, as the manifest spells it. Raises `InputError`."""
     if (problem := _find_name_problem(manifest, name)) is not None:
         raise InputError(problem)
     return next(script for script in manifest.scripts if name.matches_script(script))
 
 
 def find_called_script(manifest: Manifest, name: NamePattern) -> str:
-    """Return the script that a name is of, whose programs can be called. Raises `InputError`."""
+    """Return the script of a name, whose programs can be called. Raises `InputError`."""
     script = find_script(manifest, name)
     if manifest.scripts[script].form not in ("kernel", "entry"):
         raise input_error(
@@ -137,8 +137,8 @@ def find_called_script(manifest: Manifest, name: NamePattern) -> str:
 def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dict[str, Value]]:
     """Yield the constants of each instance, in declared order; the last list varies fastest.
 
-    Constants that a rule over nothing else excludes are not an instance; where rules exclude all of
-    them, all are: what is wrong is then said of an empty space.
+    Constants that a rule over constants excludes are left out. If rules exclude all of them,
+    all are yielded: the error is then that the space is empty.
     """
     constants = manifest.scripts[script].params_for(target)
     combinations = [
@@ -165,7 +165,8 @@ def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dic
 
 
 def _is_rule_met(rule: Expr, values: Mapping[str, Value]) -> bool:
-    """Return whether a rule lets these constants be; errors are reported with the space."""
+    """Return whether a rule allows these constants; a rule that fails is reported with the
+    space."""
     try:
         return bool(rule.evaluate(values))
     except ExprError:
@@ -173,18 +174,18 @@ def _is_rule_met(rule: Expr, values: Mapping[str, Value]) -> bool:
 
 
 def list_target_constants(target: Target) -> dict[str, Value]:
-    """Return the constants that every expression of a target sees: `arch.*` and `facts.*`."""
+    """Return the constants that all expressions of a target can read: `arch.*` and `facts.*`."""
     limits = {f"arch.{name}": value for name, value in combine_limits(target.archs).items()}
     return {**limits, **{f"facts.{name}": value for name, value in target.facts.items()}}
 
 
 def make_targets(manifest: Manifest) -> dict[str, Target]:
-    """Return every declared target as a value."""
+    """Return every declared target, by name."""
     return {name: make_target(manifest, name) for name in manifest.targets}
 
 
 def make_target(manifest: Manifest, name: str) -> Target:
-    """Return a declared target as a value."""
+    """Return a declared target."""
     declared = manifest.targets[name]
     return Target(
         name=name,
@@ -195,8 +196,7 @@ def make_target(manifest: Manifest, name: str) -> Target:
 
 
 def resolve_target_word(manifest: Manifest, word: str) -> tuple[str, ...]:
-    """Return the targets that a word means: the one of that name, else those of that architecture;
-    the word itself where there is none."""
+    """Return the target of this name, else those of this architecture, else the word itself."""
     if word in manifest.targets:
         return (word,)
     of_arch = (name for name, each in manifest.targets.items() if word in each.arch)
@@ -206,11 +206,9 @@ def resolve_target_word(manifest: Manifest, word: str) -> tuple[str, ...]:
 def select_script_targets(
     manifest: Manifest, selection: PlanSelection
 ) -> Iterator[tuple[str, Target]]:
-    """Yield each selected script with each of its selected targets, in the manifest's order.
-
-    A target is selected by its name or by its architecture. Raises `InputError` when a selected
-    name does not exist, or when nothing is left.
-    """
+    """Yield each selected script with each of its selected targets, in the manifest's order. A
+    target is selected by its name or its architecture. Raises `InputError` for an unknown name,
+    and when nothing is selected."""
     names = selection.names
     target_names = [
         name for word in selection.targets for name in resolve_target_word(manifest, word)
@@ -242,12 +240,13 @@ def select_script_targets(
 
 
 def _unknown_target(manifest: Manifest, name: str) -> Diagnostic:
+    """Return the error for a target that the manifest does not have."""
     hint = did_you_mean(name, manifest.targets)
     return Diagnostic(f'no target "{name}" in {manifest.path}', hint=hint)
 
 
 def _find_name_problem(manifest: Manifest, name: NamePattern) -> Diagnostic | None:
-    """Return why a name means nothing in a manifest; None when it means an instance."""
+    """Return the error for a name that matches no instance; None for a good one."""
     scripts = [script for script in manifest.scripts if name.matches_script(script)]
     if not scripts and (kernels := manifest.kernels_of(name.script)):
         kernel_names = format_names(str(name._replace(script=kernel)) for kernel in kernels)

@@ -63,17 +63,17 @@ class Plan(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How many distinct programs there are."""
+        """Return the number of distinct programs."""
         return len({digest for instance in self.instances for digest in instance.programs})
 
     @property
     def inputs(self) -> set[str]:
-        """What the plan depends on besides the manifest and the toolchains, by path."""
+        """Return the paths that the plan depends on besides the manifest and the toolchains."""
         return {path for instance in self.instances for path in instance.inputs.paths}
 
 
 class Planner(Struct):
-    """Plans one project. Keeps closures and compiled templates from one plan to the next."""
+    """Plans one project. Closures and compiled templates are reused by the next plan."""
 
     manifest: Manifest
     toolchains: Mapping[str, Toolchain]
@@ -88,7 +88,7 @@ class Planner(Struct):
     """By search path: scripts with the same one share what was found."""
 
     def make_plan(self, selection: PlanSelection) -> Plan:
-        """Plan the selected part. Raises `InputError` with everything that is wrong."""
+        """Plan the selected instances. Raises `InputError` with all mistakes."""
         self.objects.clear()
         problems: list[Diagnostic] = []
         instances: list[PlannedInstance] = []
@@ -110,6 +110,7 @@ class Planner(Struct):
             except InputError as error:
                 problems.extend(d for d in error.diagnostics if d not in problems)
         manifest = self.manifest
+        # Only of a plan without other mistakes: a wrong space makes every rule seem unmet.
         if problems := problems or list(find_unmet_rules(manifest, planned)):
             raise InputError(*problems)
         return Plan(manifest.project.name, manifest.root, tuple(instances), selected_numbers)
@@ -117,7 +118,7 @@ class Planner(Struct):
     def describe_instances(
         self, script: str, target: Target, selection: PlanSelection
     ) -> Iterator[InstanceSpec]:
-        """Yield each selected instance of a script, described. Raises `InputError`."""
+        """Yield the spec of each selected instance of a script. Raises `InputError`."""
         rows = read_tuned_rows(self.manifest, script)
         for params in list_instances(self.manifest, script, target.name):
             if not selection.has_instance(script, params, target.name):
@@ -125,6 +126,7 @@ class Planner(Struct):
             spec = make_space_spec(self.manifest, script, target, params)
             size = None if self.memo is None else self.memo.spaces.find_size(script, spec)
             is_counted = selection.level == 2
+            # A sample did not count the space; all of a space needs the count.
             if is_counted and size is not None and size[0] is None:
                 size = None
             try:
@@ -141,17 +143,17 @@ class Planner(Struct):
             )
 
     def get_toolchain(self, script: str, target: Target) -> Toolchain:
-        """Return what a script is compiled with for a target."""
+        """Return the toolchain that compiles a script for a target."""
         return self.toolchains[self.manifest.toolchain_of(script, target.name)]
 
     def make_reader(self, script: str, target: Target) -> ScriptReader:
-        """Return what reads the templates and headers of a script's instances."""
+        """Return the reader of a script's templates and headers."""
         # The directories of each template's headers are looked for once: every program asks.
         headers = cache(partial(self.find_headers, script, target))
         return ScriptReader(self.renderer, headers, self.memory)
 
     def find_headers(self, script: str, target: Target, template: str) -> Headers:
-        """Return the headers that programs of a template can reach. Raises `InputError`."""
+        """Return the headers that sources of a template can reach. Raises `InputError`."""
         toolchain = self.get_toolchain(script, target)
         pipeline = choose_pipeline(self.manifest, script, target, toolchain.device_compiler)
         outside = pipeline.list_outside_directories(toolchain)
@@ -171,7 +173,9 @@ class Planner(Struct):
         schedules: Schedules,
         default: Schedule | None,
     ) -> PlannedInstance:
+        """Return an instance with the hashes of its programs, rendered or remembered."""
         numbers = tuple(schedules.indices)
+        # A link also depends on the libraries on the disk, which no memo has digests of.
         if self.memo is not None and not (spec.is_link or spec.owner.links):
             programs, inputs = self.memo.find_programs(spec, sources, schedules)
         else:
@@ -183,12 +187,14 @@ class Planner(Struct):
         return make_planned_instance(spec, sources, numbers, default, programs, inputs)
 
     def record_objects(self, instance: PlannedInstance, schedules: Sequence[Schedule]) -> None:
-        """Keep what a library links of an instance with these schedules."""
+        """Record the objects of an instance for the library that links them."""
         key = instance.script, instance.target.name
         every = zip(library.name_objects(instance, schedules), instance.programs, strict=True)
         self.objects.setdefault(key, []).extend(every)
 
     def _choose_schedules(self, spec: InstanceSpec, level: int) -> ChosenSchedules:
+        """Return the schedules of a level and the declared default; remembered ones if nothing
+        changed."""
         manifest, script, target, space = self.manifest, spec.script, spec.target, spec.space
         if spec.is_part:
             level = 2  # a library without some of its objects is none
@@ -202,9 +208,9 @@ class Planner(Struct):
 def select_numbers(
     spec: InstanceSpec, schedules: Schedules, selection: PlanSelection
 ) -> set[int] | None:
-    """Return the numbers of the programs that are selected by number, or by values of parameters:
-    of a level's schedules, else the first of the space that has them; None for all. Raises
-    `InputError`."""
+    """Return the numbers of the programs that names select, by number or by values of
+    parameters; None if a name selects the whole instance. A name means programs of the level's
+    schedules, else the first program of the space that it matches. Raises `InputError`."""
     numbers: set[int] = set()
     for name in selection.names:
         if not name.matches_instance(spec.script, spec.params, spec.target.name):
@@ -222,6 +228,8 @@ def select_numbers(
 
 
 def _find_first_program(spec: InstanceSpec, name: NamePattern) -> int:
+    """Return the number of the program in the whole space that a name means. Raises
+    `InputError`."""
     space, number = spec.space, name.program
     values = {
         key: value
@@ -233,6 +241,7 @@ def _find_first_program(spec: InstanceSpec, name: NamePattern) -> int:
     }
     if number is None and values.keys() >= {key for key, _ in name.schedule}:
         default_values = collect_default_values(spec.manifest, spec.script, spec.target)
+        # First like the default in the other parameters, then any point with these values.
         for point in ({**default_values, **values}, values):
             with suppress(SpaceError):
                 return space.complete_point(point).index
@@ -248,7 +257,7 @@ def _find_first_program(spec: InstanceSpec, name: NamePattern) -> int:
 
 
 def add_numbers(space: Space, schedules: Schedules, numbers: set[int] | None) -> Schedules:
-    """Return the schedules of a level with those that are selected by name."""
+    """Return the schedules of a level and those with these numbers."""
     if numbers is None or numbers <= {*schedules.indices}:
         return schedules
     return space.take_points(sorted({*schedules.indices, *numbers}))
@@ -262,8 +271,8 @@ def make_planned_instance(
     programs: tuple[str, ...],
     inputs: PlanInputs,
 ) -> PlannedInstance:
-    """Return an instance as planned: `schedules` are places in its space, `programs` their
-    hashes; `default` counts where it is one of them."""
+    """Return a planned instance. `schedules` are numbers in its space, `programs` their hashes.
+    `default` counts only if it is among the schedules."""
     script_txt = identity.format_script_text(
         script=spec.script,
         params=spec.params,
@@ -278,7 +287,7 @@ def make_planned_instance(
 
 
 class ProgramJob(Struct, frozen=True):
-    """One program of a plan."""
+    """One program of a plan, as the engine gets it."""
 
     hash: str
     index: int
@@ -321,7 +330,7 @@ class ProgramJob(Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        """The name of its unit, in this build; "" without one."""
+        """Return the name of its translation unit, unique in this build; "" without one."""
         spec = self.planned.spec
         if spec.grouping is None or not spec.pipeline.groups:
             return ""
@@ -329,11 +338,11 @@ class ProgramJob(Struct, frozen=True):
 
     @property
     def schedule(self) -> Schedule:
-        """The point of the space that this program is for."""
+        """Return the point of the space that this program is for."""
         return self.planned.spec.space[self.index]
 
     def render(self) -> RenderedProgram:
-        """Render the program. Raises `InputError` when the template is no longer right."""
+        """Render the program again. Raises `InputError` when the template is no longer right."""
         return render_program(self.planned.spec, self.planned.sources, self.schedule)
 
     def translate_log(self, log: str) -> str:
@@ -359,8 +368,8 @@ class ProgramJob(Struct, frozen=True):
 
 
 def iterate_jobs(plan: Plan) -> Iterator[ProgramJob]:
-    """Yield every program of every instance, in plan order; shared hashes come as often as they are
-    planned, because each instance wants its own verdict."""
+    """Yield every program of every instance, in plan order. A hash that several instances share
+    is yielded for each, because each instance publishes its own result."""
     for instance in plan.instances:
         selected_numbers = plan.selected_numbers.get(instance.hash)
         for number, program in instance.programs_by_number.items():

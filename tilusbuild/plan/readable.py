@@ -25,7 +25,7 @@ from tilusbuild.space import Schedule
 def make_log_readable(
     spec: InstanceSpec, sources: ScriptReader, schedule: Schedule, log: str
 ) -> str:
-    """Return a compiler's log with the template's own places and lines."""
+    """Return a compiler's log with the places of the template and of the manifest."""
     if spec.is_link:
         return library.make_log_readable(spec, log)
     if is_source(spec.owner) or spec.manifest.build.line_directives:
@@ -81,6 +81,7 @@ def map_log(
 
 
 def _find_place(line: str, places: Mapping[str, Place]) -> Place | None:
+    """Return the place in the manifest of a line behind the rendered source, or None."""
     return places[""] if f" {VARIABLE}" in line else places.get(line)
 
 
@@ -89,6 +90,6 @@ def _make_piece(text: str, place: Place) -> Piece:
 
 
 def _reconstruct_manifest(places: Mapping[str, Place], name: str) -> str:
-    """Return as much of a manifest as is known by its places."""
+    """Return the lines of a manifest that its places have; other lines are empty."""
     known = {each.line or 1: each.text or "" for each in places.values() if each.path == name}
     return "\n".join(known.get(number, "") for number in range(1, max(known) + 1))

@@ -37,24 +37,25 @@ _OF_ALL = ("meta.json", "program.txt", "options.txt", "module/compile.sh", "modu
 
 
 class ForeignTextsError(ValueError):
-    """The texts say what no build of this tilusbuild would have written."""
+    """The texts are not what a build of this tilusbuild writes."""
 
 
 def find_pipeline(options_txt: str, compiler: str | None = None) -> Pipeline | None:
-    """Return the pipeline that an `options.txt` names."""
+    """Return the pipeline that an `options.txt` names, or None."""
     return find_pipeline_by_name(parse_section(options_txt, "").get("pipeline", ""), compiler)
 
 
 def list_header_digests(program_txt: str) -> tuple[str | None, Mapping[str, str]]:
-    """Return the name of the directory of a program's headers, None without, and their digests."""
+    """Return the name of the directory of a program's headers (None without headers), and the
+    digests of its files."""
     digests = parse_section(program_txt, "headers")
     headers = [Header(name, digest, None) for name, digest in digests.items()]
     return (sha256_text(format_manifest(headers)) if headers else None), digests
 
 
 def list_program_files(program_txt: str, options_txt: str) -> dict[str, str | None]:
-    """Return the files that the directory of a program can have, by its two texts: the digest of
-    each one's content where that follows from them, else None. Both may be anybody's."""
+    """Return the files that a program's directory can have, by its two texts, with their
+    digests where these follow from the texts. Strangers may have written both texts."""
     files: dict[str, str | None] = dict.fromkeys(_OF_ALL)
     if (pipeline := find_pipeline(options_txt)) is None:
         return files
@@ -66,7 +67,7 @@ def list_program_files(program_txt: str, options_txt: str) -> dict[str, str | No
 
 
 def _list_source_digests(program_txt: str, options_txt: str, pipeline: Pipeline) -> dict[str, str]:
-    """Return the digests of the source and of what was generated, by name."""
+    """Return the digests of the source and of generated files, by name."""
     digests = parse_section(options_txt, "generated")
     if pipeline.has_source:
         source = parse_section(program_txt, "").get("source", "")
@@ -77,8 +78,8 @@ def _list_source_digests(program_txt: str, options_txt: str, pipeline: Pipeline)
 def restore_recipe(
     program_txt: str, options_txt: str, files: Mapping[str, bytes], compile_sh: str
 ) -> Recipe:
-    """Return the recipe of a program. `files` are the source and what was generated, launcher
-    included, by name. Raises `ForeignTextsError`."""
+    """Return the recipe of a program. `files` are the source and the generated files, by name.
+    Raises `ForeignTextsError`."""
     try:
         written = compile_sh.partition(f"\n{GIVEN}")[2].partition("\n")[0]
         given = msgspec.json.decode(written, type=RecipeInputs)
@@ -95,6 +96,7 @@ def restore_recipe(
 def _make_recipe(
     program_txt: str, options_txt: str, files: Mapping[str, bytes], given: RecipeInputs
 ) -> Recipe:
+    """Return the recipe that the texts describe. Raises `ValueError` and `LookupError`."""
     head, program = parse_section(options_txt, ""), parse_section(program_txt, "")
     if (pipeline := find_pipeline(options_txt, given.compiler)) is None:
         raise ValueError("its pipeline is unknown")
@@ -125,7 +127,7 @@ def _make_recipe(
 
 
 def _check_given(given: RecipeInputs, pipeline: Pipeline) -> None:
-    """Raise `ValueError` for what no manifest may say: the pipelines take it as it is."""
+    """Raise `ValueError` for a value that no manifest may have: pipelines take it unchecked."""
     flags = given.flags if pipeline.has_source else ()
     for flag in find_denied_flags(flags, cpu=pipeline.compiler == "g++"):
         raise ValueError(f"{flag.words} is for unsafe-flags: its own project compiles it again")

@@ -39,7 +39,7 @@ from tilusbuild.toolchain import Toolchain
 
 
 class RenderedProgram(Struct, frozen=True):
-    """One program with all its texts: what its hash is made of, and what compiles it."""
+    """One program with its texts, which its hash is made of, and its recipe."""
 
     program_txt: str
     options_txt: str
@@ -58,29 +58,30 @@ class RenderedProgram(Struct, frozen=True):
 
     @property
     def hash(self) -> str:
-        """What `cat program.txt options.txt | sha256sum` prints."""
+        """Return what `cat program.txt options.txt | sha256sum` prints."""
         return sha256_text(self.program_txt + self.options_txt)
 
 
 class ReadsCollector:
-    """Gathers what programs of an instance were made of; most were made of the same."""
+    """Collects the inputs of an instance's programs; most programs have the same."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[object, ...], tuple[tuple[str, ...], Closure]] = {}
         self._files: set[str] = set()
 
     def add_program(self, program: RenderedProgram) -> RenderedProgram:
-        """Add a program's, and return it."""
+        """Add the inputs of a program, and return the program."""
         self._files.update(program.files)
         self.add_reads(program.templates, program.closure)
         return program
 
     def add_reads(self, templates: tuple[str, ...], closure: Closure) -> None:
+        """Add templates and a closure."""
         key = templates, closure.digest, closure.external, closure.probed
         self._seen.setdefault(key, (templates, closure))
 
     def collect_inputs(self, spec: InstanceSpec, sources: ScriptReader) -> PlanInputs:
-        """Return them together."""
+        """Return all inputs that were added."""
         renderer = sources.renderer.with_style(spec.style)
         templates: set[str] = set()
         paths = set(self._files)
@@ -89,6 +90,7 @@ class ReadsCollector:
         for template_names, closure in self._seen.values():
             templates.update(map(renderer.resolve_path, template_names))
             paths.update(header.path for header in closure.headers if header.path)
+            # Where a header appears in a probed path, the include finds another file.
             paths.update(closure.probed)
             sought = closure.sought
             any_name = any_name or sought is None
@@ -126,7 +128,7 @@ def render_program(
 
 
 def make_context(spec: InstanceSpec, schedule: Schedule) -> dict[str, object]:
-    """Return the variables of the template: in a unit, those that all of its kernels share."""
+    """Return the variables of the template; in a unit those that all of its kernels share."""
     values = spec.merge_values(schedule)
     symbol = spec.valued.name_symbol(values)
     if spec.grouping is not None:
@@ -168,8 +170,8 @@ def _render_template(
 def _read_source_program(
     spec: InstanceSpec, sources: ScriptReader, schedule: Schedule
 ) -> RenderedProgram:
-    """Return the program of a library's source. It is not rendered; its first line says which file
-    it is, so that messages and `__FILE__` have the name that the project has for it."""
+    """Return the program of a library's source, which is not rendered. Its first line names the
+    file, so that messages and `__FILE__` have the project's name of it."""
     name = get_source_file(schedule)
     rendering = sources.renderer.with_style(spec.style).read_plain(name)
     quoted = name.replace("\\", r"\\").replace('"', r"\"")
@@ -179,7 +181,7 @@ def _read_source_program(
 
 
 def get_source_file(schedule: Schedule) -> str:
-    """Return the name in the project of the source that a schedule of a library is."""
+    """Return the source's name in the project, for a schedule of a library."""
     return str(schedule.values[SOURCE])
 
 
@@ -192,7 +194,8 @@ def _make_program(
     rendering: Rendering,
     headers: Mapping[str, Rendering] | None = None,
 ) -> RenderedProgram:
-    """Return the program of a source made of `template`, with headers rendered for it."""
+    """Return the program of a source that `template` was rendered to, with its rendered
+    headers."""
     headers = headers or {}
     renderings = (rendering, *headers.values())
     values = spec.merge_values(schedule)
@@ -248,7 +251,7 @@ def _make_program(
 
 
 def format_definitions(defines: Iterable[tuple[str, str]], flags: Iterable[str]) -> Iterator[str]:
-    """Yield what a command defines as a source would: a macro may name a header."""
+    """Yield a command's macros as `#define` lines: a macro may name a header."""
     for name, value in defines:
         yield f"#define {name} {value}"
     before = ""
@@ -263,8 +266,8 @@ _DEFINE_FLAG = re.compile(r"(?:-D|--?define-macro=)(.+)", re.DOTALL)
 
 
 def _make_link_program(spec: InstanceSpec, sources: ScriptReader) -> RenderedProgram:
-    """Return the program that joins a library's objects. Its identity names their programs, so
-    whatever changes one of them changes it, and what changes none is not linked again."""
+    """Return the program that joins a library's objects. Its identity names their programs: it
+    changes if and only if one of them does."""
     link, closure, files = library.make_library_link(spec, sources.memory)
     includes = Includes(closure.digest if closure.headers else None)
     recipe = replace(spec.recipe, includes=includes, link=link)
@@ -287,6 +290,8 @@ def _make_link_program(spec: InstanceSpec, sources: ScriptReader) -> RenderedPro
 def _format_options(
     spec: InstanceSpec, sources: ScriptReader, recipe: Recipe, closure: Closure
 ) -> str:
+    """Return options.txt. Raises `InputError` at the place of a launch value that no kernel can
+    have."""
     try:
         return format_options(recipe, spec.toolchain, sources.digest_other_headers(spec, closure))
     except ValueError as error:
@@ -297,7 +302,7 @@ def _format_options(
 
 
 def find_closure(spec: InstanceSpec, sources: ScriptReader, source: str, template: str) -> Closure:
-    """Return the headers that a source made of `template` can reach. Raises `InputError`."""
+    """Return the headers that a source of `template` can reach. Raises `InputError`."""
 
     def find_pattern_place(pattern: str) -> Place | None:
         own = pattern in spec.owner.headers

@@ -32,8 +32,8 @@ PROJECT = "project"
 
 def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ...]:
     """Return the header directories in search order: the template's own (for `#include "…"`
-    only), the script's, the project's, torch's. Raises `InputError` for a directory or a package
-    that is not there."""
+    only), the script's, the project's, torch's. Raises `InputError` for a directory or a
+    package that is not there."""
     roots = [_find_template_root(manifest, script, template)]
     own_count = len(manifest.scripts[script].include_dirs)
     used_names: dict[str, str] = {PROJECT: manifest.root}
@@ -51,7 +51,7 @@ def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ..
 
 
 def _find_template_root(manifest: Manifest, script: str, template: str) -> Root:
-    """Return the template's own directory."""
+    """Return the template's own directory. Raises `InputError`."""
     if not template.startswith(PACKAGE):
         return make_root(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)
     package, _, name = template.removeprefix(PACKAGE).partition("/")
@@ -83,7 +83,8 @@ def find_root(project: str, declared: Directory, place: Place, used_names: dict[
 
 
 def choose_free_name(name: str, path: str, used_names: dict[str, str]) -> str:
-    """Return the name for a directory, with a number where another directory has taken it."""
+    """Return a name for a directory that is not used for another path; a number makes it
+    unique."""
     name = name or "headers"
     number, free = 1, name
     while used_names.setdefault(free, path) != path:
@@ -93,7 +94,7 @@ def choose_free_name(name: str, path: str, used_names: dict[str, str]) -> str:
 
 
 def _strip_path(path: str, below: str) -> str:
-    """Return the directory from which `below` leads to `path`."""
+    """Return the directory from which the relative path `below` leads to `path`."""
     for part in os.path.normpath(below).split("/"):
         path = os.path.dirname(path) if part != "." else path
     return path
@@ -107,9 +108,8 @@ _IMPORTED = ("libtorch_python.so", "libtorch.so")
 
 
 def _find_torch_roots(place: Place) -> Iterator[Root]:
-    """Yield the directories of torch's headers and of what they include: of Python, and of NVIDIA's
-    wheels (cusparse.h) other than the CUDA runtime's, which is the toolkit's. Raises
-    `InputError`."""
+    """Yield torch's header directories, Python's, and those of NVIDIA's wheels (cusparse.h) but
+    the CUDA runtime's, which the toolkit has. Raises `InputError`."""
     directory = _find_torch_directory("", place)
     for path in _INCLUDES:
         yield make_root(_TORCH, directory, path)
@@ -123,15 +123,16 @@ def _find_torch_roots(place: Place) -> Iterator[Root]:
 
 
 def find_torch_defines(place: Place) -> dict[str, str]:
-    """Return the macros that torch's own extensions are compiled with: until 2.7 the C++ ABI was
-    not always the compiler's default. Raises `InputError`."""
+    """Return the macros that torch's own extensions are compiled with. Until torch 2.7, its C++
+    ABI may differ from the compiler's default. Raises `InputError`."""
     config = os.path.join(_find_torch_directory("", place), "share/cmake/Torch/TorchConfig.cmake")
     match = _ABI.search(try_read_text(config) or "")
     return {match[1]: match[2]} if match else {}
 
 
 def find_torch_libraries(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sonames of torch's libraries, and their files. Raises `InputError`."""
+    """Return the sonames of torch's libraries, and the files that name them. Raises
+    `InputError`."""
     from tilusbuild.binary import BinaryError, read_needs  # no build without torch needs it
 
     directory = _find_torch_directory("lib", place)
@@ -145,6 +146,7 @@ def find_torch_libraries(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _find_torch_directory(path: str, place: Place) -> str:
+    """Return a directory of the installed torch. Raises `InputError`."""
     try:
         return find_package_directory(_TORCH, path)
     except LookupError as error:

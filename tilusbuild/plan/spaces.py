@@ -61,8 +61,8 @@ ChosenSchedules: TypeAlias = tuple[Schedules, Schedule | None]
 def make_space_spec(
     manifest: Manifest, script: str, target: Target, params: Mapping[str, Value]
 ) -> SpaceSpec:
-    """Return the space of one instance as the manifest declares it, and its T1 file where it names
-    one. Raises `InputError`."""
+    """Return the space of one instance as the manifest and its T1 file declare it. Raises
+    `InputError`."""
     owner = manifest.scripts[script]
     imported = read_imported_space(manifest, script)
     declared = tuple(owner.space_for(target.name).values())
@@ -80,7 +80,7 @@ def make_space_spec(
 
 
 def read_imported_space(manifest: Manifest, script: str) -> T1Space | None:
-    """Return the space in the script's T1 file; None when it names none. Raises `InputError`."""
+    """Return the space in the script's T1 file; None if it names none. Raises `InputError`."""
     name = manifest.scripts[script].space_file
     if name is None:
         return None
@@ -96,8 +96,7 @@ def read_imported_space(manifest: Manifest, script: str) -> T1Space | None:
 def choose_schedules(
     manifest: Manifest, script: str, target: Target, space: Space, level: int
 ) -> ChosenSchedules:
-    """Return the schedules of a level, and the default that the manifest declares, if it declares
-    one. Raises `InputError`."""
+    """Return the schedules of a level, and the declared default or None. Raises `InputError`."""
     owner = manifest.scripts[script]
     default_values = collect_default_values(manifest, script, target)
     try:
@@ -124,7 +123,7 @@ def format_question(manifest: Manifest, script: str, target: Target, level: int)
 
 
 def collect_default_values(manifest: Manifest, script: str, target: Target) -> dict[str, Value]:
-    """Return the values of a script's default schedule that are declared."""
+    """Return the declared values of a script's default schedule."""
     imported = read_imported_space(manifest, script)
     declared = manifest.scripts[script].default_for(target.name)
     return {**(imported.default if imported else {}), **declared}
@@ -137,8 +136,8 @@ def locate_space_error(
     error: SpaceError,
     params: Mapping[str, Value] = MappingProxyType({}),
 ) -> InputError:
-    """Return a space's error at the rule, the parameter or the table that it is about, said of the
-    instance with these constants."""
+    """Return a space's error as one of the manifest, at the place of its rule, parameter or
+    table."""
     return InputError(
         Diagnostic(
             f"{format_instance_name(script, params)} for {target}: {error.message}",
@@ -149,6 +148,7 @@ def locate_space_error(
 
 
 def _find_rule_place(manifest: Manifest, script: str, target: str, rule: str | None) -> Place:
+    """Return the place of a rule or parameter in the manifest; that of the space without one."""
     owner = manifest.scripts[script]
     tables = {
         "restrict": owner.restrict_for(target),
@@ -165,10 +165,8 @@ def _find_rule_place(manifest: Manifest, script: str, target: str, rule: str | N
 def report_spaces(
     manifest: Manifest, selection: PlanSelection
 ) -> Iterator[tuple[str, SpaceReport]]:
-    """Yield, for each selected instance, a report of what the rules remove from its space.
-
-    Raises `InputError`.
-    """
+    """Yield for each selected instance its name and a report of what the rules remove from its
+    space. Raises `InputError`."""
     from tilusbuild.space.report import report_space
 
     for script, target in select_script_targets(manifest, selection):
@@ -204,7 +202,7 @@ class KnownSpace(Struct, frozen=True, array_like=True):
     columns: list[list[Value]]
 
     def restore_schedules(self) -> ChosenSchedules:
-        """Return the schedules and the default as the space gave them."""
+        """Return the schedules and the default as the space had given them."""
         indices = range(self.count or 0) if self.indices is None else self.indices
         schedules = Schedules(indices, dict(zip(self.names, self.columns, strict=True)))
         if self.default is None:
@@ -225,15 +223,15 @@ class SpaceCache:
         self._changed: set[str] = set()
 
     def find_size(self, script: str, spec: SpaceSpec) -> Size | None:
-        """Return the numbers of valid points and of all combinations, where they are known; the
-        first is None for a space that was sampled without a count."""
+        """Return the numbers of valid points and of all combinations, if they are known. The
+        first is None for a space that was sampled and not counted."""
         known = self._find_known(script, self._digest_space(spec))
         return None if known is None else (known.count, known.cartesian)
 
     def find_schedules(
         self, script: str, space: Space, asked: str, choose: Callable[[], ChosenSchedules]
     ) -> ChosenSchedules:
-        """Return the schedules for the question `asked`; `choose` is called for unknown ones."""
+        """Return the remembered schedules for the question `asked`; else call `choose`."""
         key, question = self._digest_space(space.spec), sha256_text(asked)
         known = self._find_known(script, key)
         if known is None or known.asked != question:
@@ -244,7 +242,7 @@ class SpaceCache:
         return known.restore_schedules()
 
     def save_changes(self) -> None:
-        """Write what is new; do nothing where that is not possible."""
+        """Write what changed; do nothing where the directory cannot be written."""
         for script in self._changed:
             spaces = self._scripts[script]
             spare = [key for key in spaces if key not in self._used][:-_SPARE]
@@ -253,12 +251,14 @@ class SpaceCache:
         self._changed.clear()
 
     def _digest_space(self, spec: SpaceSpec) -> str:
+        """Return the digest of a space and of tilusbuild's code."""
         expressions = [expr for _, expr in (*spec.derived, *spec.restrict)]
         expressions += [each.when for each in spec.parameters if each.when is not None]
         texts = (self._code, repr(spec), *(expr.canonical for expr in expressions))
         return sha256_text("\n".join(texts))
 
     def _find_known(self, script: str, key: str) -> KnownSpace | None:
+        """Return the remembered space, or None."""
         if script not in self._scripts:
             self._scripts[script] = (
                 _ENVELOPE.load_value(self._name_file(script), dict[str, Raw]) or {}
@@ -276,6 +276,7 @@ class SpaceCache:
         default: Schedule | None,
         size: Size,
     ) -> None:
+        """Remember the chosen schedules, unless they are too many."""
         columns, indices = schedules.columns, list(schedules.indices)
         if len(indices) * (len(columns) + 1) > _MAX_VALUES:
             return
@@ -299,9 +300,9 @@ class SpaceCache:
 def find_unmet_rules(
     manifest: Manifest, planned: Mapping[str, Sequence[Sequence[Schedule]]]
 ) -> Iterator[Diagnostic]:
-    """Yield each rule that no schedule can satisfy. `planned` are the schedules of each instance,
-    by script: they are looked at first, and other spaces are asked with the rule's values as one
-    more restriction, so that little is enumerated."""
+    """Yield an error for each dispatch rule that no schedule satisfies. `planned` are the
+    schedules of each instance, by script. They are searched first; other spaces are asked for
+    one point with the rule's values, so that little is enumerated."""
     for script, instances in planned.items():
         dispatch = manifest.scripts[script].dispatch
         for number, row in enumerate(dispatch.table if dispatch else ()):
@@ -323,6 +324,7 @@ def find_unmet_rules(
 
 
 def _list_space_specs(manifest: Manifest, script: str) -> Iterator[SpaceSpec]:
+    """Yield the spaces of all instances of a script, planned or not."""
     targets = make_targets(manifest)
     for target in manifest.targets_of(script):
         for params in list_instances(manifest, script, target):
@@ -330,8 +332,8 @@ def _list_space_specs(manifest: Manifest, script: str) -> Iterator[SpaceSpec]:
 
 
 def _has_schedule(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
-    """Return whether a space has a schedule with these values, as far as is known: a space that
-    is wrong in itself is reported where it is planned."""
+    """Return whether a space may have a schedule with these values; True for a wrong space,
+    which is reported where it is planned."""
     names = {name for parameter in spec.parameters for name in parameter.names}
     if not use.keys() <= names | {name for name, _ in spec.derived}:
         return False

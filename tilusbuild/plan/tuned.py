@@ -58,23 +58,24 @@ class TunedRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def line(self) -> str:
-        """Return it as the file has it."""
+        """Return the row as a line of the file."""
         return json.dumps(msgspec.to_builtins(self), ensure_ascii=False)
 
     def is_of_instance(self, target: str, params: Mapping[str, Value]) -> bool:
-        """Return whether it speaks of this instance."""
+        """Return whether the row is about this instance."""
         return self.target == target and _format_values(self.params) == _format_values(params)
 
 
 def _format_values(values: Mapping[str, Value]) -> str:
-    """Return a text for each values, another for `1` and `true`; whole numbers sort by size."""
+    """Return values as a text that distinguishes `1` from `true`, and sorts whole numbers by
+    size."""
     shown = {n: f"{v:020}" if type(v) is int else v for n, v in values.items()}
     return json.dumps(shown, sort_keys=True)
 
 
 def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
-    """Return the rows of a script's file; none without one, or while there is none yet. Raises
-    `InputError` for a file of another kind, at its line."""
+    """Return the rows of a script's file; none if the manifest names no file, or there is no
+    file yet. Raises `InputError` for a malformed file, at its line."""
     dispatch = manifest.scripts[script].dispatch
     name = None if dispatch is None else dispatch.measured
     if name is None:
@@ -122,6 +123,6 @@ def _check_head(line: str, script: str) -> None:
 
 
 def format_tuned_rows(script: str, rows: Iterable[TunedRow]) -> str:
-    """Return the file of a script's rows."""
+    """Return the content of the file with these rows."""
     lines = (row.line for row in sorted(rows, key=lambda row: row.sort_key))
     return "".join(f"{line}\n" for line in (_format_head(script), *lines))

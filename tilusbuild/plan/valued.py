@@ -54,14 +54,15 @@ class ProgramTexts:
         self._layouts_text = self._assert_layouts()
 
     def _assert_layouts(self) -> str:
-        """Return C++ that asserts the layout of the structs that the template's kernels take. It is
-        that of all of them, as they may be one unit, whose source is the same for each."""
+        """Return C++ that asserts the layouts of the structs of all kernels in the template:
+        kernels of one unit have one source."""
         signatures = (make_signature(self._manifest.scripts[script]) for script in self._scripts)
         kinds = (a.dtype for each in signatures for a in each.arguments if is_struct(a.dtype))
         return format_layout_asserts(parse_struct(dtype) for dtype in dict.fromkeys(kinds))
 
     def make_full_source(self, source: str, symbol: str, unit: Sequence[str]) -> str:
-        """Return what is compiled: a rendered source, and what the manifest asks for behind it."""
+        """Return the source to compile: the rendered one and the lines that the manifest adds
+        behind it."""
         return self._pipeline.derive_source(source, symbol, unit) + self._layouts_text
 
     def map_places(self) -> dict[str, Place]:
@@ -82,15 +83,15 @@ class ProgramTexts:
         return places_by_line
 
     def bind_expression(self, source: Value) -> Expr:
-        """Return an expression with what surrounds it already in place."""
+        """Return an expression with the target's constants in place."""
         return parse_cached(source).substitute(self.target_names)
 
     def name_symbol(self, values: Mapping[str, Value]) -> str:
-        """Return the function that the template defines. Raises `InputError`."""
+        """Return the name of the function that the template defines. Raises `InputError`."""
         return self._name_symbol_of(self._script, values)
 
     def name_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the kernels of one template that a schedule stands for. Raises `InputError`."""
+        """Return the kernels that a schedule of the template stands for. Raises `InputError`."""
         return tuple(self._name_symbol_of(script, values) for script in self._scripts)
 
     def _name_symbol_of(self, script: str, values: Mapping[str, Value]) -> str:
@@ -111,8 +112,8 @@ class ProgramTexts:
         return fill_in_values(text, lambda source: self.bind_expression(source).evaluate(values))
 
     def make_flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the compiler arguments of a program, less those that are empty for it. Raises
-        `InputError` for those that are not allowed once they are filled in."""
+        """Return the compiler flags of a program; empty ones are left out. Raises `InputError`
+        for a flag that is not allowed once its values are filled in."""
         if not self._has_valued_flags:
             return self.flag_sources
         place = self._manifest.locate_key(
@@ -141,7 +142,7 @@ class ProgramTexts:
         return flags
 
     def evaluate_limits(self, values: Mapping[str, Value]) -> Prune | None:
-        """Return what a program's kernel must keep to. Raises `InputError`."""
+        """Return the limits of a program's kernel, or None. Raises `InputError`."""
         if not self.prune:
             return None
         limits: dict[str, int] = {}
@@ -167,7 +168,7 @@ class ProgramTexts:
         }
 
     def make_launch(self) -> Launch | None:
-        """Return the launch geometry; None where no launcher starts the kernel."""
+        """Return the launch geometry; None if no launcher starts the kernel."""
         declared = self._owner.launch_for(self._target)
         if declared is None or not self._pipeline.launcher.starts_kernel:
             return None
@@ -186,7 +187,7 @@ class ProgramTexts:
 
 
 def format_launch(launch: Launch | None) -> list[str]:
-    """Return a launch as `program.txt` has it."""
+    """Return the lines of a launch in `program.txt`."""
     if launch is None:
         return []
     return [f"{name} = {', '.join(e.canonical for e in group)}" for name, group in launch.lines]
@@ -197,7 +198,7 @@ MAX_KERNELS = 256
 
 
 class Grouping(Struct):
-    """How the schedules of one instance are divided into units."""
+    """The division of an instance's schedules into translation units."""
 
     group: Collection[str]
     """The parameters whose values all kernels of a unit share; constants too, which say nothing."""
@@ -210,7 +211,8 @@ class Grouping(Struct):
 
     @property
     def shared_names(self) -> frozenset[str]:
-        """The names of the space that have one value in a unit: what the source may depend on."""
+        """Return the names of the space that have one value in a unit: the source may depend on
+        these."""
         parameters = {name for each in self.spec.parameters for name in each.names}
         known = (parameters & set(self.group)) | self.spec.constants.keys()
         derived: dict[str, Expr] = dict(self.spec.derived)
@@ -220,7 +222,7 @@ class Grouping(Struct):
         return frozenset(names - self.spec.constants.keys())
 
     def find_unit_key(self, values: Mapping[str, Value]) -> tuple[Value, ...]:
-        """Return what distinguishes the unit of a schedule from others."""
+        """Return the values that distinguish a schedule's unit from others."""
         return tuple(values[name] for name in self.group if name in values)
 
     def list_unit_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
@@ -231,6 +233,7 @@ class Grouping(Struct):
         return self._units[key]
 
     def _enumerate_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+        """Enumerate the kernels of a schedule's unit. Raises `InputError`."""
         fixed_names = {name for each in self.spec.parameters for name in each.names} & set(
             self.group
         )
@@ -260,7 +263,8 @@ class Grouping(Struct):
         return InputError(Diagnostic(message, self.place, hint))
 
     def explain_undefined(self, error: InputError) -> InputError:
-        """Return a template's error, with the reason where it is a parameter that it cannot see."""
+        """Return a template's error, with a hint where the undefined name is a parameter of the
+        space."""
         hidden = {*(name for each in self.spec.parameters for name in each.names)}
         hidden |= {name for name, _ in self.spec.derived}
         hint = (
