@@ -22,7 +22,7 @@ import os, resource, sys, time, tracemalloc
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.builder.project import Project
 with Project.open(os.getcwd(), {}, os.environ) as project:
-    planner = project.planner(PlanSelection())
+    planner = project.make_planner(PlanSelection())
     if sys.argv[1] == "fresh":
         planner.memo = None
     if sys.argv[2] == "memory":

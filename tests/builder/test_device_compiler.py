@@ -238,7 +238,7 @@ def test_the_toolchain_plans_with_the_compiler_that_was_asked_for(opened: Opened
         project.settings = replace(project.settings, device_compiler=Setting("ptxjit", "a test"))
         assert project.find_toolchain(cuda=False).device_compiler.name == "ptxjit"
         with pytest.raises(LookupError, match="with ptxjit"):
-            project.planner(PlanSelection())
+            project.make_planner(PlanSelection())
 
 
 @pytest.mark.nvcc

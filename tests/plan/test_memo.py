@@ -69,7 +69,7 @@ class Workshop:
         Tree(str(cache)).ensure_complete()  # what is remembered is kept in a tree
         (cache / "state").mkdir(exist_ok=True)
         with Project.open(str(self.directory), {"cache-dir": str(cache)}, os.environ) as project:
-            planner = project.planner(PlanSelection())
+            planner = project.make_planner(PlanSelection())
             if not memo:
                 planner.memo = None
             return planner.make_plan(PlanSelection())

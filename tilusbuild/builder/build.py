@@ -59,17 +59,17 @@ def build_project(
     request = BuildRequest(plan, selection, dump_ir=dump_ir)
     if shard is not None:
         request = replace(request, publishes=ShardPublication(shard))
-        return build_planned(project, request, replace(config, part=True), reporter)
+        return build_request(project, request, replace(config, part=True), reporter)
     if invocation is None:
-        return build_planned(project, request, config, reporter)
+        return build_request(project, request, config, reporter)
     read = PlanRead.collect_inputs(project, plan, invocation)
-    result = build_planned(project, request, config, reporter)
+    result = build_request(project, request, config, reporter)
     if not config.dry_run and not plan.selected_numbers:
         write_record(project, plan, result, project.settings.jobs.value, read)
     return result
 
 
-def build_planned(
+def build_request(
     project: Project, request: BuildRequest, config: BuildConfig, reporter: Reporter
 ) -> Result:
     """Build a plan, and publish its results as the request says. Raises `InputError` and

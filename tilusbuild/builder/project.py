@@ -191,9 +191,9 @@ class Project:
     def make_plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
         selection = selection.add_objects(self.manifest)
-        return self.planner(selection).make_plan(selection)
+        return self.make_planner(selection).make_plan(selection)
 
-    def planner(self, selection: PlanSelection) -> Planner:
+    def make_planner(self, selection: PlanSelection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError`."""
         selection = selection.add_objects(self.manifest)
         pairs = list(select_script_targets(self.manifest, selection))

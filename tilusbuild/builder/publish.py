@@ -1,7 +1,7 @@
 """What a build writes beside programs: directories of scripts, the index, outputs of libraries.
 
 Which of these a build writes is the `Publication` of its request: `ProjectPublication`,
-`ShardPublication`, `Under` another root than the project, or `NoPublication`. A
+`ShardPublication`, `ScriptPublication` for another root than the project, or `NoPublication`. A
 script's directory lists every schedule with its program, and the facts that a deployment needs. A
 file that is right already is not written again.
 
@@ -127,7 +127,7 @@ class ProjectPublication(Publication, frozen=True):
             published.save_rows()
 
 
-class Under(ProjectPublication, frozen=True):
+class ScriptPublication(ProjectPublication, frozen=True):
     """The scripts alone: `root` keeps them in the index, and they get no dispatcher."""
 
     def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:

@@ -18,9 +18,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.builder.build import BuildRequest, build_planned
+from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
-from tilusbuild.builder.publish import Under
+from tilusbuild.builder.publish import ScriptPublication
 from tilusbuild.cache import layout
 from tilusbuild.cache.garbage import hold_exclusive_use, remove_unread
 from tilusbuild.cache.index import forget_projects, list_scripts, read_index
@@ -279,7 +279,7 @@ class Inputs:
 def planned_for(project: Project, script: str, target: str) -> tuple[Plan, PlanSelection]:
     """Return the plan of one program; no plan is remembered for it. Raises `InputError`."""
     selection = PlanSelection((script,), (target,), 0)
-    remembering = project.planner(selection)
+    remembering = project.make_planner(selection)
     planner = Planner(
         remembering.manifest, remembering.toolchains, remembering.renderer, remembering.memory
     )
@@ -297,9 +297,9 @@ def _build(
     inputs = Inputs(project, plan.inputs, since)
     root = JIT_ROOT_PREFIX + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16]
     dump_ir = wanted.config("dump_ir") or project.settings.dump_ir.value
-    request = BuildRequest(plan, selection, Under(root), dump_ir=dump_ir)
+    request = BuildRequest(plan, selection, ScriptPublication(root), dump_ir=dump_ir)
     config = BuildConfig(jobs=project.settings.jobs.value)
-    result = build_planned(project, request, config, _reporter(wanted))
+    result = build_request(project, request, config, _reporter(wanted))
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     (program,) = instance.programs

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from statistics import median
 
-from tilusbuild.builder.build import BuildRequest, build_planned
+from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import NoPublication
 from tilusbuild.engine.events import Reporter
@@ -96,7 +96,7 @@ def build_program(
 ) -> Candidate:
     """Build the program, and return it. Raises `TilusbuildError` when it is not built."""
     request = BuildRequest(plan, selection, NoPublication((job,)))
-    result = build_planned(project, request, BuildConfig(jobs=1), reporter)
+    result = build_request(project, request, BuildConfig(jobs=1), reporter)
     status = result.statuses.get(job.hash, "missing")
     if status != "built":
         raise TilusbuildError(f"{job.label} is not built: {status}")

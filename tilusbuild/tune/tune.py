@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from tilusbuild.builder.build import BuildRequest, build_planned
+from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
@@ -237,7 +237,7 @@ def build_instances(
     plan = project.make_plan(selection)
     for instance in plan.instances:  # a mistake in them need not wait for a build
         find_request_sizes(project, request, instance)
-    result = build_planned(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
+    result = build_request(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     if result.summary.error is not None:
