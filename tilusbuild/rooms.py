@@ -8,7 +8,7 @@ room brings is unknown. The points, each read by one file of the core:
 verb            name → (summary, group of `--help`, example, module)         cli/parser.py
 cache action    name of an action of `cache` → module:attribute, a `Verb`    cli/cache.py
 foreign cache   system → module, as `cli.options.ForeignCaches` declares it  cli/options.py
-dispatcher      "c" → module with `refresh` and `is_current`            dispatch/refresh.py
+dispatcher      "c" → module: `build_if_outdated`, `is_current_dispatcher` dispatch/refresh.py
 package kind    key of the list → (root directory, module)                   package/names.py
 package format  name → module:attribute, a `package.formats.PackageFormat`     package/formats/
 report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py

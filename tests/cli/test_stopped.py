@@ -286,7 +286,7 @@ BESIDE = {
         ("package", "-o", "out/made", "--format", "dir"),
     ),
     "export": (
-        "tilusbuild.interop.export:_write",
+        "tilusbuild.interop.export:_write_items",
         ("cache", "export", "--layout", "tilus", "out/made"),
     ),
 }

@@ -23,6 +23,8 @@ def refreshed(copied: Marks) -> Any:
             request = ToolchainRequest(needs_cuda=False)
             toolchain = discover_toolchain(request, dict(os.environ), runner, DigestMemory())
             script = copied.script(name, **params)
-            return dispatcher.refresh(Tree(str(copied.cache)), script, lambda: toolchain, runner)
+            return dispatcher.build_if_outdated(
+                Tree(str(copied.cache)), script, lambda: toolchain, runner
+            )
 
     return make

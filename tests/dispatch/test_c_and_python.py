@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.marks import Marks, record
-from tilusbuild.embed.csource import NoDispatcherError, sources
+from tilusbuild.embed.csource import NoDispatcherError, write_dispatcher_sources
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import LoadError
@@ -92,9 +92,9 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     refused = dict.fromkeys(chance.sample(range(4), chance.choice([0, 1, 2])), "wrong")
     if by_hand & refused.keys():
         with pytest.raises(NoDispatcherError, match="a row by hand chooses program"):
-            sources(script, read, refused)
+            write_dispatcher_sources(script, read, refused)
         refused = {p: why for p, why in refused.items() if p not in by_hand}
-    for name, text in sources(script, read, refused).items():
+    for name, text in write_dispatcher_sources(script, read, refused).items():
         (tmp_path / name).write_text(text)
     command = ["gcc", "-O1", "-shared", "-fPIC", "dispatch.c", "-o", "dispatch.so", "-pthread"]
     subprocess.run(command, cwd=tmp_path, check=True)

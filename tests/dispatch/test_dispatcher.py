@@ -15,7 +15,7 @@ import tilusbuild
 from support.marks import Marks, record
 from support.processes import run_to_end
 from tilusbuild.embed import dispatcher
-from tilusbuild.embed.csource import NoDispatcherError, sources
+from tilusbuild.embed.csource import NoDispatcherError, write_dispatcher_sources
 from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import load_launcher
@@ -55,7 +55,7 @@ def test_a_build_makes_it_where_dispatch_is_declared(built: Marks) -> None:
         "dispatch.json",
         "libmark.so",
     ]
-    assert dispatcher.is_current(built.script("mark"))
+    assert dispatcher.is_current_dispatcher(built.script("mark"))
 
 
 def test_a_program_in_c(copied: Marks, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_table_of_another_device_is_not_used(copied, refreshed, tmp_path) -> N
     record(
         script, get_cpu().make_fingerprint(script.hash), [TableEntry((128,), 3, "measured", None)]
     )
-    assert not dispatcher.is_current(script)
+    assert not dispatcher.is_current_dispatcher(script)
     refreshed()
     assert selections(tmp_path, library, "mark", [(100,)]) == [(3, "measured")]
 
@@ -183,4 +183,4 @@ def test_no_dispatcher_without_a_program(copied: Marks) -> None:
     shutil.rmtree(copied.cache / "programs")
     (copied.cache / "programs").mkdir()
     with pytest.raises(NoDispatcherError, match="no program"):
-        sources(script, ())
+        write_dispatcher_sources(script, ())

@@ -136,7 +136,7 @@ def test_the_code_of_the_best_target_serves_each_gpu(tmp_path: Path) -> None:
     script = read_script(str(path))._replace(kind="cuda")
     code = script.code._replace(toolkit="12.8.0")
     both = [script._replace(target=t, code=code._replace(archs=(t,))) for t in ("sm_80", "sm_90a")]
-    source = functions.texts("k", [*both, script._replace(kind="cpu")], {})["k.c"]
+    source = functions.write_library_sources("k", [*both, script._replace(kind="cpu")], {})["k.c"]
     assert "tk_devices_saxpy[] = {{80, 0}, {86, 0}, {87, 0}, {88, 0}, {89, 0}, {90, 1}" in source
     assert "int k_saxpy_cpu(" in source
 

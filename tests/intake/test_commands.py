@@ -10,7 +10,7 @@ import pytest
 from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.intake import builds, commands, libraries
-from tilusbuild.intake.draft import Draft, manifest_text
+from tilusbuild.intake.draft import ManifestDraft, format_manifest
 from tilusbuild.manifest.command_words import words_of
 from tilusbuild.manifest.loading import load_manifest
 
@@ -53,10 +53,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:
-    draft = Draft("ext")
+    draft = ManifestDraft("ext")
     text = NINJA.replace("{root}", str(folder))
     (folder / "build.ninja").write_text(text)
-    libraries.read(draft, str(folder), builds.of_ninja(draft, str(folder), "build.ninja"))
+    libraries.add_libraries(
+        draft, str(folder), builds.read_ninja_commands(draft, str(folder), "build.ninja")
+    )
     (library,) = draft.libraries
     assert library.sources == ["csrc/one.cu", "csrc/two.cu"]
     assert library.include_dirs == ["include"]
@@ -70,7 +72,7 @@ def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:
     }  # fmt: skip
     (note,) = draft.notes
     assert "csrc/gone.cu" in note
-    (folder / "tilus.toml").write_text(manifest_text(draft))
+    (folder / "tilus.toml").write_text(format_manifest(draft))
     assert load_manifest(str(folder / "tilus.toml")).libraries["ext"].undefined
 
 
@@ -79,7 +81,7 @@ def test_paths_with_blanks_and_dollars_are_words(tmp_path: Path) -> None:
     text = "rule cc\n  command = nvcc $flags -c $in -o $out\n"
     text += "build k.o | k.d: cc my$ $$dir/k.cu it's.cu | k.h || made\n  flags = -DA='b c'\n"
     (tmp_path / "build.ninja").write_text(text)
-    (found,) = builds.of_ninja(Draft("p"), str(tmp_path), "build.ninja")
+    (found,) = builds.read_ninja_commands(ManifestDraft("p"), str(tmp_path), "build.ninja")
     words = ["nvcc", "-DA=b c", "-c", "my $dir/k.cu", "it's.cu", "-o", "k.o"]
     assert found == (str(tmp_path), words)
 
@@ -88,24 +90,26 @@ def test_a_missing_ninja_says_where_to_get_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(InputError, match="it needs ninja, which is not installed"):
-        builds.of_ninja(Draft("p"), str(tmp_path), "build.ninja")
+        builds.read_ninja_commands(ManifestDraft("p"), str(tmp_path), "build.ninja")
 
 
 def test_what_nvcc_does_not_know_is_the_host_compiler_s() -> None:
-    found = commands.understood(["-Wall", "-fwrapv", "-O2", "-B/x", "-c", "k.cpp"], "/p")
+    found = commands.parse_arguments(["-Wall", "-fwrapv", "-O2", "-B/x", "-c", "k.cpp"], "/p")
     assert found.flags == ["-Xcompiler", "-Wall", "-Xcompiler", "-fwrapv", "-O2", "-B/x"]
 
 
 def test_a_macro_that_is_taken_back_is_not_defined() -> None:
     """As extensions of PyTorch do with its `__CUDA_NO_HALF_OPERATORS__`."""
-    found = commands.understood(["-DA", "-DB=2", "-UA", "-U", "B", "-UC", "-DB=3", "k.cu"], "/p")
+    found = commands.parse_arguments(
+        ["-DA", "-DB=2", "-UA", "-U", "B", "-UC", "-DB=3", "k.cu"], "/p"
+    )
     assert found.defines == {"B": "3"}
     assert found.flags == ["-UC"]
 
 
 def test_a_macro_with_parameters_is_a_flag() -> None:
     """A table of macros has no place for it."""
-    found = commands.understood(["-DSQ(x)=((x)*(x))", "-DA=1", "k.cu"], "/p")
+    found = commands.parse_arguments(["-DSQ(x)=((x)*(x))", "-DA=1", "k.cu"], "/p")
     assert (found.flags, found.defines) == (["-DSQ(x)=((x)*(x))"], {"A": "1"})
 
 
@@ -117,14 +121,14 @@ def test_directories_of_packages_and_of_the_toolkit(folder, monkeypatch) -> None
     (toolkit / "crt/host_config.h").write_text("")
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
     words = ["nvcc", "-DTORCH_EXTENSION_NAME=ops_2", f"-I{toolkit}", f"-I{site}/torch/include"]
-    draft = Draft("p")
+    draft = ManifestDraft("p")
     words += [f"-I{site}/cutlass/include", "-c", "csrc/one.cu"]
-    libraries.read(draft, str(folder), [(str(folder), words)])
+    libraries.add_libraries(draft, str(folder), [(str(folder), words)])
     (library,) = draft.libraries
     assert library.name == "ops_2"
     assert library.include_dirs == [{"package": "cutlass", "path": "include"}]
     assert library.keys == {"torch": True}
-    assert '[build]\ntimeout = "2h"' in manifest_text(draft)
+    assert '[build]\ntimeout = "2h"' in format_manifest(draft)
 
 
 def test_a_directory_that_others_may_not_have_is_noted(folder: Path) -> None:
@@ -168,7 +172,7 @@ def test_every_word_of_a_command_is_understood_kept_or_noted(seed: int, tmp_path
     for kind, value in said:
         words += [word.replace("@", value) for word in draw.choice(SPELLINGS[kind])]
     words += draw.choice([["-c", "k.cu", "-o", "k.o"], ["-o", "k.o", "k.cu"]])
-    found = commands.understood(words[1:], "/p")
+    found = commands.parse_arguments(words[1:], "/p")
     searched = [*found.include_dirs, *found.system_dirs]
     assert sorted(searched) == sorted(f"/p/{each}" for each in includes)
     assert found.defines == defines
@@ -199,10 +203,10 @@ def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
     assert "already exists" in again.err
 
 
-def drafted(folder: Path, *lines: str) -> Draft:
+def drafted(folder: Path, *lines: str) -> ManifestDraft:
     """Return the draft of commands that run in a folder."""
-    draft = Draft("p")
-    libraries.read(draft, str(folder), [(str(folder), words_of(line)) for line in lines])
+    draft = ManifestDraft("p")
+    libraries.add_libraries(draft, str(folder), [(str(folder), words_of(line)) for line in lines])
     return draft
 
 
@@ -258,14 +262,14 @@ def test_long_names_say_what_short_ones_say(folder: Path) -> None:
     ],
 )
 def test_code_is_for_the_architectures_that_it_was_for(words, archs, ptx) -> None:
-    found = commands.understood([*words.split(), "-c", "k.cu"], "/p")
+    found = commands.parse_arguments([*words.split(), "-c", "k.cu"], "/p")
     assert (found.archs, found.ptx) == (archs, ptx)
 
 
 @pytest.mark.parametrize("words", ["-arch=sm_90a", "-gencode=arch=compute_90a,code=compute_90a"])
 def test_ptx_of_one_architecture_alone_is_not_asked_for(folder: Path, words: str) -> None:
     draft = drafted(folder, f"nvcc {words} -c csrc/one.cu")
-    (folder / "tilus.toml").write_text(manifest_text(draft))
+    (folder / "tilus.toml").write_text(format_manifest(draft))
     assert load_manifest(str(folder / "tilus.toml")).targets["gpu"].arch == ("sm_90a",)
 
 
@@ -284,7 +288,7 @@ def test_the_standard_is_one_that_a_manifest_knows(folder, written, std, noted) 
     draft = drafted(folder, f"nvcc -arch=sm_90 -std={written} -c csrc/one.cu")
     assert draft.toolchain["std"] == std
     assert [note.split()[2] for note in draft.notes] == noted
-    (folder / "tilus.toml").write_text(manifest_text(draft))
+    (folder / "tilus.toml").write_text(format_manifest(draft))
     load_manifest(str(folder / "tilus.toml"))
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.intake import builds, kernel_tuner
-from tilusbuild.intake.draft import Draft
+from tilusbuild.intake.draft import ManifestDraft
 from tilusbuild.manifest.loading import load_manifest
 
 KERNEL = """
@@ -34,13 +34,13 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path, {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
 
 
-def imported(tmp_path: Path, text: str, **files: str) -> tuple[Draft, dict[str, str]]:
+def imported(tmp_path: Path, text: str, **files: str) -> tuple[ManifestDraft, dict[str, str]]:
     """The draft of a script, and the sources that it holds."""
     (tmp_path / "tune.py").write_text(HEAD + text)
     for name, source in files.items():
         (tmp_path / f"{name}.cu").write_text(source)
-    draft, made = Draft("p"), dict[str, str]()
-    kernel_tuner.read(draft, str(tmp_path), "tune.py", made)
+    draft, made = ManifestDraft("p"), dict[str, str]()
+    kernel_tuner.read_tuning_script(draft, str(tmp_path), "tune.py", made)
     return draft, made
 
 

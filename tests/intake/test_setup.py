@@ -20,7 +20,7 @@ from support.paths import ROOT
 from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.intake import builds
-from tilusbuild.intake.draft import Draft
+from tilusbuild.intake.draft import ManifestDraft
 from tilusbuild.manifest.loading import load_manifest
 
 if sys.version_info >= (3, 11):
@@ -230,7 +230,7 @@ def test_a_setup_py_that_asks_for_a_gpu_and_fails_at_its_end(project: Project) -
 def test_a_setup_py_that_fails_shows_the_end_of_its_own_error(tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text("import setuptools\nimport nothing_like_it\n")
     with pytest.raises(InputError) as raised:
-        builds.of_setup(Draft("p"), str(tmp_path), "setup.py")
+        builds.record_setup_commands(ManifestDraft("p"), str(tmp_path), "setup.py")
     printed = raised.value.render()
     assert "failed before it compiled anything" in printed
     assert "No module named 'nothing_like_it'" in printed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.interop.caches import read
+from tilusbuild.interop.caches import read_foreign_cache
 from tilusbuild.interop.caches.directory import ForeignCache
 
 DATA = Path(__file__).parents[1] / "binary" / "data"
@@ -121,7 +121,7 @@ def problems() -> Callable[[Path], list[str]]:
     """What is wrong with a cache, in one line each."""
 
     def found(root: Path) -> list[str]:
-        cache: ForeignCache = read(str(root))
+        cache: ForeignCache = read_foreign_cache(str(root))
         return [str(problem) for problem in cache.broken]
 
     return found

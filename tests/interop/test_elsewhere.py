@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.processes import run_mounted
 from support.trees import THINGS, put, snapshot
 from tilusbuild.errors import InputError, TilusbuildError
-from tilusbuild.interop.caches import gc, read
+from tilusbuild.interop.caches import gc, read_foreign_cache
 
 SYSTEMS = ["hidet", "tilelang", "tilus", "triton"]
 MakeAt = Callable[[str, Path], Path]
@@ -38,9 +38,9 @@ def test_no_link_or_fifo_leads_outside(make_at: MakeAt, system: str, data: st.Da
             put(thing, str(root / place), str(outside), number)
         before = snapshot(outside)
         with suppress(TilusbuildError):
-            cache = read(str(root))
-            removals = gc.decide(cache, now=time.time() + 1e7, older_than=0, broken=True)
-            list(gc.remove(cache, removals))
+            cache = read_foreign_cache(str(root))
+            removals = gc.choose_removals(cache, now=time.time() + 1e7, older_than=0, broken=True)
+            list(gc.remove_unless_in_use(cache, removals))
         assert snapshot(outside) == before
 
 
@@ -51,22 +51,23 @@ def test_each_directory_as_a_link_hides_what_is_behind_it(make_at, system, tmp_p
         put("link to a copy", str(root / first), str(tmp_path), number)
     before = snapshot(tmp_path)
     with pytest.raises(InputError, match="not a known cache"):
-        read(str(root))
+        read_foreign_cache(str(root))
     assert snapshot(tmp_path) == before
 
 
 MOUNTED = """
 import sys, time
-from tilusbuild.interop.caches import gc, read
-cache = read(sys.argv[1])
-removals = gc.decide(cache, now=time.time() + 1e7, older_than=0)
-print(sorted(removal.path for removal, gone in gc.remove(cache, removals) if not gone))
+from tilusbuild.interop.caches import gc, read_foreign_cache
+cache = read_foreign_cache(sys.argv[1])
+removals = gc.choose_removals(cache, now=time.time() + 1e7, older_than=0)
+removed = gc.remove_unless_in_use(cache, removals)
+print(sorted(removal.path for removal, gone in removed if not gone))
 """
 
 
 def test_a_mount_in_an_entry_is_left(make_at: MakeAt, tmp_path: Path) -> None:
     root = make_at("tilus", tmp_path / "cache")
-    entry = read(str(root)).entries[0].path
+    entry = read_foreign_cache(str(root)).entries[0].path
     (root / entry / "mounted").mkdir()
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "precious").write_text("mine")

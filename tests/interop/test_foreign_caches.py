@@ -13,8 +13,8 @@ from support import command_line, events_schema
 from support.json_schema import valid
 from tilusbuild.cli.main import main
 from tilusbuild.errors import InputError
-from tilusbuild.interop.caches import SYSTEMS, read, system_of
-from tilusbuild.interop.caches.gc import decide, remove
+from tilusbuild.interop.caches import SYSTEMS, read_foreign_cache, recognize_system
+from tilusbuild.interop.caches.gc import choose_removals, remove_unless_in_use
 
 SYSTEM_NAMES = list(SYSTEMS)
 Made = Callable[..., Path]
@@ -26,14 +26,14 @@ Problems = Callable[[Path], list[str]]
 def test_recognised_by_content_under_any_name(system: str, make: Made, tmp_path: Path) -> None:
     made = make(system)
     other = shutil.move(made, tmp_path / "some other name")
-    assert system_of(str(other)) == system
+    assert recognize_system(str(other)) == system
 
 
 @pytest.mark.parametrize("system", SYSTEM_NAMES)
 def test_a_whole_cache_has_no_problems(system: str, make: Made, problems: Problems) -> None:
     made = make(system)
     assert problems(made) == []
-    cache = read(str(made))
+    cache = read_foreign_cache(str(made))
     assert cache.system == system
     for entry in cache.entries:
         assert entry.code_archs == ("sm_90a",)
@@ -45,7 +45,7 @@ def test_what_each_entry_is(make: Made) -> None:
     found = {
         system: [
             (e.kind, e.name, e.declared_arch, e.compiled_by)
-            for e in read(str(make(system))).entries
+            for e in read_foreign_cache(str(make(system))).entries
         ]
         for system in SYSTEM_NAMES
     }
@@ -78,7 +78,7 @@ def test_a_damaged_library_is_found(system, damage, said, make, problems) -> Non
     for suffix in ("*.so", "*.cubin"):
         for library in made.rglob(suffix):
             damage(library)
-    entries = read(str(made)).entries
+    entries = read_foreign_cache(str(made)).entries
     assert all(entry.problems for entry in entries)
     assert all(any(word in line for word in said) for line in problems(made)), problems(made)
 
@@ -130,20 +130,22 @@ def test_an_abandoned_staging_directory_is_litter(make: Made) -> None:
     staging = made / "0.1.15/linux-x86_64/.staging/key_123_0a1b2c3d"
     staging.mkdir(parents=True)
     (staging / "executable.so").write_bytes(b"x" * 10)
-    assert read(str(made)).stale == ()  # somebody may be writing it
+    assert read_foreign_cache(str(made)).stale == ()  # somebody may be writing it
     for path in (staging / "executable.so", staging):
         os.utime(path, (0, 0))
-    (piece,) = read(str(made)).stale
+    (piece,) = read_foreign_cache(str(made)).stale
     assert (piece.path, piece.size) == (str(staging.relative_to(made)), 10)
 
 
 def test_the_same_code_twice(make: Made) -> None:
-    (group,) = read(str(make("hidet"))).duplicates
+    (group,) = read_foreign_cache(str(make("hidet"))).duplicates
     assert [entry.kind for entry in group] == ["op", "op of a graph"]
 
 
 def test_pickles_are_named_and_not_opened(make: Made) -> None:
-    found = [name for entry in read(str(make("tilus"))).entries for name in entry.pickles]
+    found = [
+        name for entry in read_foreign_cache(str(make("tilus"))).entries for name in entry.pickles
+    ]
     assert [os.path.basename(name) for name in found] == ["func_types.pickle"]
 
 
@@ -152,21 +154,21 @@ def test_gc_by_age_and_size(make: Made) -> None:
     (operator,) = made.glob("ops/*/*/*")
     for path in operator.rglob("*"):
         os.utime(path, (1000, 1000))
-    cache = read(str(made))
+    cache = read_foreign_cache(str(made))
     ours = str(operator.relative_to(made))
-    assert [r.path for r in decide(cache, now=5000, older_than=2000)] == [ours]
+    assert [r.path for r in choose_removals(cache, now=5000, older_than=2000)] == [ours]
     (size,) = (entry.size for entry in cache.entries if entry.path == ours)
-    assert [r.path for r in decide(cache, now=5000, max_size=cache.size - size)] == [ours]
-    assert [r.path for r in decide(cache, now=5000, max_size=0)] == [
+    assert [r.path for r in choose_removals(cache, now=5000, max_size=cache.size - size)] == [ours]
+    assert [r.path for r in choose_removals(cache, now=5000, max_size=0)] == [
         ours,
         "graphs/43f704147ed6331f",  # a graph goes as a whole
     ]
-    assert decide(cache, now=5000) == ()
+    assert choose_removals(cache, now=5000) == ()
 
-    gone = list(remove(cache, decide(cache, now=5000, older_than=2000)))
+    gone = list(remove_unless_in_use(cache, choose_removals(cache, now=5000, older_than=2000)))
     assert [went for _, went in gone] == [True]
     assert not operator.exists()
-    assert [entry.kind for entry in read(str(made)).entries] == ["op of a graph"]
+    assert [entry.kind for entry in read_foreign_cache(str(made)).entries] == ["op of a graph"]
     assert not [name for name in os.listdir(made) if name.startswith(".")]
 
 
@@ -175,8 +177,8 @@ def test_gc_leaves_what_its_system_has_locked(make: Made) -> None:
     (lock,) = made.glob("programs/*/.lock")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        cache = read(str(made))
-        gone = list(remove(cache, decide(cache, now=1e12, older_than=1)))
+        cache = read_foreign_cache(str(made))
+        gone = list(remove_unless_in_use(cache, choose_removals(cache, now=1e12, older_than=1)))
     assert [went for _, went in gone] == [False]
     assert lock.exists()
 
@@ -184,7 +186,7 @@ def test_gc_leaves_what_its_system_has_locked(make: Made) -> None:
 def test_a_directory_that_is_not_a_cache(tmp_path: Path) -> None:
     (tmp_path / "programs").mkdir()
     with pytest.raises(InputError, match="is not a known cache"):
-        read(str(tmp_path))
+        read_foreign_cache(str(tmp_path))
 
 
 def test_names_that_try_to_lead_out(make: Made, problems: Problems, tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ def documented_hidet(root: Path) -> Path:
 @pytest.mark.parametrize("below", ["", "0.1.5"])
 def test_a_cache_as_tilelangs_documentation_lays_it_out(tmp_path: Path, below: str) -> None:
     documented_tilelang(tmp_path / below)
-    cache = read(str(tmp_path))
+    cache = read_foreign_cache(str(tmp_path))
     assert (cache.system, cache.version) == ("tilelang", below)
     (entry,) = cache.entries
     assert (entry.name, entry.code_archs, entry.problems) == ("add", ("sm_90a",), [])
@@ -255,7 +257,7 @@ def test_a_cache_as_tilelangs_documentation_lays_it_out(tmp_path: Path, below: s
 
 
 def test_a_cache_as_hidets_documentation_lays_it_out(tmp_path: Path) -> None:
-    cache = read(str(documented_hidet(tmp_path)))
+    cache = read_foreign_cache(str(documented_hidet(tmp_path)))
     assert (cache.system, cache.broken) == ("hidet", ())
     (entry,) = cache.entries
     assert (entry.declared_arch, entry.code_archs) == ("sm_90a", ("sm_90a",))

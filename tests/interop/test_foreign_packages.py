@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from support import command_line
 from support.faulty_disk import dies, kill
 from tilusbuild.errors import InputError
-from tilusbuild.interop.caches import SYSTEMS, home_of, read
-from tilusbuild.interop.caches.gc import decide, remove
-from tilusbuild.interop.install import install as install_cache
-from tilusbuild.interop.listing import ListedCache, cache_of
-from tilusbuild.interop.pack import collect
+from tilusbuild.interop.caches import SYSTEMS, find_home, read_foreign_cache
+from tilusbuild.interop.caches.gc import choose_removals, remove_unless_in_use
+from tilusbuild.interop.install import install_foreign_cache as install_cache
+from tilusbuild.interop.listing import ListedCache, get_foreign_cache
+from tilusbuild.interop.pack import collect_foreign_cache
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import pack
 from tilusbuild.package.check import verify
@@ -32,8 +32,8 @@ Made = Callable[..., Path]
 
 def packed(cache: Path, output: Path, form: str = "tar.zst") -> str:
     """The path of the package that a cache makes."""
-    found = read(str(cache))
-    contents = collect(found, "carried", "1")
+    found = read_foreign_cache(str(cache))
+    contents = collect_foreign_cache(found, "carried", "1")
     ((_, path, _),) = pack.write(
         PackageOrder("carried", PackageSection(), found.system, "1"), contents, [form], str(output)
     )
@@ -70,9 +70,9 @@ def test_it_arrives_as_it_was(system: str, form: str, make: Made, tmp_path: Path
     cache, place = make(system), tmp_path / "there" / "cache"
     package = packed(cache, tmp_path / "dist", form)
     assert problems_of(package) == []
-    entries = read(str(cache)).entries
+    entries = read_foreign_cache(str(cache)).entries
     assert install(package, place)[0] == len(entries)
-    found = read(str(place))
+    found = read_foreign_cache(str(place))
     assert [e.path for e in found.entries] == [e.path for e in entries]
     assert found.broken == ()
     came, was = contents_of(place), contents_of(cache)
@@ -93,7 +93,7 @@ def test_a_group_of_triton_names_its_new_place(make: Made, tmp_path: Path) -> No
 def test_a_cache_of_triton_that_was_moved_works_again(make: Made, tmp_path: Path) -> None:
     moved = Path(shutil.move(make("triton"), tmp_path / "moved"))
     install(packed(moved, tmp_path / "dist"), tmp_path / "there")
-    assert read(str(tmp_path / "there")).broken == ()
+    assert read_foreign_cache(str(tmp_path / "there")).broken == ()
 
 
 @pytest.mark.parametrize("system", SYSTEM_NAMES)
@@ -123,9 +123,9 @@ def test_a_broken_entry_is_not_packaged(make: Made, tmp_path: Path) -> None:
     (link.parent / "1").symlink_to(f"../../../../programs/{second.name}")
     with pytest.raises(PackageError, match=r"is broken: programs/0123456789ab: is not named"):
         packed(cache, tmp_path / "dist")
-    found = read(str(cache))
-    assert list(remove(found, decide(found, now=0, broken=True)))
-    links = cache_of(listed(packed(cache, tmp_path / "dist"))).links
+    found = read_foreign_cache(str(cache))
+    assert list(remove_unless_in_use(found, choose_removals(found, now=0, broken=True)))
+    links = get_foreign_cache(listed(packed(cache, tmp_path / "dist"))).links
     assert list(links) == [str(link.relative_to(cache))]
 
 
@@ -151,10 +151,10 @@ def test_an_entry_that_is_there_stays(make: Made, tmp_path: Path) -> None:
 def test_killed_between_two_entries_and_again(system: str, make: Made, tmp_path: Path) -> None:
     cache, place = make(system), tmp_path / "there"
     package = packed(cache, tmp_path / "dist")
-    units = len(cache_of(listed(package)).units)
+    units = len(get_foreign_cache(listed(package)).units)
     for survived in range(units):
         _killed_after(survived, package, place)
-        whole = read(str(place)).entries if survived else ()
+        whole = read_foreign_cache(str(place)).entries if survived else ()
         assert not [problem for entry in whole for problem in entry.problems]
     install(package, place)
     assert contents_of(place).keys() == contents_of(cache).keys()
@@ -189,7 +189,7 @@ def test_a_place_that_cannot_be_written(make: Made, tmp_path: Path) -> None:
 def test_a_link_in_the_place_is_refused(make, tmp_path, system, depth) -> None:
     """Each directory above an entry, from the first on."""
     package = packed(make(system), tmp_path / "dist")
-    units = sorted(cache_of(listed(package)).units)
+    units = sorted(get_foreign_cache(listed(package)).units)
     above = ["/".join(unit.split("/")[:depth]) for unit in units if unit.count("/") >= depth]
     if not above:
         pytest.skip("no entry lies so deep")
@@ -246,7 +246,7 @@ def _any(found: FileList) -> FileEntry:
 
 
 def _with(found: FileList, **changes: object) -> FileList:
-    changed = replace(cache_of(found), **changes)
+    changed = replace(get_foreign_cache(found), **changes)
     return replace(found, part=changed)
 
 
@@ -255,7 +255,7 @@ def test_invalid_lists_are_refused(case: str, make: Made, tmp_path: Path) -> Non
     change, said = HOSTILE[case]
     honest = listed(packed(make("tilus"), tmp_path / "dist"))
     with pytest.raises(PackageError, match=said) as caught:
-        change(honest, cache_of(honest)).encode()
+        change(honest, get_foreign_cache(honest)).encode()
     assert caught.value.kind in ("MalformedList", "UnsafeName")
     with pytest.raises(PackageError, match="not in its canonical form"):
         parse(honest.encode() + b" ")
@@ -263,9 +263,9 @@ def test_invalid_lists_are_refused(case: str, make: Made, tmp_path: Path) -> Non
 
 def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> None:
     cache = make("tilelang")
-    found = read(str(cache))
-    contents = collect(found, "carried", "1")
-    entries = tuple(replace(e, images=()) for e in cache_of(contents.listed).entries)
+    found = read_foreign_cache(str(cache))
+    contents = collect_foreign_cache(found, "carried", "1")
+    entries = tuple(replace(e, images=()) for e in get_foreign_cache(contents.listed).entries)
     wrong = _with(contents.listed, entries=entries)
     contents = replace(contents, listed=wrong, encoded=wrong.encode())
     order = PackageOrder("carried", PackageSection(), found.system, "1")
@@ -277,12 +277,12 @@ def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> 
 
 
 def test_where_each_system_looks() -> None:
-    assert home_of("tilelang", {"TILELANG_CACHE_DIR": "/a/b"}) == "/a/b"
-    assert home_of("tilelang", {}) == os.path.expanduser("~/.tilelang/cache")
-    assert home_of("triton", {"TRITON_HOME": "/a"}) == "/a/.triton/cache"
-    assert home_of("triton", {}) == os.path.expanduser("~/.triton/cache")
+    assert find_home("tilelang", {"TILELANG_CACHE_DIR": "/a/b"}) == "/a/b"
+    assert find_home("tilelang", {}) == os.path.expanduser("~/.tilelang/cache")
+    assert find_home("triton", {"TRITON_HOME": "/a"}) == "/a/.triton/cache"
+    assert find_home("triton", {}) == os.path.expanduser("~/.triton/cache")
     with pytest.raises(InputError, match="depends on where hidet is installed"):
-        home_of("hidet", {})
+        find_home("hidet", {})
 
 
 def test_the_command_line_packages_and_installs(make: Made, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_the_command_line_packages_and_installs(make: Made, tmp_path: Path) -> N
     assert "2 entries of tilelang" in run("preflight", package, "-d", "sm_80", status=1)[1]
     said = run("install", package, TILELANG_CACHE_DIR=str(tmp_path / "home"))[0]
     assert f"into {tmp_path}/home: 2 entries of tilelang, 2 of them new" in said
-    assert read(str(tmp_path / "home")).broken == ()
+    assert read_foreign_cache(str(tmp_path / "home")).broken == ()
     assert 'unknown format "wheel"' in run("cache", "package", made, "--format=wheel", status=2)[1]
 
     _, warned = run("cache", "package", str(make("hidet")), "--name", "mine", "-o", "out")

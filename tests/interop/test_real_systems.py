@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support import command_line
-from tilusbuild.interop.caches import read
+from tilusbuild.interop.caches import read_foreign_cache
 from tilusbuild.interop.caches.directory import ForeignCache
 
 pytestmark = pytest.mark.slow
@@ -97,7 +97,7 @@ def made_by(system: str, peer: Peer, directory: Path) -> ForeignCache:
     (directory / f"with_{system}.py").write_text(SCRIPTS[system])
     cache = str(directory / "cache")
     peer(system, run_of(system), TILELANG_CACHE_DIR=cache, TRITON_CACHE_DIR=cache)
-    return read(cache)
+    return read_foreign_cache(cache)
 
 
 def run_of(system: str) -> str:
@@ -169,7 +169,7 @@ def test_made_packaged_installed_elsewhere_and_hit(
     assert before
     peer(system, again, **home, **nothing)
     assert _libraries(place) == before
-    assert read(str(place)).broken == ()
+    assert read_foreign_cache(str(place)).broken == ()
 
 
 def _tools(directory: Path) -> Path:

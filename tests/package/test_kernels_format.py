@@ -54,7 +54,7 @@ def test_it_is_replaced_by_the_next(laid_out: Path, project: PackedProject, tmp_
 
 
 def test_a_variant_is_for_a_kind_of_device(listed: FileList) -> None:
-    assert layout._variants(listed) == {
+    assert layout._list_variants(listed) == {
         CPU: {"type": "cpu"},
         "tvm-ffi01-cu130-x86_64-linux": {"type": "cuda", "archs": ["9.0a"]},
     }
@@ -71,7 +71,7 @@ def test_names_that_kernels_does_not_take_are_refused(project: PackedProject) ->
 def test_the_real_library_chooses_checks_and_calls(laid_out: Path, listed: FileList) -> None:
     pytest.importorskip("kernels", reason="needs Hugging Face's kernels")
     pytest.importorskip("torch", reason="needs torch")
-    cuda = list(layout._variants(listed))
+    cuda = list(layout._list_variants(listed))
     code = f"""\
 import sys
 from pathlib import Path

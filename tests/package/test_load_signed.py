@@ -16,7 +16,7 @@ from tilusbuild.runtime import signed
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.loading import load
 from tilusbuild.signing import dsse as signing
-from tilusbuild.signing.dsse import attester
+from tilusbuild.signing.dsse import make_attester
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def package(packed: Path, tmp_path: Path, key: Path) -> Path:
 def sign(directory: Path, key: Path) -> None:
     encoded = (directory / "tilus-package.json").read_bytes()
     contents = Contents(parse(encoded), encoded, {}, {})
-    for name, data in attester(str(key.with_suffix(".pem")))(contents).items():
+    for name, data in make_attester(str(key.with_suffix(".pem")))(contents).items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_bytes(data)
 
@@ -89,11 +89,11 @@ def add_table(directory: Path) -> None:
 def test_a_statement_of_another_kind_or_subject_is_refused(
     package: Path, key: Path, change: Callable[[dict[str, Any]], Any], monkeypatch: Any
 ) -> None:
-    real = signing.statements
+    real = signing.make_statements
     edited = lambda contents: {  # noqa: E731
         name: json.dumps(change(json.loads(data))).encode() for name, data in real(contents).items()
     }
-    monkeypatch.setattr(signing, "statements", edited)
+    monkeypatch.setattr(signing, "make_statements", edited)
     sign(package, key)
     with pytest.raises(LoadError):
         loaded(package, key)

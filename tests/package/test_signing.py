@@ -13,7 +13,7 @@ from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.listing import FileList
 from tilusbuild.signing import dsse as signing
-from tilusbuild.signing.dsse import attester, check_signature
+from tilusbuild.signing.dsse import check_signature, make_attester
 
 
 @pytest.fixture
@@ -23,12 +23,12 @@ def contents(listed: FileList) -> Contents:
 
 @pytest.fixture
 def signed(keys: Path, contents: Contents) -> dict[str, bytes]:
-    return dict(attester(str(keys / "ed25519.pem"))(contents))
+    return dict(make_attester(str(keys / "ed25519.pem"))(contents))
 
 
 @pytest.mark.parametrize("key", ["ed25519", "p256"])
 def test_what_a_key_signed_its_public_key_accepts(keys: Path, contents: Contents, key: str) -> None:
-    made = attester(str(keys / f"{key}.pem"))(contents)
+    made = make_attester(str(keys / f"{key}.pem"))(contents)
     assert set(made) == set(names.BESIDE)
     found = check_signature(contents.encoded, made, key=str(keys / f"{key}.pub"))
     assert found[names.SIGNATURE]["releaseId"] == contents.digest
@@ -38,8 +38,8 @@ def test_what_a_key_signed_its_public_key_accepts(keys: Path, contents: Contents
 def test_the_same_package_has_the_same_statements_and_ed25519_signatures(
     keys: Path, contents: Contents, signed: dict[str, bytes]
 ) -> None:
-    assert signing.statements(contents) == signing.statements(contents)
-    assert attester(str(keys / "ed25519.pem"))(contents) == signed
+    assert signing.make_statements(contents) == signing.make_statements(contents)
+    assert make_attester(str(keys / "ed25519.pem"))(contents) == signed
 
 
 @given(st.binary() | st.recursive(st.none() | st.text(), st.lists).map(lambda v: str(v).encode()))
@@ -52,7 +52,7 @@ def test_an_invalid_key_is_reported(tmp_path: Path, keys: Path) -> None:
     (tmp_path / "key").write_text("no key")
     for path in (str(tmp_path / "key"), str(tmp_path / "none"), str(keys / "ed25519.pub")):
         with pytest.raises(InputError):
-            attester(path)
+            make_attester(path)
     with pytest.raises(InputError, match="not a public key"):
         check_signature(b"", {names.SIGNATURE: b""}, key=str(tmp_path / "key"))
     with pytest.raises(InputError, match="no signer is named"):
@@ -60,7 +60,7 @@ def test_an_invalid_key_is_reported(tmp_path: Path, keys: Path) -> None:
 
 
 def test_the_statements_name_no_host_no_user_and_no_time(contents: Contents) -> None:
-    for statement in signing.statements(contents).values():
+    for statement in signing.make_statements(contents).values():
         said = json.loads(statement)
         assert said["subject"] == [{"name": names.LIST, "digest": {"sha256": contents.digest}}]
         assert "timestamp" not in statement.decode().lower()

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tilusbuild.torch.command import Compile, Entry, Include, NotCarriedError, root_of, understood
+from tilusbuild.torch.command import (
+    CompdbEntry,
+    CompileCommand,
+    IncludeDirectory,
+    NotCarriedError,
+    find_source_root,
+    parse_compile_command,
+)
 
 NVCC = "/usr/local/cuda/bin/nvcc -MD -MF /b/k.o.d -I/p/csrc -c -c /p/k.cu -o /b/k.o "
 
 
-def words(command: str, file: str = "/p/k.cu", **environment: str) -> Compile:
-    return understood(Entry("/b", command, file), environment)
+def words(command: str, file: str = "/p/k.cu", **environment: str) -> CompileCommand:
+    return parse_compile_command(CompdbEntry("/b", command, file), environment)
 
 
 def test_a_command_of_torch() -> None:
@@ -22,7 +29,7 @@ def test_a_command_of_torch() -> None:
     assert (found.source, found.output, found.compiler) == ("/p/k.cu", "/b/k.o", "gcc")
     assert found.extension == "_C"
     assert found.words == [
-        Include("-I", "/p/csrc"),
+        IncludeDirectory("-I", "/p/csrc"),
         "-D__CUDA_NO_HALF_OPERATORS__",
         "--expt-relaxed-constexpr",
         "--compiler-options",
@@ -40,7 +47,12 @@ def test_a_command_of_torch() -> None:
 
 def test_what_the_environment_adds_is_in_the_words() -> None:
     found = words(NVCC, NVCC_APPEND_FLAGS="-lineinfo", CPATH="/opt/h", NVCC_PREPEND_FLAGS="-DA")
-    assert found.words == ["-DA", Include("-I", "/p/csrc"), "-lineinfo", Include("-I", "/opt/h")]
+    assert found.words == [
+        "-DA",
+        IncludeDirectory("-I", "/p/csrc"),
+        "-lineinfo",
+        IncludeDirectory("-I", "/opt/h"),
+    ]
     host = words("ccache c++ -c /p/k.cpp -o k.o", "/p/k.cpp", NVCC_APPEND_FLAGS="-lineinfo")
     assert (host.words, host.output, host.compiler) == ([], "/b/k.o", "c++")
 
@@ -71,6 +83,6 @@ def test_what_is_left_to_torch(command: str, why: str) -> None:
 def test_where_a_source_is_named_from(tmp_path) -> None:
     (tmp_path / "p/.git").mkdir(parents=True)
     source = str(tmp_path / "p/csrc/k.cu")
-    assert root_of(source, str(tmp_path)) == str(tmp_path)
-    assert root_of(source, "") == str(tmp_path / "p")
-    assert root_of(source, str(tmp_path / "other")) == str(tmp_path / "p")
+    assert find_source_root(source, str(tmp_path)) == str(tmp_path)
+    assert find_source_root(source, "") == str(tmp_path / "p")
+    assert find_source_root(source, str(tmp_path / "other")) == str(tmp_path / "p")

@@ -13,7 +13,7 @@ from support.project import Project
 from tilusbuild.binary.cubin import read_cubin
 from tilusbuild.binary.elf import Elf
 from tilusbuild.binary.fatbin import extract_cubins
-from tilusbuild.torch.build import REST, BuildFailedError, Request, build
+from tilusbuild.torch.build import REST, BuildFailedError, NinjaRequest, build_ninja_file
 
 RULES = """\
 ninja_required_version = 1.3
@@ -68,7 +68,9 @@ class Extension:
 
     def build(self, *, shown: bool = True) -> str:
         out = io.StringIO()
-        build(Request(str(self.made), "sample", str(self.root), 2, out if shown else None))
+        build_ninja_file(
+            NinjaRequest(str(self.made), "sample", str(self.root), 2, out if shown else None)
+        )
         return out.getvalue()
 
     def object(self, name: str) -> bytes:

@@ -81,7 +81,7 @@ def refresh_dispatcher(
         if os.path.isdir(directory):
             cache.remove_entry(directory)
         return None
-    path: str | None = room.refresh(cache, script, find_toolchain, runner)
+    path: str | None = room.build_if_outdated(cache, script, find_toolchain, runner)
     return path
 
 
@@ -89,7 +89,7 @@ def has_current_dispatcher(script: Script) -> bool:
     """Return whether the C dispatcher is made from the script as it is. Raises `LoadError`, and
     `TilusbuildError` for a script that can have none."""
     room = _load_room()
-    return room is not None and room.is_current(script)
+    return room is not None and room.is_current_dispatcher(script)
 
 
 def can_make_dispatchers() -> bool:

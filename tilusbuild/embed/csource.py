@@ -33,41 +33,46 @@ _KNOWN_FIELDS = frozenset(("script", "device", "arch"))
 
 
 class NoDispatcherError(TilusbuildError):
-    """There can be no dispatcher in C; the text says why."""
+    """A script can have no dispatcher in C. The text names the reason."""
 
 
-def symbol(script: Script) -> str:
-    """Return the script's name as the names of C functions begin with it."""
+def to_c_symbol(script: Script) -> str:
+    """Return the prefix of a script's C functions."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", script.name)
     return f"_{name}" if name[0].isdigit() else name
 
 
-def sources(
+def write_dispatcher_sources(
     script: Script, tables: Sequence[DeviceTable], refused: Mapping[int, str] | None = None
 ) -> dict[str, str]:
-    """Return the texts of `dispatch.c` and `dispatch.h`; `refused` are the programs that are chosen
-    nowhere. Raises `NoDispatcherError` and `LoadError`."""
+    """Return the texts of `dispatch.c` and `dispatch.h`, by file name. `refused` has the programs
+    that nothing may choose, with the reason, by number. Raises `NoDispatcherError` and
+    `LoadError`."""
     try:
-        return _Writer(script, tables, refused or {}).files()
+        return _SourceWriter(script, tables, refused or {}).write_files()
     except ExprError as error:
         raise NoDispatcherError(f"{script.label}: {error.message}") from None
 
 
-class _Writer:
+class _SourceWriter:
+    """Writes the two files of one script."""
+
     def __init__(
         self, script: Script, tables: Sequence[DeviceTable], refused: Mapping[int, str]
     ) -> None:
         self.script = script
         self.refused = refused
-        self.place = {number: place for place, number in enumerate(script.programs)}
+        self.index_of = {number: place for place, number in enumerate(script.programs)}
         """Where each program is in the table of C, by its number."""
-        self.tables = [table for table in tables if self._holds(table)]
+        self.tables = [table for table in tables if self._is_decided_by_device(table)]
+        # A row by hand is a person's word: that its program was refused is an error, and no other
+        # program serves it.
         by_hand = {e.program for t in tables for e in t.entries if e.source == "table"}
         for program in sorted(by_hand & refused.keys()):
             what = f"a row by hand chooses program {program}, which was {refused[program]}"
             raise NoDispatcherError(f"{script.label}: {what}")
-        self.there = list_available_programs(script) - refused.keys()
-        if not self.there:
+        self.available = list_available_programs(script) - refused.keys()
+        if not self.available:
             raise NoDispatcherError(f"{script.label}: no program is built")
         self.dispatch: Mapping[str, Any] = unseal_json(read_bytes(os.path.join(script.path, FILE)))[
             "dispatch"
@@ -75,50 +80,53 @@ class _Writer:
         self.rules = [
             (json_to_node(rule["when"]), rule["program"], rule["source"])
             for rule in self.dispatch["rules"]
-            if rule["program"] in self.there or rule["program"] in refused
+            if rule["program"] in self.available or rule["program"] in refused
         ]
         self.sizes = script.chosen_by
-        self.wide = {a.name for a in script.arguments if a.dtype == "u64" and a.dims is None}
+        self.u64_names = {a.name for a in script.arguments if a.dtype == "u64" and a.dims is None}
         """The u64 arguments: a choice takes only those of their values that an int64_t has."""
         self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
 
-    def _holds(self, table: DeviceTable) -> bool:
-        """Return whether the device alone decides if the table holds."""
-        own = table.fingerprint["script"] in ("*", self.script.hash)
-        return own and all(
+    def _is_decided_by_device(self, table: DeviceTable) -> bool:
+        """Return whether a table applies to the script and depends on nothing but the device."""
+        is_of_script = table.fingerprint["script"] in ("*", self.script.hash)
+        return is_of_script and all(
             field in _KNOWN_FIELDS or value == "*" for field, value in table.fingerprint.items()
         )
 
-    def files(self) -> dict[str, str]:
+    def write_files(self) -> dict[str, str]:
         title = f"Written by tilusbuild: chooses a program of {self.script.label}, launches it."
         parts = [
-            f"/* {title}\n   {self.script.hash} */\n#define _GNU_SOURCE\n{self._numbers()}",
-            _part("head.c"),
+            f"/* {title}\n   {self.script.hash} */\n#define _GNU_SOURCE\n{self._write_constants()}",
+            _read_part("head.c"),
             c_prelude(),
-            self._tables(),
-            _part("choose.c"),
-            self._buckets(),
-            self._rules(),
-            self._model(),
-            _part("sha256.c"),
+            self._write_tables(),
+            _read_part("choose.c"),
+            self._write_buckets(),
+            self._write_rules(),
+            self._write_model(),
+            _read_part("sha256.c"),
             # It opens libcuda with RTLD_GLOBAL, a launcher (compile/launcher_parts/kernel.c) with
             # RTLD_LOCAL. Both look symbols up in their own handle, so either would do. The texts
             # stay as they are: a launcher's is part of its program's hash, and another text here
             # would make every dispatcher in every cache outdated.
-            _part("open.c"),
-            self._call(),
-            self._functions(),
+            _read_part("open.c"),
+            self._write_call(),
+            self._write_functions(),
         ]
-        return {"dispatch.c": "\n".join(parts), "dispatch.h": self._header()}
+        return {"dispatch.c": "\n".join(parts), "dispatch.h": self._write_header()}
 
-    def _numbers(self) -> str:
+    def _write_constants(self) -> str:
+        """Return the `#define`s: counts, and the default program."""
         passed = sum(not argument.dimension for argument in self.script.arguments)
-        own = self.script.default
-        default: object = self.place[
-            own if own in self.there and own is not None else min(self.there)
+        declared_default = self.script.default
+        default: object = self.index_of[
+            declared_default
+            if declared_default in self.available and declared_default is not None
+            else min(self.available)
         ]
-        if own is not None and own in self.refused:
-            default = self._refusal("the default schedule", own)
+        if declared_default is not None and declared_default in self.refused:
+            default = self._write_refusal("the default schedule", declared_default)
         numbers = {
             "KEYS": len(self.script.keys),
             "SIZES": len(self.sizes),
@@ -133,15 +141,16 @@ class _Writer:
             lines.append("#define TD_CUDA 1")
         return "\n".join(lines) + "\n"
 
-    def _refusal(self, what: str, program: int) -> str:
-        """Return the C expression that fails because a person's word means a refused program."""
+    def _write_refusal(self, what: str, program: int) -> str:
+        """Return a C expression that fails, for a rule or a default that names a refused
+        program."""
         text = f"{what} chooses program {program}, which was {self.refused[program]}"
         return f'td_fail("%s", {format_c_string(f"{self.script.name}: {text}")})'
 
-    def _call(self) -> str:
-        """Return the packed call, for which what is copied to variables says nothing of the device.
-        The text of a dispatcher without such arguments stays as it is."""
-        text = _part("call.c")
+    def _write_call(self) -> str:
+        """Return the packed call. Arguments in constant memory do not decide the device: their
+        tensors may be on the host."""
+        text = _read_part("call.c")
         passed = [argument for argument in self.script.arguments if not argument.dimension]
         if not any(argument.constant for argument in passed):
             return text
@@ -152,12 +161,14 @@ class _Writer:
         text = text.replace(skipped, "if (!tensor || td_is_constant[i]) continue;")
         return f"static const unsigned char td_is_constant[] = {{{table}}};\n{text}"
 
-    def _tables(self) -> str:
+    def _write_tables(self) -> str:
+        """Return the tables of C: programs with their digests, measured rows, devices, and the
+        argument and axis of each size."""
         script = self.script
         lines = [f"static const char td_name[] = {format_c_string(script.name)};"]
         lines.append("static const td_program td_programs[TD_PROGRAMS] = {")
         for index, digest in script.programs.items():
-            if index in self.there:
+            if index in self.available:
                 meta = library.read_meta(script, index)
                 sha256 = meta["files"][library.LIBRARY]["sha256"]
                 lines.append(f"  {{{format_c_string(digest)}, {format_c_string(sha256)}}},")
@@ -166,25 +177,26 @@ class _Writer:
         lines.append("};")
         for number, table in enumerate(self.tables):
             lines.append(f"static const td_entry td_entries_{number}[] = {{")
-            for row in sorted(e for e in table.entries if e.program in self.there):
+            for row in sorted(e for e in table.entries if e.program in self.available):
                 sizes = ", ".join(f"INT64_C({size})" for size in row.key) or "0"
-                place, source = self.place[row.program], SOURCES.index(row.source)
-                lines.append(f"  {{{{{sizes}}}, {place}, {source}}},")
+                program_index, source = self.index_of[row.program], SOURCES.index(row.source)
+                lines.append(f"  {{{{{sizes}}}, {program_index}, {source}}},")
             lines.append("  {{0}, 0, 4}\n};")
         lines.append("static const td_table td_tables[TD_TABLES + 1] = {")
         for number, table in enumerate(self.tables):
-            count = sum(e.program in self.there for e in table.entries)
+            count = sum(e.program in self.available for e in table.entries)
             device, arch = (format_c_string(table.fingerprint[f]) for f in ("device", "arch"))
             lines.append(f"  {{{device}, {arch}, td_entries_{number}, {count}}},")
         lines.append("  {0, 0, 0, 0}\n};")
         lines.append("static const td_read td_reads[] = {")
         for name in self.sizes:
             argument, axis = locate_size(script, name)
-            u64 = format_c_string(name) if name in self.wide else 0
+            u64 = format_c_string(name) if name in self.u64_names else 0
             lines.append(f"  {{{argument}, {-1 if axis is None else axis}, {u64}}},")
         return "\n".join([*lines, "  {0, -1, 0}\n};\n"])
 
-    def _buckets(self) -> str:
+    def _write_buckets(self) -> str:
+        """Return the C function that rounds sizes to dispatch keys."""
         lines = []
         for i, key in enumerate(self.script.keys):
             bucket = self.dispatch["buckets"][key]
@@ -204,50 +216,53 @@ class _Writer:
             f"  (void)size;\n  (void)bucket;\n{body}\n}}\n"
         )
 
-    def _rules(self) -> str:
-        """-2: no rule holds; -1: one has no value."""
+    def _write_rules(self) -> str:
+        """Return the C function of the rules. It returns a program, -2 if no rule holds, or -1 if a
+        rule has no value."""
         lines = []
         for when, program, source in self.rules:
             text = CWriter(self.names).write_node(when)[0]
-            answer: object = self.place[program]
+            answer: object = self.index_of[program]
             if program in self.refused:
-                answer = self._refusal(f"the dispatch rule {source!r}", program)
+                answer = self._write_refusal(f"the dispatch rule {source!r}", program)
             if "tb_" not in text:  # nothing in it can fail
                 lines.append(f"  if ({text}) return {answer};")
                 continue
-            what = format_c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
+            message = format_c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
+            # The prelude sets it when an expression has no value, as after a division by zero.
             lines.append("  tb_expr_error = 0;")
             lines.append(f"  if ({text} && !tb_expr_error) return {answer};")
-            lines.append(f'  if (tb_expr_error) return td_fail("%s", {what});')
+            lines.append(f'  if (tb_expr_error) return td_fail("%s", {message});')
         body = "\n".join(lines)
         return (
             f"static int td_rule(const int64_t *size) {{\n  (void)size;\n{body}\n  return -2;\n}}\n"
         )
 
-    def _model(self) -> str:
-        """-2: there is no model, or it knows no program."""
+    def _write_model(self) -> str:
+        """Return the C function of the cost model. It returns the cheapest program, -2 without a
+        model or a program with costs, or -1 if a cost has no value."""
         model = self.dispatch["model"]
         if model is None:
             return "static int td_by_model(const int64_t *size) {\n  (void)size;\n  return -2;\n}\n"
         cost: Node = json_to_node(model["cost"])
         columns = self.script.model.columns if self.script.model else {}
         programs = [
-            i for i in sorted(self.there) if all(c[i] is not None for c in columns.values())
+            i for i in sorted(self.available) if all(c[i] is not None for c in columns.values())
         ]
         lines, types, names = [], {}, dict(self.names)
         for number, (name, column) in enumerate(sorted(columns.items())):
             values = [column[i] for i in programs]
-            types[name], ctype, cells = _column(name, values)
+            types[name], ctype, cells = _write_column(name, values)
             names[name] = f"column_{number}[i]"
             lines.append(f"  static const {ctype} column_{number}[] = {{{cells}}};")
         text, kind = CWriter(names, types).write_node(cost)
         number_type = "double" if kind == "float" else "int64_t"
-        listed = ", ".join(str(self.place[i]) for i in programs) or "0"
-        what = format_c_string(f"{self.script.name}: the model {model['source']!r} has no value")
+        program_numbers = ", ".join(str(self.index_of[i]) for i in programs) or "0"
+        message = format_c_string(f"{self.script.name}: the model {model['source']!r} has no value")
         body = "\n".join(lines)
         return f"""\
 static int td_by_model(const int64_t *size) {{
-  static const int programs[] = {{{listed}}};
+  static const int programs[] = {{{program_numbers}}};
 {body}
   int best = -2;
   {number_type} least = 0;
@@ -255,15 +270,16 @@ static int td_by_model(const int64_t *size) {{
   tb_expr_error = 0;
   for (int i = 0; i < {len(programs)}; i++) {{
     {number_type} cost = {text};
-    if (tb_expr_error) return td_fail("%s", {what});
+    if (tb_expr_error) return td_fail("%s", {message});
     if (best < 0 || cost < least) best = programs[i], least = cost;
   }}
   return best;
 }}
 """
 
-    def _number(self, numbers: Sequence[int]) -> str:
-        """Return what gives a program's number, where that is not its place."""
+    def _write_number(self, numbers: Sequence[int]) -> str:
+        """Return the C function from an index in the table of programs to a program's number, for
+        scripts in which the two differ."""
         if numbers[-1] > 0x7FFFFFFF:
             raise NoDispatcherError(f"{self.script.label}: a program's number does not fit a C int")
         return f"""\
@@ -275,27 +291,28 @@ static int td_number(int table, const int64_t *size, int *source) {{
 
 """
 
-    def _functions(self) -> str:
-        name = symbol(self.script)
+    def _write_functions(self) -> str:
+        """Return the exported C functions."""
+        name = to_c_symbol(self.script)
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes)
         values = ", ".join(self.sizes) or "0"
         arguments = ", ".join([*(format_c_type(a) + " a_" + a.name for a in self.script.arguments)])
-        given = "".join(f"{'a_' + a.name}, " for a in self.script.arguments)
+        argument_names = "".join(f"{'a_' + a.name}, " for a in self.script.arguments)
         types = "".join(f"{format_c_type(a)}, " for a in self.script.arguments)
         arguments = f"{arguments}, void *stream" if arguments else "void *stream"
-        read = ", ".join(f"(int64_t)a_{size}" for size in self.sizes) or "0"
-        beyond = "".join(
+        size_values = ", ".join(f"(int64_t)a_{size}" for size in self.sizes) or "0"
+        range_checks = "".join(
             f"\n  if (a_{size} > INT64_MAX) return td_beyond({format_c_string(size)});"
             for size in self.sizes
-            if size in self.wide
+            if size in self.u64_names
         )
-        own = f"int device{', ' + sizes if sizes else ''}"
-        choose, numbers = "td_choose", [*self.place]
-        if numbers != [*self.place.values()]:
+        device_and_sizes = f"int device{', ' + sizes if sizes else ''}"
+        choose, numbers = "td_choose", [*self.index_of]
+        if numbers != [*self.index_of.values()]:
             choose = "td_number"
         return f"""\
-{"" if choose == "td_choose" else self._number(numbers)}\
-TD_EXPORT int {name}_select_on({own}) {{
+{"" if choose == "td_choose" else self._write_number(numbers)}\
+TD_EXPORT int {name}_select_on({device_and_sizes}) {{
   const int64_t size[] = {{{values}}};
   int source;
   return {choose}(td_table_of(device), size, &source);
@@ -315,14 +332,14 @@ TD_EXPORT const char *{name}_source({sizes or "void"}) {{
 }}
 
 TD_EXPORT int launch({arguments}) {{
-  const int64_t size[] = {{{read}}};
+  const int64_t size[] = {{{size_values}}};
   td_functions *chosen = NULL;
   int source, program;
   td_message[0] = 0;
-  td_last = NULL;{beyond}
+  td_last = NULL;{range_checks}
   program = td_choose(td_table_of(td_current_device()), size, &source);
   td_last = chosen = program < 0 ? NULL : td_open(program);
-  return chosen ? ((int (*)({types}void *))chosen->plain)({given}stream) : -1;
+  return chosen ? ((int (*)({types}void *))chosen->plain)({argument_names}stream) : -1;
 }}
 
 TD_EXPORT const char *launch_error(void) {{
@@ -335,16 +352,17 @@ TD_EXPORT void {name}_on_nearest(void (*hook)(void)) {{
 }}
 
 TD_EXPORT int {name}_launch({arguments}) {{
-  return launch({given}stream);
+  return launch({argument_names}stream);
 }}
 
 TD_EXPORT const char *{name}_error(void) {{ return launch_error(); }}
 """
 
-    def _header(self) -> str:
-        name = symbol(self.script)
+    def _write_header(self) -> str:
+        """Return the text of `dispatch.h`."""
+        name = to_c_symbol(self.script)
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes) or "void"
-        more = f", {sizes}" if self.sizes else ""
+        further_parameters = f", {sizes}" if self.sizes else ""
         arguments = "".join(f"{format_c_type(a)} {a.name}, " for a in self.script.arguments)
         guard = f"TILUSBUILD_{name.upper()}_H"
         return f"""\
@@ -358,7 +376,7 @@ extern "C" {{
 
 /* The number of the program that serves these sizes on the current device; -1: {name}_error(). */
 int {name}_select({sizes});
-int {name}_select_on(int device{more});
+int {name}_select_on(int device{further_parameters});
 
 /* Where that choice comes from: "table", "measured", "nearest", "model" or "default". */
 const char *{name}_source({sizes});
@@ -377,8 +395,9 @@ const char *{name}_error(void);
 """
 
 
-def _column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
-    """Type for the writer, C type, and the cells."""
+def _write_column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
+    """Return a column of a model: the type for `CWriter`, the C type, and the cells. Raises
+    `NoDispatcherError` for strings."""
     if any(isinstance(value, str) for value in values):
         raise NoDispatcherError(f"the model reads {name}, which is a string")
     if any(isinstance(value, float) for value in values):
@@ -387,6 +406,7 @@ def _column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
 
 
 @cache
-def _part(name: str) -> str:
+def _read_part(name: str) -> str:
+    """Return the text of a file in `c_parts/`."""
     directory = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c_parts")
     return read_text(os.path.join(directory, name))

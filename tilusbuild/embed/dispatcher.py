@@ -1,8 +1,8 @@
-"""The C dispatcher, built: `dispatch/` in a script's directory, with `lib<script>.so` and its
+"""Build the C dispatcher of a script: `dispatch/` in its directory, with `lib<script>.so` and a
 header.
 
-It is made again when its source would be another one: after a build that changed the programs, and
-after tuning that changed the tables. The directory is replaced as a whole.
+The sources follow from `script.json`, the tables and the programs. The dispatcher is built again
+when they would be other texts, and the directory is replaced by one rename.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH, DISPATCH_JSON
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import CC_FLAGS
-from tilusbuild.embed.csource import NoDispatcherError, sources, symbol
+from tilusbuild.embed.csource import NoDispatcherError, to_c_symbol, write_dispatcher_sources
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Command, Runner
 from tilusbuild.runtime.naming import to_snake_case
@@ -30,64 +30,73 @@ _SCHEMA = 2
 _LINK = ("-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")
 
 
-def library_name(script: Script) -> str:
-    """Return the file's name."""
+def name_library(script: Script) -> str:
+    """Return the file name of a script's dispatcher."""
     return f"lib{to_snake_case(script.name)}.so"
 
 
-def is_current(script: Script) -> bool:
-    """Return whether what is built is up to date. Raises `LoadError`, `NoDispatcherError`."""
-    return _is_there(script, _texts(script))
+def is_current_dispatcher(script: Script) -> bool:
+    """Return whether the dispatcher was built from the script and its tables as they are. Raises
+    `LoadError` and `NoDispatcherError`."""
+    return _is_built_from(script, _write_sources(script))
 
 
-def _texts(script: Script) -> dict[str, str]:
-    found = read_serving_tables(script)
-    return sources(script, found.tables, explain_refusals(script.programs, found.refused))
+def _write_sources(script: Script) -> dict[str, str]:
+    """Return the texts of the C source and the header. Raises `LoadError` and
+    `NoDispatcherError`."""
+    table_file = read_serving_tables(script)
+    return write_dispatcher_sources(
+        script, table_file.tables, explain_refusals(script.programs, table_file.refused)
+    )
 
 
-def refresh(
+def build_if_outdated(
     cache: Tree, script: Script, find_toolchain: Callable[[], Toolchain], runner: Runner
 ) -> str | None:
-    """Build the dispatcher unless it is current. Return its path, or None where there can be none.
+    """Build the dispatcher unless it is current. Return the path of its library. If the script can
+    have no dispatcher, remove an earlier one and return None.
 
     Raises `LoadError` for damaged tables, `CacheError`, `TilusbuildError` when the compiler
     refuses, and what `find_toolchain` raises.
     """
     directory = os.path.join(script.path, DISPATCH)
-    made = os.path.join(directory, library_name(script))
+    library_path = os.path.join(directory, name_library(script))
     try:
-        texts = _texts(script)
+        texts = _write_sources(script)
     except NoDispatcherError:
         if os.path.isdir(directory):
             cache.remove_entry(directory)
         return None
-    if _is_there(script, texts):
-        return made
+    if _is_built_from(script, texts):
+        return library_path
     private = cache.make_private()
     try:
         with wrap_oserror(directory):
-            inside = os.path.join(private.path, DISPATCH)
-            os.mkdir(inside)
+            new_directory = os.path.join(private.path, DISPATCH)
+            os.mkdir(new_directory)
             for name, text in texts.items():
-                with open(os.path.join(inside, name), "w", encoding="utf-8") as file:
+                with open(os.path.join(new_directory, name), "w", encoding="utf-8") as file:
                     file.write(text)
-            name = library_name(script)
-            _compile(inside, name, find_toolchain(), runner)
-            with open(os.path.join(inside, DISPATCH_JSON), "wb") as sealed:
-                sealed.write(_facts(script, os.path.join(inside, name)))
-            cache.move_into_place(inside, directory)
+            name = name_library(script)
+            _compile_dispatcher(new_directory, name, find_toolchain(), runner)
+            with open(os.path.join(new_directory, DISPATCH_JSON), "wb") as sealed:
+                sealed.write(_describe_library(script, os.path.join(new_directory, name)))
+            cache.move_into_place(new_directory, directory)
     finally:
         private.discard()
-    return made
+    return library_path
 
 
-def _facts(script: Script, made: str) -> bytes:
-    """Return `dispatch.json`: the digest of the library, and the prefix of its functions."""
-    library = {"name": os.path.basename(made), "sha256": sha256_file(made)}
-    return seal_json({"schema": _SCHEMA, "library": library, "symbol": symbol(script)})
+def _describe_library(script: Script, library_path: str) -> bytes:
+    """Return the content of `dispatch.json`: name and sha256 of the library, and the prefix of its
+    functions. Raises `OSError`."""
+    library = {"name": os.path.basename(library_path), "sha256": sha256_file(library_path)}
+    return seal_json({"schema": _SCHEMA, "library": library, "symbol": to_c_symbol(script)})
 
 
-def _is_there(script: Script, texts: dict[str, str]) -> bool:
+def _is_built_from(script: Script, texts: dict[str, str]) -> bool:
+    """Return whether the directory has these texts, and the library that `dispatch.json`
+    describes."""
     directory = os.path.join(script.path, DISPATCH)
     try:
         for name, text in texts.items():
@@ -95,14 +104,17 @@ def _is_there(script: Script, texts: dict[str, str]) -> bool:
                 return False
     except OSError:
         return False
-    made = os.path.join(directory, library_name(script))
+    library_path = os.path.join(directory, name_library(script))
     try:
-        return read_bytes(os.path.join(directory, DISPATCH_JSON)) == _facts(script, made)
+        return read_bytes(os.path.join(directory, DISPATCH_JSON)) == _describe_library(
+            script, library_path
+        )
     except OSError:
         return False
 
 
-def _compile(directory: str, name: str, toolchain: Toolchain, runner: Runner) -> None:
+def _compile_dispatcher(directory: str, name: str, toolchain: Toolchain, runner: Runner) -> None:
+    """Compile `dispatch.c` in a directory. Raises `TilusbuildError`."""
     argv = (toolchain.host.cc.path, *CC_FLAGS, *_LINK, "dispatch.c", "-o", name, "-pthread", "-ldl")
     # gcc's intermediate files are removed with the private directory, also when gcc is killed.
     environment = {**toolchain.build_environment(), "TMPDIR": os.path.dirname(directory)}

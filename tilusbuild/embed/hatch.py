@@ -18,44 +18,47 @@ _OF_HATCH = ("dependencies", "enable-by-default", "require-runtime-dependencies"
 
 
 class KernelsHook(BuildHookInterface[Any]):
-    """Builds the kernels of a wheel, and adds them to its package."""
+    """The build hook: it builds the kernels of a wheel, and adds them to its package."""
 
     PLUGIN_NAME = "tilusbuild"
-    _made: TemporaryDirectory | None = None
+    _package_directory: TemporaryDirectory | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build; an editable install gets no files. Exits with an error's status."""
+        """Build the kernels and add them to the wheel. An editable install gets no files. Ends the
+        process with the exit status of an error."""
         if self.target_name not in ("wheel", "sdist"):
             return
         table = {key: value for key, value in self.config.items() if key not in _OF_HATCH}
         try:
-            asked = kernels.wanted(self.root, self.metadata.name, table)
-            if asked is None:
+            embed_table = kernels.read_embed_table(self.root, self.metadata.name, table)
+            if embed_table is None:
                 return
             if self.target_name == "sdist":
-                with Project.open(os.path.dirname(asked.manifest), {}, os.environ) as project:
-                    kernels.note(project)
+                with Project.open(os.path.dirname(embed_table.manifest), {}, os.environ) as project:
+                    kernels.note_cache(project)
                 return
             if version != "editable":
-                self._made = TemporaryDirectory("wheel")
-            made = kernels.embed_wanted(asked, self._made.path if self._made else None)
+                self._package_directory = TemporaryDirectory("wheel")
+            package = kernels.embed_for_python(
+                embed_table, self._package_directory.path if self._package_directory else None
+            )
         except TilusbuildError as error:
             self.app.abort(error.render(), error.exit_status)
         else:
-            if made is not None:
+            if package is not None:
                 build_data["pure_python"] = False
                 if not (build_data.get("infer_tag") or build_data.get("tag")):
-                    build_data["tag"] = f"py3-none-{made.platform}"
-                inside = f"{asked.into.replace('.', '/')}/{KERNELS}"
-                build_data["force_include"][made.path] = inside
+                    build_data["tag"] = f"py3-none-{package.platform}"
+                path_in_wheel = f"{embed_table.into.replace('.', '/')}/{KERNELS}"
+                build_data["force_include"][package.path] = path_in_wheel
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove what was packed for the wheel."""
-        if self._made is not None:
-            self._made.close()
+        """Remove the temporary directory with the package."""
+        if self._package_directory is not None:
+            self._package_directory.close()
 
 
 @hookimpl
 def hatch_register_build_hook() -> type[KernelsHook]:
-    """Return the hook, for hatchling."""
+    """Return the class of the hook; hatchling calls this."""
     return KernelsHook

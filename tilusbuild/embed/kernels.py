@@ -51,16 +51,16 @@ _NOTE = Envelope("caches")
 _KEYS = ("manifest", "into", "package")
 
 
-class Packed(Struct, frozen=True):
-    """Kernels as a directory package."""
+class EmbeddedPackage(Struct, frozen=True):
+    """A directory package of kernels, for a wheel or a CMake target."""
 
     path: str
     platform: str
     """The platform of a wheel that may have them."""
 
 
-class Wanted(Struct, frozen=True):
-    """What a Python project's `pyproject.toml` asks for."""
+class EmbedTable(Struct, frozen=True):
+    """The table `[tool.tilusbuild]` of a Python project, or the hook's."""
 
     manifest: str
     """The path of the `tilus.toml`."""
@@ -71,164 +71,177 @@ class Wanted(Struct, frozen=True):
     place: Place
 
 
-def wanted(root: str, name: str, table: Mapping[str, Any] | None = None) -> Wanted | None:
-    """Return what the project in a directory asks for; `name` is the project's. Without a `table`,
-    None where its `pyproject.toml` has none for tilusbuild. Raises `InputError`."""
+def read_embed_table(
+    root: str, name: str, table: Mapping[str, Any] | None = None
+) -> EmbedTable | None:
+    """Read the table of the project in the directory `root`, whose distribution is called `name`.
+    Without `table`, read it from `pyproject.toml`; return None if that has none. Raises
+    `InputError`."""
     document = read_document(os.path.join(root, "pyproject.toml"))
-    keys, found = find_declaration(document.data)
-    table = found if table is None else table
+    keys, declared_table = find_declaration(document.data)
+    table = declared_table if table is None else table
     if table is None:
         return None
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, value in table.items():
         if key not in _KEYS or not isinstance(value, str) or not value:
-            right = did_you_mean(key, _KEYS) if key not in _KEYS else "it is a string"
-            known = f'unknown key "{key}"' if key not in _KEYS else f'"{key}" is not a name'
-            raise input_error(known, place=document.locate_key(*keys, key), hint=right)
-        given[key] = value
-    path = os.path.normpath(os.path.join(root, given.get("manifest", MANIFEST_NAME)))
+            hint = did_you_mean(key, _KEYS) if key not in _KEYS else "it is a string"
+            message = f'unknown key "{key}"' if key not in _KEYS else f'"{key}" is not a name'
+            raise input_error(message, place=document.locate_key(*keys, key), hint=hint)
+        values[key] = value
+    path = os.path.normpath(os.path.join(root, values.get("manifest", MANIFEST_NAME)))
     if os.path.basename(path) != MANIFEST_NAME or not os.path.isfile(path):
         raise input_error(
-            f"there is no {MANIFEST_NAME} at {given.get('manifest', MANIFEST_NAME)}",
+            f"there is no {MANIFEST_NAME} at {values.get('manifest', MANIFEST_NAME)}",
             place=document.locate_value(*keys, "manifest"),
             hint=f'`manifest = "kernels/{MANIFEST_NAME}"` names it; an sdist must contain it, too',
         )
-    into = given.get("into", name.replace("-", "_").replace(".", "_").lower())
-    below = into.replace(".", "/")
-    if not any(os.path.isdir(os.path.join(root, each, below)) for each in ("", "src")):
+    into = values.get("into", name.replace("-", "_").replace(".", "_").lower())
+    package_path = into.replace(".", "/")
+    if not any(os.path.isdir(os.path.join(root, each, package_path)) for each in ("", "src")):
         raise input_error(
             f"there is no Python package {into}, here or in src/",
             place=document.locate_value(*keys, "into"),
             hint='`into = "mypackage"` names the package that gets the kernels',
         )
-    return Wanted(path, into, given.get("package"), document.locate_value(*keys, "package"))
+    return EmbedTable(path, into, values.get("package"), document.locate_value(*keys, "package"))
 
 
-def embed_wanted(asked: Wanted, directory: str | None) -> Packed | None:
-    """Build what a Python project asks for and write it below `directory`; with None, as for an
-    editable install, it is only built. Raises as `embed`."""
+def embed_for_python(table: EmbedTable, directory: str | None) -> EmbeddedPackage | None:
+    """Build the kernels of a Python project, and write them as a package below `directory`. With
+    None (an editable install) write no package, and return None. Raises as `build_and_pack`."""
     settings: Settings | None = {} if directory is None else None
-    order = partial(_ordered, asked)
-    return embed(asked.manifest, directory, order, settings=settings)
+    order = partial(_choose_package, table)
+    return build_and_pack(table.manifest, directory, order, settings=settings)
 
 
-def _ordered(asked: Wanted, project: Project) -> PackageOrder:
-    """Return the package to make: the one that is named, the only one, or the one named as the
-    project. Raises `InputError`."""
+def _choose_package(table: EmbedTable, project: Project) -> PackageOrder:
+    """Return the package to write: the one that the table names, else the only one, else the one
+    with the project's name. Raises `InputError`."""
     manifest = project.manifest
-    found = pack.orders(manifest, asked.package)
-    own = [each for each in found if len(found) == 1 or each.name == manifest.project.name]
-    if not own:
-        names = ", ".join(each.name for each in found)
-        hint = f'`package = "{found[0].name}"` chooses one'
-        said = f"{manifest.path} has several packages: {names}"
-        raise input_error(said, place=asked.place, hint=hint)
-    return own[0]
+    declared_orders = pack.orders(manifest, table.package)
+    fitting_orders = [
+        each
+        for each in declared_orders
+        if len(declared_orders) == 1 or each.name == manifest.project.name
+    ]
+    if not fitting_orders:
+        names = ", ".join(each.name for each in declared_orders)
+        hint = f'`package = "{declared_orders[0].name}"` chooses one'
+        message = f"{manifest.path} has several packages: {names}"
+        raise input_error(message, place=table.place, hint=hint)
+    return fitting_orders[0]
 
 
-def embed(
+def build_and_pack(
     manifest: str,
     directory: str | None,
-    choice: Callable[[Project], PackageOrder],
+    choose_package: Callable[[Project], PackageOrder],
     *,
     settings: Settings | None,
-    built: Callable[[Project, PlanSelection], None] = lambda project, selection: None,
-) -> Packed | None:
-    """Build the package that `choice` orders and write it below `directory`; with None it is only
-    built. `settings` are those of a command; without them the cache is also right where the sources
-    are a copy. `built` is called when everything is built.
+    after_build: Callable[[Project, PlanSelection], None] = lambda project, selection: None,
+) -> EmbeddedPackage | None:
+    """Build the package that `choose_package` returns, and write it below `directory`. With None
+    for the directory only build, and return None. `settings` are a command's; None chooses the
+    cache for sources that may be a temporary copy. `after_build` is called between building and
+    packing.
 
     Raises `InputError`, `PackageError`, and `TilusbuildError` when something does not build.
     """
     if not os.path.isfile(manifest):
         raise input_error(f"there is no {manifest}")
-    copied = settings is None and is_copy(manifest)
-    chosen = _cache(manifest, copied) if settings is None else settings
-    with raise_on_signals(), Project.open(os.path.dirname(manifest), chosen, os.environ) as project:
-        order = choice(project)
+    is_in_copy = settings is None and is_in_copied_sources(manifest)
+    cache_settings = _choose_cache_settings(manifest, is_in_copy) if settings is None else settings
+    with (
+        raise_on_signals(),
+        Project.open(os.path.dirname(manifest), cache_settings, os.environ) as project,
+    ):
+        order = choose_package(project)
         level, jobs = project.settings.level.value, project.settings.jobs.value
         selection = pack.selection_of(order, level)
         env, stderr = os.environ, sys.stderr
-        shown = make_reporter(stdout=sys.stdout, stderr=stderr, env=env)
-        reporter = add_file_reporters(shown, stderr=stderr, env=env, root=project.manifest.root)
+        console = make_reporter(stdout=sys.stdout, stderr=stderr, env=env)
+        reporter = add_file_reporters(console, stderr=stderr, env=env, root=project.manifest.root)
         result = build_project(project, selection, BuildConfig(jobs=jobs), reporter)
         if result.summary.exit_status:
             raise TilusbuildError(f"the kernels of {manifest} were not built")
-        built(project, selection)
-        if copied:
-            _move_to_its_name(project)
-        note(project)
+        after_build(project, selection)
+        if is_in_copy:
+            _record_under_project_name(project)
+        note_cache(project)
         if directory is None:
             return None
         with project.cache.hold_use():
             contents = pack.gather(project, order, level=level)
+            # A wheel is a zip, which knows no earlier time.
             time = max(pack.source_date(), MIN_TIME)
             ((_, path, _),) = pack.write(order, contents, ["dir"], directory, time=time)
-        return Packed(path, platform(contents.listed.needs))
+        return EmbeddedPackage(path, platform(contents.listed.needs))
 
 
-def inputs_of(project: Project, plan: Plan) -> set[str]:
-    """Return the paths of all files that a plan was made from, those of tools and of tilusbuild
-    among them, and the directories of the project that it searched."""
+def list_inputs(project: Project, plan: Plan) -> set[str]:
+    """Return the paths of all inputs of a plan: files of the project, of the tools and of
+    tilusbuild, and the project's directories that it searched."""
     manifest, cache = project.manifest, project.cache.root
-    found = {manifest.path, *plan.inputs, _version.__file__}
+    paths = {manifest.path, *plan.inputs, _version.__file__}
     for instance in plan.instances:
-        found.update(instance.spec.toolchain.list_watched_paths())
+        paths.update(instance.spec.toolchain.list_watched_paths())
     for name, script in manifest.scripts.items():
         ref = script.tune.ref if script.tune is not None else None
-        found.add(os.path.join(manifest.root, script.template))
-        found.update([os.path.join(manifest.root, ref.rpartition(":")[0])] if ref else ())
-        found.update(map(_there, manifest.data_of(name)))
+        paths.add(os.path.join(manifest.root, script.template))
+        paths.update([os.path.join(manifest.root, ref.rpartition(":")[0])] if ref else ())
+        paths.update(map(_find_existing_ancestor, manifest.data_of(name)))
     return {
         path
-        for path in found
+        for path in paths
         if os.path.isfile(path)
         # A directory that a build itself writes into would never be older than its outputs.
         or (os.path.isdir(path) and is_within(path, manifest.root) and not is_within(cache, path))
     }
 
 
-def _there(path: str) -> str:
-    """Return a path, or the directory that shows when it comes to be."""
+def _find_existing_ancestor(path: str) -> str:
+    """Return the path if it exists, else its nearest existing ancestor, whose time changes when the
+    path is created."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 
 
-def sources_of(root: str, name: str) -> list[str]:
-    """Return what an sdist of the project in a directory must contain for its kernels, relative to
-    it. Raises `InputError`."""
-    asked = wanted(root, name)
-    if asked is None:
+def list_sdist_files(root: str, name: str) -> list[str]:
+    """Return the files that an sdist of the project in `root` must contain for its kernels,
+    relative to `root`; none without a table. Raises `InputError`."""
+    table = read_embed_table(root, name)
+    if table is None:
         return []
-    with Project.open(os.path.dirname(asked.manifest), {}, os.environ) as project:
-        note(project)
+    with Project.open(os.path.dirname(table.manifest), {}, os.environ) as project:
+        note_cache(project)
         selection = PlanSelection((), (), project.settings.level.value)
-        found = inputs_of(project, project.make_plan(selection))
-    files = (path for path in found if is_within(path, root) and os.path.isfile(path))
+        inputs = list_inputs(project, project.make_plan(selection))
+    files = (path for path in inputs if is_within(path, root) and os.path.isfile(path))
     return sorted(os.path.relpath(path, root) for path in files)
 
 
-def with_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:
-    """Yield the scripts of a plan that can be called, each with its C dispatcher built. Raises
-    `TilusbuildError` for one that cannot have one."""
+def build_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:
+    """Build the C dispatcher of each script of a plan that can be called, and yield the script.
+    Raises `TilusbuildError` for a script that can have none."""
     for instance in plan.instances:
         script = read_script(project.cache.script_path(instance.directory, instance.hash))
         if script.form == CALLED:
             try:
                 find_toolchain = partial(getattr, instance.spec, "toolchain")
                 # Of a script that can have none, `refresh` returns None, and `is_current` raises.
-                dispatcher.refresh(
+                dispatcher.build_if_outdated(
                     project.cache, script, find_toolchain, project.runner
-                ) or dispatcher.is_current(script)
+                ) or dispatcher.is_current_dispatcher(script)
             except NoDispatcherError as error:
                 raise TilusbuildError(f"{error}: it cannot be called from C") from None
             yield script
 
 
-def is_copy(manifest: str) -> bool:
-    """Return whether a manifest is in sources that are gone after a build: in an unpacked sdist, or
-    where pip and uv fetch sources to."""
+def is_in_copied_sources(manifest: str) -> bool:
+    """Return whether a manifest is in a temporary copy of sources: an unpacked sdist, or a
+    directory into which pip or uv fetched them."""
     directory, home = os.path.dirname(os.path.realpath(manifest)), os.path.expanduser("~")
     caches = os.path.realpath(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
     if "/pip-" in directory or is_within(directory, caches):
@@ -241,35 +254,36 @@ def is_copy(manifest: str) -> bool:
     return False
 
 
-def _cache(manifest: str, copied: bool) -> Settings:
-    """Return the settings that choose the cache: none, where any build there takes the same."""
-    if not copied or find_named_cache(None, option.chosen(), os.environ) is not None:
+def _choose_cache_settings(manifest: str, is_in_copy: bool) -> Settings:
+    """Return the setting of the cache directory; none outside of a copy, or if the variable is set.
+    A copy uses the noted cache of the same manifest, else the user's."""
+    if not is_in_copy or find_named_cache(None, option.chosen(), os.environ) is not None:
         return {}
-    path = _note_of(manifest)
+    path = _path_of_note(manifest)
     noted = None if path is None else _NOTE.load_value(path, str)
     return {"cache-dir": noted or get_user_cache()}
 
 
-def note(project: Project) -> None:
-    """Note into which cache a manifest is built, unless it is in a copy. A note that cannot be
-    written is left out."""
-    path = _note_of(project.manifest.path)
-    if path is not None and not is_copy(project.manifest.path):
+def note_cache(project: Project) -> None:
+    """Record the cache directory of a manifest, for later builds of copies of it. Does nothing for
+    a copy, and ignores `OSError`."""
+    path = _path_of_note(project.manifest.path)
+    if path is not None and not is_in_copied_sources(project.manifest.path):
         _NOTE.save_value(path, project.settings.cache_dir.value, parents=True)
 
 
-def _note_of(manifest: str) -> str | None:
+def _path_of_note(manifest: str) -> str | None:
     records = noop.find_record_directory(os.environ)
     with suppress(OSError):
         return records and os.path.join(os.path.dirname(records), "caches", sha256_file(manifest))
     return None
 
 
-def _move_to_its_name(project: Project) -> None:
-    """Have the cache keep what a copy built under the project's name, in place of the last such: a
-    path that is gone would keep it forever. No call finds it there."""
+def _record_under_project_name(project: Project) -> None:
+    """Rename the copy's listing in the index to the project's name, which replaces the listing of
+    an earlier copy. Under a path that is deleted, the cache would keep the programs forever."""
     path, name = project.manifest.path, project.manifest.project.name
-    made = read_index(project.cache).get(path)
-    if made is not None:
-        record_build(project.cache, f"{JIT_ROOT_PREFIX}wheel:{name}", name, made.scripts)
+    copied_project = read_index(project.cache).get(path)
+    if copied_project is not None:
+        record_build(project.cache, f"{JIT_ROOT_PREFIX}wheel:{name}", name, copied_project.scripts)
         forget_projects(project.cache, [path])

@@ -21,9 +21,9 @@ _COMMAND = "build_tilusbuild"
 
 
 def finalize(dist: Any) -> None:
-    """Have `build` build the kernels that the project in the working directory asks for, and the
-    wheel have their platform."""
-    if _COMMAND in dist.cmdclass or not _is_asked():
+    """Add the building of kernels to `build`, and the platform of the kernels to the wheel, if
+    `pyproject.toml` has a table for tilusbuild. setuptools calls this for every project."""
+    if _COMMAND in dist.cmdclass or not _has_tilusbuild_table():
         return
     from setuptools import Command
 
@@ -31,18 +31,20 @@ def finalize(dist: Any) -> None:
     steps = [*build.sub_commands, (_COMMAND, None)]
     dist.cmdclass |= {
         "build": type("build", (build,), {"sub_commands": steps}),
-        "bdist_wheel": type("bdist_wheel", (_Tagged, wheel), {}),
-        _COMMAND: type(_COMMAND, (_Kernels, Command), {}),
+        "bdist_wheel": type("bdist_wheel", (_TaggedWheel, wheel), {}),
+        _COMMAND: type(_COMMAND, (_BuildKernels, Command), {}),
     }
     dist.has_ext_modules = lambda: True
     dist.platform_of_kernels = None
 
 
-def _is_asked() -> bool:
+def _has_tilusbuild_table() -> bool:
+    """Return whether `pyproject.toml` in the working directory may have the table: by its text,
+    without a parser."""
     return "[tool.tilusbuild" in (try_read_text("pyproject.toml") or "")
 
 
-class _Kernels:
+class _BuildKernels:
     """A step of `build` (`setuptools.command.build.SubCommand`)."""
 
     description = "build the kernels of tilus.toml"
@@ -58,29 +60,36 @@ class _Kernels:
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))  # type: ignore[attr-defined]
 
     def run(self) -> None:
-        """Build; an editable install gets no files. Exits with an error's status."""
-        _or_exit(self._run)
+        """Build the kernels into `build_lib`. An editable install gets no files. Ends the process
+        with the exit status of an error."""
+        _call_or_exit(self._build_kernels)
 
-    def _run(self) -> None:
+    def _build_kernels(self) -> None:
         from tilusbuild.embed import kernels
         from tilusbuild.state.temporary import TemporaryDirectory
 
-        asked = kernels.wanted(os.getcwd(), self.distribution.get_name())
-        if asked is None:
+        embed_table = kernels.read_embed_table(os.getcwd(), self.distribution.get_name())
+        if embed_table is None:
             return
-        with TemporaryDirectory("wheel") as made:
-            packed = kernels.embed_wanted(asked, None if self.editable_mode else made.path)
-            if packed is not None:
-                place = os.path.join(self.build_lib or "", *asked.into.split("."), KERNELS)
-                shutil.rmtree(place, ignore_errors=True)
-                shutil.copytree(packed.path, place)
-                self.distribution.platform_of_kernels = packed.platform
+        with TemporaryDirectory("wheel") as directory:
+            package = kernels.embed_for_python(
+                embed_table, None if self.editable_mode else directory.path
+            )
+            if package is not None:
+                kernels_path = os.path.join(
+                    self.build_lib or "", *embed_table.into.split("."), KERNELS
+                )
+                shutil.rmtree(kernels_path, ignore_errors=True)
+                shutil.copytree(package.path, kernels_path)
+                self.distribution.platform_of_kernels = package.platform
 
     def get_source_files(self) -> list[str]:
-        """Return what an sdist must contain."""
+        """Return the files that an sdist must contain."""
         from tilusbuild.embed import kernels
 
-        return _or_exit(lambda: kernels.sources_of(os.getcwd(), self.distribution.get_name()))
+        return _call_or_exit(
+            lambda: kernels.list_sdist_files(os.getcwd(), self.distribution.get_name())
+        )
 
     def get_outputs(self) -> list[str]:
         return []
@@ -89,8 +98,9 @@ class _Kernels:
         return {}
 
 
-class _Tagged:
-    """A wheel with the tag of the kernels' platform, and of no Python but for modules in C."""
+class _TaggedWheel:
+    """A wheel with the platform of the kernels as its tag, and with a Python tag only if it has
+    modules in C."""
 
     distribution: Any
 
@@ -101,7 +111,9 @@ class _Tagged:
         return "py3", "none", self.distribution.platform_of_kernels or "any"
 
 
-def _or_exit(call: Callable[[], T]) -> T:
+def _call_or_exit(call: Callable[[], T]) -> T:
+    """Return the result of a call. Print a `TilusbuildError` and end the process with its exit
+    status."""
     from tilusbuild.errors import TilusbuildError
 
     try:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class DirArgs(Common, frozen=True, kw_only=True):
-    """Nothing."""
+    """No arguments."""
 
 
 class CMakeArgs(Common, frozen=True, kw_only=True):
-    """What a target of CMake has, and where it goes."""
+    """The CMake target, and the directories of its files."""
 
     name: str = positional("NAME", help="the target")
     manifest: str = option("--manifest", metavar="FILE", default="tilus.toml", help="a tilus.toml")
@@ -34,15 +34,15 @@ class CMakeArgs(Common, frozen=True, kw_only=True):
     )
 
 
-def directory(arguments: DirArgs) -> int:
-    """Print where the package configuration file is."""
+def print_directory(arguments: DirArgs) -> int:
+    """Print the directory of the CMake package configuration file. Return the exit status."""
     print(os.path.join(os.path.dirname(os.path.abspath(__file__)), "cmake"))
     return 0
 
 
-def build(arguments: CMakeArgs) -> int:
-    """Build the kernels, write the files of a target as far as they changed, its depfile, and its
-    stamp."""
+def build_target(arguments: CMakeArgs) -> int:
+    """Build the kernels of a CMake target. Write its sources, its depfile and the package beside
+    the library, each only if its content changed, and last the stamp. Return the exit status."""
     from tilusbuild.embed import functions, kernels
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.manifest.sections import PackageSection
@@ -52,52 +52,61 @@ def build(arguments: CMakeArgs) -> int:
     from tilusbuild.state.files import replace_directory, sha256_file, write_atomic
     from tilusbuild.state.temporary import TemporaryDirectory
 
-    written: dict[str, str] = {}
+    texts_by_name: dict[str, str] = {}
 
-    def order(project: Project) -> PackageOrder:
+    def choose_package(project: Project) -> PackageOrder:
         section = PackageSection(scripts=arguments.scripts, targets=arguments.targets)
         return PackageOrder(arguments.name, section, project.manifest.project.name, "0")
 
-    def built(project: Project, selection: PlanSelection) -> None:
+    def write_sources(project: Project, selection: PlanSelection) -> None:
         plan = project.make_plan(selection)
-        scripts = list(kernels.with_dispatchers(project, plan))
+        scripts = list(kernels.build_dispatchers(project, plan))
         if not scripts:
             raise TilusbuildError(f"no script of {arguments.manifest} can be called")
-        said = {name: each.description for name, each in project.manifest.scripts.items()}
-        written.update(functions.texts(arguments.name, scripts, said))
-        found = kernels.inputs_of(project, plan)
-        written[f"{arguments.name}.d"] = _depfile(stamp, found)
+        descriptions = {name: each.description for name, each in project.manifest.scripts.items()}
+        texts_by_name.update(functions.write_library_sources(arguments.name, scripts, descriptions))
+        inputs = kernels.list_inputs(project, plan)
+        texts_by_name[f"{arguments.name}.d"] = _format_depfile(stamp, inputs)
 
     sources = os.path.abspath(arguments.sources)
     stamp = os.path.join(sources, f"{arguments.name}.stamp")
     os.makedirs(sources, exist_ok=True)
     manifest, beside = os.path.abspath(arguments.manifest), os.path.abspath(arguments.beside)
-    place = os.path.join(beside, f"{arguments.name}.tilus")
+    kernels_path = os.path.join(beside, f"{arguments.name}.tilus")
     os.makedirs(beside, exist_ok=True)
     with TemporaryDirectory("cmake", beside) as private:
         settings = collect_settings(arguments)
-        made = kernels.embed(manifest, private.path, order, settings=settings, built=built)
-        lists = [os.path.join(each, LIST) for each in (made.path if made else "", place)]
+        package = kernels.build_and_pack(
+            manifest, private.path, choose_package, settings=settings, after_build=write_sources
+        )
+        lists = [
+            os.path.join(each, LIST) for each in (package.path if package else "", kernels_path)
+        ]
         # It stays as it was if it has the same files.
         if not os.path.exists(lists[1]) or len({*map(sha256_file, lists)}) == 2:
-            replace_directory(made.path if made else "", place, private.path)
-    for name, text in written.items():
+            replace_directory(package.path if package else "", kernels_path, private.path)
+    for name, text in texts_by_name.items():
         path = os.path.join(sources, name)
         # What depends on it is made again only if it changed.
         if not os.path.isfile(path) or read_text(path) != text:
             write_atomic(path, text.encode())
+    # Last: the stamp says that everything else is written.
     write_atomic(stamp, b"")
     return 0
 
 
-def _depfile(target: str, paths: set[str]) -> str:
-    def escaped(path: str) -> str:
+def _format_depfile(target: str, paths: set[str]) -> str:
+    """Return the text of a depfile: the target depends on these paths."""
+
+    def escape_path(path: str) -> str:
         return path.replace("$", "$$").replace(" ", "\\ ").replace("#", "\\#")
 
-    return " \\\n  ".join([f"{escaped(target)}:", *map(escaped, sorted(paths))]) + "\n"
+    return " \\\n  ".join([f"{escape_path(target)}:", *map(escape_path, sorted(paths))]) + "\n"
 
 
 ACTIONS = {
-    "dir": Verb(DirArgs, directory, help="print the directory of the package configuration file"),
-    "build": Verb(CMakeArgs, build, help="build the kernels of a target"),
+    "dir": Verb(
+        DirArgs, print_directory, help="print the directory of the package configuration file"
+    ),
+    "build": Verb(CMakeArgs, build_target, help="build the kernels of a target"),
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 from tilusbuild.errors import input_error
 from tilusbuild.intake import spy
-from tilusbuild.intake.draft import Draft
+from tilusbuild.intake.draft import ManifestDraft
 from tilusbuild.process.base import Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.regular import read_text
@@ -34,7 +34,8 @@ _MAX_LINES = 15
 _ENTERING = re.compile(r"make(?:\[\d+\])?: (Entering|Leaving) directory '(.*)'")
 
 
-def _run(directory: str, *argv: str) -> CompletedCommand:
+def _run_command(directory: str, *argv: str) -> CompletedCommand:
+    """Run a program in a directory, with this process's environment, for at most 600 s."""
     with LocalRunner() as runner:
         environment = dict(os.environ)
         return runner.run(
@@ -42,62 +43,64 @@ def _run(directory: str, *argv: str) -> CompletedCommand:
         )
 
 
-def _asked(name: str, directory: str, *argv: str) -> str:
-    """Return what a program prints about a file. Raises `InputError`."""
-    ended = _run(directory, *argv)
-    text = ended.output.decode(errors="replace")
-    if not ended.ok:
-        said = text.strip() or f"{os.path.basename(argv[0])} failed"
-        raise input_error(f"{name} cannot be imported: {said}")
+def _read_output(name: str, directory: str, *argv: str) -> str:
+    """Return the output of a program that reads the build file `name`. Raises `InputError` if it
+    fails."""
+    completed = _run_command(directory, *argv)
+    text = completed.output.decode(errors="replace")
+    if not completed.ok:
+        message = text.strip() or f"{os.path.basename(argv[0])} failed"
+        raise input_error(f"{name} cannot be imported: {message}")
     return text
 
 
-def of_ninja(draft: Draft, root: str, name: str) -> Commands:
-    """Return the commands of a ninja file, as ninja itself reads that. Raises `InputError`."""
+def read_ninja_commands(draft: ManifestDraft, root: str, name: str) -> Commands:
+    """Return the commands of a ninja file, from `ninja -t compdb`. Raises `InputError`."""
     ninja = shutil.which("ninja") or shutil.which("ninja", path=sysconfig.get_path("scripts"))
     if ninja is None:
         raise input_error(
             f"{name} cannot be imported: it needs ninja, which is not installed",
             hint="`pip install ninja`; or name the build's compile_commands.json",
         )
-    return of_entries(
-        draft, json.loads(_asked(name, root, ninja, "-f", name, "-t", "compdb")), root
+    return read_compile_entries(
+        draft, json.loads(_read_output(name, root, ninja, "-f", name, "-t", "compdb")), root
     )
 
 
-def of_entries(draft: Draft, entries: Sequence[object], root: str) -> Commands:
-    """Return the commands of the entries of compile_commands.json."""
-    found: Commands = []
+def read_compile_entries(draft: ManifestDraft, entries: Sequence[object], root: str) -> Commands:
+    """Return the commands of entries of compile_commands.json. An entry without a command becomes a
+    note of the draft."""
+    commands: Commands = []
     for number, entry in enumerate(entries, 1):
-        said = entry if isinstance(entry, dict) else {}
-        listed, command = said.get("arguments"), said.get("command")
-        directory = os.path.join(root, str(said.get("directory", ".")))
-        if isinstance(listed, list):
-            found.append((directory, [str(word) for word in listed]))
+        fields = entry if isinstance(entry, dict) else {}
+        words, command = fields.get("arguments"), fields.get("command")
+        directory = os.path.join(root, str(fields.get("directory", ".")))
+        if isinstance(words, list):
+            commands.append((directory, [str(word) for word in words]))
         elif isinstance(command, str):
-            found += _of_shell(directory, command)
+            commands += _split_shell_line(directory, command)
         else:
-            draft.note(f"left out: entry {number} has no command")
-    return found
+            draft.add_note(f"left out: entry {number} has no command")
+    return commands
 
 
-def of_make(root: str, name: str) -> Commands:
-    """Return the commands of a Makefile's first goal. Raises `InputError`."""
-    text = _asked(name, root, "make", "-n", "-B", "-w", "-f", name)
-    found: Commands = []
+def read_make_commands(root: str, name: str) -> Commands:
+    """Return the commands of a Makefile's first goal, from `make -n`. Raises `InputError`."""
+    text = _read_output(name, root, "make", "-n", "-B", "-w", "-f", name)
+    commands: Commands = []
     directories = [root]
     for line in text.replace("\\\n", " ").splitlines():
-        if entered := _ENTERING.fullmatch(line):
-            directories = (
-                [*directories, entered[2]] if entered[1] == "Entering" else directories[:-1]
-            )
+        if match := _ENTERING.fullmatch(line):
+            # `make -w` prints these lines around each recursive make.
+            directories = [*directories, match[2]] if match[1] == "Entering" else directories[:-1]
         else:
-            found += _of_shell(directories[-1], line)
-    return found
+            commands += _split_shell_line(directories[-1], line)
+    return commands
 
 
-def _of_shell(directory: str, line: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the commands of a shell's line."""
+def _split_shell_line(directory: str, line: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the commands of a line of shell, each with its directory; `cd` changes the directory of
+    those after it."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
@@ -113,54 +116,61 @@ def _of_shell(directory: str, line: str) -> Iterator[tuple[str, list[str]]]:
             yield directory, command
 
 
-def of_setup(draft: Draft, root: str, name: str) -> Commands:
-    """Run a setup.py, and return what it would have compiled and linked. Raises `InputError`."""
+def record_setup_commands(draft: ManifestDraft, root: str, name: str) -> Commands:
+    """Run a setup.py, and return the commands by which it would have compiled and linked. Paths in
+    its build directory become those in the project. Raises `InputError`."""
     if importlib.util.find_spec("setuptools") is None:
         raise input_error(
             f"{name} cannot be imported: it needs setuptools, which is not installed",
             hint="`pip install setuptools`, where tilusbuild is installed",
         )
-    with TemporaryDirectory("import") as made:
-        build = ("build", "--force", "--build-lib", made.path, "build_ext", "--inplace")
-        lines = recorded(draft, root, name, spy.__file__, build, ("compiled anything", "command"))
-        below = made.path + "/"
-    places = {each["built"]: each["inplace"] for each in lines if "built" in each}
+    # A build directory that does not exist elsewhere, so that its paths in commands are recognized.
+    with TemporaryDirectory("import") as build_directory:
+        build = ("build", "--force", "--build-lib", build_directory.path, "build_ext", "--inplace")
+        lines = run_recorded(
+            draft, root, name, spy.__file__, build, ("compiled anything", "command")
+        )
+        build_prefix = build_directory.path + "/"
+    inplace_by_built = {each["built"]: each["inplace"] for each in lines if "built" in each}
     entries = [each for each in lines if "arguments" in each or "command" in each]
-    found: Commands = []
-    for directory, words in of_entries(draft, entries, root):
-        moved = (
-            places.get(word) or os.path.join(root, word.removeprefix(below))
-            if word.startswith(below)
+    commands: Commands = []
+    for directory, words in read_compile_entries(draft, entries, root):
+        final_words = (
+            inplace_by_built.get(word) or os.path.join(root, word.removeprefix(build_prefix))
+            if word.startswith(build_prefix)
             else word
             for word in words
         )
-        found.append((directory, [*moved]))
-    for assumed in (each["assumed"] for each in lines if "assumed" in each):
-        draft.note(f"assumed, because there is no GPU to ask: {assumed}")
-    return found
+        commands.append((directory, [*final_words]))
+    for assumption in (each["assumed"] for each in lines if "assumed" in each):
+        draft.add_note(f"assumed, because there is no GPU to ask: {assumption}")
+    return commands
 
 
-def recorded(
-    draft: Draft,
+def run_recorded(
+    draft: ManifestDraft,
     root: str,
     name: str,
     recorder: str,
     arguments: Sequence[str],
-    what: tuple[str, str],
+    recorded_effect: tuple[str, str],
 ) -> list[dict[str, Any]]:
-    """Run a script with what records it, and return what that wrote down, each line once; `what`
-    names the effect that is recorded. Raises `InputError` of a script that fails before the first.
-    """
-    with TemporaryDirectory("import") as made:
-        record = os.path.join(made.path, "record")
-        ended = _run(root, sys.executable, recorder, record, name, *arguments)
+    """Run a script below a recorder. Return the JSON lines that the recorder wrote, without
+    repetitions. `recorded_effect` is the effect in words, for messages: ("called tune_kernel",
+    "call"). A failure after the first line becomes a note of the draft. Raises `InputError` for a
+    failure before."""
+    with TemporaryDirectory("import") as directory:
+        record = os.path.join(directory.path, "record")
+        completed = _run_command(root, sys.executable, recorder, record, name, *arguments)
         lines = read_text(record).splitlines() if os.path.exists(record) else []
-    if not ended.ok:
-        how = f"has not ended after {_TIMEOUT:.0f} s" if ended.timed_out else "failed"
-        said = ended.output.decode(errors="replace").strip().splitlines()
+    if not completed.ok:
+        how = f"has not ended after {_TIMEOUT:.0f} s" if completed.timed_out else "failed"
+        output_lines = completed.output.decode(errors="replace").strip().splitlines()
         if not lines:
-            end = "\n".join(said[-_MAX_LINES:])
-            raise input_error(f"{name} was run, and {how} before it {what[0]}", hint=end)
-        last = said[-1] if said else "it printed nothing"
-        draft.note(f"{name} was run, and {how} after its {what[1]} {len(lines)}: {last}")
+            end = "\n".join(output_lines[-_MAX_LINES:])
+            raise input_error(f"{name} was run, and {how} before it {recorded_effect[0]}", hint=end)
+        last = output_lines[-1] if output_lines else "it printed nothing"
+        draft.add_note(
+            f"{name} was run, and {how} after its {recorded_effect[1]} {len(lines)}: {last}"
+        )
     return [json.loads(line) for line in dict.fromkeys(lines)]

@@ -13,20 +13,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, field
 
 from tilusbuild.expr import Value
-from tilusbuild.intake.draft import Draft
-from tilusbuild.intake.spy import BEFORE, COMPILER, tool_of
+from tilusbuild.intake.draft import ManifestDraft
+from tilusbuild.intake.spy import BEFORE, COMPILER, get_tool_name
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.command_words import Option, options
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.names import IDENTIFIER
 
-_OURS = re.compile(
+_OWN_FLAGS = re.compile(
     r"-(?:fPIC|pipe|MD|MMD|MP|M|g|mtune=.*|-?forward-unknown.*|-generate-dependencies.*)"
 )
 """What tilusbuild says itself, or what changes no code of a kernel."""
 
 _ARCHIVER = re.compile(r"(.*-)?ar(-[\d.]+)?")
-_OURS_WITH_VALUE = frozenset(["-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ"])
+_OWN_FLAGS_WITH_VALUE = frozenset(["-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ"])
 _STAGES = ("-E", "-M", "-MM", "-S", "-ptx", "-cubin", "-fatbin")
 """What ends before an object; of `-M` and `-MM` the compilers make a list of headers."""
 _MAKES = {"-shared": "shared", "-c": "object", "-dc": "object", "-dlink": "device link"}
@@ -38,8 +38,8 @@ LANGUAGE_NAMES = {"cuda": "cu", "cu": "cu", "c++": "c++", "c": "c"}
 """What `-x` names, as `LANGUAGES` has it."""
 
 
-class Arguments(Struct):
-    """What one command says of its source."""
+class CompileArguments(Struct):
+    """The arguments of one command of a compiler, by meaning."""
 
     include_dirs: list[str] = field(default_factory=list)
     system_dirs: list[str] = field(default_factory=list)
@@ -69,33 +69,35 @@ class Arguments(Struct):
 
     @property
     def key(self) -> str:
-        """What commands whose sources are compiled alike agree on, as text."""
+        """A text that is equal for commands that compile their sources alike."""
         macros = sorted(self.defines.items(), key=str)
         return repr((self.include_dirs, self.system_dirs, macros, self.flags, self.std, self.march))
 
     @property
     def archs(self) -> list[str]:
-        """The architectures that code is made for."""
-        named = [f"sm_{each[1]}" for word in self._code_names() for each in _ARCH.findall(word)]
-        return list(dict.fromkeys(named))
+        """The architectures of the code, such as "sm_80", without repetitions."""
+        arch_names = [
+            f"sm_{each[1]}" for word in self._list_code_names() for each in _ARCH.findall(word)
+        ]
+        return list(dict.fromkeys(arch_names))
 
     @property
     def ptx(self) -> bool:
-        """Whether PTX is kept; `-arch` alone keeps it."""
-        named = " ".join(self._code_names())
-        return "compute_" in named or (not self.codes and bool(self.archs))
+        """Whether the object has PTX. `-arch` alone keeps it."""
+        code_names = " ".join(self._list_code_names())
+        return "compute_" in code_names or (not self.codes and bool(self.archs))
 
-    def _code_names(self) -> list[str]:
+    def _list_code_names(self) -> list[str]:
         return self.codes or self.arch_names
 
 
-def understood(words: Sequence[str], directory: str, tool: str = "nvcc") -> Arguments:
-    """Return what a compiler's arguments say; paths are absolute. Raises `ValueError`."""
+def parse_arguments(words: Sequence[str], directory: str, tool: str = "nvcc") -> CompileArguments:
+    """Parse a compiler's arguments. Paths become absolute. Raises `ValueError`."""
     by_nvcc = tool.endswith("nvcc")
-    found = Arguments(cudart="static" if by_nvcc else None)
-    for option in options(words, directory, found.unread):
-        _take(found, option, directory, by_nvcc)
-    return found
+    arguments = CompileArguments(cudart="static" if by_nvcc else None)
+    for option in options(words, directory, arguments.unread):
+        _add_option(arguments, option, directory, by_nvcc)
+    return arguments
 
 
 _VALUES = {"-std": "std", "-march": "march", "-x": "language", "-cudart": "cudart"}
@@ -108,60 +110,65 @@ _DIRECTORIES = {
 """The fields of `Arguments` that options of one meaning go to."""
 
 
-def _take(found: Arguments, option: Option, directory: str, by_nvcc: bool) -> None:
+def _add_option(arguments: CompileArguments, option: Option, directory: str, by_nvcc: bool) -> None:
+    """Add one option, with its value, to the arguments."""
     name, value, written = option.name, option.value, option.written
     if name in _MAKES:
-        found.makes = max(found.makes, _MAKES[name], key=_RANKS.index)
-        found.rdc = found.rdc or name == "-dc"
+        arguments.makes = max(arguments.makes, _MAKES[name], key=_RANKS.index)
+        arguments.rdc = arguments.rdc or name == "-dc"
     elif name == "-rdc":
-        found.rdc = value != "false"
+        arguments.rdc = value != "false"
     elif name in _VALUES:
-        setattr(found, _VALUES[name], value)
+        setattr(arguments, _VALUES[name], value)
     elif name in _LISTS:
-        getattr(found, _LISTS[name]).append(value)
+        getattr(arguments, _LISTS[name]).append(value)
     elif name in _DIRECTORIES:
         path = os.path.normpath(os.path.join(directory, value))
-        known = getattr(found, _DIRECTORIES[name])
-        known += [path] if path not in known else []
+        directories = getattr(arguments, _DIRECTORIES[name])
+        directories += [path] if path not in directories else []
     elif name in ("-D", "-U"):
-        _take_macro(found, name, value)
+        _add_macro(arguments, name, value)
     elif name == "-gencode":
-        found.codes.append(value.partition("code=")[2] or value)
+        arguments.codes.append(value.partition("code=")[2] or value)
     elif name == "-o":
-        found.output = os.path.normpath(os.path.join(directory, value))
+        arguments.output = os.path.normpath(os.path.join(directory, value))
     elif name == "-Xlinker" or name.startswith("-Wl,"):
-        found.linker += (value or written[0][len("-Wl,") :]).split(",")
+        arguments.linker += (value or written[0][len("-Wl,") :]).split(",")
     else:
-        _take_word(found, option, directory, by_nvcc)
+        _add_file_or_flag(arguments, option, directory, by_nvcc)
 
 
-def _take_word(found: Arguments, option: Option, directory: str, by_nvcc: bool) -> None:
-    """Take a file, or a flag."""
+def _add_file_or_flag(
+    arguments: CompileArguments, option: Option, directory: str, by_nvcc: bool
+) -> None:
+    """Add a source, another file, or a flag to the arguments. Flags that tilusbuild sets itself are
+    dropped."""
     name, written = option.name, option.written
     if not name.startswith("-"):
         is_source = os.path.splitext(name)[1] in LANGUAGES
         path = os.path.normpath(os.path.join(directory, name))
-        (found.sources if is_source else found.others).append(path)
+        (arguments.sources if is_source else arguments.others).append(path)
     elif name == "-Xcompiler":
-        _take_host(found, option.value)
-    elif not _OURS.fullmatch(name) and name not in _OURS_WITH_VALUE:
+        _add_host_flags(arguments, option.value)
+    elif not _OWN_FLAGS.fullmatch(name) and name not in _OWN_FLAGS_WITH_VALUE:
         # Of a host compiler's flags, only -O says the same to nvcc, which would read gcc's
         # -Werror=format-security as its own -Werror. nvcc forwards what it does not know.
         is_host = _HOST_FLAG.match(name) if by_nvcc else not re.fullmatch("-O[0-3]", name)
         can_be_passed = len(written) == 1 and not _is_refused(["-Xcompiler", *written])
-        found.flags += ["-Xcompiler", *written] if is_host and can_be_passed else written
+        arguments.flags += ["-Xcompiler", *written] if is_host and can_be_passed else written
 
 
-def _take_macro(found: Arguments, name: str, value: str) -> None:
+def _add_macro(arguments: CompileArguments, name: str, value: str) -> None:
+    """Apply `-D` or `-U`."""
     macro, equals, text = value.partition("=")
     if not IDENTIFIER.fullmatch(macro):
-        found.flags.append(f"{name}{value}")  # one with parameters
+        arguments.flags.append(f"{name}{value}")  # one with parameters
     elif name == "-D":
-        found.defines[macro] = text if equals else True
-    elif macro in found.defines:
-        del found.defines[macro]
+        arguments.defines[macro] = text if equals else True
+    elif macro in arguments.defines:
+        del arguments.defines[macro]
     else:
-        found.flags.append(f"-U{macro}")
+        arguments.flags.append(f"-U{macro}")
 
 
 _HOST_FLAG = re.compile(
@@ -175,103 +182,127 @@ def _is_refused(words: list[str]) -> bool:
     return any(flag_problems(words, unsafe=False, cpu=False))
 
 
-def _take_host(found: Arguments, value: str) -> None:
-    """Take what the host compiler gets beyond what tilusbuild passes."""
+def _add_host_flags(arguments: CompileArguments, value: str) -> None:
+    """Add the flags of `-Xcompiler`, without those that tilusbuild passes itself. `-march` goes to
+    its own field."""
     # nvcc's shell takes a value apart at blanks, nvcc itself at commas.
     words = [word for word in re.split(r"[\s,]+", value.strip("'\" ")) if word]
     for word in words:
         if word.startswith("-march="):
-            found.march = word.removeprefix("-march=")
-    kept = [word for word in words if not _OURS.fullmatch(word) and "-march=" not in word]
-    found.flags += ["-Xcompiler", ",".join(kept)] if kept else []
+            arguments.march = word.removeprefix("-march=")
+    host_flags = [
+        word for word in words if not _OWN_FLAGS.fullmatch(word) and "-march=" not in word
+    ]
+    arguments.flags += ["-Xcompiler", ",".join(host_flags)] if host_flags else []
 
 
-class Product(Struct):
-    """What a command links or archives."""
+class LinkProduct(Struct):
+    """The result of a link or of an archiver."""
 
     kind: str
     """"shared", "static" or "program"."""
     output: str
     inputs: list[str]
-    said: Arguments
+    arguments: CompileArguments
 
-    def find_libs(self, made: Made) -> None:
-        """Take the libraries that are made here themselves for inputs."""
-        for lib in [*self.said.libs]:
+    def resolve_own_libs(self, outputs: CommandOutputs) -> None:
+        """Replace each `-l` of a library that another command makes by an input."""
+        for lib in [*self.arguments.libs]:
             names = (
-                f"{where}/lib{lib}{end}" for where in self.said.lib_dirs for end in (".so", ".a")
+                f"{where}/lib{lib}{end}"
+                for where in self.arguments.lib_dirs
+                for end in (".so", ".a")
             )
-            if found := next((name for name in names if name in made.products), None):
-                self.inputs.append(found)
-                self.said.libs.remove(lib)
+            if path := next((name for name in names if name in outputs.products), None):
+                self.inputs.append(path)
+                self.arguments.libs.remove(lib)
 
 
-class Made(Struct):
-    """What is made, by path."""
+class CommandOutputs(Struct):
+    """The results of all commands, by path."""
 
-    objects: dict[str, tuple[str, Arguments]] = field(default_factory=dict)
+    objects: dict[str, tuple[str, CompileArguments]] = field(default_factory=dict)
     """Of each object its source, and how it is compiled."""
     latest: dict[str, str] = field(default_factory=dict)
     """The name in `objects` of what is at a path so far: a setup.py makes many of one name."""
-    products: dict[str, Product] = field(default_factory=dict)
+    products: dict[str, LinkProduct] = field(default_factory=dict)
     device_links: set[str] = field(default_factory=set)
 
-    def objects_in(self, product: Product, seen: set[str]) -> Iterator[str]:
-        """Yield the objects of a product, and of the archives that it links."""
+    def list_objects(self, product: LinkProduct, seen: set[str]) -> Iterator[str]:
+        """Yield the objects of a product, and those of the static archives among its inputs. `seen`
+        has the archives that were visited."""
         for path in product.inputs:
             other = self.products.get(path)
             if path in self.objects:
                 yield path
             elif other is not None and other.kind == "static" and path not in seen:
                 seen.add(path)
-                yield from self.objects_in(other, seen)
+                yield from self.list_objects(other, seen)
 
 
-def made_by(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> Made:
-    """Return what commands make, each with its directory. Raises `ValueError`."""
-    made = Made()
+def collect_outputs(
+    draft: ManifestDraft, root: str, commands: Iterable[tuple[str, Sequence[str]]]
+) -> CommandOutputs:
+    """Return the results of commands, given as (directory, words). Raises `ValueError`."""
+    outputs = CommandOutputs()
     for directory, words in commands:
-        at = next((n for n, w in enumerate(words) if not BEFORE.fullmatch(tool_of(w))), None)
-        if at is None:
+        tool_index = next(
+            (n for n, w in enumerate(words) if not BEFORE.fullmatch(get_tool_name(w))), None
+        )
+        if tool_index is None:
             continue
-        tool, arguments = tool_of(words[at]), words[at + 1 :]
+        tool, arguments = get_tool_name(words[tool_index]), words[tool_index + 1 :]
         if _ARCHIVER.fullmatch(tool):
             paths = [os.path.normpath(os.path.join(directory, word)) for word in arguments]
             first = next((n for n, path in enumerate(paths) if path.endswith(".a")), None)
             if first is not None:
-                inputs = [made.latest.get(path, path) for path in paths[first + 1 :]]
-                product = Product("static", paths[first], inputs, Arguments())
-                made.products[product.output] = product
+                inputs = [outputs.latest.get(path, path) for path in paths[first + 1 :]]
+                product = LinkProduct("static", paths[first], inputs, CompileArguments())
+                outputs.products[product.output] = product
         elif COMPILER.fullmatch(tool) or "-c" in arguments:
-            _compiled(draft, root, made, directory, understood(arguments, directory, tool))
-    return made
+            _add_compile(
+                draft, root, outputs, directory, parse_arguments(arguments, directory, tool)
+            )
+    return outputs
 
 
-def _compiled(draft: Draft, root: str, made: Made, directory: str, said: Arguments) -> None:
-    """Add what one command of a compiler makes."""
-    for name in said.unread:
-        draft.note(f"left out, because its file cannot be read: {name}")
-    if said.makes in _STAGES:
-        for source in said.sources:
+def _add_compile(
+    draft: ManifestDraft,
+    root: str,
+    outputs: CommandOutputs,
+    directory: str,
+    arguments: CompileArguments,
+) -> None:
+    """Add the results of one compiler's command; note in the draft what makes no object."""
+    for name in arguments.unread:
+        draft.add_note(f"left out, because its file cannot be read: {name}")
+    if arguments.makes in _STAGES:
+        for source in arguments.sources:
             name = os.path.relpath(source, root)
-            draft.note(f"left out, because {said.makes} makes no object of it: {name}")
-    elif said.makes == "device link":
-        made.device_links.add(said.output or "")
-    elif said.makes == "object":
-        if said.others and not said.sources:
-            name = os.path.relpath(said.others[-1], root)
-            draft.note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
-        for source in said.sources:
+            draft.add_note(f"left out, because {arguments.makes} makes no object of it: {name}")
+    elif arguments.makes == "device link":
+        outputs.device_links.add(arguments.output or "")
+    elif arguments.makes == "object":
+        if arguments.others and not arguments.sources:
+            name = os.path.relpath(arguments.others[-1], root)
+            draft.add_note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
+        for source in arguments.sources:
             stem = os.path.splitext(os.path.basename(source))[0]
-            path = said.output or os.path.join(directory, f"{stem}.o")
+            path = arguments.output or os.path.join(directory, f"{stem}.o")
             name = path
-            while made.objects.get(name, (source, said)) != (source, said):
+            while outputs.objects.get(name, (source, arguments)) != (source, arguments):
+                # A setup.py compiles one source to one path for several extensions, with other
+                # flags: each is an object of its own.
                 name += "+"
-            made.objects[name] = source, said
-            made.latest[path] = name
-    elif said.sources or said.others:
-        output = said.output or os.path.join(directory, "a.out")
-        inputs = [f"{output}/{source}" for source in said.sources]
-        made.objects |= {f"{output}/{source}": (source, said) for source in said.sources}
-        others = [made.latest.get(path, path) for path in said.others]
-        made.products[output] = Product(said.makes, output, [*inputs, *others], said)
+            outputs.objects[name] = source, arguments
+            outputs.latest[path] = name
+    elif arguments.sources or arguments.others:
+        output = arguments.output or os.path.join(directory, "a.out")
+        inputs = [f"{output}/{source}" for source in arguments.sources]
+        outputs.objects |= {
+            f"{output}/{source}": (source, arguments) for source in arguments.sources
+        }
+        other_inputs = [outputs.latest.get(path, path) for path in arguments.others]
+        outputs.products[output] = LinkProduct(
+            arguments.makes, output, [*inputs, *other_inputs], arguments
+        )

@@ -30,7 +30,7 @@ Archs: TypeAlias = tuple[tuple[str, ...], bool]
 
 
 class LibraryDraft(Struct):
-    """Sources that are compiled with the same arguments: a library, or a part of one."""
+    """Sources that are compiled with the same arguments: a `[library.NAME]`, or a part of one."""
 
     name: str
     sources: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class LibraryDraft(Struct):
 
 
 class KernelDraft(Struct):
-    """A kernel that is called by itself, with its tuning space."""
+    """A `[script.NAME]` with one kernel and its tuning space."""
 
     name: str
     template: str
@@ -61,8 +61,8 @@ class KernelDraft(Struct):
     smem: Value | None = None
 
 
-class Draft(Struct):
-    """A whole manifest."""
+class ManifestDraft(Struct):
+    """The content of a `tilus.toml`, with notes."""
 
     project: str
     targets: dict[str, Archs] = field(default_factory=dict)
@@ -76,33 +76,38 @@ class Draft(Struct):
     notes: dict[str, None] = field(default_factory=dict)
     """What was not understood, or was assumed; each once, in order."""
 
-    def note(self, text: str) -> None:
-        """Add what a person has to know."""
-        # Names and rules of foreign files: a line of a comment, and of a terminal.
+    def add_note(self, text: str) -> None:
+        """Add a note, once. Control characters become U+FFFD: names of foreign files must not reach
+        the terminal or end the comment."""
         self.notes["".join(c if c.isprintable() else "\ufffd" for c in text)] = None
 
 
-def manifest_text(draft: Draft) -> str:
-    """Return `tilus.toml` of a draft, its notes first."""
+def format_manifest(draft: ManifestDraft) -> str:
+    """Return the text of `tilus.toml`, with the notes as comments at the top."""
     lines = [f"# {note}" for note in draft.notes] + ([""] if draft.notes else [])
-    lines += ["edition = 1", "", *_table("project", {"name": draft.project, "version": "0.1.0"})]
+    lines += [
+        "edition = 1",
+        "",
+        *_format_table("project", {"name": draft.project, "version": "0.1.0"}),
+    ]
     # Torch's headers for each of ten architectures: its own build waits as long as it takes.
     timeout = "2h" if any(library.keys.get("torch") for library in draft.libraries) else None
-    lines += _table("build", {"level": draft.level, "timeout": timeout})
-    lines += _table("toolchain", draft.toolchain)
+    lines += _format_table("build", {"level": draft.level, "timeout": timeout})
+    lines += _format_table("toolchain", draft.toolchain)
     for name, keys in draft.toolchains.items():
-        lines += _table(f"toolchain.named.{format_toml_key(name)}", keys)
+        lines += _format_table(f"toolchain.named.{format_toml_key(name)}", keys)
     for name, (archs, ptx) in (draft.targets or {"gpu": ((DEFAULT_ARCH,), False)}).items():
         arch = archs[0] if len(archs) == 1 else [*archs]
-        lines += _table(f"target.{name}", {"arch": arch, "ptx": ptx or None})
+        lines += _format_table(f"target.{name}", {"arch": arch, "ptx": ptx or None})
     for library in draft.libraries:
-        lines += _table(f"library.{library.name}", _library(library))
+        lines += _format_table(f"library.{library.name}", _list_library_keys(library))
     for kernel in draft.kernels:
-        lines += _kernel(kernel)
+        lines += _format_kernel(kernel)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _library(library: LibraryDraft) -> Mapping[str, object]:
+def _list_library_keys(library: LibraryDraft) -> Mapping[str, object]:
+    """Return the keys of a library, as its table has them."""
     return {
         # A manifest has patterns there.
         "sources": [glob.escape(name) for name in library.sources],
@@ -113,7 +118,8 @@ def _library(library: LibraryDraft) -> Mapping[str, object]:
     }
 
 
-def _kernel(kernel: KernelDraft) -> list[str]:
+def _format_kernel(kernel: KernelDraft) -> list[str]:
+    """Return the lines of the tables of a kernel."""
     name = f"script.{kernel.name}"
     first = {
         "template": kernel.template,
@@ -122,49 +128,51 @@ def _kernel(kernel: KernelDraft) -> list[str]:
         "flags": kernel.flags,
     }
     return [
-        *_table(name, first),
-        *_table(f"{name}.args", kernel.args),
-        *_table(f"{name}.space", kernel.space),
-        *_table(f"{name}.restrict", kernel.restrict),
-        *_table(
+        *_format_table(name, first),
+        *_format_table(f"{name}.args", kernel.args),
+        *_format_table(f"{name}.space", kernel.space),
+        *_format_table(f"{name}.restrict", kernel.restrict),
+        *_format_table(
             f"{name}.launch", {"grid": kernel.grid, "block": kernel.block, "smem": kernel.smem}
         ),
     ]
 
 
-def _table(name: str, values: Mapping[str, object]) -> list[str]:
-    """Return the lines of a table, without what is empty; nothing for a table that is."""
+def _format_table(name: str, values: Mapping[str, object]) -> list[str]:
+    """Return the lines of a table without its empty values; no lines for an empty table."""
     written = {key: value for key, value in values.items() if value not in (None, [], {})}
     if not written:
         return []
     return [
         f"[{name}]",
-        *(f"{format_toml_key(key)} = {_value(value)}" for key, value in written.items()),
+        *(f"{format_toml_key(key)} = {_format_value(value)}" for key, value in written.items()),
         "",
     ]
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
+    """Return a value in TOML. A long list has an item a line."""
     text = format_toml(value)
     if not isinstance(value, list) or len(text) <= _LINE:
         return text
     return "[\n" + "".join(f"    {format_toml(item)},\n" for item in value) + "]"
 
 
-def standard(written: str) -> str | None:
-    """Return the C++ standard that `-std` names, as a manifest has it; None of another one."""
+def to_standard(written: str) -> str | None:
+    """Return the C++ standard of a `-std`, as a manifest spells it; None for an unknown one."""
     name = written.replace("gnu++", "c++")
     year = name.removeprefix("c++")
-    known = f"c++{_YEARS.get(year, year)}"
-    return known if name.startswith("c++") and known in STANDARDS else None
+    standard_name = f"c++{_YEARS.get(year, year)}"
+    return standard_name if name.startswith("c++") and standard_name in STANDARDS else None
 
 
-def name_of(text: str, taken: Iterable[str] = ()) -> str:
-    """Return a name for a table, made of any text."""
+def make_table_name(text: str, used_names: Iterable[str] = ()) -> str:
+    """Return a name for a table, made of a text: lower case, digits and `_`, and not among
+    `used_names`."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower() or "kernels"
     name = name if name[0].isalpha() else f"k{name}"
     number, free = 1, name
-    while free in taken:
+    while free in used_names:
         number += 1
         free = f"{name}_{number}"
     return free

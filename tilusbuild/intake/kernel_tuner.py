@@ -21,8 +21,8 @@ from msgspec import Struct
 
 from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.intake import recorder
-from tilusbuild.intake.builds import recorded
-from tilusbuild.intake.draft import Draft, KernelDraft, name_of, standard
+from tilusbuild.intake.builds import run_recorded
+from tilusbuild.intake.draft import KernelDraft, ManifestDraft, make_table_name, to_standard
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature.reading import (
@@ -41,63 +41,68 @@ _LANGUAGES = ("cuda", "cupy", "nvcuda")
 _MAX_THREADS = 1024
 
 
-def _shown(value: object) -> str:
-    """Return a recorded value for a note."""
+def _format_recorded(value: object) -> str:
+    """Return a recorded value as text for a note, of at most `recorder.LIMIT` characters."""
     text = str(value["?"]) if isinstance(value, dict) and "?" in value else str(value)
     return text if len(text) <= recorder.LIMIT else f"{text[: recorder.LIMIT]}..."
 
 
-class _Reader(Struct, frozen=True):
-    draft: Draft
+class _CallReader(Struct, frozen=True):
+    """Reads the recorded calls of `tune_kernel` into a draft."""
+
+    draft: ManifestDraft
     root: str
     files: dict[str, str]
     """Takes the sources that the script holds as text, by the names that they are to have."""
 
-    def call(self, said: Mapping[str, Any]) -> str | None:
-        """Add the kernel of one call to the draft. Return why it cannot be."""
-        if str(said.get("lang") or "cuda").lower() not in _LANGUAGES:
+    def add_kernel(self, recorded_call: Mapping[str, Any]) -> str | None:
+        """Add the kernel of one call to the draft. Return None, or the reason why the call cannot
+        be imported."""
+        if str(recorded_call.get("lang") or "cuda").lower() not in _LANGUAGES:
             return (
-                f"tunes a function of lang = {said['lang']!r}: only CUDA kernels are read, and no "
-                "host function that measures them itself"
+                f"tunes a function of lang = {recorded_call['lang']!r}: only CUDA kernels are read,"
+                " and no host function that measures them itself"
             )
-        if "texmem_args" in said:
+        if "texmem_args" in recorded_call:
             return "needs texture references, which CUDA no longer has"
-        source, space = said.get("kernel_source"), said.get("tune_params")
-        others = source[1:] if isinstance(source, list) else []
+        source, space = recorded_call.get("kernel_source"), recorded_call.get("tune_params")
+        other_sources = source[1:] if isinstance(source, list) else []
         source = source[0] if isinstance(source, list) and source else source
         if not isinstance(source, str):
-            return f"is given a kernel_source that is not text: {_shown(source)}"
+            return f"is given a kernel_source that is not text: {_format_recorded(source)}"
         if not isinstance(space, dict):
-            return f"is given tune_params that are not a dictionary: {_shown(space)}"
-        name = str(said.get("kernel_name"))
-        taken = [each.name for each in self.draft.kernels]
-        kernel = KernelDraft(name_of(name, taken), "", name)
-        text = self._source(kernel, source)
+            return f"is given tune_params that are not a dictionary: {_format_recorded(space)}"
+        name = str(recorded_call.get("kernel_name"))
+        used_names = [each.name for each in self.draft.kernels]
+        kernel = KernelDraft(make_table_name(name, used_names), "", name)
+        text = self._find_source(kernel, source)
         if text is None:
             return f"tunes {kernel.template}, which does not exist"
         code = blank_comments(text, jinja=False)
-        found = _declared(code, kernel.kernel)
-        if found is None:
+        declared = _find_declaration(code, kernel.kernel)
+        if declared is None:
             return f"tunes {name}: {kernel.template} declares no such kernel (is it OpenCL?)"
-        kernel.kernel, declaration = found
-        if others:
-            self._note(kernel, "its other sources are not written; it may include them")
-        self._space(kernel, space)
-        _take_arguments(self.draft, kernel, declaration, code)
-        if isinstance(filled := said.get("cmem_args"), dict):
-            _take_constants(self.draft, kernel, filled, code)
-        self._macros(said, kernel, text)
-        self._rules(said, kernel)
-        self._launch(said, kernel)
-        self._options(said, kernel)
+        kernel.kernel, declaration = declared
+        if other_sources:
+            self._add_note(kernel, "its other sources are not written; it may include them")
+        self._add_parameters(kernel, space)
+        _add_arguments(self.draft, kernel, declaration, code)
+        if isinstance(constant_arguments := recorded_call.get("cmem_args"), dict):
+            _add_constants(self.draft, kernel, constant_arguments, code)
+        self._add_macros(recorded_call, kernel, text)
+        self._add_restrictions(recorded_call, kernel)
+        self._add_launch(recorded_call, kernel)
+        self._add_options(recorded_call, kernel)
         self.draft.kernels.append(kernel)
         return None
 
-    def _note(self, kernel: KernelDraft, text: str) -> None:
-        self.draft.note(f"{kernel.name}: {text}")
+    def _add_note(self, kernel: KernelDraft, text: str) -> None:
+        self.draft.add_note(f"{kernel.name}: {text}")
 
-    def _source(self, kernel: KernelDraft, source: str) -> str | None:
-        """Return the text of a kernel's file, which it makes where the script has it as text."""
+    def _find_source(self, kernel: KernelDraft, source: str) -> str | None:
+        """Set the kernel's template and return its text; None for a file that does not exist. A
+        source that the script holds as text is added to `files`, unless a file of the project has
+        the same text."""
         if source.endswith(_SUFFIXES) and "\n" not in source:
             kernel.template = os.path.relpath(os.path.join(self.root, source), self.root)
             path = os.path.join(self.root, kernel.template)
@@ -111,38 +116,41 @@ class _Reader(Struct, frozen=True):
         self.files[kernel.template] = source
         return source
 
-    def _space(self, kernel: KernelDraft, space: Mapping[str, object]) -> None:
-        """Add parameters, each of them a macro as well, as Kernel Tuner has it."""
+    def _add_parameters(self, kernel: KernelDraft, space: Mapping[str, object]) -> None:
+        """Add the tuning parameters. Each is also a macro, as in Kernel Tuner."""
         for name, values in space.items():
-            if not isinstance(values, list) or not values or not _plain(values):
-                self._note(kernel, f"the values of {name} are not understood")
+            if not isinstance(values, list) or not values or not _are_plain(values):
+                self._add_note(kernel, f"the values of {name} are not understood")
                 continue
             # A value that appears twice is one schedule here.
             kernel.space[name] = list({(type(each), each): each for each in values}.values())
             kernel.flags.append(f"-D{name}={{{{ {name} }}}}")
 
-    def _macros(self, said: Mapping[str, Any], kernel: KernelDraft, text: str) -> None:
-        """Add the macros that a source asks for, and note what it has of Kernel Tuner's only."""
+    def _add_macros(self, recorded_call: Mapping[str, Any], kernel: KernelDraft, text: str) -> None:
+        """Add macros that Kernel Tuner defines by itself, if the source uses them. Note the names
+        that only Kernel Tuner's own rewriting of the source provides."""
         names = [*kernel.space]
         sizes = dict(zip(_BLOCK, _DEFAULT_BLOCK, strict=True)) | {"kernel_tuner": 1}
         for name, value in sizes.items():
             if name not in names and re.search(rf"\b{name}\b", text):
                 kernel.flags.append(f"-D{name}={value}")
-        if said.get("defines") is not None:
-            self._note(kernel, "its defines are not read: each parameter is a macro")
+        if recorded_call.get("defines") is not None:
+            self._add_note(kernel, "its defines are not read: each parameter is a macro")
         for name in re.findall(r"\bgrid_size_[xyz]\b|(?<=#pragma unroll )loop_unroll_\w+", text):
-            self._note(
+            self._add_note(
                 kernel, f"Kernel Tuner writes {name} into the source itself; nothing here does"
             )
 
-    def _rules(self, said: Mapping[str, Any], kernel: KernelDraft) -> None:
-        for number, rule in enumerate(_listed(said.get("restrictions")), 1):
-            text = self._expression(kernel, rule)
+    def _add_restrictions(self, recorded_call: Mapping[str, Any], kernel: KernelDraft) -> None:
+        """Add the restrictions, and the limit of threads per block if the parameters can exceed
+        it."""
+        for number, rule in enumerate(_to_list(recorded_call.get("restrictions")), 1):
+            text = self._to_expression(kernel, rule)
             if text is None:
-                self._note(kernel, f"a restriction is not understood: {_shown(rule)}")
+                self._add_note(kernel, f"a restriction is not understood: {_format_recorded(rule)}")
             else:
                 kernel.restrict[f"rule_{number}"] = text
-        names = [name for name in _block(said) if name in kernel.space]
+        names = [name for name in _list_block_names(recorded_call) if name in kernel.space]
         values = [kernel.space[name] for name in names]
         widest = [
             [v for v in each if isinstance(v, int)] for each in values if isinstance(each, list)
@@ -150,107 +158,129 @@ class _Reader(Struct, frozen=True):
         if math.prod(max(each, default=1) for each in widest) > _MAX_THREADS:
             kernel.restrict["threads"] = f"{' * '.join(names)} <= arch.threads_per_block"
 
-    def _expression(self, kernel: KernelDraft, rule: object) -> str | None:
-        """Return a text as an expression over the parameters; None for what is none."""
+    def _to_expression(self, kernel: KernelDraft, rule: object) -> str | None:
+        """Return a rule if it is an expression over the parameters, else None."""
         if not isinstance(rule, str):
             return None
         try:
             unknown = parse_expression(rule).names - {*kernel.space}
         except ExprError as error:
-            self._note(kernel, f"{rule}: {error.message}")
+            self._add_note(kernel, f"{rule}: {error.message}")
             return None
         return rule if not unknown else None
 
-    def _launch(self, said: Mapping[str, Any], kernel: KernelDraft) -> None:
-        block = _block(said)
-        wide: list[Value] = [
+    def _add_launch(self, recorded_call: Mapping[str, Any], kernel: KernelDraft) -> None:
+        """Set block, grid and dynamic shared memory of the kernel."""
+        block = _list_block_names(recorded_call)
+        block_sizes: list[Value] = [
             name if name in kernel.space else size
             for name, size in zip(block, _DEFAULT_BLOCK, strict=False)
         ]
-        while len(wide) > 1 and wide[-1] == 1:
-            wide.pop()
-        kernel.block = wide
-        sizes = self._sizes(said, kernel)
-        for axis, size, own in zip("xyz", sizes, block, strict=False):
-            divisors = said.get(f"grid_div_{axis}")
+        while len(block_sizes) > 1 and block_sizes[-1] == 1:
+            block_sizes.pop()
+        kernel.block = block_sizes
+        sizes = self._list_sizes(recorded_call, kernel)
+        for axis, size, block_name in zip("xyz", sizes, block, strict=False):
+            divisors = recorded_call.get(f"grid_div_{axis}")
             if divisors is None:
-                divisors = [own] if own in kernel.space else []
-            kernel.grid.append(self._divided(kernel, size, divisors, axis))
-        smem = said.get("smem_args")
+                divisors = [block_name] if block_name in kernel.space else []
+            kernel.grid.append(self._divide_size(kernel, size, divisors, axis))
+        smem = recorded_call.get("smem_args")
         if isinstance(smem, dict):
-            most = smem.get("size")
-            kernel.smem = most if isinstance(most, int) else self._expression(kernel, most)
+            smem_size = smem.get("size")
+            kernel.smem = (
+                smem_size if isinstance(smem_size, int) else self._to_expression(kernel, smem_size)
+            )
             if kernel.smem is None:
-                self._note(kernel, "the size of its shared memory is not understood")
+                self._add_note(kernel, "the size of its shared memory is not understood")
 
-    def _sizes(self, said: Mapping[str, Any], kernel: KernelDraft) -> Iterator[Value]:
-        """Yield the problem's size by axis: numbers, arguments of the kernel, expressions."""
+    def _list_sizes(self, recorded_call: Mapping[str, Any], kernel: KernelDraft) -> Iterator[Value]:
+        """Yield the problem's size by axis: an argument of the kernel, a number, an expression, or
+        1 with a note."""
         names = [*kernel.args]
-        parts = _listed(said.get("problem_size"))
-        for axis, value, at in zip("xyz", parts, said["size arguments"], strict=False):
-            name = names[at] if at is not None and at < len(names) else ""
+        parts = _to_list(recorded_call.get("problem_size"))
+        for axis, value, argument_index in zip(
+            "xyz", parts, recorded_call["size arguments"], strict=False
+        ):
+            name = (
+                names[argument_index]
+                if argument_index is not None and argument_index < len(names)
+                else ""
+            )
             if kernel.args.get(name) in ("i32", "i64"):
                 yield name
             elif isinstance(value, int):
                 yield value
-            elif (text := self._expression(kernel, value)) is not None:
+            elif (text := self._to_expression(kernel, value)) is not None:
                 yield text
             else:
-                self._note(kernel, f"the problem's size in {axis} is not known; 1 is written")
+                self._add_note(kernel, f"the problem's size in {axis} is not known; 1 is written")
                 yield 1
 
-    def _divided(self, kernel: KernelDraft, size: Value, divisors: object, axis: str) -> Value:
-        """Return a size by its divisors, each of which is a whole number."""
+    def _divide_size(self, kernel: KernelDraft, size: Value, divisors: object, axis: str) -> Value:
+        """Return a size divided by its divisors, rounded up, as an expression."""
         texts = []
-        for divisor in _listed(divisors):
-            text = str(divisor) if isinstance(divisor, int) else self._expression(kernel, divisor)
+        for divisor in _to_list(divisors):
+            text = (
+                str(divisor) if isinstance(divisor, int) else self._to_expression(kernel, divisor)
+            )
             if text is None:
-                self._note(kernel, f"the grid's divisor in {axis} is not known: {_shown(divisor)}")
+                self._add_note(
+                    kernel,
+                    f"the grid's divisor in {axis} is not known: {_format_recorded(divisor)}",
+                )
             else:
                 texts.append(f"({text})" if re.search(r"\W", text) else text)
         return f"cdiv({size}, {' * '.join(texts)})" if texts else size
 
-    def _options(self, said: Mapping[str, Any], kernel: KernelDraft) -> None:
-        for word in _listed(said.get("compiler_options")):
-            asked = re.fullmatch(r"--?std[= ](\S+)", str(word))
-            if asked and (std := standard(asked[1])):
+    def _add_options(self, recorded_call: Mapping[str, Any], kernel: KernelDraft) -> None:
+        """Add the compiler's options that a manifest may have, and note the others."""
+        for word in _to_list(recorded_call.get("compiler_options")):
+            std_option = re.fullmatch(r"--?std[= ](\S+)", str(word))
+            if std_option and (std := to_standard(std_option[1])):
                 self.draft.toolchain.setdefault("std", std)
             elif isinstance(word, str) and not any(flag_problems([word], unsafe=False, cpu=False)):
                 kernel.flags.append(word)
             else:
-                self._note(kernel, f"an option of the compiler is left out: {_shown(word)}")
+                self._add_note(
+                    kernel, f"an option of the compiler is left out: {_format_recorded(word)}"
+                )
 
 
-def _listed(value: object) -> list[Any]:
-    """Return what may be given alone or in a list as a list."""
+def _to_list(value: object) -> list[Any]:
+    """Return a list as it is, None as an empty list, and any other value as a list of one."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def _block(said: Mapping[str, Any]) -> list[str]:
-    names = said.get("block_size_names")
+def _list_block_names(recorded_call: Mapping[str, Any]) -> list[str]:
+    """Return the names of the parameters that are the block size, by axis."""
+    names = recorded_call.get("block_size_names")
     return [str(each) for each in names] if isinstance(names, list) else [*_BLOCK]
 
 
-def _plain(values: Iterable[object]) -> bool:
-    plain = all(isinstance(each, str | int | float) for each in values)
-    return plain and all(math.isfinite(each) for each in values if isinstance(each, float))
+def _are_plain(values: Iterable[object]) -> bool:
+    """Return whether all values are strings or finite numbers."""
+    are_scalars = all(isinstance(each, str | int | float) for each in values)
+    return are_scalars and all(math.isfinite(each) for each in values if isinstance(each, float))
 
 
-def read(draft: Draft, root: str, name: str, files: dict[str, str]) -> None:
-    """Run a script and add the kernels that it tunes to a draft; `files` takes the sources that it
-    holds as text. Raises `InputError`."""
-    reader = _Reader(draft, root, files)
-    what = ("called tune_kernel", "call")
-    for said in recorded(draft, root, name, recorder.__file__, (), what):
-        if problem := reader.call(said):
-            draft.note(f"left out: {name}:{said['where']} {problem}")
+def read_tuning_script(draft: ManifestDraft, root: str, name: str, files: dict[str, str]) -> None:
+    """Run a Kernel Tuner script, and add the kernels that it tunes to a draft. Sources that the
+    script holds as text are added to `files`, by path. Raises `InputError`."""
+    reader = _CallReader(draft, root, files)
+    recorded_effect = ("called tune_kernel", "call")
+    for recorded_call in run_recorded(draft, root, name, recorder.__file__, (), recorded_effect):
+        if problem := reader.add_kernel(recorded_call):
+            draft.add_note(f"left out: {name}:{recorded_call['where']} {problem}")
     for kernel in draft.kernels:
         points = math.prod(len(v) for v in kernel.space.values() if isinstance(v, list))
         if points > MAX_SCHEDULES:
             draft.level = 1
-            draft.note(f"{kernel.name}: a space of up to {points:,} points; level = 1 is written")
+            draft.add_note(
+                f"{kernel.name}: a space of up to {points:,} points; level = 1 is written"
+            )
     if not draft.kernels:
-        draft.note(f"{name} was run, and no call of tune_kernel could be read")
+        draft.add_note(f"{name} was run, and no call of tune_kernel could be read")
 
 
 # A kernel's declaration in a source, and the arguments that a manifest declares of it.
@@ -264,53 +294,62 @@ _VECTORS = {
 """Of a vector the type is that of its elements."""
 
 
-def _declared(text: str, name: str) -> tuple[str, DeclaredKernel] | None:
-    """Return a `__global__` function as `kernel` in a manifest has it, and its declaration; None
-    where there is none."""
-    plain, _, given = name.partition("<")
+def _find_declaration(text: str, name: str) -> tuple[str, DeclaredKernel] | None:
+    """Return the name for `kernel` in a manifest, and the declaration of the `__global__` function
+    in the source; None if there is no such function."""
+    base_name, _, template_arguments = name.partition("<")
     for kernel in find_kernels(text):
-        if kernel.plain == plain.rpartition("::")[2]:
-            return (name if given else kernel.name), kernel
+        if kernel.plain == base_name.rpartition("::")[2]:
+            return (name if template_arguments else kernel.name), kernel
     return None
 
 
-def _take_arguments(draft: Draft, kernel: KernelDraft, found: DeclaredKernel, text: str) -> None:
-    """Add the arguments of a kernel to its draft."""
-    named = {**_VECTORS, **find_aliases(text)}
-    types = [read_parameter(each.text, named) for each in found.parameters]
+def _add_arguments(
+    draft: ManifestDraft, kernel: KernelDraft, declaration: DeclaredKernel, text: str
+) -> None:
+    """Add the arguments of a kernel. An array's size is the only integer argument, or 1 with a
+    note."""
+    aliases = {**_VECTORS, **find_aliases(text)}
+    types = [read_parameter(each.text, aliases) for each in declaration.parameters]
     sizes = [each.name for each in types if each.dtype in ("i32", "i64") and not each.is_pointer]
     size = sizes[0] if len(sizes) == 1 else "1"
     for each in types:
         type_ = each.dtype
         if type_ in ("", "void") or not each.name:
-            draft.note(f"{kernel.name}: the type of an argument is not understood: {each.text}")
+            draft.add_note(f"{kernel.name}: the type of an argument is not understood: {each.text}")
             type_ = "u8"
         if not each.is_pointer:
             kernel.args[each.name] = type_
             continue
-        written = re.search(rf"\b{re.escape(each.name)}\s*\[[^;]*?\]\s*[-+*/|&^]?=[^=]", text)
+        assignment = re.search(rf"\b{re.escape(each.name)}\s*\[[^;]*?\]\s*[-+*/|&^]?=[^=]", text)
         tensor = f"{type_}*[{size}]"
-        is_out = written is not None and not each.is_const
+        is_out = assignment is not None and not each.is_const
         kernel.args[each.name] = {"type": tensor, "out": True} if is_out else tensor
     if size == "1" and any(each.is_pointer for each in types):
-        draft.note(f"{kernel.name}: the sizes of its arrays are not known; they are written as [1]")
+        draft.add_note(
+            f"{kernel.name}: the sizes of its arrays are not known; they are written as [1]"
+        )
 
 
-def _take_constants(draft: Draft, kernel: KernelDraft, names: Iterable[str], text: str) -> None:
-    """Add the `__constant__` variables that a caller fills to a kernel's arguments. A caller may
-    fill less of an array than there is, so its size is that of what is given."""
-    named = {**_VECTORS, **find_aliases(text)}
+def _add_constants(
+    draft: ManifestDraft, kernel: KernelDraft, names: Iterable[str], text: str
+) -> None:
+    """Add the `__constant__` variables that a caller fills as arguments. A caller may fill less
+    than the array holds, so the size is an argument, too."""
+    aliases = {**_VECTORS, **find_aliases(text)}
     for name in names:
-        own = re.escape(name)
+        name_pattern = re.escape(name)
         # Bounded, because the source is not trusted.
         match = re.search(
-            rf"__(?:constant|device)__([\w\s]{{1,200}})\b{own}\s{{0,20}}(\[[^;={{]{{0,500}}\])?"
+            rf"__(?:constant|device)__([\w\s]{{1,200}})\b{name_pattern}\s{{0,20}}(\[[^;={{]{{0,500}}\])?"
             r"\s{0,20}[;={]",
             text,
         )
-        type_ = read_parameter(f"{match[1]} {name}", named).dtype if match else ""
+        type_ = read_parameter(f"{match[1]} {name}", aliases).dtype if match else ""
         if match is None or not type_ or name in kernel.args:
-            draft.note(f"{kernel.name}: no argument was found to fill {name}: declare it in args")
+            draft.add_note(
+                f"{kernel.name}: no argument was found to fill {name}: declare it in args"
+            )
             continue
         if match[2] is None:
             kernel.args[name] = {"type": type_, "constant": True}

@@ -18,15 +18,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from tilusbuild.arch import ArchError, parse_arch
-from tilusbuild.intake.commands import LANGUAGE_NAMES, Arguments, Made, Product, made_by
+from tilusbuild.intake.commands import (
+    LANGUAGE_NAMES,
+    CommandOutputs,
+    CompileArguments,
+    LinkProduct,
+    collect_outputs,
+)
 from tilusbuild.intake.draft import (
     DEFAULT_ARCH,
     STANDARDS,
     Archs,
-    Draft,
     LibraryDraft,
-    name_of,
-    standard,
+    ManifestDraft,
+    make_table_name,
+    to_standard,
 )
 from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.command_words import has_value
@@ -47,309 +53,355 @@ _DEFAULT_STD = "c++17"
 _OF_A_SYSTEM = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
 
 
-def top_of(directory: str) -> str:
-    """Return the git repository that a directory is in; without one the directory, or that which
-    holds its build directory."""
-    above = [directory]
-    while above[-1] != os.path.dirname(above[-1]):
-        above.append(os.path.dirname(above[-1]))
-    for each in above:
-        if os.path.lexists(os.path.join(each, ".git")):
-            return each
-    built = next((each for each in above if "build" in os.path.basename(each)), "")
-    return os.path.dirname(built) or directory
+def find_repository(directory: str) -> str:
+    """Return the root of the git repository of a directory. Without one, return the parent of the
+    build directory that it is in, or the directory itself."""
+    ancestors = [directory]
+    while ancestors[-1] != os.path.dirname(ancestors[-1]):
+        ancestors.append(os.path.dirname(ancestors[-1]))
+    for ancestor in ancestors:
+        if os.path.lexists(os.path.join(ancestor, ".git")):
+            return ancestor
+    build_directory = next((each for each in ancestors if "build" in os.path.basename(each)), "")
+    return os.path.dirname(build_directory) or directory
 
 
-def sources_of(commands: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the sources that commands compile, as absolute paths. Raises `ValueError`."""
-    made = made_by(Draft(""), "/", commands)
-    return [source for source, _ in made.objects.values()]
+def list_sources(commands: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return the absolute paths of the sources that commands compile. Raises `ValueError`."""
+    outputs = collect_outputs(ManifestDraft(""), "/", commands)
+    return [source for source, _ in outputs.objects.values()]
 
 
-def read(draft: Draft, root: str, commands: Iterable[tuple[str, Sequence[str]]]) -> None:
-    """Add the libraries of (directory, words) to a draft; sources are below `root`. Raises
-    `ValueError`."""
-    made = made_by(draft, root, commands)
-    reader = _Reader(draft, root, made)
-    for product in made.products.values():
-        product.find_libs(made)
-    inputs = {path for product in made.products.values() for path in product.inputs}
-    linked: set[str] = set()
-    for product in made.products.values():
+def add_libraries(
+    draft: ManifestDraft, root: str, commands: Iterable[tuple[str, Sequence[str]]]
+) -> None:
+    """Add the libraries that commands make to a draft. Commands are (directory, words); sources are
+    named relative to `root`. Raises `ValueError`."""
+    outputs = collect_outputs(draft, root, commands)
+    reader = _LibraryReader(draft, root, outputs)
+    for product in outputs.products.values():
+        product.resolve_own_libs(outputs)
+    inputs = {path for product in outputs.products.values() for path in product.inputs}
+    linked_objects: set[str] = set()
+    for product in outputs.products.values():
         if product.kind == "static" and product.output in inputs:
             continue  # a part of what links it
-        objects = [*made.objects_in(product, set())]
-        linked.update(objects)
-        reader.link(product, objects)
-    rest: dict[tuple[str, str], list[str]] = {}
-    for path, (_, said) in made.objects.items():
-        if path not in linked:
+        objects = [*outputs.list_objects(product, set())]
+        linked_objects.update(objects)
+        reader.add_product(product, objects)
+    unlinked_objects: dict[tuple[str, str], list[str]] = {}
+    for path, (_, arguments) in outputs.objects.items():
+        if path not in linked_objects:
             target = _OF_CMAKE.search(path)
-            name = target[1] if target else str(said.defines.get(_EXTENSION, ""))
-            rest.setdefault((name, "" if name else said.key), []).append(path)
-    for (name, _), objects in rest.items():
-        reader.add(name or draft.project, objects, {"undefined": True})
+            name = target[1] if target else str(arguments.defines.get(_EXTENSION, ""))
+            unlinked_objects.setdefault((name, "" if name else arguments.key), []).append(path)
+    for (name, _), objects in unlinked_objects.items():
+        reader.add_library(name or draft.project, objects, {"undefined": True})
     _name_targets(draft)
     _name_toolchains(draft)
 
 
-class _Reader(Struct):
-    draft: Draft
-    root: str
-    made: Made
+class _LibraryReader(Struct):
+    """Adds the products of commands to a draft."""
 
-    def link(self, product: Product, objects: Sequence[str]) -> None:
-        """Add the library that a command links, or archives."""
+    draft: ManifestDraft
+    root: str
+    outputs: CommandOutputs
+
+    def add_product(self, product: LinkProduct, objects: Sequence[str]) -> None:
+        """Add the library of a linked or archived product. A program becomes a static library, with
+        a note on its link."""
         base = os.path.basename(product.output)
         name = base.removeprefix("lib").partition(".")[0]
-        own, others = self._inputs(product)
+        unmade_objects, other_files = self._split_unmade_inputs(product)
         if product.kind == "shared":
-            keys = {"output": self._output(product.output), "objects": own}
-            self.add(name, objects, {**keys, **self._keys(product, others)})
+            keys = {"output": self._to_output(product.output), "objects": unmade_objects}
+            self.add_library(name, objects, {**keys, **self._list_link_keys(product, other_files)})
             return
         if product.kind == "program":
             base = f"lib{base}.a"
-            libs = [*others, *(f"-l{lib}" for lib in product.said.libs)]
-            self.draft.note(
+            libs = [*other_files, *(f"-l{lib}" for lib in product.arguments.libs)]
+            self.draft.add_note(
                 f"{name} is a program: its objects are archived in {base}, and its link is left to "
                 f"you: g++ -Wl,--whole-archive {base} -Wl,--no-whole-archive {' '.join(libs)}"
             )
-        output = self._output(os.path.join(os.path.dirname(product.output), base))
-        self.add(name, objects, {"kind": "static", "output": output, "objects": own})
+        output = self._to_output(os.path.join(os.path.dirname(product.output), base))
+        self.add_library(
+            name, objects, {"kind": "static", "output": output, "objects": unmade_objects}
+        )
 
-    def _inputs(self, product: Product) -> tuple[list[str], list[str]]:
-        """Return the objects that are linked and that nothing makes, as a manifest has them, and
-        the other files that are linked."""
+    def _split_unmade_inputs(self, product: LinkProduct) -> tuple[list[str], list[str]]:
+        """Split the inputs that no command makes. Return those within the project as patterns of a
+        manifest, and the paths of the others."""
         ends = (".o", ".a") if product.kind == "shared" else (".o",)
-        made = {*self.made.objects, *self.made.products, *self.made.device_links}
-        files = [path for path in product.inputs if path not in made]
-        there = [
+        made_paths = {*self.outputs.objects, *self.outputs.products, *self.outputs.device_links}
+        files = [path for path in product.inputs if path not in made_paths]
+        project_files = [
             path
             for path in files
             if path.endswith(ends) and os.path.isfile(path) and is_within(path, self.root)
         ]
-        own = [glob.escape(os.path.relpath(path, self.root)) for path in there]
-        return own, [path for path in files if path not in there]
+        patterns = [glob.escape(os.path.relpath(path, self.root)) for path in project_files]
+        return patterns, [path for path in files if path not in project_files]
 
-    def _output(self, path: str) -> str:
+    def _to_output(self, path: str) -> str:
+        """Return the output relative to the project, or in `build/` if it is outside."""
         relative = os.path.relpath(path, self.root)
         return f"build/{os.path.basename(path)}" if relative.startswith("..") else relative
 
-    def _keys(self, product: Product, files: Sequence[str]) -> dict[str, object]:
-        """Return how a shared library is linked, as a manifest has it."""
-        said = product.said
-        libs = [*said.libs]
-        libs += ["gomp"] if "-fopenmp" in said.flags and "gomp" not in libs else []
-        products = filter(None, map(self.made.products.get, product.inputs))
+    def _list_link_keys(self, product: LinkProduct, files: Sequence[str]) -> dict[str, object]:
+        """Return the manifest's keys for the link of a shared library."""
+        arguments = product.arguments
+        libs = [*arguments.libs]
+        # With -fopenmp the compiler links libgomp without a word on the command line.
+        libs += ["gomp"] if "-fopenmp" in arguments.flags and "gomp" not in libs else []
+        products = filter(None, map(self.outputs.products.get, product.inputs))
         needed = [os.path.basename(each.output) for each in products if each.kind == "shared"]
-        directories = [*said.lib_dirs]
+        directories = [*arguments.lib_dirs]
         for path in files:
             base = os.path.basename(path)
             if ".so" in base or base.endswith(".a"):
-                plain = re.fullmatch(r"lib(.+)\.(so|a)", base)
-                libs.append(plain[1] if plain else f":{base}")
+                library_match = re.fullmatch(r"lib(.+)\.(so|a)", base)
+                libs.append(library_match[1] if library_match else f":{base}")
                 directories.append(os.path.dirname(path))
             else:
                 output = os.path.basename(product.output)
-                self.draft.note(f"left out of {output}, because nothing makes it here: {path}")
-        cudart = said.cudart or next((kind for kind, lib in _CUDART.items() if lib in libs), "none")
-        left = {*_CUDART.values(), *_OF_PYTHON.findall(" ".join(libs))}
+                self.draft.add_note(f"left out of {output}, because nothing makes it here: {path}")
+        cudart = arguments.cudart or next(
+            (kind for kind, lib in _CUDART.items() if lib in libs), "none"
+        )
+        implied_libs = {*_CUDART.values(), *_OF_PYTHON.findall(" ".join(libs))}
         if any(path.endswith("/torch/lib") for path in directories):
-            left |= {*_OF_TORCH}
+            implied_libs |= {*_OF_TORCH}
             # Only modules of Python need it, and nothing else of torch's brings it along.
             needed += ["libtorch_python.so"] if "torch_python" in libs else []
-        libs = [lib for lib in libs if lib not in left]
-        defined, rpath = self._linker(said.linker)
+        libs = [lib for lib in libs if lib not in implied_libs]
+        defined, rpath = self._read_linker_words(arguments.linker)
         return {
             "link-libs": [*dict.fromkeys(libs)],
-            "link-dirs": [*self._link_dirs(libs, directories)],
+            "link-dirs": [*self._list_link_dirs(libs, directories)],
             "rpath": rpath,
             "needed": needed,
             "cudart": cudart if cudart != "static" else None,
             "undefined": not defined or None,
         }
 
-    def _link_dirs(self, libs: Sequence[str], directories: Sequence[str]) -> Iterator[object]:
-        """Yield the directories that hold one of these libraries, and are not searched anyway."""
+    def _list_link_dirs(self, libs: Sequence[str], directories: Sequence[str]) -> Iterator[object]:
+        """Yield the directories that hold one of these libraries and that a link does not search by
+        itself."""
         for path in dict.fromkeys(directories):
             files = {file for lib in libs for file in name_library_files(lib)}
             if _OF_A_SYSTEM.fullmatch(path) or os.path.isfile(f"{path}/libcudart.so"):
                 continue
             if any(os.path.isfile(f"{path}/{file}") for file in files):
-                yield self._place(path)
+                yield self._to_manifest_directory(path)
 
-    def _linker(self, words: Sequence[str]) -> tuple[bool, list[str]]:
-        """Return whether the linker refuses undefined symbols, and where the library looks."""
+    def _read_linker_words(self, words: Sequence[str]) -> tuple[bool, list[str]]:
+        """Return whether the linker refuses undefined symbols, and the entries of the library's
+        rpath."""
         rpath: list[str] = []
-        rest = iter(words)
-        for word in rest:
+        remaining_words = iter(words)
+        for word in remaining_words:
             word = re.sub("^-R(?=.)", "-rpath=", word)
             name, equals, value = word.partition("=")
             if name in ("-rpath", "--rpath", "-R"):
-                where = value if equals else next(rest, "")
+                where = value if equals else next(remaining_words, "")
                 rpath += [where] if where.startswith("$") else []
                 if not where.startswith("$"):
-                    self.draft.note(f"a path of this machine is left out of rpath: {where}")
+                    self.draft.add_note(f"a path of this machine is left out of rpath: {where}")
             elif name in ("-soname", "-h", "--soname"):
-                None if equals else next(rest, "")
+                None if equals else next(remaining_words, "")
             elif any(find_denied_flags(["-Xlinker", word], cpu=True)):
-                self.draft.note(f"option of the linker left out: {word}")
+                self.draft.add_note(f"option of the linker left out: {word}")
         return not {"defs", "--no-undefined"}.isdisjoint(words), rpath
 
-    def add(self, called: str, objects: Sequence[str], keys: Mapping[str, object]) -> None:
-        """Add a library of objects, those that are compiled in another way as parts of it."""
-        groups: dict[tuple[Archs | None, str], tuple[Arguments, list[str]]] = {}
-        usable = [*self._usable(objects)]
-        for name, said in usable:
+    def add_library(
+        self, library_name: str, objects: Sequence[str], keys: Mapping[str, object]
+    ) -> None:
+        """Add a library of objects. Objects with other flags become further libraries: parts of the
+        first, or libraries of their own if their architectures differ."""
+        groups: dict[tuple[Archs | None, str], tuple[CompileArguments, list[str]]] = {}
+        usable = [*self._list_usable_sources(objects)]
+        for name, arguments in usable:
             if LANGUAGES[os.path.splitext(name)[1]] == "cu":
-                groups.setdefault((self._arch(said), said.key), (said, []))[1].append(name)
-        for name, said in usable:
+                groups.setdefault((self._read_archs(arguments), arguments.key), (arguments, []))[
+                    1
+                ].append(name)
+        for name, arguments in usable:
             if LANGUAGES[os.path.splitext(name)[1]] != "cu":
-                alike = next((key for key in groups if key[1] == said.key), (None, said.key))
-                groups.setdefault(alike, (said, []))[1].append(name)
+                group_key = next(
+                    (key for key in groups if key[1] == arguments.key), (None, arguments.key)
+                )
+                groups.setdefault(group_key, (arguments, []))[1].append(name)
         if not objects:
-            self.draft.note(f"left out, because no source of it is compiled: {called}")
-        whole: LibraryDraft | None = None
+            self.draft.add_note(f"left out, because no source of it is compiled: {library_name}")
+        first_library: LibraryDraft | None = None
         # What the device compiler compiles comes first: its architectures are the library's.
-        for (arch, _), (said, sources) in groups.items():
-            taken = [library.name for library in self.draft.libraries]
+        for (arch, _), (arguments, sources) in groups.items():
+            used_names = [library.name for library in self.draft.libraries]
             language = "cpp" if arch is None else "cuda"
-            name = name_of(f"{whole.name}_{language}" if whole else called, taken)
+            name = make_table_name(
+                f"{first_library.name}_{language}" if first_library else library_name, used_names
+            )
             library = LibraryDraft(name, sorted(set(sources)), arch=arch)
-            if whole is None:
-                whole, library.keys = library, dict(keys)
-            elif arch in (whole.arch, None):
-                library.keys["library"] = whole.name
-                library.arch = whole.arch
+            if first_library is None:
+                first_library, library.keys = library, dict(keys)
+            elif arch in (first_library.arch, None):
+                library.keys["library"] = first_library.name
+                library.arch = first_library.arch
             else:
                 library.keys["undefined"] = True
-                self.draft.note(
-                    f"{name} and {whole.name} are for different architectures, and so two "
+                self.draft.add_note(
+                    f"{name} and {first_library.name} are for different architectures, and so two "
                     "libraries, which the other build links together"
                 )
-            self._fill(library, whole, said)
+            self._set_arguments(library, first_library, arguments)
             self.draft.libraries.append(library)
 
-    def _usable(self, objects: Iterable[str]) -> Iterator[tuple[str, Arguments]]:
-        """Yield the sources that can be in a library, relative to the project."""
+    def _list_usable_sources(
+        self, objects: Iterable[str]
+    ) -> Iterator[tuple[str, CompileArguments]]:
+        """Yield (name relative to the project, arguments) of the sources that a library can have;
+        note the others."""
         why = "left out, because"
-        for source, said in map(self.made.objects.__getitem__, objects):
+        for source, arguments in map(self.outputs.objects.__getitem__, objects):
             name = os.path.relpath(source, self.root)
             suffix = os.path.splitext(name)[1]
-            language = said.language and LANGUAGE_NAMES.get(said.language)
+            language = arguments.language and LANGUAGE_NAMES.get(arguments.language)
             if name.startswith(".."):
-                self.draft.note(f"{why} it is outside of {self.root} (-o DIR): {source}")
+                self.draft.add_note(f"{why} it is outside of {self.root} (-o DIR): {source}")
             elif not os.path.isfile(source):
-                self.draft.note(f"{why} it does not exist (is it generated?): {name}")
+                self.draft.add_note(f"{why} it does not exist (is it generated?): {name}")
             elif language and language != LANGUAGES[suffix]:
                 other = next(each for each in LANGUAGES if LANGUAGES[each] == language)
-                self.draft.note(
-                    f"{why} the other build compiles it as {other} (-x {said.language}), and here "
-                    f"the suffix decides: {name}"
+                self.draft.add_note(
+                    f"{why} the other build compiles it as {other} (-x {arguments.language}), and"
+                    f" here the suffix decides: {name}"
                 )
             else:
-                yield name, said
+                yield name, arguments
 
-    def _arch(self, said: Arguments) -> Archs:
-        """Return the architectures that a source is compiled for, and whether PTX is kept."""
-        for name in said.arch_names:
+    def _read_archs(self, arguments: CompileArguments) -> Archs:
+        """Return the architectures of a source, `DEFAULT_ARCH` with a note if it names none, and
+        whether PTX is kept."""
+        for name in arguments.arch_names:
             if not re.search("(sm|compute)_", name):
-                self.draft.note(f"left out, because it names no architecture: -arch={name}")
+                self.draft.add_note(f"left out, because it names no architecture: -arch={name}")
         archs = []
-        for arch in said.archs:
+        for arch in arguments.archs:
             try:
                 archs.append(parse_arch(arch).name)
             except ArchError as error:
-                self.draft.note(f"left out: {error}")
-        if not archs and not said.archs:
-            self.draft.note(f"assumed, because nothing says what to compile for: {DEFAULT_ARCH}")
+                self.draft.add_note(f"left out: {error}")
+        if not archs and not arguments.archs:
+            self.draft.add_note(
+                f"assumed, because nothing says what to compile for: {DEFAULT_ARCH}"
+            )
         # PTX of sm_90a runs on nothing that its code does not run on.
-        ptx = said.ptx and any(arch[-1].isdigit() for arch in archs)
-        return tuple(archs) or (DEFAULT_ARCH,), ptx or not said.archs
+        ptx = arguments.ptx and any(arch[-1].isdigit() for arch in archs)
+        return tuple(archs) or (DEFAULT_ARCH,), ptx or not arguments.archs
 
-    def _fill(self, library: LibraryDraft, whole: LibraryDraft, said: Arguments) -> None:
-        """Take what is said of a library's sources."""
-        library.defines = said.defines
-        library.flags = self._checked(said.flags)
-        if said.rdc:
-            whole.keys["rdc"] = True
-        every = [*said.include_dirs, *said.system_dirs]
-        paths = [path for path in every if not _TORCH.search(path)]
-        if len(paths) < len(every):
-            whole.keys["torch"] = True
-            whole.keys.pop("undefined", None)
-        ours = [f"{sys.prefix}/include"]  # which setuptools always passes
-        ours += [sysconfig.get_path("include")] if "torch" in whole.keys else []
+    def _set_arguments(
+        self, library: LibraryDraft, first_library: LibraryDraft, arguments: CompileArguments
+    ) -> None:
+        """Set defines, flags, include directories, standard and CPU of a library. Device linking
+        and torch are set on the first library, which is linked."""
+        library.defines = arguments.defines
+        library.flags = self._keep_allowed_flags(arguments.flags)
+        if arguments.rdc:
+            first_library.keys["rdc"] = True
+        include_dirs = [*arguments.include_dirs, *arguments.system_dirs]
+        paths = [path for path in include_dirs if not _TORCH.search(path)]
+        if len(paths) < len(include_dirs):
+            first_library.keys["torch"] = True
+            first_library.keys.pop("undefined", None)
+        implied_dirs = [f"{sys.prefix}/include"]  # which setuptools always passes
+        implied_dirs += [sysconfig.get_path("include")] if "torch" in first_library.keys else []
         for path in paths:
-            if path not in ours and not os.path.isdir(path):
-                self.draft.note(f"left out, because it does not exist: include directory {path}")
-            elif path not in ours and not is_toolkit(path):
-                library.include_dirs.append(self._place(path))
-        if said.march == "native" or not names_march(said.march or "x"):
-            self.draft.note(f"flag left out: -march={said.march} (use host-march in [toolchain])")
+            if path not in implied_dirs and not os.path.isdir(path):
+                self.draft.add_note(
+                    f"left out, because it does not exist: include directory {path}"
+                )
+            elif path not in implied_dirs and not is_toolkit(path):
+                library.include_dirs.append(self._to_manifest_directory(path))
+        if arguments.march == "native" or not names_march(arguments.march or "x"):
+            self.draft.add_note(
+                f"flag left out: -march={arguments.march} (use host-march in [toolchain])"
+            )
         else:
-            library.march = said.march
+            library.march = arguments.march
         if any(not name.endswith(".c") for name in library.sources):
-            library.std = standard(said.std or _DEFAULT_STD)
-        if said.std is not None and standard(said.std) is None:
-            known = ", ".join(STANDARDS)
-            self.draft.note(f"left out: -std={said.std} (a manifest has one of {known})")
-        linked = {"torch", "kind"} & {*whole.keys} or "gomp" in str(whole.keys.get("link-libs"))
-        if "-fopenmp" in library.flags and not linked:
+            library.std = to_standard(arguments.std or _DEFAULT_STD)
+        if arguments.std is not None and to_standard(arguments.std) is None:
+            standards = ", ".join(STANDARDS)
+            self.draft.add_note(
+                f"left out: -std={arguments.std} (a manifest has one of {standards})"
+            )
+        links_openmp = {"torch", "kind"} & {*first_library.keys} or "gomp" in str(
+            first_library.keys.get("link-libs")
+        )
+        if "-fopenmp" in library.flags and not links_openmp:
             how = 'link-libs = ["gomp"] links it'
-            self.draft.note(f"{library.name}: -fopenmp needs libgomp of the process; {how}")
+            self.draft.add_note(f"{library.name}: -fopenmp needs libgomp of the process; {how}")
 
-    def _place(self, path: str) -> object:
-        """Return a directory as a manifest names it: of a package, or relative to the project."""
+    def _to_manifest_directory(self, path: str) -> object:
+        """Return a directory as a manifest names it: in a Python package, relative to the project,
+        or absolute with a note."""
         for site in sys.path:
             package, _, inside = os.path.relpath(path, site or ".").partition("/")
             if site.endswith("-packages") and package.isidentifier() and inside:
                 return {"package": package, "path": inside}
-        if is_within(path, top_of(self.root)):
+        if is_within(path, find_repository(self.root)):
             return os.path.relpath(path, self.root)
-        self.draft.note(f"a directory of this machine, which others may have elsewhere: {path}")
+        self.draft.add_note(f"a directory of this machine, which others may have elsewhere: {path}")
         return path
 
-    def _checked(self, flags: list[str]) -> list[str]:
-        """Return the flags that a manifest may hold, and note the others."""
+    def _keep_allowed_flags(self, flags: list[str]) -> list[str]:
+        """Return the flags that a manifest may have, and note the others."""
         hints = {number: hint for number, _, hint in flag_problems(flags, unsafe=False, cpu=False)}
-        kept: list[str] = []
+        allowed_flags: list[str] = []
         number = 0
         while number < len(flags):
             # An option goes with its value: alone it would take the next word.
             end = number + 1 + has_value(flags, number)
             if hint := next((hints[each] for each in range(number, end) if each in hints), None):
-                self.draft.note(f"flag left out: {' '.join(flags[number:end])} ({hint})")
+                self.draft.add_note(f"flag left out: {' '.join(flags[number:end])} ({hint})")
             else:
-                kept += flags[number:end]
+                allowed_flags += flags[number:end]
             number = end
-        return kept
+        return allowed_flags
 
 
-def _name_targets(draft: Draft) -> None:
-    """Name a target for each set of architectures that something is compiled for."""
-    every = [*dict.fromkeys(library.arch for library in draft.libraries if library.arch)]
-    for archs, ptx in every:
-        name = "gpu" if len(every) == 1 else "_".join(archs)
+def _name_targets(draft: ManifestDraft) -> None:
+    """Add a target for each set of architectures, and name it in its libraries if there are
+    several."""
+    arch_sets = [*dict.fromkeys(library.arch for library in draft.libraries if library.arch)]
+    for archs, ptx in arch_sets:
+        name = "gpu" if len(arch_sets) == 1 else "_".join(archs)
         name = name if name not in draft.targets else f"{name}_ptx"
         draft.targets[name] = (archs, ptx)
     for library in draft.libraries:
-        if len(every) > 1 and "library" not in library.keys:
-            known = (name for name, target in draft.targets.items() if target == library.arch)
-            library.keys["targets"] = [next(known, next(iter(draft.targets)))]
+        if len(arch_sets) > 1 and "library" not in library.keys:
+            fitting_targets = (
+                name for name, target in draft.targets.items() if target == library.arch
+            )
+            library.keys["targets"] = [next(fitting_targets, next(iter(draft.targets)))]
 
 
-def _name_toolchains(draft: Draft) -> None:
-    """Name a toolchain for each standard and CPU besides those of most libraries."""
-    every = Counter(library.std for library in draft.libraries if library.std)
-    std = every.most_common(1)[0][0] if every else None
+def _name_toolchains(draft: ManifestDraft) -> None:
+    """Set the standard of most libraries and the common CPU as the toolchain. Libraries that differ
+    get a named toolchain."""
+    standard_counts = Counter(library.std for library in draft.libraries if library.std)
+    std = standard_counts.most_common(1)[0][0] if standard_counts else None
     marches = {library.march for library in draft.libraries}
     # What [toolchain] says of the CPU cannot be unsaid.
     march = marches.pop() if len(marches) == 1 else None
     draft.toolchain = {"std": std, "host-march": march}
     for library in draft.libraries:
-        own = (library.std or std, library.march)
-        if own != (std, march):
-            name = "_".join(each.replace("+", "x") for each in own if each)
+        library_toolchain = (library.std or std, library.march)
+        if library_toolchain != (std, march):
+            name = "_".join(each.replace("+", "x") for each in library_toolchain if each)
             library.keys["toolchain"] = name
-            draft.toolchains[name] = dict(zip(("std", "host-march"), own, strict=True))
+            draft.toolchains[name] = dict(
+                zip(("std", "host-march"), library_toolchain, strict=True)
+            )

@@ -31,30 +31,33 @@ __path__: list[str] = []  # it is a package, of modules that `_Modules` makes
 
 
 def tune_kernel(*args: Any, **named: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Write down one call. Returns no results."""
-    given = {**dict(zip(_NAMES, args, strict=False)), **named}
-    arguments = given.pop("arguments", ())
-    names = set(given.get("tune_params") or ())
-    said: dict[str, Any] = {name: _plain(value, names) for name, value in given.items()}
-    if callable(given.get("kernel_source")):
-        said["kernel_source"] = {"?": "a function"}
+    """Write the arguments of the call as a line of JSON. Return empty results."""
+    arguments_by_name = {**dict(zip(_NAMES, args, strict=False)), **named}
+    arguments = arguments_by_name.pop("arguments", ())
+    names = set(arguments_by_name.get("tune_params") or ())
+    record: dict[str, Any] = {
+        name: _to_json_value(value, names) for name, value in arguments_by_name.items()
+    }
+    if callable(arguments_by_name.get("kernel_source")):
+        record["kernel_source"] = {"?": "a function"}
     # Which argument each part of the problem's size is: that may change from call to call.
-    size = given.get("problem_size")
+    size = arguments_by_name.get("problem_size")
     parts = size if isinstance(size, list | tuple) else [size]
-    said["size arguments"] = [_position(part, arguments) for part in parts]
-    said["where"] = sys._getframe(1).f_lineno
+    record["size arguments"] = [_find_argument_index(part, arguments) for part in parts]
+    record["where"] = sys._getframe(1).f_lineno
     with open(_RECORD, "a", encoding="utf-8") as file:
-        file.write(json.dumps(said) + "\n")
+        file.write(json.dumps(record) + "\n")
     return [], {}
 
 
 def run_kernel(*args: Any, **named: Any) -> list[Any]:
-    """Return the kernel's arguments as they are."""
+    """Return the kernel's arguments unchanged."""
     return list({**dict(zip(_NAMES, args, strict=False)), **named}.get("arguments", ()))
 
 
-def _position(size: Any, arguments: Any) -> int | None:
-    """Return which argument a size is: the only integer of its value."""
+def _find_argument_index(size: Any, arguments: Any) -> int | None:
+    """Return the index of the only integer argument with the value of a size; None for several, and
+    for sizes up to 1."""
     if not isinstance(arguments, list | tuple) or not hasattr(size, "__index__"):
         return None
     scalars = {
@@ -66,26 +69,28 @@ def _position(size: Any, arguments: Any) -> int | None:
     return equal[0] if len(equal) == 1 else None
 
 
-def _plain(value: Any, names: set[str]) -> Any:
-    """Return a value as JSON has it."""
+def _to_json_value(value: Any, names: set[str]) -> Any:
+    """Return a value that JSON can hold. A function becomes an expression, or `{"?": its text}`, as
+    any other value."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if hasattr(value, "__array__"):  # numpy's, whose large arrays are not sent
-        return _plain(value.tolist(), names) if value.size <= 1 << 16 else {"?": "an array"}
+        return _to_json_value(value.tolist(), names) if value.size <= 1 << 16 else {"?": "an array"}
     if isinstance(value, Mapping):
-        return {str(key): _plain(each, names) for key, each in value.items()}
+        return {str(key): _to_json_value(each, names) for key, each in value.items()}
     if isinstance(value, list | tuple | set | range):
-        return [_plain(each, names) for each in value]
+        return [_to_json_value(each, names) for each in value]
     if isinstance(value, FunctionType):
-        node = _tree(value)
-        text = _expression(value, node, names)
-        shown = ast.unparse(node) if isinstance(node, ast.Lambda) else value.__name__
-        return text if text is not None else {"?": shown[:LIMIT]}
+        node = _find_definition(value)
+        text = _to_expression(value, node, names)
+        label = ast.unparse(node) if isinstance(node, ast.Lambda) else value.__name__
+        return text if text is not None else {"?": label[:LIMIT]}
     return {"?": repr(value)[:LIMIT]}
 
 
-def _tree(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
-    """Return the definition of a function: of several on its line, that with the same code."""
+def _find_definition(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
+    """Return the syntax tree of a function; None if its source cannot be read. Of several lambdas
+    on a line it is the one with the same code."""
     try:
         tree = ast.parse("".join(inspect.findsource(function)[0]))
     except (OSError, SyntaxError):
@@ -98,31 +103,33 @@ def _tree(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
             continue
         if isinstance(node, ast.FunctionDef):
             return node
-        made = compile(ast.Expression(node), "", "eval").co_consts[0]
-        if _facts(made) == _facts(code):
+        compiled_code = compile(ast.Expression(node), "", "eval").co_consts[0]
+        if _list_code_facts(compiled_code) == _list_code_facts(code):
             return node
     return None
 
 
-def _facts(code: CodeType) -> object:
-    """Return what distinguishes the functions of one line, wherever they are compiled."""
+def _list_code_facts(code: CodeType) -> object:
+    """Return names and constants of a code object: equal for the same lambda in another
+    compilation."""
     constants = [repr(each) for each in code.co_consts if not isinstance(each, CodeType | None)]
     return code.co_varnames, {*code.co_names, *code.co_freevars}, constants
 
 
-def _expression(
+def _to_expression(
     function: FunctionType, node: ast.Lambda | ast.FunctionDef | None, names: set[str]
 ) -> str | None:
-    """Return what a function of a configuration computes, as an expression over its parameters."""
+    """Return the body of a function as an expression over the parameters `names`, with the values
+    of its other names filled in; None for a function of several statements."""
     if isinstance(node, ast.FunctionDef):
         *before, last = node.body
-        plain = all(isinstance(each, ast.Expr) for each in before)  # a docstring
-        body = last.value if isinstance(last, ast.Return) and plain else None
+        is_docstring_only = all(isinstance(each, ast.Expr) for each in before)  # a docstring
+        body = last.value if isinstance(last, ast.Return) and is_docstring_only else None
     else:
         body = node.body if node is not None else None
     if node is None or body is None:
         return None
-    known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    bound_values = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     arguments = [each.arg for each in node.args.args]
     table = arguments[0] if len(arguments) == 1 and arguments[0] not in names else None
 
@@ -137,41 +144,46 @@ def _expression(
             return self.generic_visit(node)
 
         def visit_Name(self, node: ast.Name) -> ast.AST:
-            value: Any = known.get(node.id)
-            own = node.id in names or node.id in arguments
+            value: Any = bound_values.get(node.id)
+            is_parameter = node.id in names or node.id in arguments
             if callable(getattr(value, "item", None)):
                 value = value.item()
-            return ast.Constant(value) if not own and isinstance(value, str | int) else node
+            return (
+                ast.Constant(value) if not is_parameter and isinstance(value, str | int) else node
+            )
 
     return ast.unparse(Parameters().visit(body))
 
 
-class _Anything(ModuleType):
-    """Any other module of kernel_tuner, and any name in one."""
+class _AnyModule(ModuleType):
+    """A module whose attributes are modules that can be called, for imports from kernel_tuner."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Anything(f"{self.__name__}.{name}")
+        return _AnyModule(f"{self.__name__}.{name}")
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self
 
 
-class _Modules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _ModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds every submodule of kernel_tuner."""
+
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        ours = name.startswith("kernel_tuner.")
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if ours else None
+        is_submodule = name.startswith("kernel_tuner.")
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_submodule else None
 
     def create_module(self, spec: Any) -> ModuleType:
-        return _Anything(spec.name)
+        return _AnyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         pass
 
 
-def run(script: str, arguments: Sequence[str] = ()) -> None:
-    """Run a script as Python does. What it raises is shown without our own frame."""
+def run_script(script: str, arguments: Sequence[str] = ()) -> None:
+    """Run a script as Python's main module. Print an exception without this module's frame, and
+    exit with status 1."""
     main = ModuleType("__main__")
     main.__file__ = script
     sys.modules["__main__"] = main
@@ -180,13 +192,16 @@ def run(script: str, arguments: Sequence[str] = ()) -> None:
         with open(script, "rb") as file:
             exec(compile(file.read(), script, "exec"), main.__dict__)  # noqa: S102 - it is the user's
     except Exception as error:
-        own = error.__traceback__
-        traceback.print_exception(type(error), error, own.tb_next if own else None)
+        traceback_start = error.__traceback__
+        traceback.print_exception(
+            type(error), error, traceback_start.tb_next if traceback_start else None
+        )
         sys.exit(1)
 
 
 if __name__ == "__main__":
+    # Before the script runs: an installed kernel_tuner must not be imported.
     sys.modules["kernel_tuner"] = sys.modules["__main__"]
-    sys.meta_path.insert(0, _Modules())
+    sys.meta_path.insert(0, _ModuleFinder())
     sys.path[0] = os.getcwd()
-    run(sys.argv[2])
+    run_script(sys.argv[2])

@@ -30,108 +30,122 @@ _SOURCE = re.compile(r".*\.(cu|c|cc|cpp|cxx|C|s|S)")
 _start = subprocess.Popen.__init__
 
 
-def _write(line: object) -> None:
+def _write_record(line: object) -> None:
+    """Append a line of JSON to the record."""
     with open(_RECORD, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def _popen(self: Any, args: Any, *rest: Any, **named: Any) -> None:
-    """Start a process, or write down what it would make and start one that does nothing."""
+def _record_or_start(self: Any, args: Any, *rest: Any, **named: Any) -> None:
+    """In the place of `Popen.__init__`: record a command that makes something and start a process
+    that does nothing; start any other command."""
     try:
-        known = _recorded(_words(args), os.path.abspath(named.get("cwd") or "."))
+        is_recorded = _record_command(_to_words(args), os.path.abspath(named.get("cwd") or "."))
     except (ValueError, TypeError):
-        known = False
-    if known:
+        is_recorded = False
+    if is_recorded:
         args, named["shell"] = _INSTEAD, False
         named.pop("executable", None)
     _start(self, args, *rest, **named)
 
 
-def _words(args: Any) -> list[str]:
+def _to_words(args: Any) -> list[str]:
     if isinstance(args, str | bytes):
         return shlex.split(os.fsdecode(args))
     return [os.fsdecode(each) for each in args]
 
 
-def _recorded(words: list[str], cwd: str) -> bool:
-    """Return whether a command makes something, which is then written down."""
-    at = next((n for n, word in enumerate(words) if not BEFORE.fullmatch(tool_of(word))), 0)
-    tool, rest = tool_of(words[at]), words[at + 1 :]
+def _record_command(words: list[str], cwd: str) -> bool:
+    """Record a command that makes something. Return whether it was recorded."""
+    tool_index = next(
+        (n for n, word in enumerate(words) if not BEFORE.fullmatch(get_tool_name(word))), 0
+    )
+    tool, arguments = get_tool_name(words[tool_index]), words[tool_index + 1 :]
     if tool in ("ninja", "make", "cmake"):
-        return _build(tool, rest, cwd)
+        return _record_nested_build(tool, arguments, cwd)
     if tool.endswith("ar"):
-        makes = any(word.endswith(".a") for word in rest)
+        makes = any(word.endswith(".a") for word in arguments)
     else:
-        asks = any(_QUESTION.fullmatch(word) for word in rest)
-        makes = not asks and bool(COMPILER.fullmatch(tool) and {"-c", "-dc", "-o"} & {*rest})
-    if not makes or _tries(rest, cwd):
+        asks = any(_QUESTION.fullmatch(word) for word in arguments)
+        makes = not asks and bool(COMPILER.fullmatch(tool) and {"-c", "-dc", "-o"} & {*arguments})
+    if not makes or _compiles_temporary_only(arguments, cwd):
         return False
-    _write({"directory": cwd, "arguments": words})
+    _write_record({"directory": cwd, "arguments": words})
     return True
 
 
-def tool_of(word: str) -> str:
+def get_tool_name(word: str) -> str:
+    """Return the base name of a program; an assignment `NAME=VALUE` as it is."""
     return word if "=" in word else os.path.basename(word)
 
 
-def _tries(words: list[str], cwd: str) -> bool:
-    """Return whether all sources of a command are temporary files."""
-    named = [os.path.realpath(os.path.join(cwd, w)) for w in words if _SOURCE.fullmatch(w)]
-    return bool(named) and all(
-        each.startswith(_TEMPORARY + "/") and not each.startswith(_PROJECT + "/") for each in named
+def _compiles_temporary_only(words: list[str], cwd: str) -> bool:
+    """Return whether a command has sources and all of them are temporary files: the setup.py tries
+    the compiler."""
+    source_paths = [os.path.realpath(os.path.join(cwd, w)) for w in words if _SOURCE.fullmatch(w)]
+    return bool(source_paths) and all(
+        each.startswith(_TEMPORARY + "/") and not each.startswith(_PROJECT + "/")
+        for each in source_paths
     )
 
 
-def _build(tool: str, words: list[str], cwd: str) -> bool:
-    """Write down what another build system would make, where it says so."""
+def _record_nested_build(tool: str, words: list[str], cwd: str) -> bool:
+    """Record the commands that ninja, make or CMake would run in a directory. Return whether that
+    build was recorded, and must not run."""
     if tool == "cmake" and "--build" not in words:
         return "--install" in words
     after = "--build" if tool == "cmake" else "-C"
-    named = words[words.index(after) + 1] if after in words[:-1] else "."
-    directory = os.path.join(cwd, named)
+    directory_name = words[words.index(after) + 1] if after in words[:-1] else "."
+    directory = os.path.join(cwd, directory_name)
     if not f"{os.path.realpath(directory)}/".startswith(f"{_PROJECT}/"):
         return False  # torch's load(): the script asks what it makes
-    listed = os.path.join(directory, "compile_commands.json")
+    compile_commands = os.path.join(directory, "compile_commands.json")
     if tool == "ninja" and any(word.startswith(("--version", "-t", "-h")) for word in words):
         return False
     if os.path.exists(os.path.join(directory, "build.ninja")):
-        ask = ("ninja", "-C", directory, "-t", "compdb")
-        asked = subprocess.check_output(ask, text=True)
-        entries = json.loads(asked[asked.index("[\n") :])
-    elif os.path.exists(listed) and tool != "ninja":
-        with open(listed, encoding="utf-8") as file:
+        compdb_command = ("ninja", "-C", directory, "-t", "compdb")
+        compdb_text = subprocess.check_output(compdb_command, text=True)
+        entries = json.loads(compdb_text[compdb_text.index("[\n") :])
+    elif os.path.exists(compile_commands) and tool != "ninja":
+        with open(compile_commands, encoding="utf-8") as file:
             entries = json.load(file)
     else:
         return False
     for entry in entries:
-        _write(entry)
+        _write_record(entry)
     return True
 
 
-def _places(command: Any) -> None:
-    """Write down where extension modules go; in place of copying them there."""
+def _record_extension_paths(command: Any) -> None:
+    """Record the paths of the extension modules: where they are built, and in the project. Copies
+    nothing."""
     for extension in command.extensions:
         inplace = os.path.abspath(command.get_ext_fullpath(extension.name))
         command.inplace = 0
         built = os.path.abspath(command.get_ext_fullpath(extension.name))
         command.inplace = 1
-        _write({"built": built, "inplace": inplace})
+        _write_record({"built": built, "inplace": inplace})
 
 
-def _architecture() -> None:
-    """Name an architecture for torch, which has none without a GPU and a list of the user's."""
+def _assume_architecture() -> None:
+    """Set `TORCH_CUDA_ARCH_LIST`, and record that, if torch has no GPU to ask and the user set no
+    list."""
     torch: Any = sys.modules.get("torch.utils.cpp_extension") and sys.modules.get("torch")
     if not torch or not torch.version.cuda or os.environ.get("TORCH_CUDA_ARCH_LIST"):
         return
     if not torch.cuda.device_count():
         os.environ["TORCH_CUDA_ARCH_LIST"] = "8.0+PTX"
-        _write({"assumed": "TORCH_CUDA_ARCH_LIST=8.0+PTX"})
+        _write_record({"assumed": "TORCH_CUDA_ARCH_LIST=8.0+PTX"})
 
 
-def _main() -> None:
-    run = runpy.run_path(os.path.join(os.path.dirname(__file__), "recorder.py"))["run"]
-    subprocess.Popen.__init__ = _popen  # type: ignore[method-assign]
+def _run_setup() -> None:
+    """Run the setup.py with the replacements above."""
+    recorder = os.path.join(os.path.dirname(__file__), "recorder.py")
+    run_script = runpy.run_path(recorder)["run_script"]
+    subprocess.Popen.__init__ = _record_or_start  # type: ignore[method-assign]
+    # `os.system` starts its process without `Popen`.
     os.system = lambda command: subprocess.call(command, shell=True)  # noqa: S602
+    # For CMake projects within, which then write what `_record_nested_build` reads.
     os.environ["CMAKE_EXPORT_COMPILE_COMMANDS"] = "ON"
     sys.path[0] = _PROJECT
     from setuptools.command.build_ext import build_ext
@@ -140,13 +154,13 @@ def _main() -> None:
     commands = Distribution.run_commands
 
     def run_commands(self: Any) -> None:
-        _architecture()
+        _assume_architecture()
         commands(self)
 
     Distribution.run_commands = run_commands
-    build_ext.copy_extensions_to_source = _places
-    run(sys.argv[2], sys.argv[3:])
+    build_ext.copy_extensions_to_source = _record_extension_paths
+    run_script(sys.argv[2], sys.argv[3:])
 
 
 if __name__ == "__main__":
-    _main()
+    _run_setup()

@@ -13,7 +13,7 @@ from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
 
 if TYPE_CHECKING:
-    from tilusbuild.intake.draft import Draft
+    from tilusbuild.intake.draft import ManifestDraft
 
 
 class ImportArgs(Common, frozen=True, kw_only=True):
@@ -36,38 +36,42 @@ ImportedLine = declare_line(
 """A manifest was made."""
 
 
-def run(arguments: ImportArgs) -> int:
-    """Write `tilus.toml` for what was named, and say what was not understood."""
+def run_import(arguments: ImportArgs) -> int:
+    """Write `tilus.toml` for the named build, and print the notes. Return the exit status. Raises
+    `InputError`."""
     from tilusbuild.errors import input_error
-    from tilusbuild.intake.draft import Draft, manifest_text
+    from tilusbuild.intake.draft import ManifestDraft, format_manifest
 
-    what = os.path.abspath(arguments.what)
-    if hint := _pointed(what):
-        kind = "a folder, which" if os.path.isdir(what) else "a file that"
+    source_path = os.path.abspath(arguments.what)
+    if hint := _find_pointer(source_path):
+        kind = "a folder, which" if os.path.isdir(source_path) else "a file that"
         raise input_error(
             f"{arguments.what} is {kind} does not say how its sources are compiled", hint=hint
         )
     output = arguments.output and os.path.abspath(arguments.output)
-    draft, files = Draft(_project_of(output or os.path.dirname(what))), dict[str, str]()
+    draft, files = (
+        ManifestDraft(_name_project(output or os.path.dirname(source_path))),
+        dict[str, str](),
+    )
     try:
-        root = _read(draft, what, output, files)
+        root = _read_into_draft(draft, source_path, output, files)
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
         raise input_error(f"{arguments.what} cannot be imported: {error}") from None
     if not draft.libraries and not draft.kernels:
         raise input_error(
             f"nothing in {arguments.what} can be imported", hint="\n".join(draft.notes) or None
         )
-    text = manifest_text(draft)
-    path = os.path.join(root, "tilus.toml")
+    text = format_manifest(draft)
+    manifest_path = os.path.join(root, "tilus.toml")
     if not arguments.stdout:
-        if os.path.lexists(path):
-            raise input_error(f"{path} already exists", hint="--stdout prints the new one")
+        if os.path.lexists(manifest_path):
+            raise input_error(f"{manifest_path} already exists", hint="--stdout prints the new one")
         for name, source in files.items():
             os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
             options.write_file(os.path.join(root, name), source.encode())
         os.makedirs(root, exist_ok=True)
-        options.write_file(path, text.encode())
-    _report(arguments, draft, text if arguments.stdout else path)
+        options.write_file(manifest_path, text.encode())
+    _print_result(arguments, draft, text if arguments.stdout else manifest_path)
     return 0
 
 
@@ -83,8 +87,9 @@ _POINTERS = {
 """What to do with files that only other builds read."""
 
 
-def _pointed(what: str) -> str | None:
-    """Return what serves instead of a folder, or of a file that only another build reads."""
+def _find_pointer(what: str) -> str | None:
+    """Return what to import in the place of a directory, or of a file that only another build
+    system reads; None for others."""
     if not os.path.isdir(what):
         return _POINTERS.get(os.path.basename(what))
     return (
@@ -94,8 +99,11 @@ def _pointed(what: str) -> str | None:
     )
 
 
-def _read(draft: Draft, what: str, output: str | None, files: dict[str, str]) -> str:
-    """Read what was named into a draft, by what it is. Return the project's directory."""
+def _read_into_draft(
+    draft: ManifestDraft, what: str, output: str | None, files: dict[str, str]
+) -> str:
+    """Read the named file into a draft, by its name and content. Return the project's directory.
+    Raises `InputError`, `OSError` and `ValueError`."""
     from tilusbuild.intake import builds, kernel_tuner, libraries
     from tilusbuild.runtime.regular import read_text
 
@@ -106,49 +114,53 @@ def _read(draft: Draft, what: str, output: str | None, files: dict[str, str]) ->
         if name != "setup.py" and not sets_up:
             if output is not None:
                 raise ValueError("-o is for builds; the manifest of a script is beside it")
-            kernel_tuner.read(draft, directory, name, files)
+            kernel_tuner.read_tuning_script(draft, directory, name, files)
             return directory
-        found = builds.of_setup(draft, directory, name)
+        commands = builds.record_setup_commands(draft, directory, name)
     elif name.endswith(".ninja"):
-        found = builds.of_ninja(draft, directory, name)
+        commands = builds.read_ninja_commands(draft, directory, name)
     elif name.endswith(".mk") or "makefile" in name.lower():
-        found = builds.of_make(directory, name)
+        commands = builds.read_make_commands(directory, name)
     elif isinstance(entries := json.loads(text), list):
-        found = builds.of_entries(draft, entries, directory)
+        commands = builds.read_compile_entries(draft, entries, directory)
     else:
         raise ValueError("it lists no commands; a T1 file is for space-file of a script")
-    root = output or _root(directory, libraries.sources_of(found))
-    draft.project = _project_of(root)
-    libraries.read(draft, root, found)
+    root = output or _find_root(directory, libraries.list_sources(commands))
+    draft.project = _name_project(root)
+    libraries.add_libraries(draft, root, commands)
     for each in filter(os.environ.get, _OF_THE_SHELL.split()):
-        draft.note(f"left out: {each}={os.environ[each]}: no compile gets that from the shell")
+        draft.add_note(f"left out: {each}={os.environ[each]}: no compile gets that from the shell")
     return root
 
 
-def _root(directory: str, sources: list[str]) -> str:
-    """Return the directory that holds what was named and its sources: one of the same repository,
-    or the one that has a build directory."""
-    from tilusbuild.intake.libraries import top_of
+def _find_root(directory: str, sources: list[str]) -> str:
+    """Return the directory that contains the named file and all sources in its repository. For a
+    build directory of CMake it is the source directory."""
+    from tilusbuild.intake.libraries import find_repository
     from tilusbuild.runtime.regular import read_text
     from tilusbuild.runtime.where import is_within
 
     cache = os.path.join(directory, "CMakeCache.txt")
     if os.path.isfile(cache):
         text = read_text(cache, "replace")
-        home = re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", text, re.MULTILINE)
-        if home and os.path.isfile(os.path.join(home[1], "CMakeLists.txt")):
-            return home[1]
-    inside = [os.path.dirname(each) for each in sources if is_within(each, top_of(directory))]
-    return os.path.commonpath([directory, *inside])
+        cmake_home = re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", text, re.MULTILINE)
+        if cmake_home and os.path.isfile(os.path.join(cmake_home[1], "CMakeLists.txt")):
+            return cmake_home[1]
+    source_directories = [
+        os.path.dirname(each) for each in sources if is_within(each, find_repository(directory))
+    ]
+    return os.path.commonpath([directory, *source_directories])
 
 
-def _project_of(directory: str) -> str:
-    from tilusbuild.intake.draft import name_of
+def _name_project(directory: str) -> str:
+    """Return the project's name, made of its directory's."""
+    from tilusbuild.intake.draft import make_table_name
 
-    return name_of(os.path.basename(directory)).replace("_", "-")
+    return make_table_name(os.path.basename(directory)).replace("_", "-")
 
 
-def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:
+def _print_result(arguments: ImportArgs, draft: ManifestDraft, manifest: str) -> None:
+    """Print the manifest or its path, the counts, and the notes."""
     from tilusbuild.report.text import format_count
 
     sources = sum(len(library.sources) for library in draft.libraries)
@@ -164,4 +176,4 @@ def _report(arguments: ImportArgs, draft: Draft, manifest: str) -> None:
             print(f"  {note}")
 
 
-VERB = Verb(ImportArgs, run, (ImportedLine,))
+VERB = Verb(ImportArgs, run_import, (ImportedLine,))

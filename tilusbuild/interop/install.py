@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from tilusbuild.interop.listing import ListedCache, cache_of, group_with_place, is_group
+from tilusbuild.interop.listing import ListedCache, get_foreign_cache, is_group, restore_group_paths
 from tilusbuild.package.check import Checker
 from tilusbuild.package.errors import cannot_install
 from tilusbuild.package.extract import Limits, check_limits, members
@@ -24,101 +24,114 @@ from tilusbuild.state.files import rename_if_free, sync_directory, write_atomic
 from tilusbuild.state.temporary import TemporaryDirectory
 
 
-def install(reader: Reader, listing: FileList, place: str, limits: Limits) -> tuple[int, int]:
-    """Make the directory `place` hold the foreign cache of the package whose list is `listing`;
-    return how many entries are new, and the bytes that were written.
+def install_foreign_cache(
+    reader: Reader, listing: FileList, destination: str, limits: Limits
+) -> tuple[int, int]:
+    """Install the foreign cache of a package into the directory `destination`. Return the number of
+    new entries, and the bytes that were written.
 
-    Raises `PackageError`s; then what was there before is unchanged, and each new entry is whole.
+    Raises `PackageError`s. Then existing entries are unchanged, and each new entry is complete.
     """
-    cache = cache_of(listing)
+    cache = get_foreign_cache(listing)
     check_limits(listing, reader, limits)
-    missing = _missing(cache, place)
+    missing = _list_missing_units(cache, destination)
     published: set[str] = set()
     if missing:
         try:
-            os.makedirs(place, exist_ok=True)
-            with TemporaryDirectory("install", place) as private:
-                _unpack(reader, listing, cache, missing, private.path)
+            os.makedirs(destination, exist_ok=True)
+            with TemporaryDirectory("install", destination) as private:
+                _unpack_units(reader, listing, cache, missing, private.path)
                 unpacked = os.path.join(private.path, cache.prefix)
-                _place(cache, unpacked, place)
+                _write_paths_into_groups(cache, unpacked, destination)
                 # Content before names: after a power failure a published entry is not empty.
                 sync_all(private.path)
-                _link(cache, missing, unpacked)
-                published = set(_publish(cache, missing, unpacked, place))
+                _make_links(cache, missing, unpacked)
+                published = set(_publish_units(cache, missing, unpacked, destination))
         except OSError as error:
             raise cannot_install(
-                f"{place} cannot be written: {error.strerror or error}",
+                f"{destination} cannot be written: {error.strerror or error}",
                 hint="--into names another directory",
             ) from None
     files = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
     return (
-        sum(unit in published for _, unit in cache.owners(entry.path for entry in cache.entries)),
-        sum(files[path] for path, unit in cache.owners(files) if unit in published),
+        sum(
+            unit in published
+            for _, unit in cache.pair_with_units(entry.path for entry in cache.entries)
+        ),
+        sum(files[path] for path, unit in cache.pair_with_units(files) if unit in published),
     )
 
 
-def _missing(cache: ListedCache, place: str) -> set[str]:
-    """Return the units that are not there. Raises `PackageError` for a link in the way."""
-    if not os.path.isdir(place):
+def _list_missing_units(cache: ListedCache, destination: str) -> set[str]:
+    """Return the units that the destination does not have. Raises `PackageError` for a link on the
+    way to a unit."""
+    if not os.path.isdir(destination):
         return set(cache.units)
     missing = set()
     for unit in cache.units:
-        above, _, name = unit.rpartition("/")
+        parent, _, name = unit.rpartition("/")
         try:
-            with open_below(place, *above.split("/") if above else ()) as handle:
+            with open_below(destination, *parent.split("/") if parent else ()) as handle:
                 os.stat(name, dir_fd=handle, follow_symlinks=False)
         except FileNotFoundError:
             missing.add(unit)
         except NotADirectoryError as error:
             raise cannot_install(
-                f"{place}: {error.filename} is a link or a file, and nothing is written through it",
+                f"{destination}: {error.filename} is a link or a file, and nothing is written"
+                " through it",
                 hint="remove it, or name another directory with --into",
             ) from None
     return missing
 
 
-def _unpack(
+def _unpack_units(
     reader: Reader, listing: FileList, cache: ListedCache, missing: set[str], private: str
 ) -> None:
-    wanted = {
+    """Unpack the files of the missing units into a private directory, and check the whole package.
+    Raises `PackageError`."""
+    unit_files = {
         cache.prefix + path
-        for path, unit in cache.owners(p.removeprefix(cache.prefix) for p in listing.files)
+        for path, unit in cache.pair_with_units(p.removeprefix(cache.prefix) for p in listing.files)
         if unit in missing
     }
     checker = Checker(listing, private)
     for member in members(reader, listing):
-        checker.take(member, keep=member.path in wanted)
+        checker.take(member, keep=member.path in unit_files)
 
 
-def _place(cache: ListedCache, unpacked: str, place: str) -> None:
-    """Write the new place into Triton's groups, which name their files by absolute paths."""
-    for above, _, files in os.walk(unpacked):
-        home = os.path.relpath(above, unpacked)
+def _write_paths_into_groups(cache: ListedCache, unpacked: str, destination: str) -> None:
+    """Write the absolute paths of the destination into Triton's groups, which name their files by
+    them."""
+    for directory, _, files in os.walk(unpacked):
+        entry_path = os.path.relpath(directory, unpacked)
         for name in files:
-            if is_group(cache.system, os.path.join(home, name)):
-                path = os.path.join(above, name)
-                placed = group_with_place(read_bytes(path), os.path.join(place, home))
-                write_atomic(path, placed)
+            if is_group(cache.system, os.path.join(entry_path, name)):
+                path = os.path.join(directory, name)
+                group = restore_group_paths(read_bytes(path), os.path.join(destination, entry_path))
+                write_atomic(path, group)
 
 
-def _link(cache: ListedCache, missing: set[str], unpacked: str) -> None:
-    """Make the links: relative, so that the cache can be moved."""
-    for link, unit in cache.owners(cache.links):
+def _make_links(cache: ListedCache, missing: set[str], unpacked: str) -> None:
+    """Make the links of the missing units: relative, so that the cache can be moved."""
+    for link, unit in cache.pair_with_units(cache.links):
         if unit in missing:
             path = os.path.join(unpacked, link)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.symlink(os.path.relpath(cache.links[link], os.path.dirname(link)), path)
 
 
-def _publish(cache: ListedCache, missing: set[str], unpacked: str, place: str) -> Iterator[str]:
-    """Rename units into place and yield them, except those that another process published first.
+def _publish_units(
+    cache: ListedCache, missing: set[str], unpacked: str, destination: str
+) -> Iterator[str]:
+    """Rename the units into the destination, and yield those that were not published by another
+    process first.
 
-    Units with links come last, so that no link ever leads to an entry that is not there yet.
+    Units with links come last, so that no link leads to an entry that is not there yet.
     """
-    linking = {unit for _, unit in cache.owners(cache.links)}
+    linking = {unit for _, unit in cache.pair_with_units(cache.links)}
     for unit in sorted(missing, key=lambda each: (each in linking, each)):
-        final = os.path.join(place, unit)
-        make_directories_below(place, *unit.split("/")[:-1])
+        final = os.path.join(destination, unit)
+        make_directories_below(destination, *unit.split("/")[:-1])
         if rename_if_free(os.path.join(unpacked, unit), final):
             sync_directory(os.path.dirname(final))
             yield unit

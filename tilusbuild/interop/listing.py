@@ -57,9 +57,9 @@ class ListedEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ListedCache(Struct, frozen=True, forbid_unknown_fields=True):
-    """A foreign cache in a list. Paths are relative to the cache. `units` are the
-    files and directories that appear by one rename each, `links` the entry that each link leads
-    to; both sorted, as `entries` are."""
+    """A foreign cache in a list. Paths are relative to the cache. Each of `units` is a file or
+    directory that appears by one rename. `links` has the entry to which each link leads. All are
+    sorted."""
 
     system: str
     version: _Text
@@ -69,17 +69,17 @@ class ListedCache(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def prefix(self) -> str:
-        """Return what the paths of the listed files begin with."""
+        """Return the prefix of the paths of the cache's files in the list."""
         return f"{ROOT}/{self.system}/"
 
-    def owners(self, paths: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-        """Yield each path of the cache with the unit that it belongs to."""
-        known = frozenset(self.units)
+    def pair_with_units(self, paths: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield each path with the unit that contains it; None for a path in no unit."""
+        units = frozenset(self.units)
         for path in paths:
-            yield path, next((each for each in _beginnings(path) if each in known), None)
+            yield path, next((each for each in _list_beginnings(path) if each in units), None)
 
-    def libraries(self) -> dict[str, ListedEntry]:
-        """Return the entries by the listed path of their code."""
+    def list_libraries(self) -> dict[str, ListedEntry]:
+        """Return the entries, by the listed path of their library."""
         return {f"{self.prefix}{e.path}/{e.library}": e for e in self.entries}
 
 
@@ -100,7 +100,7 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
         return f"below caches come {', '.join(sorted(SYSTEMS))}, and a file"
 
     def check_content(self, path: str, size: int) -> Callable[[bytes], None] | None:
-        group, entry = is_group(self.part.system, path), self.part.libraries().get(path)
+        group, entry = is_group(self.part.system, path), self.part.list_libraries().get(path)
         if entry is None and not group:
             return None
         limit = MAX_GROUP_BYTES if group else MAX_LIBRARY_SIZE
@@ -115,18 +115,18 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
         names.check_paths([*self.files, *(prefix + link for link in links)])
         for path in self.files:
             if not path.startswith(prefix):
-                _refuse(f"{path} belongs to no cache of {self.part.system}")
+                _refuse_list(f"{path} belongs to no cache of {self.part.system}")
         _check_entries(self.part, self)
         _check_units(self.part, [p.removeprefix(prefix) for p in self.files])
-        homes = {entry.path for entry in self.part.entries}
+        entry_paths = {entry.path for entry in self.part.entries}
         for link, target in links.items():
-            if target not in homes:
-                _refuse(f"the link {link} leads to {target!r:.200}, which is not an entry")
+            if target not in entry_paths:
+                _refuse_list(f"the link {link} leads to {target!r:.200}, which is not an entry")
             if link in self.part.units:
-                _refuse(f"the link {link} is in the place of an entry")
+                _refuse_list(f"the link {link} is in the place of an entry")
 
 
-def cache_of(listing: FileList) -> ListedCache:
+def get_foreign_cache(listing: FileList) -> ListedCache:
     """Return the foreign cache of a list. Raises `PackageError` for a list of another kind."""
     if not isinstance(listing, ForeignList):
         raise no_package("it holds no foreign cache")
@@ -134,58 +134,66 @@ def cache_of(listing: FileList) -> ListedCache:
 
 
 def count_pickles(listing: FileList) -> int:
-    """Return the number of pickles. Only the system itself loads them."""
+    """Return the number of pickles in a package."""
     return sum(path.endswith((".pickle", ".pkl")) for path in listing.files)
 
 
-def pickle_warning(listing: FileList) -> str:
+def format_pickle_warning(listing: FileList) -> str:
     """Return a line that warns of the pickles in a package; "" if there are none."""
     count = count_pickles(listing)
     if not count:
         return ""
+    system = get_foreign_cache(listing).system
     return (
-        f"{count} of its files are pickles: tilusbuild opens none, {cache_of(listing).system}"
+        f"{count} of its files are pickles: tilusbuild opens none, {system}"
         " does. Install it only if you trust its author\n"
     )
 
 
 def _check_entries(cache: ListedCache, listing: FileList) -> None:
+    """Raise `PackageError` unless the entries are sorted, printable, within units, and have
+    libraries."""
     if cache.system not in SYSTEMS:
-        _refuse(f"adopted.system is {cache.system!r:.60}, not one of {', '.join(sorted(SYSTEMS))}")
+        _refuse_list(
+            f"adopted.system is {cache.system!r:.60}, not one of {', '.join(sorted(SYSTEMS))}"
+        )
     texts = (text for entry in cache.entries for text in (entry.kind, entry.name))
     if not all(text.isprintable() for text in (cache.version, *texts)):
-        _refuse("a name holds a character that cannot be printed")  # a terminal would obey it
+        _refuse_list("a name holds a character that cannot be printed")  # a terminal would obey it
     paths = [entry.path for entry in cache.entries]
     if paths != sorted(set(paths)):
-        _refuse("the entries are not sorted, or one appears twice")
-    for path, entry in cache.libraries().items():
+        _refuse_list("the entries are not sorted, or one appears twice")
+    for path, entry in cache.list_libraries().items():
         if path not in listing.files:
-            _refuse(f"the entry {entry.path!r:.200} has no library {entry.library!r:.200}")
-    for path, unit in cache.owners(paths):
+            _refuse_list(f"the entry {entry.path!r:.200} has no library {entry.library!r:.200}")
+    for path, unit in cache.pair_with_units(paths):
         if unit is None:
-            _refuse(f"the entry {path!r:.200} belongs to no unit")
+            _refuse_list(f"the entry {path!r:.200} belongs to no unit")
 
 
 def _check_units(cache: ListedCache, files: Iterable[str]) -> None:
+    """Raise `PackageError` unless the units are sorted, disjoint, not empty, and contain every
+    file."""
     if list(cache.units) != sorted(set(cache.units)):
-        _refuse("the units are not sorted, or one appears twice")
-    for path, unit in cache.owners(cache.units):
+        _refuse_list("the units are not sorted, or one appears twice")
+    for path, unit in cache.pair_with_units(cache.units):
         if path != unit:
-            _refuse(
+            _refuse_list(
                 f"the unit {path!r:.200} is in another one,"
                 f" or has more than {_MAX_UNIT_PARTS} parts"
             )
-    used = set()
-    for path, unit in cache.owners((*files, *cache.links)):
+    used_units = set()
+    for path, unit in cache.pair_with_units((*files, *cache.links)):
         if unit is None:
-            _refuse(f"{path} belongs to no unit")
-        used.add(unit)
-    if unused := set(cache.units) - used:
-        _refuse(f"the unit {min(unused)!r:.200} holds nothing")
+            _refuse_list(f"{path} belongs to no unit")
+        used_units.add(unit)
+    if unused_units := set(cache.units) - used_units:
+        _refuse_list(f"the unit {min(unused_units)!r:.200} holds nothing")
 
 
-def _beginnings(path: str) -> Iterator[str]:
-    """Yield a path's first part, its first two, and so on: as many as a unit can have."""
+def _list_beginnings(path: str) -> Iterator[str]:
+    """Yield the first part of a path, its first two parts, and so on, up to the number of parts
+    that a unit can have."""
     end = -1
     for _ in range(_MAX_UNIT_PARTS):
         end = path.find("/", end + 1)
@@ -201,18 +209,21 @@ def _beginnings(path: str) -> Iterator[str]:
 MAX_GROUP_BYTES = 16 << 20
 
 
-class _Group(Struct, frozen=True, forbid_unknown_fields=True):
-    """A group of Triton: the paths of its files, by their names; in a package, the names."""
+class _TritonGroup(Struct, frozen=True, forbid_unknown_fields=True):
+    """A group file of Triton: paths of an entry's files, by name. In a package each path is the
+    name."""
 
     child_paths: Mapping[str, str]
 
 
 def _check_code(path: str, entry: ListedEntry, needs: HostNeeds, data: bytes) -> None:
+    """Raise `PackageError` unless a library has the listed code, and needs no more of a host than
+    is listed."""
     images, machine = code_of(data)
     if set(images) != set(entry.images) or machine != entry.machine:
-        held = _text(sorted(i.arch for i in images), machine)
-        listed = _text(sorted(i.arch for i in entry.images), entry.machine)
-        raise code_mismatch(f"{path} holds code for {held}; listed is {listed}")
+        actual_code = _format_code(sorted(i.arch for i in images), machine)
+        listed_code = _format_code(sorted(i.arch for i in entry.images), entry.machine)
+        raise code_mismatch(f"{path} holds code for {actual_code}; listed is {listed_code}")
     try:
         problem = host_problem(needs, read_needs(data)) if machine else None
     except BinaryError as error:
@@ -221,20 +232,20 @@ def _check_code(path: str, entry: ListedEntry, needs: HostNeeds, data: bytes) ->
         raise inconsistent(f"{path} {problem}; the list says otherwise")
 
 
-def _text(archs: list[str], machine: str | None) -> str:
+def _format_code(archs: list[str], machine: str | None) -> str:
     return ", ".join([*archs, *([machine] if machine else [])]) or "nothing that is known"
 
 
 def is_group(system: str, path: str) -> bool:
-    """Return whether a file of a cache is a group."""
+    """Return whether a path is a group file of Triton."""
     return system == triton.SYSTEM and os.path.basename(path).startswith("__grp__")
 
 
 def check_group(where: str, data: bytes, files: Container[str]) -> None:
-    """Raise `PackageError` for a group, whose path in the package is `where`, that names anything
-    but files beside it, which are among `files`."""
+    """Raise `PackageError` unless each file that a group names is a listed file beside it. `where`
+    is the path of the group in the package."""
     try:
-        group = decode(data, type=_Group)
+        group = decode(data, type=_TritonGroup)
     except ValueError as error:
         raise inconsistent(f"{where} is not a group: {error}") from None
     for name, path in group.child_paths.items():
@@ -242,20 +253,20 @@ def check_group(where: str, data: bytes, files: Container[str]) -> None:
             raise inconsistent(f"{where} names {path!r:.200}, which is not a file beside it")
 
 
-def group_without_place(path: str) -> bytes:
-    """Return a group of a cache as a package has it, with names only. Raises `PackageError`."""
+def strip_group_paths(path: str) -> bytes:
+    """Return a group file with names in the place of paths. Raises `PackageError`."""
     try:
-        names = decode(read_text(path), type=_Group).child_paths
+        names = decode(read_text(path), type=_TritonGroup).child_paths
     except (OSError, ValueError) as error:
         raise cannot_pack(f"{path} is not a group of Triton: {error}") from None
-    return encode(_Group(dict(sorted((name, name) for name in names))))
+    return encode(_TritonGroup(dict(sorted((name, name) for name in names))))
 
 
-def group_with_place(data: bytes, directory: str) -> bytes:
-    """Return a checked group as Triton reads it when the directory of its entry is `directory`."""
-    names = decode(data, type=_Group).child_paths
-    return encode(_Group({name: os.path.join(directory, name) for name in names}))
+def restore_group_paths(data: bytes, directory: str) -> bytes:
+    """Return a checked group file with absolute paths in `directory`, that of its entry."""
+    names = decode(data, type=_TritonGroup).child_paths
+    return encode(_TritonGroup({name: os.path.join(directory, name) for name in names}))
 
 
-def _refuse(problem: str) -> NoReturn:
+def _refuse_list(problem: str) -> NoReturn:
     raise malformed(problem)

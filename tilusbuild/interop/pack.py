@@ -28,8 +28,8 @@ from tilusbuild.interop.listing import (
     ForeignList,
     ListedCache,
     ListedEntry,
-    group_without_place,
     is_group,
+    strip_group_paths,
 )
 from tilusbuild.package.contents import Contents, host_needs
 from tilusbuild.package.errors import cannot_pack
@@ -51,10 +51,10 @@ _FATBIN = "kernel.fatbin"
 has found no library in its entry."""
 
 
-def collect(cache: ForeignCache, name: str, version: str) -> Contents:
-    """Collect a cache's contents; links to nothing stay behind. Raises `PackageError` for a cache
-    with broken entries, and for names that no package can have."""
-    _check_whole(cache)
+def collect_foreign_cache(cache: ForeignCache, name: str, version: str) -> Contents:
+    """Collect the contents of a package of a cache. Links to missing files are left out. Raises
+    `PackageError` for broken entries and for names that a package cannot have."""
+    _check_all_versions(cache)
     # A package has no place that could be wrong.
     broken = [p for entry in cache.entries for p in entry.problems if not p.moved]
     if broken:
@@ -63,23 +63,23 @@ def collect(cache: ForeignCache, name: str, version: str) -> Contents:
             f"{cache.root} is broken: {broken[0]}{more}",
             hint="`tilusbuild cache verify` lists what is, `cache gc --broken` removes it",
         )
-    found = _CacheCollector(CacheDirectory(cache.root), cache.system)
+    collector = _CacheCollector(CacheDirectory(cache.root), cache.system)
     for entry in cache.entries:
-        found.add_entry(entry)
+        collector.add_entry(entry)
     stale = tuple(f"{file.path}/" for file in cache.stale)
     for path in (*(p for e in cache.entries for p in e.files), *cache.shared):
         if not f"{path}/".startswith(stale) and os.path.basename(path) != _LOCK:
-            found.add_file(path)
-    if not found.entries:
+            collector.add_file(path)
+    if not collector.entries:
         raise cannot_pack(f"{cache.root} holds no entry that could be packed")
-    listed = found.listed(cache, name, version)
-    return Contents(listed, listed.encode(), found.origins, {})
+    listing = collector.make_list(cache, name, version)
+    return Contents(listing, listing.encode(), collector.origins, {})
 
 
-def _check_whole(cache: ForeignCache) -> None:
-    """Raise `InputError` for one version's part of TileLang's cache.
+def _check_all_versions(cache: ForeignCache) -> None:
+    """Raise `InputError` for the directory of one version of TileLang's cache.
 
-    Its version is only in the name of its directory: installed elsewhere, it would never be found.
+    The version is only in the name of that directory: installed elsewhere, it would never be found.
     """
     if cache.system == tilelang.SYSTEM and any(
         entry.path.split("/")[0] == "cuda-binaries" or entry.path.split("/")[1] == "kernels"
@@ -92,7 +92,7 @@ def _check_whole(cache: ForeignCache) -> None:
 
 
 class _CacheCollector(Struct):
-    """What was collected so far; paths are relative to the cache."""
+    """The files and entries collected so far. Paths are relative to the cache."""
 
     directory: CacheDirectory
     system: str
@@ -105,20 +105,21 @@ class _CacheCollector(Struct):
     host: list[tuple[str, LibraryNeeds, str]] = field(default_factory=list)
 
     def add_entry(self, entry: ForeignEntry) -> None:
+        # Counted as its files are added: a unit without files is not listed.
         self.units[entry.removed_with] = 0
-        library = self._library_of(entry)
-        data = self.directory.bytes(entry.path, library) or b""
+        library = self._find_library(entry)
+        data = self.directory.read_bytes(entry.path, library) or b""
         if len(data) > MAX_LIBRARY_SIZE:
             raise cannot_pack(f"{entry.path}/{library} has more than {MAX_LIBRARY_SIZE} bytes")
         self.entries[entry.path] = ListedEntry(
-            entry.path, entry.kind, _printable(entry.name), library, *code_of(data)
+            entry.path, entry.kind, _to_printable(entry.name), library, *code_of(data)
         )
 
     def add_file(self, path: str) -> None:
-        full, listed = self.directory.path(path), f"{ROOT}/{self.system}/{path}"
+        full, listed_path = self.directory.join_path(path), f"{ROOT}/{self.system}/{path}"
         if not os.path.exists(full):
             return
-        unit = next((u for u in _above(path) if u in self.units), None)
+        unit = next((u for u in _list_ancestors(path) if u in self.units), None)
         unit = unit or "/".join(path.split("/")[: _SHARED_UNIT[self.system]])
         self.units[unit] = self.units.get(unit, 0) + 1
         if self.units[unit] > MAX_FILES:
@@ -128,12 +129,12 @@ class _CacheCollector(Struct):
             return
         if not stat.S_ISREG(os.lstat(full).st_mode):
             raise cannot_pack(f"{full} is not a plain file")
-        self.origins[listed] = full
+        self.origins[listed_path] = full
         size, digest = os.path.getsize(full), sha256_file(full)
         if is_group(self.system, path):
-            moved = group_without_place(full)
-            self.origins[listed], size, digest = moved, len(moved), sha256_bytes(moved)
-        self.files[listed] = FileEntry(size, digest)
+            group = strip_group_paths(full)
+            self.origins[listed_path], size, digest = group, len(group), sha256_bytes(group)
+        self.files[listed_path] = FileEntry(size, digest)
         if path.endswith(".so"):
             self._add_host_code(path)
 
@@ -145,30 +146,33 @@ class _CacheCollector(Struct):
         self.links[path] = target
 
     def _add_host_code(self, path: str) -> None:
-        """Add what a library asks of the host, whether it is an entry's or not."""
+        """Add the needs of a library, whether it is an entry's or another file."""
         try:
-            needs = read_needs(self.directory.bytes(path) or b"")
+            needs = read_needs(self.directory.read_bytes(path) or b"")
         except BinaryError:
             return
-        command = self.directory.text(os.path.dirname(path), "compile.sh") or ""
+        command = self.directory.read_text(os.path.dirname(path), "compile.sh") or ""
         self.host.append((path, needs, command))
 
-    def _library_of(self, entry: ForeignEntry) -> str:
-        """Return the file of an entry with its code, relative to the entry."""
+    def _find_library(self, entry: ForeignEntry) -> str:
+        """Return the path of an entry's library, relative to the entry. Raises `PackageError`."""
         for path in entry.files:
-            full = self.directory.path(path)
+            full = self.directory.join_path(path)
             if entry.library is not None and path.endswith((".so", ".cubin", ".hsaco")):
                 if sha256_file(full) == entry.library:
                     return os.path.relpath(path, entry.path)
             elif os.path.basename(path) == _FATBIN:
                 return os.path.relpath(path, entry.path)
-        raise cannot_pack(f"{self.directory.path(entry.path)} has no library", hint="pack again")
+        raise cannot_pack(
+            f"{self.directory.join_path(entry.path)} has no library", hint="pack again"
+        )
 
-    def listed(self, cache: ForeignCache, name: str, version: str) -> FileList:
+    def make_list(self, cache: ForeignCache, name: str, version: str) -> FileList:
+        """Return the list of the package."""
         nothing = HostNeeds(ANY_MACHINE, None, None, (), None)
         part = ListedCache(
             system=self.system,
-            version=_printable(cache.version),
+            version=_to_printable(cache.version),
             entries=tuple(self.entries[path] for path in sorted(self.entries)),
             units=tuple(sorted(unit for unit, count in self.units.items() if count)),
             links=dict(sorted(self.links.items())),
@@ -187,19 +191,22 @@ class _CacheCollector(Struct):
         )
 
 
-def default_name(cache: ForeignCache) -> tuple[str, str]:
-    """Return the name of a package of the cache, and its version: the system's, if it has one."""
+def choose_default_name(cache: ForeignCache) -> tuple[str, str]:
+    """Return the name and the version of a package of the cache. The version is the system's if it
+    can be one, else "0"."""
     # A cache of several versions says "0.1, 0.2", which cannot name a file.
     usable = cache.version and all(c.isalnum() or c in ".+" for c in cache.version)
     return f"{cache.system}-cache", cache.version if usable else "0"
 
 
-def _above(path: str) -> Iterator[str]:
+def _list_ancestors(path: str) -> Iterator[str]:
+    """Yield the parents of a relative path, the nearest first, and "" last."""
     while path:
         path = os.path.dirname(path)
         yield path
 
 
-def _printable(text: str) -> str:
-    """Return a text that is safe to print: a terminal would obey control characters."""
+def _to_printable(text: str) -> str:
+    """Return a text of at most 200 characters, with `?` for control characters, which a terminal
+    would obey."""
     return "".join(c if c.isprintable() else "?" for c in text)[:200]

@@ -79,69 +79,75 @@ InstalledCacheLine = declare_line(
 INSTALL_LINES = (InstalledCacheLine,)
 
 
-def package(arguments: PackCacheArgs) -> int:
-    """Write the package, and print the path of each file or directory."""
+def package_cache(arguments: PackCacheArgs) -> int:
+    """Write the package in each format, and print the paths. Return the exit status."""
     from tilusbuild.errors import input_error
     from tilusbuild.interop import pack as foreign
-    from tilusbuild.interop.caches import read
-    from tilusbuild.interop.listing import cache_of, count_pickles, pickle_warning
+    from tilusbuild.interop.caches import read_foreign_cache
+    from tilusbuild.interop.listing import count_pickles, format_pickle_warning, get_foreign_cache
     from tilusbuild.manifest.sections import PackageSection
     from tilusbuild.package import pack
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.formats import load_format
     from tilusbuild.package.read import is_cache
 
-    known = [name for name in find_contributions("package format") if load_format(name).holds_kinds]
-    chosen = parse_formats(arguments.formats, known) or ["tar.zst"]
+    usable_formats = [
+        name for name in find_contributions("package format") if load_format(name).holds_kinds
+    ]
+    format_names = parse_formats(arguments.formats, usable_formats) or ["tar.zst"]
     if is_cache(arguments.source):
         raise input_error(
             f"{arguments.source} is a cache of tilusbuild", hint="use `tilusbuild package` for it"
         )
-    cache = read(arguments.source)
-    name, version = foreign.default_name(cache)
+    cache = read_foreign_cache(arguments.source)
+    name, version = foreign.choose_default_name(cache)
     name, version = arguments.name or name, arguments.package_version or version
-    contents = foreign.collect(cache, name, version)
+    contents = foreign.collect_foreign_cache(cache, name, version)
     order = PackageOrder(name, PackageSection(), cache.system, version)
-    attest = _attest(arguments.sign)
-    made = pack.write(order, contents, chosen, arguments.output, attest=attest)
-    listed = contents.listed
+    attest = _make_attester(arguments.sign)
+    files = pack.write(order, contents, format_names, arguments.output, attest=attest)
+    listing = contents.listed
     if not arguments.json:
-        print_message(pickle_warning(listed))
-    show_files(arguments, made, contents.digest)
+        print_message(format_pickle_warning(listing))
+    show_files(arguments, files, contents.digest)
     if arguments.json:
-        entries = len(cache_of(listed).entries)
-        counts = (entries, count_pickles(listed), len(listed.files), listed.size)
+        entries = len(get_foreign_cache(listing).entries)
+        counts = (entries, count_pickles(listing), len(listing.files), listing.size)
         emit_line(PackedCacheLine(name, version, contents.digest, cache.system, *counts))
     return 0
 
 
 def install(reader: Reader, arguments: InstallArgs) -> int:
-    """Bring the cache of such a package to its system's place."""
-    from tilusbuild.interop.caches import home_of
-    from tilusbuild.interop.install import install
-    from tilusbuild.interop.listing import cache_of, count_pickles, pickle_warning
+    """Install the foreign cache of a package into its system's directory, or that of `--into`.
+    Return the exit status."""
+    from tilusbuild.interop.caches import find_home
+    from tilusbuild.interop.install import install_foreign_cache
+    from tilusbuild.interop.listing import count_pickles, format_pickle_warning, get_foreign_cache
     from tilusbuild.package.listing import parse
 
     listing = parse(reader.list_bytes())
-    system, entries = cache_of(listing).system, len(cache_of(listing).entries)
-    place = os.path.abspath(arguments.into) if arguments.into else home_of(system, os.environ)
-    new, size = install(reader, listing, place, options.parse_limits(arguments))
+    system, entries = get_foreign_cache(listing).system, len(get_foreign_cache(listing).entries)
+    destination = (
+        os.path.abspath(arguments.into) if arguments.into else find_home(system, os.environ)
+    )
+    new, size = install_foreign_cache(reader, listing, destination, options.parse_limits(arguments))
     if arguments.json:
-        named = (place, system, listing.title, listing.version, listing.digest)
+        named = (destination, system, listing.title, listing.version, listing.digest)
         emit_line(InstalledCacheLine(*named, entries, new, size, count_pickles(listing)))
         return 0
     if not arguments.quiet:
         print(
-            f"installed {listing.title} {listing.version} into {place}:"
+            f"installed {listing.title} {listing.version} into {destination}:"
             f" {format_count(entries, 'entry', 'entries')} of {system}, {new} of them new"
             f" ({size} bytes)"
         )
-    print_message(pickle_warning(listing))
+    print_message(format_pickle_warning(listing))
     return 0
 
 
-def _attest(key: str | None) -> Callable[[Any], dict[str, bytes]]:
-    """Make the signature alone: how another system built its entries is not known here."""
+def _make_attester(key: str | None) -> Callable[[Any], dict[str, bytes]]:
+    """Return a function that signs a package, and attests nothing else: how another system built
+    its entries is not known."""
     if key is None:
         return lambda contents: {}
     from tilusbuild.package import names
@@ -152,7 +158,7 @@ def _attest(key: str | None) -> Callable[[Any], dict[str, bytes]]:
 
 PACKAGE = Verb(
     PackCacheArgs,
-    package,
+    package_cache,
     (PackageFileLine, PackedCacheLine),
     "package a foreign cache for other machines",
 )

@@ -54,17 +54,17 @@ GC_LINES = (GarbageLine, CountsLine)
 
 def is_one(path: str) -> bool:
     """Return whether a directory is a foreign cache."""
-    from tilusbuild.interop.caches import system_of
+    from tilusbuild.interop.caches import recognize_system
 
-    return system_of(path) is not None
+    return recognize_system(path) is not None
 
 
 def ls(path: str, arguments: Common) -> int:
-    """List the entries of a foreign cache."""
-    from tilusbuild.interop.caches import read
+    """Print the entries of a foreign cache. Return the exit status."""
+    from tilusbuild.interop.caches import read_foreign_cache
     from tilusbuild.table import format_table
 
-    cache, now = read(path), time.time()
+    cache, now = read_foreign_cache(path), time.time()
     if arguments.json:
         for entry in cache.entries:
             emit_line(
@@ -90,19 +90,20 @@ def ls(path: str, arguments: Common) -> int:
             ", ".join(entry.code_archs) or entry.declared_arch,
             entry.compiled_by,
             format_bytes(entry.size),
-            _age(now - entry.modified),
+            _format_age(now - entry.modified),
             "broken" if entry.problems else "",
             entry.path,
         )
         for entry in cache.entries
     ]
-    print(f"{cache.root}: {title(cache)}")
+    print(f"{cache.root}: {format_title(cache)}")
     heads = ("kind", "name", "code", "compiled by", "size", "age", "", "path")
     print(format_table(heads, rows), end="")
     return 0
 
 
-def _age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
+    """Return an age in its largest unit, such as "3 d"."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
@@ -110,17 +111,21 @@ def _age(seconds: float) -> str:
 
 
 def stats(path: str, arguments: Common) -> int:
-    """Print counts and sizes."""
-    from tilusbuild.interop.caches import read
+    """Print counts and sizes of a foreign cache. Return the exit status."""
+    from tilusbuild.interop.caches import read_foreign_cache
     from tilusbuild.table import format_table
 
-    cache = read(path)
+    cache = read_foreign_cache(path)
     doubles = cache.duplicates
-    spare = sum(entry.size for group in doubles for entry in group[1:])
+    duplicate_bytes = sum(entry.size for group in doubles for entry in group[1:])
     facts: list[tuple[str, int, str]] = [
         ("entries", len(cache.entries), format_bytes(cache.size)),
         ("broken", sum(bool(e.problems) for e in cache.entries), ""),
-        ("the same code as another", sum(len(group) - 1 for group in doubles), format_bytes(spare)),
+        (
+            "the same code as another",
+            sum(len(group) - 1 for group in doubles),
+            format_bytes(duplicate_bytes),
+        ),
         ("left over", len(cache.stale), format_bytes(sum(file.size for file in cache.stale))),
         ("pickles, never opened", sum(len(e.pickles) for e in cache.entries), ""),
     ]
@@ -129,7 +134,7 @@ def stats(path: str, arguments: Common) -> int:
         paths = tuple(tuple(entry.path for entry in group) for group in doubles)
         emit_line(StatsLine(cache.root, cache.system, cache.version, cache.size, counts, paths))
         return 0
-    print(f"{cache.root}: {title(cache)}")
+    print(f"{cache.root}: {format_title(cache)}")
     print(format_table(("", "count", "size"), facts), end="")
     for name in cache.out_of_scope:
         print(f"{name}/ holds no kernels: out of scope, and left alone")
@@ -139,10 +144,10 @@ def stats(path: str, arguments: Common) -> int:
 
 
 def verify(path: str, arguments: Common) -> int:
-    """Print what is broken; 1 when anything is."""
-    from tilusbuild.interop.caches import read
+    """Print the problems of a foreign cache. Return 1 if there is any."""
+    from tilusbuild.interop.caches import read_foreign_cache
 
-    cache = read(path)
+    cache = read_foreign_cache(path)
     for problem in cache.broken:
         show_result(arguments, ProblemLine(problem.what, of=problem.path), problem)
     for file in cache.stale:
@@ -155,7 +160,7 @@ def verify(path: str, arguments: Common) -> int:
         emit_line(CountsLine({"entries": len(cache.entries), "problems": len(cache.broken)}))
     elif not cache.broken:
         entries = format_count(len(cache.entries), "entry", "entries")
-        print(f"{entries} of {title(cache)}, no problems found")
+        print(f"{entries} of {format_title(cache)}, no problems found")
     else:
         problems = format_count(len(cache.broken), "problem")
         print_message(f"{problems}; `gc --broken` removes the broken entries\n")
@@ -163,13 +168,13 @@ def verify(path: str, arguments: Common) -> int:
 
 
 def gc(path: str, arguments: CacheGcArgs) -> int:
-    """Remove entries; 1 when one that should go is in use."""
-    from tilusbuild.interop.caches import read
-    from tilusbuild.interop.caches.gc import decide, remove
+    """Remove entries from a foreign cache. Return 1 if one was kept because it is in use."""
+    from tilusbuild.interop.caches import read_foreign_cache
+    from tilusbuild.interop.caches.gc import choose_removals, remove_unless_in_use
     from tilusbuild.manifest.table import parse_duration, parse_size
 
-    cache = read(path)
-    removals = decide(
+    cache = read_foreign_cache(path)
+    removals = choose_removals(
         cache,
         now=time.time(),
         older_than=parse_duration(arguments.older_than) if arguments.older_than else None,
@@ -177,29 +182,31 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
         broken=arguments.broken,
     )
     removed = (
-        [(each, True) for each in removals] if arguments.dry_run else list(remove(cache, removals))
+        [(each, True) for each in removals]
+        if arguments.dry_run
+        else list(remove_unless_in_use(cache, removals))
     )
     freed = sum(each.size for each, went in removed if went)
-    left = [each for each, went in removed if not went]
-    for each, went in removed:
+    in_use = [each for each, went in removed if not went]
+    for each, is_gone in removed:
         if arguments.json:
-            fate = "removed" if went else "in use"
+            fate = "removed" if is_gone else "in use"
             emit_line(GarbageLine(each.path, fate, each.size, why=each.why))
-        elif arguments.verbose or arguments.dry_run or not went:
-            why = each.why if went else "in use, kept"
+        elif arguments.verbose or arguments.dry_run or not is_gone:
+            why = each.why if is_gone else "in use, kept"
             print(f"{format_bytes(each.size):>10}  {each.path}: {why}")
     if arguments.json:
-        gone = len(removed) - len(left)
-        emit_line(CountsLine({"removed": gone, "freed": freed, "left": len(left)}))
+        removed_count = len(removed) - len(in_use)
+        emit_line(CountsLine({"removed": removed_count, "freed": freed, "left": len(in_use)}))
     else:
         verb = "would remove" if arguments.dry_run else "removed"
         entries = format_count(len(cache.entries), "entry", "entries")
-        print(f"{verb} {len(removed) - len(left)} of {entries}, {format_bytes(freed)}")
-    return 1 if left else 0
+        print(f"{verb} {len(removed) - len(in_use)} of {entries}, {format_bytes(freed)}")
+    return 1 if in_use else 0
 
 
-def title(cache: ForeignCache) -> str:
-    """Return the name of a cache's system, with its version where that is known."""
+def format_title(cache: ForeignCache) -> str:
+    """Return the name of a cache's system, with the version if the cache has one."""
     return f"{cache.system} {cache.version}".strip()
 
 
@@ -219,20 +226,21 @@ ExportedLine = declare_line("exported", path=str, layout=str, files=int, linked=
 """What was exported; `copied` are bytes, the other files are links."""
 
 
-def _export(arguments: CacheExportArgs) -> int:
-    from tilusbuild.interop.export import export
-    from tilusbuild.interop.export.scripts import exported_scripts
+def _run_export(arguments: CacheExportArgs) -> int:
+    """Export the cache, and print the counts. Return the exit status."""
+    from tilusbuild.interop.export import export_scripts
+    from tilusbuild.interop.export.scripts import list_exported_scripts
 
     cache = options.find_cache(arguments.cache_dir)
-    found = exported_scripts(cache)
+    scripts = list_exported_scripts(cache)
     with cache.hold_use_if_exists():
-        files, linked, copied = export(arguments.layout, found, arguments.into)
+        files, linked, copied = export_scripts(arguments.layout, scripts, arguments.into)
     if arguments.json:
         into = os.path.abspath(arguments.into)
         emit_line(ExportedLine(into, arguments.layout, files, linked, copied))
     elif not arguments.quiet:
         print(
-            f"{arguments.into}: {format_count(len(found), 'script')},"
+            f"{arguments.into}: {format_count(len(scripts), 'script')},"
             f" {format_count(files, 'file')},"
             f" {linked} of them links; {format_bytes(copied)} more on disk"
         )
@@ -241,7 +249,7 @@ def _export(arguments: CacheExportArgs) -> int:
 
 EXPORT = Verb(
     CacheExportArgs,
-    _export,
+    _run_export,
     (ExportedLine,),
     "write the cache in the layout of another system",
 )

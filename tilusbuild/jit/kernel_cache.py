@@ -30,7 +30,7 @@ from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.jit.request import AUTO, SOURCES, Request, Source, opened, request
+from tilusbuild.jit.request import AUTO, SOURCES, KernelRequest, Source, open_requested, to_request
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.stopping import StoppedError
@@ -48,7 +48,7 @@ from tilusbuild.status import Status
 
 
 class Stats(Struct, frozen=True):
-    """How the kernels were obtained."""
+    """Counts of the kernels that a cache returned, by source."""
 
     memory_hits: int = 0
     disk_hits: int = 0
@@ -56,9 +56,9 @@ class Stats(Struct, frozen=True):
 
 
 class CachedKernel(Kernel):
-    """A kernel that computes one program, whose library is open. It is called as any `Kernel`.
+    """A kernel of one program, whose library is open. Calls are those of `Kernel`.
 
-    Its files are those of the cache tree.
+    The paths are those of the cache tree.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class CachedKernel(Kernel):
     ) -> None:
         self.backend = backend
         """ "tvm_ffi", "ctypes" or "nvrtc", as the request said."""
-        self.script = script if out is None else _with_outputs(script, out)
+        self.script = script if out is None else _mark_outputs(script, out)
         """What is known of the kernel: its target, constants, schedule and arguments."""
         super().__init__([self.script], hold=hold, launch=launch)
 
@@ -82,19 +82,19 @@ class CachedKernel(Kernel):
     @property
     def device_kernel_path(self) -> str:
         """Return the path of the rendered source."""
-        return self._file(layout.SOURCE)
+        return self._path_of_file(layout.SOURCE)
 
     @property
     def host_kernel_path(self) -> str | None:
         """Return the path of the generated launcher; None where the template has host code."""
-        digests = layout.find_header_digests(read_bytes(self._file(layout.COMPILE_SH)))
+        digests = layout.find_header_digests(read_bytes(self._path_of_file(layout.COMPILE_SH)))
         include = os.path.join(self.script.root, layout.INCLUDE)
         return find_launcher(os.path.join(include, digest) for digest in digests)
 
     @property
     def kernel_lib_path(self) -> str:
         """Return the path of the library."""
-        return self._file(layout.LIBRARY)
+        return self._path_of_file(layout.LIBRARY)
 
     @property
     def params_path(self) -> str:
@@ -110,41 +110,44 @@ class CachedKernel(Kernel):
         path = self.host_kernel_path
         return "" if path is None else read_text(path)
 
-    def _file(self, name: str) -> str:
+    def _path_of_file(self, name: str) -> str:
+        """Return the absolute path of a file of the program."""
         return os.path.join(
             self.script.root, layout.PROGRAMS, self.script.programs[self.script.first_program], name
         )
 
-    def release(self) -> None:
+    def release_files(self) -> None:
         """Let the cache remove the kernel's files: its library is open, and can be called."""
         self._hold = None
 
 
-def _with_outputs(script: Script, out: Sequence[int]) -> Script:
-    """Return the script with these of its passed arguments as outputs. Raises `InputError`."""
-    wanted = arrays.list_call_arguments(script)
-    chosen = set()
+def _mark_outputs(script: Script, out: Sequence[int]) -> Script:
+    """Return a copy of the script in which the passed arguments at these positions, and no others,
+    are outputs. Raises `InputError` for a position out of range and for an argument that is not a
+    tensor."""
+    passed_arguments = arrays.list_call_arguments(script)
+    output_names = set()
     for index in out:
-        if not -len(wanted) <= index < len(wanted):
+        if not -len(passed_arguments) <= index < len(passed_arguments):
             raise input_error(
-                f"out_idx {index}: {script.name} is called with {len(wanted)} arguments"
+                f"out_idx {index}: {script.name} is called with {len(passed_arguments)} arguments"
             )
-        if wanted[index].dims is None:
-            raise input_error(f"out_idx {index}: {wanted[index].name} is not a tensor")
-        chosen.add(wanted[index].name)
-    changed = tuple(each._replace(out=each.name in chosen) for each in script.arguments)
-    return script._replace(arguments=changed)
+        if passed_arguments[index].dims is None:
+            raise input_error(f"out_idx {index}: {passed_arguments[index].name} is not a tensor")
+        output_names.add(passed_arguments[index].name)
+    arguments = tuple(each._replace(out=each.name in output_names) for each in script.arguments)
+    return script._replace(arguments=arguments)
 
 
-class _Slot(Struct):
-    """A place in memory: the lock of whoever makes the kernel, and the kernel."""
+class _KernelSlot(Struct):
+    """The memory of one request: a lock, held while its kernel is built, and the kernel."""
 
     lock: threading.Lock
     kernel: CachedKernel | None = None
-    inputs: Inputs | None = None
+    inputs: KernelInputs | None = None
 
-    def current(self) -> CachedKernel | None:
-        """Return the kernel, unless what it was made from has changed."""
+    def get_current_kernel(self) -> CachedKernel | None:
+        """Return the kernel; None before the first build and after a change of its inputs."""
         return self.kernel if self.inputs is not None and self.inputs.are_current() else None
 
 
@@ -153,12 +156,12 @@ class KernelCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._slots: dict[tuple[object, ...], _Slot] = {}
+        self._slots: dict[tuple[object, ...], _KernelSlot] = {}
         self._stats = Stats()
 
     @property
     def stats(self) -> Stats:
-        """Return how many kernels came from where, so far."""
+        """Return the counts since the cache was created."""
         return self._stats
 
     def cached(
@@ -190,7 +193,7 @@ class KernelCache:
 
         Raises `InputError`, `KernelNotBuilt`, `CacheError`, and `LoadError`s.
         """
-        wanted = request(
+        kernel_request = to_request(
             source_or_script,
             args,
             params,
@@ -202,22 +205,32 @@ class KernelCache:
             pass_configs=pass_configs,
             compile_flags=compile_flags,
         )
-        key = (wanted.key, tuple(sorted(option.chosen().items())), get_cache_dir())
+        key = (kernel_request.key, tuple(sorted(option.chosen().items())), get_cache_dir())
         with self._lock:
-            slot = self._slots.setdefault(key, _Slot(threading.Lock()))
+            slot = self._slots.setdefault(key, _KernelSlot(threading.Lock()))
         with slot.lock:
-            kernel = slot.current()
+            # Looked at under the lock: another thread may just have built it.
+            kernel = slot.get_current_kernel()
             if kernel is not None:
-                self._count("memory_hits")
+                self._count_kernel("memory_hits")
                 return kernel
-            project, script, target, since = opened(wanted)
+            project, script, target, read_since = open_requested(kernel_request)
             with project:
-                found, compiled, inputs = _build(project, script, target, wanted, since)
-                hold = ReaderLock(found.root, [found.hash])
-            launch = library.load_launcher(found, found.first_program, None)
-            kernel = CachedKernel(found, launch, backend=wanted.backend, out=wanted.out, hold=hold)
+                built_script, compiled, inputs = _build_kernel(
+                    project, script, target, kernel_request, read_since
+                )
+                # Before the library is opened: a collection must not remove the program in between.
+                hold = ReaderLock(built_script.root, [built_script.hash])
+            launch = library.load_launcher(built_script, built_script.first_program, None)
+            kernel = CachedKernel(
+                built_script,
+                launch,
+                backend=kernel_request.backend,
+                out=kernel_request.out,
+                hold=hold,
+            )
             slot.kernel, slot.inputs = kernel, inputs
-        self._count("compiles" if compiled else "disk_hits")
+        self._count_kernel("compiles" if compiled else "disk_hits")
         return kernel
 
     def clear_cache(self) -> None:
@@ -229,10 +242,10 @@ class KernelCache:
         for slot in slots:
             with slot.lock:
                 if slot.kernel is not None:
-                    slot.kernel.release()
-        clear(get_cache_dir())
+                    slot.kernel.release_files()
+        clear_requested_kernels(get_cache_dir())
 
-    def _count(self, name: str) -> None:
+    def _count_kernel(self, name: str) -> None:
         with self._lock:
             self._stats = replace(self._stats, **{name: getattr(self._stats, name) + 1})
 
@@ -240,17 +253,17 @@ class KernelCache:
 # A wanted kernel, built into the cache or found there, what it was made from, and its removal.
 
 
-class Inputs:
-    """What a kernel was made from: the manifest and everything that its plan read.
+class KernelInputs:
+    """The files from which a kernel was built: the manifest and all inputs of its plan.
 
-    `since` is when reading began. What may have changed after it may have been read
-    before the change: a kernel from such inputs is never current, and the next request plans again.
-    Only the projects that are written for a `Source` are exempt: their content is their name, and
-    they are always that young.
+    `read_since` is the time at which reading began. A file that may have changed after that time
+    may also have been read before its change, so a kernel with such an input is never current, and
+    the next request plans again. Projects that are written for a `Source` are exempt: their content
+    is their name, and they are always that young.
     """
 
-    def __init__(self, project: Project, paths: Iterable[str], since: FileTime) -> None:
-        self._seen = {
+    def __init__(self, project: Project, paths: Iterable[str], read_since: FileTime) -> None:
+        self._observations = {
             path: read_path_content(
                 path, project.digests.digest_file, now=project.clock.read_recent_time
             )
@@ -259,61 +272,74 @@ class Inputs:
         sources = os.path.join(project.cache.state_path, SOURCES, "")
         self._now = project.clock.read_recent_time
         self._is_sure = all(
-            not seen.may_have_changed_since(since) or path.startswith(sources)
-            for path, seen in self._seen.items()
+            not seen.may_have_changed_since(read_since) or path.startswith(sources)
+            for path, seen in self._observations.items()
         )
 
     def are_current(self) -> bool:
-        """Return whether every input has the content that it had.
+        """Return whether every input has the same content as when the kernel was built.
 
-        One with its old stamp is read again only while it was too young to trust its stamp, so that
-        a call costs one `stat` for each input.
+        An input with an unchanged stamp is read again only while the stamp is too young to be
+        trusted. So a call costs one `stat` for each input.
         """
-        for path, old in self._seen.items():
-            new = self._seen[path] = read_path_content(path, sha256_file, now=self._now, before=old)
+        for path, old in self._observations.items():
+            new = self._observations[path] = read_path_content(
+                path, sha256_file, now=self._now, before=old
+            )
             if new.content != old.content:
                 self._is_sure = False
         return self._is_sure
 
 
-def planned_for(project: Project, script: str, target: str) -> tuple[Plan, PlanSelection]:
-    """Return the plan of one program; no plan is remembered for it. Raises `InputError`."""
+def plan_default(project: Project, script: str, target: str) -> tuple[Plan, PlanSelection]:
+    """Plan the default program (level 0) of a script for a target. Neither reads nor writes the
+    remembered plans. Raises `InputError`."""
     selection = PlanSelection((script,), (target,), 0)
-    remembering = project.make_planner(selection)
+    project_planner = project.make_planner(selection)
+    # A planner of its own, without the memo: one program must not replace the remembered plan of
+    # the whole project.
     planner = Planner(
-        remembering.manifest, remembering.toolchains, remembering.renderer, remembering.memory
+        project_planner.manifest,
+        project_planner.toolchains,
+        project_planner.renderer,
+        project_planner.memory,
     )
     return planner.make_plan(selection), selection
 
 
-def _build(
-    project: Project, script: str, target: str, wanted: Request, since: FileTime
-) -> tuple[Script, bool, Inputs]:
-    """Return a script with the one program, which is in the cache then, whether a compiler ran for
-    it, and what it was made from; `since` is when reading began. Raises `InputError`, `CacheError`,
-    `KernelNotBuilt`."""
-    plan, selection = planned_for(project, script, target)
+def _build_kernel(
+    project: Project, script: str, target: str, kernel_request: KernelRequest, read_since: FileTime
+) -> tuple[Script, bool, KernelInputs]:
+    """Build the requested program into the cache, unless it is there. Return its script, whether a
+    compiler ran, and the inputs. `read_since` is the time at which reading began.
+
+    Raises `InputError`, `CacheError`, `KernelNotBuilt`, and `StoppedError` on a signal.
+    """
+    plan, selection = plan_default(project, script, target)
     (instance,) = plan.instances
-    inputs = Inputs(project, plan.inputs, since)
+    inputs = KernelInputs(project, plan.inputs, read_since)
+    # The name in the index. It differs for each manifest and instance, so a request replaces the
+    # listing of no other kernel and of no build of the project.
     root = JIT_ROOT_PREFIX + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16]
-    dump_ir = wanted.config("dump_ir") or project.settings.dump_ir.value
+    dump_ir = kernel_request.has_config("dump_ir") or project.settings.dump_ir.value
     request = BuildRequest(plan, selection, ScriptPublication(root), dump_ir=dump_ir)
     config = BuildConfig(jobs=project.settings.jobs.value)
-    result = build_request(project, request, config, _reporter(wanted))
+    result = build_request(project, request, config, _choose_reporter(kernel_request))
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     (program,) = instance.programs
     if result.statuses.get(program) != Status.BUILT:
         failures = [group.message for group in result.summary.failures]
-        said = failures or [result.summary.error or "its compiler died"]
-        text = "\n".join([f"{instance.label} was not built", *said])
+        messages = failures or [result.summary.error or "its compiler died"]
+        text = "\n".join([f"{instance.label} was not built", *messages])
         raise KernelNotBuilt(text, project.manifest.root)
-    found = read_script(project.cache.script_path(instance.directory, instance.hash))
-    return found, result.summary.compiled > 0, inputs
+    built_script = read_script(project.cache.script_path(instance.directory, instance.hash))
+    return built_script, result.summary.compiled > 0, inputs
 
 
-def _reporter(wanted: Request) -> Reporter:
-    if not wanted.verbose:
+def _choose_reporter(request: KernelRequest) -> Reporter:
+    """Return a reporter that prints to stderr if the request is verbose, else a silent one."""
+    if not request.verbose:
         return CompositeReporter()  # silent: what went wrong is in the error
     import sys
 
@@ -323,10 +349,10 @@ def _reporter(wanted: Request) -> Reporter:
 
 
 class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the case
-    """The compiler refused the kernel; the text has its messages, in the template's lines.
+    """The compiler refused the kernel. The text has its messages, with lines of the template.
 
-    `message` is the first one. `path`, `line`, `column` and `text` (the line itself) say where it
-    is, as those of an `InputError`, None where no place is named; `hint` is None.
+    `message` is the first message. `path`, `line`, `column` and `text` (the line itself) are its
+    place, as those of an `InputError`; each is None if the message names no place. `hint` is None.
     """
 
     hint = None
@@ -344,21 +370,36 @@ class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the cas
                 self.text = (try_read_text(self.path) or "").splitlines()[self.line - 1]
 
 
-def clear(root: str) -> None:
-    """Remove the scripts that only kernels in programs asked for, and the programs that only those
-    have; not those that a process has loaded. Raises `CacheError` and `CorruptFileError`."""
+def clear_requested_kernels(root: str) -> None:
+    """Remove from the cache tree at `root` the scripts that only kernel caches requested, their
+    programs that no other script has, and the projects of `Source`s. A script that a process has
+    loaded stays. Raises `CacheError` and `CorruptFileError`."""
     cache = Tree(root)
     if not os.path.isdir(root) or not cache.exists():
         return
     projects = read_index(cache)
-    ours = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
-    wanted = {pair for name in ours for pair in projects[name].scripts}
-    others = {pair for name in projects if name not in ours for pair in projects[name].scripts}
-    forget_projects(cache, ours)
+    jit_roots = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
+    jit_scripts = {pair for name in jit_roots for pair in projects[name].scripts}
+    other_scripts = {
+        pair for name in projects if name not in jit_roots for pair in projects[name].scripts
+    }
+    # Before the removals: a listing must not name what is gone.
+    forget_projects(cache, jit_roots)
     with hold_exclusive_use(cache, wait=True):
-        listed = {(each.directory, each.hash): each.programs for each in list_scripts(cache)}
-        gone = {pair for pair in wanted - others if remove_unread(cache, *pair)}
-        left = {p for pair, programs in listed.items() if pair not in gone for p in programs}
-        for program in {p for pair in gone for p in listed.get(pair, ())} - left:
+        programs_by_script = {
+            (each.directory, each.hash): each.programs for each in list_scripts(cache)
+        }
+        removed_scripts = {
+            pair for pair in jit_scripts - other_scripts if remove_unread(cache, *pair)
+        }
+        needed_programs = {
+            p
+            for pair, programs in programs_by_script.items()
+            if pair not in removed_scripts
+            for p in programs
+        }
+        for program in {
+            p for pair in removed_scripts for p in programs_by_script.get(pair, ())
+        } - needed_programs:
             cache.remove_entry(cache.program_path(program))
     shutil.rmtree(os.path.join(cache.state_path, SOURCES), ignore_errors=True)

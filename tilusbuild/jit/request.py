@@ -44,8 +44,8 @@ _PREFIX = "TILUSBUILD_"
 _FALSE = ("", "0", "false", "no", "off")
 
 
-class Request(Struct, frozen=True):
-    """One kernel that is wanted."""
+class KernelRequest(Struct, frozen=True):
+    """The arguments of one call of `KernelCache.cached`, checked."""
 
     source: Source | str
     """A source, or a script's name."""
@@ -65,22 +65,25 @@ class Request(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return what two requests for one kernel share; `verbose` is not part of it."""
-        what = self.source
-        named = (what,) if isinstance(what, str) else (what.text, what.name, repr(what.table))
+        """Return a hashable value that is equal for requests of the same kernel. `verbose` is not
+        part of it."""
+        source = self.source
+        source_key = (
+            (source,) if isinstance(source, str) else (source.text, source.name, repr(source.table))
+        )
         return (
-            *(named, self.directory, self.target, self.target_host, self.backend, self.out),
+            *(source_key, self.directory, self.target, self.target_host, self.backend, self.out),
             *(self.flags, self.configs),
             tuple((type(value), value) for value in self.positional),
             tuple((name, type(value), value) for name, value in self.params),
         )
 
-    def config(self, name: str) -> bool:
+    def has_config(self, name: str) -> bool:
         """Return whether a pass config is on."""
         return dict(self.configs).get(name, False)
 
 
-def request(
+def to_request(
     source: Source | str | os.PathLike[str],
     args: Sequence[Value],
     params: Mapping[str, Value],
@@ -92,42 +95,46 @@ def request(
     verbose: bool | None,
     pass_configs: Mapping[str, Any] | None,
     compile_flags: str | Sequence[str] | None,
-) -> Request:
-    """Return the request that arguments of `cached` make. Raises `InputError`, `TypeError`."""
-    directory, name = _place(source)
+) -> KernelRequest:
+    """Check the arguments of `KernelCache.cached`, apply the environment variables, and return the
+    request. Raises `InputError` and `TypeError`."""
+    directory, name = _split_script_name(source)
     backend = execution_backend
     if backend == AUTO:
         backend = os.environ.get(f"{_PREFIX}EXECUTION_BACKEND") or AUTO
-    setting = os.environ.get(f"{_PREFIX}VERBOSE", "").lower() not in _FALSE
+    is_verbose_by_variable = os.environ.get(f"{_PREFIX}VERBOSE", "").lower() not in _FALSE
     for word, value in (*((f"constant {i}", v) for i, v in enumerate(args, 1)), *params.items()):
         if not isinstance(value, bool | int | float | str):
             raise TypeError(f"{word} is a {type(value).__name__}: constants are numbers and words")
     if target is None:
         target = os.environ.get(f"{_PREFIX}TARGET") or AUTO
-    out = (out_idx,) if isinstance(out_idx, int) else None if out_idx is None else tuple(out_idx)
-    if not all(type(index) is int for index in out or ()):
+    output_indexes = (
+        (out_idx,) if isinstance(out_idx, int) else None if out_idx is None else tuple(out_idx)
+    )
+    if not all(type(index) is int for index in output_indexes or ()):
         raise TypeError(f"out_idx holds whole numbers, not {out_idx!r}")
     words: dict[str, object] = {"target": target, "target_host": target_host or AUTO}
     for argument, spelling in words.items():
         if not (isinstance(spelling, str) and spelling.strip()):
             raise TypeError(f"{argument} is the name of one, not {spelling!r:.80}")
-    return Request(
+    return KernelRequest(
         source=source if isinstance(source, Source) else name,
         directory=directory,
         target=target,
         target_host=target_host,
-        backend=_checked_backend(backend),
-        out=out,
+        backend=_check_backend(backend),
+        out=output_indexes,
         flags=_split_flags(compile_flags),
-        configs=_checked_configs(pass_configs or {}),
+        configs=_check_pass_configs(pass_configs or {}),
         positional=tuple(args),
         params=tuple(sorted(params.items())),
-        verbose=setting if verbose is None else verbose,
+        verbose=is_verbose_by_variable if verbose is None else verbose,
     )
 
 
-def _checked_backend(word: str) -> str:
-    """Return the backend that a word names. Raises `InputError`."""
+def _check_backend(word: str) -> str:
+    """Return the name of the backend, with "auto" resolved. Raises `InputError` for an unknown
+    name."""
     if word == AUTO:
         return _BACKENDS[0]
     if word not in _BACKENDS:
@@ -138,7 +145,7 @@ def _checked_backend(word: str) -> str:
     return word
 
 
-def _checked_configs(configs: Mapping[str, Any]) -> tuple[tuple[str, bool], ...]:
+def _check_pass_configs(configs: Mapping[str, Any]) -> tuple[tuple[str, bool], ...]:
     """Return the pass configs, sorted by name. Raises `InputError` for an unknown name, and
     `TypeError` for a value that is not a bool."""
     for name, value in configs.items():
@@ -163,13 +170,14 @@ def _split_flags(flags: object) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _place(source: Source | str | os.PathLike[str]) -> tuple[str, str]:
-    """Return the directory to start from and the script's name: `NAME`, `DIR:NAME`."""
+def _split_script_name(source: Source | str | os.PathLike[str]) -> tuple[str, str]:
+    """Split `NAME` or `DIR:NAME`. Return the absolute directory and the name; of a `Source`, the
+    working directory and ""."""
     if isinstance(source, Source):
         return os.getcwd(), ""
     if isinstance(source, str | os.PathLike):
-        above, colon, name = os.fspath(source).rpartition(":")
-        return os.path.abspath(above if colon else os.curdir), name
+        directory, colon, name = os.fspath(source).rpartition(":")
+        return os.path.abspath(directory if colon else os.curdir), name
     raise TypeError(f"a script's name or a Source was expected, not {type(source).__name__}")
 
 
@@ -200,14 +208,15 @@ class Source:
     def __repr__(self) -> str:
         return f"<Source {self.name}>"
 
-    def manifest(self, target: str, declared: Mapping[str, Any]) -> str:
-        """Return a `tilus.toml` that has this script for one target. Raises `InputError`."""
+    def write_manifest(self, target: str, declared: Mapping[str, Any]) -> str:
+        """Return the text of a `tilus.toml` with this script and one target. Raises
+        `InputError`."""
         tables = {
             "project": {"name": "kernel-cache", "version": "0"},
             f"target.{format_toml_key(target)}": declared,
             f"script.{format_toml_key(self.name)}": {"template": TEMPLATE, **self.table},
         }
-        _check(self.table)
+        _check_table_value(self.table)
         lines = ["edition = 1"]
         for name, table in tables.items():
             lines += ["", f"[{name}]"]
@@ -216,9 +225,10 @@ class Source:
             ]
         return "\n".join(lines) + "\n"
 
-    def project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
-        """Write the project below a directory, unless there; its path. Raises `InputError`."""
-        manifest = self.manifest(target, declared)
+    def write_project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
+        """Write the project into a directory below `above` that is named by its content, unless it
+        is there. Return its path. Raises `InputError`."""
+        manifest = self.write_manifest(target, declared)
         directory = os.path.join(above, sha256_text(f"{manifest}\0{self.text}"))
         files = {"tilus.toml": manifest, TEMPLATE: self.text}
         try:
@@ -232,49 +242,57 @@ class Source:
         return directory
 
 
-def _check(value: object) -> None:
-    """Raise `InputError` for what no manifest holds."""
+def _check_table_value(value: object) -> None:
+    """Raise `InputError` for a value that TOML cannot express."""
     if isinstance(value, Mapping | list | tuple):
         for each in value.values() if isinstance(value, Mapping) else value:
-            _check(each)
+            _check_table_value(each)
     elif not isinstance(value, bool | int | float | str):
         raise input_error(f"a Source holds numbers, words, lists and tables, not {value!r:.80}")
 
 
-def opened(wanted: Request) -> tuple[Project, str, str, FileTime]:
-    """Return the project, the script's name, the target's, and when we began to read the project.
-    Raises `InputError`."""
-    given: dict[str, str | int | None] = {"level": 0}
-    if wanted.backend == "nvrtc":
-        given["device-compiler"] = "nvrtc"
-    began = time.monotonic_ns()
-    if isinstance(wanted.source, Source):
-        target, declared = _target_of_source(wanted.target)
-        above = os.path.join(get_cache_dir(), "state", SOURCES)
-        given["cache-dir"] = get_cache_dir()
+def open_requested(request: KernelRequest) -> tuple[Project, str, str, FileTime]:
+    """Open the project of a request, and narrow its manifest to the one program. Return the
+    project, the names of the script and of the target, and the time at which reading began. Raises
+    `InputError`."""
+    settings: dict[str, str | int | None] = {"level": 0}
+    if request.backend == "nvrtc":
+        settings["device-compiler"] = "nvrtc"
+    start = time.monotonic_ns()
+    if isinstance(request.source, Source):
+        target, declared = _choose_target_of_source(request.target)
+        sources_directory = os.path.join(get_cache_dir(), "state", SOURCES)
+        settings["cache-dir"] = get_cache_dir()
         Tree(
             get_cache_dir()
         ).ensure_complete()  # its mark first: what is in a directory without is not ours
-        directory, script = wanted.source.project(above, target, declared), wanted.source.name
-        project = Project.open(directory, given, os.environ)
+        directory, script = (
+            request.source.write_project(sources_directory, target, declared),
+            request.source.name,
+        )
+        project = Project.open(directory, settings, os.environ)
     else:
-        project = Project.open(wanted.directory, given, os.environ)
-        script = wanted.source
+        project = Project.open(request.directory, settings, os.environ)
+        script = request.source
         if script not in project.manifest.scripts:
             hint = did_you_mean(script, project.manifest.scripts)
             raise input_error(f'no script "{script}" in {project.manifest.path}', hint=hint)
-        target = _target_of_script(project.manifest, script, wanted.target)
-    if wanted.backend == "nvrtc" and project.manifest.targets[target].is_cpu:
+        target = _choose_target_of_script(project.manifest, script, request.target)
+    if request.backend == "nvrtc" and project.manifest.targets[target].is_cpu:
         raise input_error(
             f"{script}: the backend nvrtc compiles for GPUs, and {target} is the cpu",
             hint='execution_backend="tvm_ffi" or "ctypes" run there',
         )
-    project.manifest = _narrowed(project.manifest, script, target, wanted)
-    since = project.clock.read_time().subtract(time.monotonic_ns() - began)
-    return project, script, target, since
+    project.manifest = _narrow_manifest(project.manifest, script, target, request)
+    # By the file system's clock, set back to `start`: what is written later may have been read
+    # before.
+    read_since = project.clock.read_time().subtract(time.monotonic_ns() - start)
+    return project, script, target, read_since
 
 
-def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
+def _choose_target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the target of a `Source`: its name, and its table in the manifest. "auto" is the first
+    GPU, or the cpu without one. Raises `InputError`."""
     if word in (AUTO, _CUDA):
         gpu = find_first_gpu()
         if gpu is None and word == _CUDA:
@@ -290,109 +308,125 @@ def _target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
     return name, {"arch": name}
 
 
-def _target_of_script(manifest: Manifest, script: str, word: str) -> str:
-    """Return the target of that name or architecture; with "cuda" and "auto", the best for this
-    machine. Without a GPU, "cuda" is the only target of CUDA, and "auto" the cpu."""
+def _choose_target_of_script(manifest: Manifest, script: str, word: str) -> str:
+    """Return the name of the target that a word means: a name, an architecture, "cuda" or "auto".
+    The last two choose the best target for the GPU of this machine. Without a GPU, "cuda" is the
+    only target of CUDA, and "auto" is the cpu. Raises `InputError`."""
     targets = make_targets(manifest)
-    known = {name: targets[name] for name in manifest.targets_of(script)}
-    choices = ", ".join(f"{name} ({each.arch})" for name, each in known.items())
-    if word not in (AUTO, _CUDA) or word in known:
-        fitting = [name for name, each in known.items() if word in (name, each.arch)]
-        if not fitting:
+    targets_by_name = {name: targets[name] for name in manifest.targets_of(script)}
+    choices = ", ".join(f"{name} ({each.arch})" for name, each in targets_by_name.items())
+    if word not in (AUTO, _CUDA) or word in targets_by_name:
+        fitting_targets = [
+            name for name, each in targets_by_name.items() if word in (name, each.arch)
+        ]
+        if not fitting_targets:
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
-        return fitting[0]
+        return fitting_targets[0]
     gpu = find_first_gpu()
-    ranked = [
+    targets_by_rank = [
         (rank, name)
-        for name, each in known.items()
+        for name, each in targets_by_name.items()
         if gpu and (rank := rank_code([a.name for a in each.archs], each.ptx, gpu)[0])
     ]
-    fitting = [name for _, name in sorted(ranked)]
+    fitting_targets = [name for _, name in sorted(targets_by_rank)]
     if word == AUTO:
-        fitting += [name for name, each in known.items() if each.kind == "cpu"]
+        fitting_targets += [name for name, each in targets_by_name.items() if each.kind == "cpu"]
     else:
-        of_cuda = [name for name, each in known.items() if each.kind == "cuda"]
-        fitting += of_cuda if len(of_cuda) == 1 else []
-    if not fitting:
+        of_cuda = [name for name, each in targets_by_name.items() if each.kind == "cuda"]
+        fitting_targets += of_cuda if len(of_cuda) == 1 else []
+    if not fitting_targets:
         here = f"its GPU is {gpu}" if gpu else "there is no CUDA device"
         raise input_error(
             f"{script} is built for {choices}, and here {here}", hint="give target= to build anyway"
         )
-    return fitting[0]
+    return fitting_targets[0]
 
 
-def _narrowed(manifest: Manifest, script: str, target: str, wanted: Request) -> Manifest:
-    """Return the manifest with one instance and one default."""
-    owner = manifest.scripts[script]
-    _check_flags(manifest, script, target, wanted)
-    params = _by_name(manifest, script, target, wanted)
-    declared = manifest.toolchain
-    if wanted.target_host is not None:
-        march = {"host_march": wanted.target_host}
-        named = {name: each.replace_values(**march) for name, each in declared.named.items()}
-        declared = declared.replace_values(**march, named=named)
-    schedule = _schedule(manifest, script, target, params)
-    override = dict(owner.override)
+def _narrow_manifest(
+    manifest: Manifest, script: str, target: str, request: KernelRequest
+) -> Manifest:
+    """Return the manifest with one row of each constant, the requested values as defaults, and the
+    requested flags. Raises `InputError` and `TypeError`."""
+    script_section = manifest.scripts[script]
+    _check_flags(manifest, script, target, request)
+    values = _name_values(manifest, script, target, request)
+    toolchain = manifest.toolchain
+    if request.target_host is not None:
+        march = {"host_march": request.target_host}
+        named = {name: each.replace_values(**march) for name, each in toolchain.named.items()}
+        toolchain = toolchain.replace_values(**march, named=named)
+    schedule = _select_schedule(manifest, script, target, values)
+    override = dict(script_section.override)
     if target in override:
-        kept = {name: v for name, v in override[target].default.items() if name not in schedule}
-        override[target] = override[target].replace_values(default=kept, params={})
-    fixed = owner.replace_values(
-        params=_constants(manifest, script, target, params),
-        default={**owner.default, **schedule},
+        other_defaults = {
+            name: v for name, v in override[target].default.items() if name not in schedule
+        }
+        override[target] = override[target].replace_values(default=other_defaults, params={})
+    narrow_section = script_section.replace_values(
+        params=_select_constants(manifest, script, target, values),
+        default={**script_section.default, **schedule},
         override=override,
     )
-    changed: dict[str, Any] = {"scripts": {**manifest.scripts, script: fixed}}
-    changed["toolchain"] = declared
-    if wanted.config("line_directives"):
-        changed["build"] = manifest.build.replace_values(line_directives=True)
-    flags = wanted.flags
+    changes: dict[str, Any] = {"scripts": {**manifest.scripts, script: narrow_section}}
+    changes["toolchain"] = toolchain
+    if request.has_config("line_directives"):
+        changes["build"] = manifest.build.replace_values(line_directives=True)
+    flags = request.flags
     host = manifest.targets[target]
     if host.is_cpu:
         host = host.replace_values(flags=(*host.flags, *flags))
-        return manifest.replace_values(**changed, targets={**manifest.targets, target: host})
-    if wanted.config("disable_ptxas_opt"):
+        return manifest.replace_values(**changes, targets={**manifest.targets, target: host})
+    if request.has_config("disable_ptxas_opt"):
         flags = (*flags, "--ptxas-options=-O0")
-    return manifest.replace_values(**changed).with_last_flags(flags)
+    return manifest.replace_values(**changes).with_last_flags(flags)
 
 
-def _check_flags(manifest: Manifest, script: str, target: str, wanted: Request) -> None:
-    """Hold the caller's flags to what a manifest's are held to. Raises `InputError`."""
+def _check_flags(manifest: Manifest, script: str, target: str, request: KernelRequest) -> None:
+    """Raise `InputError` for flags and a `-march` that a manifest may not have."""
     unsafe = manifest.build.unsafe_flags or manifest.scripts[script].unsafe_flags
     cpu = manifest.targets[target].is_cpu
-    for _, message, hint in flag_problems(wanted.flags, unsafe=unsafe, cpu=cpu):
+    for _, message, hint in flag_problems(request.flags, unsafe=unsafe, cpu=cpu):
         raise input_error(f"compile_flags: {message}", hint=hint)
-    if wanted.target_host is not None and not names_march(wanted.target_host):
+    if request.target_host is not None and not names_march(request.target_host):
         raise input_error(
-            f'target_host: "{wanted.target_host}" is not the name of an architecture',
+            f'target_host: "{request.target_host}" is not the name of an architecture',
             hint='such as "x86-64-v3" or "armv8-a+crc"',
         )
 
 
-def _by_name(manifest: Manifest, script: str, target: str, wanted: Request) -> dict[str, Value]:
-    """Return the values of the request by name. Raises `InputError` and `TypeError`."""
+def _name_values(
+    manifest: Manifest, script: str, target: str, request: KernelRequest
+) -> dict[str, Value]:
+    """Return the requested values by name, positional constants first. Raises `InputError` for too
+    many constants, `TypeError` for a name that is given twice."""
     names = [n for each in manifest.scripts[script].params_for(target) for n in each.names]
-    if len(wanted.positional) > len(names):
+    if len(request.positional) > len(names):
         raise input_error(
-            f"{script} has {len(names)} constants, not {len(wanted.positional)}",
+            f"{script} has {len(names)} constants, not {len(request.positional)}",
             hint="values of the schedule are given by name",
         )
-    found = dict(zip(names, wanted.positional, strict=False))
-    for name, value in wanted.params:
-        if name in found:
+    values = dict(zip(names, request.positional, strict=False))
+    for name, value in request.params:
+        if name in values:
             raise TypeError(f"{script}: {name} is given by position and by name")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
-def _schedule(
+def _select_schedule(
     manifest: Manifest, script: str, target: str, params: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Return the request's values of the space. Raises `InputError` for names of nothing."""
-    owner = manifest.scripts[script]
-    constants = {name for each in owner.params_for(target) for name in each.names}
-    names = {name for each in owner.space_for(target).values() for name in each.names}
-    imported = read_imported_space(manifest, script)
-    names |= {name for each in (imported.parameters if imported else ()) for name in each.names}
+    """Return the requested values of the tuning space, by name. Raises `InputError` for a name that
+    is neither a constant nor a parameter."""
+    script_section = manifest.scripts[script]
+    constants = {name for each in script_section.params_for(target) for name in each.names}
+    names = {name for each in script_section.space_for(target).values() for name in each.names}
+    imported_values = read_imported_space(manifest, script)
+    names |= {
+        name
+        for each in (imported_values.parameters if imported_values else ())
+        for name in each.names
+    }
     unknown = sorted(params.keys() - names - constants)
     if unknown:
         raise input_error(
@@ -402,19 +436,21 @@ def _schedule(
     return {name: value for name, value in params.items() if name in names}
 
 
-def _constants(
+def _select_constants(
     manifest: Manifest, script: str, target: str, params: Mapping[str, Value]
 ) -> dict[str, Any]:
-    """Choose one row of each constant, by its key. Raises `InputError` unless one is left."""
-    fixed: dict[str, Any] = {}
+    """Return the row of each constant that has the requested values, by its key. Raises
+    `InputError` unless exactly one row has them."""
+    constants: dict[str, Any] = {}
     for each in manifest.scripts[script].params_for(target):
-        wanted = {name: params[name] for name in each.names if name in params}
+        requested_values = {name: params[name] for name in each.names if name in params}
         rows = [
             row
             for row in each.values
             if all(
+                # With types: `True == 1` and `1 == 1.0`, but they make different kernels.
                 (type(value), value) == (type(own := row[each.names.index(name)]), own)
-                for name, value in wanted.items()
+                for name, value in requested_values.items()
             )
         ]
         if len(rows) != 1:
@@ -422,5 +458,5 @@ def _constants(
             choices = "; ".join(", ".join(map(repr, row)) for row in rows or each.values)
             what = "has several values of" if rows else "has no such value of"
             raise input_error(f"{script} {what} {label}", hint=f"choose by keyword from: {choices}")
-        fixed[", ".join(each.names)] = rows[0][0] if len(each.names) == 1 else (rows[0],)
-    return fixed
+        constants[", ".join(each.names)] = rows[0][0] if len(each.names) == 1 else (rows[0],)
+    return constants

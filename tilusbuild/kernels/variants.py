@@ -83,13 +83,13 @@ __all__ = ["load", "path", *_KERNELS]
 
 
 def write_kernels(contents: Contents, path: str, *, time: int) -> None:
-    """Write the directory `path`, which must not exist. All modification times are `time`, in
+    """Write the layout as a new directory. `time` is the modification time of every file, in
     seconds since 1970. Raises `PackageError` and `OSError`."""
-    write_tree(path, _files(contents), time=time)
+    write_tree(path, _list_files(contents), time=time)
 
 
 def _is_kernels(path: str, start: bytes) -> bool:
-    """Return whether a directory is one that `write_kernels` writes."""
+    """Return whether a directory has a package in each of its variants."""
     if start:
         return False
     variants = try_list(os.path.join(path, "build"))
@@ -97,17 +97,19 @@ def _is_kernels(path: str, start: bytes) -> bool:
     return bool(variants) and all(map(os.path.isfile, lists))
 
 
-def _files(contents: Contents) -> Iterator[tuple[str, bytes]]:
+def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
+    """Yield the path and bytes of every file of the layout. Raises `PackageError`."""
     name = normalized(contents.listed.title)
     if not re.fullmatch(r"[a-z][-a-z0-9]*[a-z0-9]", name):
         raise cannot_pack(
             f'"{contents.listed.title}" is not a name that kernels takes',
             hint="`name` in [project] begins with a letter, and has two characters or more",
         )
-    for variant, backend in _variants(contents.listed).items():
+    for variant, backend in _list_variants(contents.listed).items():
+        # `kernels` may load two versions in one process: their ops need different namespaces.
         identifier = f"_{name.replace('-', '_')}_{backend['type']}_{contents.digest[:12]}"
         digests = {}
-        for file, data in _members(contents, identifier):
+        for file, data in _list_members(contents, identifier):
             digests[file] = base64.b64encode(hashlib.sha256(data).digest()).decode()
             yield f"build/{variant}/{file}", data
         metadata = {
@@ -122,33 +124,34 @@ def _files(contents: Contents) -> Iterator[tuple[str, bytes]]:
         yield f"build/{variant}/{_METADATA}", (json.dumps(metadata, indent=2) + "\n").encode()
 
 
-def _variants(listed: FileList) -> dict[str, dict[str, object]]:
-    """Return the variants that a package serves, each with what its metadata says of the device."""
-    series, machine = TVM_FFI_ABI.replace(".", ""), f"{listed.needs.machine}-linux"
-    found: dict[str, dict[str, object]] = {}
-    if any(target.kind == "cpu" for target in listed.targets.values()):
-        found[f"tvm-ffi{series}-cpu-{machine}"] = {"type": "cpu"}
-    toolkits = [t.toolkit for t in listed.targets.values() if t.kind == "cuda" and t.toolkit]
+def _list_variants(listing: FileList) -> dict[str, dict[str, object]]:
+    """Return the names of the variants that a package serves, each with the `backend` of its
+    metadata."""
+    series, machine = TVM_FFI_ABI.replace(".", ""), f"{listing.needs.machine}-linux"
+    variants: dict[str, dict[str, object]] = {}
+    if any(target.kind == "cpu" for target in listing.targets.values()):
+        variants[f"tvm-ffi{series}-cpu-{machine}"] = {"type": "cpu"}
+    toolkits = [t.toolkit for t in listing.targets.values() if t.kind == "cuda" and t.toolkit]
     if toolkits:
         # The newest: torch of an older CUDA may be on a driver that does not run its code.
         major, minor = max(map(numbers_of, toolkits))[:2]
-        images = {image for program in listed.programs.values() for image in program.images}
-        archs = {_capability(image.arch) + "+PTX" * (image.kind == "ptx") for image in images}
-        found[f"tvm-ffi{series}-cu{major}{minor}-{machine}"] = {
+        images = {image for program in listing.programs.values() for image in program.images}
+        archs = {_to_capability(image.arch) + "+PTX" * (image.kind == "ptx") for image in images}
+        variants[f"tvm-ffi{series}-cu{major}{minor}-{machine}"] = {
             "type": "cuda",
             "archs": sorted(archs),
         }
-    return found
+    return variants
 
 
-def _capability(arch: str) -> str:
+def _to_capability(arch: str) -> str:
     """Return an architecture as `kernels` writes it: `9.0a` for `sm_90a`."""
     digits, suffix = re.fullmatch(r"\w+_(\d+)([af]?)", arch).groups()  # type: ignore[union-attr]
     return f"{digits[:-1]}.{digits[-1]}{suffix}"
 
 
-def _members(contents: Contents, identifier: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a variant but its metadata."""
+def _list_members(contents: Contents, identifier: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of one variant, except its metadata. Raises `PackageError`."""
     code = rooms.find_contributions("module for kernels")
     yield (
         "__init__.py",
@@ -157,7 +160,7 @@ def _members(contents: Contents, identifier: str) -> Iterator[tuple[str, bytes]]
             id=identifier,
             inside=INSIDE,
             runtime=RUNTIME,
-            functions=_functions(contents),
+            functions=_name_functions(contents),
             with_ops="_ops" in code,
         ).encode(),
     )
@@ -168,18 +171,20 @@ def _members(contents: Contents, identifier: str) -> Iterator[tuple[str, bytes]]
     yield from ((f"{INSIDE}/{name}", data) for name, data in files_of(contents))
 
 
-def _functions(contents: Contents) -> Mapping[str, str]:
-    """Return the scripts that can be called, by the names of their functions."""
-    described = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
-    scripts = [parse_description("", unseal_json(contents.read(path))) for path in described]
-    called = [(each.name, each.params) for each in scripts if each.form == CALLED]
+def _name_functions(contents: Contents) -> Mapping[str, str]:
+    """Return the scripts that can be called, by function name. Raises `PackageError` for two
+    functions of one name."""
+    script_files = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
+    scripts = [parse_description("", unseal_json(contents.read(path))) for path in script_files]
+    callable_scripts = [(each.name, each.params) for each in scripts if each.form == CALLED]
     try:
-        return name_functions(called)
+        return name_functions(callable_scripts)
     except ValueError as error:
         raise cannot_pack(str(error), hint="rename one of the scripts") from None
 
 
-def _refuse(path: str) -> Reader:
+def _refuse_to_read(path: str) -> Reader:
+    """Raise `PackageError`: each variant holds a directory package, which can be read."""
     raise no_package(f"it holds a package for each variant, in build/*/{INSIDE}")
 
 
@@ -188,7 +193,7 @@ FORMAT = PackageFormat(
     file_name=lambda stem, _: f"{stem}.kernels",
     write=write_kernels,
     recognize=_is_kernels,
-    read=_refuse,
+    read=_refuse_to_read,
     is_readable=False,
     holds_kinds=False,
 )

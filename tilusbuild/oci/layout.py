@@ -72,67 +72,80 @@ Descriptor = dict[str, Any]
 
 
 def write_oci(contents: Contents, path: str, *, time: int) -> None:
-    """Write the directory. `time`: every entry's, in seconds since 1970. Raises `PackageError`,
-    `OSError`."""
+    """Write the layout as a new directory. `time` is the modification time of every tar entry, in
+    seconds since 1970. Raises `PackageError` and `OSError`."""
     blobs = os.path.join(path, "blobs", "sha256")
     for directory in (path, os.path.dirname(blobs), blobs):
         make_directory(directory)
-    listed = contents.listed
+    listing = contents.listed
     layers = []
-    for owner, paths in named_layers(listed).items():
-        made = os.path.join(blobs, "new")  # the name is the digest, which is known at the end
-        with open(made, "xb") as file:
+    for owner, paths in named_layers(listing).items():
+        temporary_path = os.path.join(
+            blobs, "new"
+        )  # the name is the digest, which is known at the end
+        with open(temporary_path, "xb") as file:
             write_layer(contents, paths, file, time=time, end=True)
             finish(file)
-        descriptor = _descriptor(_LAYER_TYPE, sha256_file(made), os.stat(made).st_size)
-        os.rename(made, _blob_path(path, descriptor["digest"]))
-        layers.append({**descriptor, "annotations": {_TITLE: _file_name(*owner)}})
+        descriptor = _make_descriptor(
+            _LAYER_TYPE, sha256_file(temporary_path), os.stat(temporary_path).st_size
+        )
+        os.rename(temporary_path, _blob_path(path, descriptor["digest"]))
+        layers.append({**descriptor, "annotations": {_TITLE: _name_layer_file(*owner)}})
     manifest = _put_manifest(
         path,
         {
             "artifactType": ARTIFACT,
-            "config": _put(path, contents.encoded, _LIST_TYPE),
+            "config": _put_blob(path, contents.encoded, _LIST_TYPE),
             "layers": layers,
-            "annotations": {_TITLE: listed.name, _VERSION: listed.version},
+            "annotations": {_TITLE: listing.name, _VERSION: listing.version},
         },
     )
-    tag = listed.version.replace("+", "_")  # a tag has no `+`
-    top = [{**manifest, "artifactType": ARTIFACT, "annotations": {_REF: tag}}]
+    tag = listing.version.replace("+", "_")  # a tag has no `+`
+    index_entries = [{**manifest, "artifactType": ARTIFACT, "annotations": {_REF: tag}}]
     for name, data in sorted(contents.beside.items()):
         title = name.rpartition("/")[2]
-        referrer = _referrer(path, manifest, _ATTESTATION_TYPES[name], title, data)
-        top.append({**referrer, "annotations": {_REF: f"{tag}.{title.partition('.')[0]}"}})
+        referrer = _put_attestation(path, manifest, _ATTESTATION_TYPES[name], title, data)
+        index_entries.append(
+            {**referrer, "annotations": {_REF: f"{tag}.{title.partition('.')[0]}"}}
+        )
     write_file(os.path.join(path, LAYOUT), b'{"imageLayoutVersion":"1.0.0"}')
-    index: dict[str, Any] = {"schemaVersion": 2, "mediaType": _INDEX_TYPE, "manifests": top}
+    index: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": _INDEX_TYPE,
+        "manifests": index_entries,
+    }
     write_file(os.path.join(path, INDEX), rfc8785.dumps(index))
     sync_all(path)
 
 
-def _file_name(script: str, target: str) -> str:
-    """Return what a tool that knows nothing of packages would call a layer's file."""
+def _name_layer_file(script: str, target: str) -> str:
+    """Return a file name for a layer, for tools that know nothing of packages."""
     return "-".join(filter(None, (script or "headers", target))) + ".tar.zst"
 
 
-def _referrer(path: str, subject: Descriptor, kind: str, title: str, data: bytes) -> Descriptor:
-    made = _put_manifest(
+def _put_attestation(
+    path: str, subject: Descriptor, kind: str, title: str, data: bytes
+) -> Descriptor:
+    """Write an attestation as an artifact whose subject is the package. Return its descriptor."""
+    manifest = _put_manifest(
         path,
         {
             "artifactType": kind,
-            "config": _put(path, _EMPTY, _EMPTY_TYPE),
-            "layers": [{**_put(path, data, kind), "annotations": {_TITLE: title}}],
+            "config": _put_blob(path, _EMPTY, _EMPTY_TYPE),
+            "layers": [{**_put_blob(path, data, kind), "annotations": {_TITLE: title}}],
             "subject": subject,
         },
     )
-    return {**made, "artifactType": kind}
+    return {**manifest, "artifactType": kind}
 
 
-def _descriptor(kind: str, digest: str, size: int) -> Descriptor:
+def _make_descriptor(kind: str, digest: str, size: int) -> Descriptor:
     return {"mediaType": kind, "digest": f"sha256:{digest}", "size": size}
 
 
-def _put(path: str, data: bytes, kind: str) -> Descriptor:
-    """Write a blob of the layout; its descriptor."""
-    descriptor = _descriptor(kind, sha256_bytes(data), len(data))
+def _put_blob(path: str, data: bytes, kind: str) -> Descriptor:
+    """Write a blob unless it is there. Return its descriptor."""
+    descriptor = _make_descriptor(kind, sha256_bytes(data), len(data))
     blob = _blob_path(path, descriptor["digest"])
     if not os.path.exists(blob):  # the empty config is every attestation's
         write_file(blob, data)
@@ -141,7 +154,7 @@ def _put(path: str, data: bytes, kind: str) -> Descriptor:
 
 def _put_manifest(path: str, value: Mapping[str, Any]) -> Descriptor:
     manifest = {"schemaVersion": 2, "mediaType": _MANIFEST_TYPE, **value}
-    return _put(path, rfc8785.dumps(manifest), _MANIFEST_TYPE)
+    return _put_blob(path, rfc8785.dumps(manifest), _MANIFEST_TYPE)
 
 
 def _blob_path(path: str, digest: str) -> str:
@@ -151,8 +164,8 @@ def _blob_path(path: str, digest: str) -> str:
 # Reading.
 
 
-class Blob(Struct, frozen=True, rename="camel"):
-    """A descriptor. `digest` begins with "sha256:"; `size` is in bytes."""
+class BlobDescriptor(Struct, frozen=True, rename="camel"):
+    """A descriptor of the OCI specification. `digest` begins with "sha256:"; `size` is in bytes."""
 
     media_type: str
     digest: Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")]
@@ -160,24 +173,24 @@ class Blob(Struct, frozen=True, rename="camel"):
     annotations: Mapping[str, str] = {}
 
 
-class _Manifest(Struct, frozen=True, rename="camel"):
+class _OciManifest(Struct, frozen=True, rename="camel"):
     schema_version: Literal[2]
-    config: Blob
-    layers: Annotated[tuple[Blob, ...], Meta(max_length=_MAX_LAYERS)]
+    config: BlobDescriptor
+    layers: Annotated[tuple[BlobDescriptor, ...], Meta(max_length=_MAX_LAYERS)]
     artifact_type: str | None = None
-    subject: Blob | None = None
+    subject: BlobDescriptor | None = None
 
 
-class _Index(Struct, frozen=True, rename="camel"):
+class _OciIndex(Struct, frozen=True, rename="camel"):
     schema_version: Literal[2]
-    manifests: Annotated[tuple[Blob, ...], Meta(max_length=_MAX_MANIFESTS)]
+    manifests: Annotated[tuple[BlobDescriptor, ...], Meta(max_length=_MAX_MANIFESTS)]
 
 
-_Json = TypeVar("_Json", _Manifest, _Index)
+_Json = TypeVar("_Json", _OciManifest, _OciIndex)
 
 
 class OciReader:
-    """The package in the layout at `path`. Raises `PackageError`s."""
+    """Reads the package in the layout at `path`. Raises `PackageError`s."""
 
     kind = "OCI image layout"
 
@@ -185,44 +198,49 @@ class OciReader:
         self._path = path
         data = read_plain(os.path.join(path, INDEX), INDEX, _MAX_JSON_SIZE)
         # A manifest with two tags appears twice.
-        found = {
-            blob.digest: _decoded(blob.digest, self._content(blob, _MAX_JSON_SIZE), _Manifest)
-            for blob in _decoded(INDEX, data, _Index).manifests
+        manifests = {
+            blob.digest: _decode_json(
+                blob.digest, self._read_blob(blob, _MAX_JSON_SIZE), _OciManifest
+            )
+            for blob in _decode_json(INDEX, data, _OciIndex).manifests
         }
-        packages = [digest for digest in found if found[digest].artifact_type == ARTIFACT]
+        packages = [digest for digest in manifests if manifests[digest].artifact_type == ARTIFACT]
         # Of two packages one could be what is verified and the other what is installed.
         if len(packages) != 1:
             raise no_package(f"the image layout holds {len(packages) or 'no'} packages of kernels")
-        self._package = found[packages[0]]
-        beside = {d: m for d, m in found.items() if m.subject and m.subject.digest == packages[0]}
-        self._beside = list(beside.values())
-        self._check_unlisted({*packages, *beside})
-        self.packed: int | None = sum(blob.size for blob in self._package.layers)
+        self._package_manifest = manifests[packages[0]]
+        attestations = {
+            d: m for d, m in manifests.items() if m.subject and m.subject.digest == packages[0]
+        }
+        self._attestation_manifests = list(attestations.values())
+        self._check_unlisted_blobs({*packages, *attestations})
+        self.packed: int | None = sum(blob.size for blob in self._package_manifest.layers)
 
     def list_bytes(self) -> bytes:
-        return self._content(self._package.config, MAX_LIST_SIZE)
+        return self._read_blob(self._package_manifest.config, MAX_LIST_SIZE)
 
     def attestations(self) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
-        for manifest in self._beside:
-            if self._content(manifest.config, len(_EMPTY)) != _EMPTY:
+        data_by_name: dict[str, bytes] = {}
+        for manifest in self._attestation_manifests:
+            if self._read_blob(manifest.config, len(_EMPTY)) != _EMPTY:
                 raise unlisted("an artifact beside the package has a config")
             for blob in manifest.layers:
                 title = blob.annotations.get(_TITLE, "")
                 name = f"{names.ATTESTATIONS}/{title}"
-                if name not in names.BESIDE or name in found:
+                if name not in names.BESIDE or name in data_by_name:
                     raise unlisted(f"an artifact beside the package is {title!r:.100}")
-                found[name] = self._content(blob, MAX_ATTESTATION_SIZE)
-        return found
+                data_by_name[name] = self._read_blob(blob, MAX_ATTESTATION_SIZE)
+        return data_by_name
 
     def stream(self) -> Iterator[ContainerFile]:
-        for blob in self._package.layers:
-            yield from self._layer(blob)
+        for blob in self._package_manifest.layers:
+            yield from self._stream_layer(blob)
 
     def close(self) -> None:
         return None
 
-    def _layer(self, blob: Blob) -> Iterator[ContainerFile]:
+    def _stream_layer(self, blob: BlobDescriptor) -> Iterator[ContainerFile]:
+        """Yield the files of a layer after its digest was checked."""
         if blob.media_type != _LAYER_TYPE:
             raise malformed(f"a layer of type {blob.media_type!r:.100}")
         handle = open_plain(_blob_path(self._path, blob.digest), blob.digest)
@@ -233,29 +251,33 @@ class OciReader:
             while piece := file.read(1 << 20):
                 hashed.update(piece)
             _check_digest(blob, hashed.hexdigest())
+            # Read twice: nothing of a layer is unpacked before its digest is known to be right.
             file.seek(0)
             yield from entries(unpacked(file))
 
-    def _check_unlisted(self, manifests: set[str]) -> None:
-        """Raise `PackageError` for a file or a blob that nothing names."""
-        known = manifests | {
-            blob.digest for m in (self._package, *self._beside) for blob in (m.config, *m.layers)
+    def _check_unlisted_blobs(self, manifests: set[str]) -> None:
+        """Raise `PackageError` for a file or a blob that neither the index nor a manifest names."""
+        named_digests = manifests | {
+            blob.digest
+            for m in (self._package_manifest, *self._attestation_manifests)
+            for blob in (m.config, *m.layers)
         }
-        for directory, wanted in (
+        for directory, named_files in (
             ("", {"blobs", INDEX, LAYOUT}),
             ("blobs", {"sha256"}),
-            ("blobs/sha256", {digest.removeprefix("sha256:") for digest in known}),
+            ("blobs/sha256", {digest.removeprefix("sha256:") for digest in named_digests}),
         ):
             try:
                 present = set(os.listdir(os.path.join(self._path, directory)))
             except OSError as error:
                 raise truncated(f"{directory} cannot be read: {error.strerror}") from None
-            if strangers := present - wanted:
-                name = os.path.join(directory, min(strangers))
+            if unnamed_files := present - named_files:
+                name = os.path.join(directory, min(unnamed_files))
                 raise unlisted(f"{name!r:.200} is not listed")
 
-    def _content(self, blob: Blob, limit: int) -> bytes:
-        """Return a blob's bytes, compared with what names it. A larger one is not opened."""
+    def _read_blob(self, blob: BlobDescriptor, limit: int) -> bytes:
+        """Return the bytes of a blob after a check of size and digest. A blob of more than `limit`
+        bytes is not opened. Raises `PackageError`."""
         if blob.size > limit:
             raise over_limit(f"blob {blob.digest} has {blob.size} bytes; at most {limit} are read")
         data = read_plain(_blob_path(self._path, blob.digest), f"blob {blob.digest}", limit)
@@ -263,12 +285,12 @@ class OciReader:
         return data
 
 
-def _check_digest(blob: Blob, found: str) -> None:
-    if blob.digest != f"sha256:{found}":
+def _check_digest(blob: BlobDescriptor, digest: str) -> None:
+    if blob.digest != f"sha256:{digest}":
         raise changed(f"blob {blob.digest} does not match its digest")
 
 
-def _decoded(name: str, data: bytes, kind: type[_Json]) -> _Json:
+def _decode_json(name: str, data: bytes, kind: type[_Json]) -> _Json:
     try:
         return decode(data, type=kind)
     except (ValueError, RecursionError) as error:

@@ -39,18 +39,20 @@ PREDICATES = {names.SIGNATURE: signed.RELEASE, names.PROVENANCE: SLSA, names.SBO
 _INSTALL = "pip install 'tilusbuild[sign]'"
 _MAX_KEY_SIZE = 64 << 10  # a path such as /dev/zero would be read without end
 
-Sign = Callable[[bytes], bytes]
+SignStatement = Callable[[bytes], bytes]
 """From a statement to the bytes of its file, signed."""
 
 
-def attester(signer: str) -> Callable[[Contents], Mapping[str, bytes]]:
-    """Return what attests a package: `signer` is the PEM file of a private key, or "keyless".
+def make_attester(signer: str) -> Callable[[Contents], Mapping[str, bytes]]:
+    """Return a function from a package to its signed attestations, by file name. `signer` is the
+    PEM file of a private key, or "keyless".
 
-    Raises `InputError` for what is not a key, `TilusbuildError` where a library is missing.
+    Raises `InputError` for a file that is not a private key, and `TilusbuildError` when a library
+    is not installed.
     """
-    sign = _keyless() if signer == "keyless" else _with_key(signer)
+    sign = _make_keyless_signer() if signer == "keyless" else _make_key_signer(signer)
     return lambda contents: {
-        name: sign(statement) for name, statement in statements(contents).items()
+        name: sign(statement) for name, statement in make_statements(contents).items()
     }
 
 
@@ -77,10 +79,10 @@ def check_signature(
     if names.SIGNATURE not in attestations:
         raise badly_signed("the package is not signed", hint="`package --sign` signs one")
     digest = sha256_bytes(list_bytes)
-    verify = _by_identity(identity, issuer) if key is None else _by_key(key)
+    verify = _make_identity_verifier(identity, issuer) if key is None else _make_key_verifier(key)
     predicates = {}
     for name, data in sorted(attestations.items()):
-        statement = _statement(name, verify(name, data))
+        statement = _parse_statement(name, verify(name, data))
         if statement["predicateType"] != PREDICATES.get(name):
             raise badly_signed(f"{name} attests {statement['predicateType']!r:.80}")
         if {"name": names.LIST, "digest": {"sha256": digest}} not in statement["subject"]:
@@ -91,11 +93,14 @@ def check_signature(
     return predicates
 
 
-def _statement(name: str, payload: bytes) -> dict[str, Any]:
+def _parse_statement(name: str, payload: bytes) -> dict[str, Any]:
+    """Return an in-toto statement as a dictionary. Raises `PackageError`."""
     try:
         statement = json.loads(payload)
-        known = statement["_type"] == signed.STATEMENT and isinstance(statement["subject"], list)
-        if not known or not isinstance(statement["predicate"], dict):
+        is_statement = statement["_type"] == signed.STATEMENT and isinstance(
+            statement["subject"], list
+        )
+        if not is_statement or not isinstance(statement["predicate"], dict):
             raise ValueError("not an in-toto statement")
         return {**statement, "predicateType": str(statement["predicateType"])}
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -105,11 +110,14 @@ def _statement(name: str, payload: bytes) -> dict[str, Any]:
 # Local keys.
 
 
-def _with_key(path: str) -> Sign:
-    serialization = _library("cryptography.hazmat.primitives.serialization")
+def _make_key_signer(path: str) -> SignStatement:
+    """Return a function that signs a statement with a private key. Raises `InputError` and
+    `TilusbuildError`."""
+    serialization = _import_library("cryptography.hazmat.primitives.serialization")
     try:
-        private = serialization.load_pem_private_key(_pem(path), None)
+        private = serialization.load_pem_private_key(_read_pem(path), None)
         scheme = signed.choose_scheme(private.public_key())
+        # A trial: some kinds of keys cannot sign.
         private.sign(b"", *scheme)
     except Exception as error:
         raise input_error(
@@ -131,7 +139,10 @@ def _with_key(path: str) -> Sign:
     return sign
 
 
-def _by_key(path: str) -> Callable[[str, bytes], bytes]:
+def _make_key_verifier(path: str) -> Callable[[str, bytes], bytes]:
+    """Return a function from the name and bytes of an attestation to its payload. The function
+    raises `PackageError` if the key did not sign it. Raises `InputError` for a file that is not a
+    public key."""
     try:
         signed.read_public_key(path)
     except LoadError as error:
@@ -146,7 +157,8 @@ def _by_key(path: str) -> Callable[[str, bytes], bytes]:
     return verify
 
 
-def _pem(path: str) -> bytes:
+def _read_pem(path: str) -> bytes:
+    """Return the bytes of a key file. Raises `InputError`."""
     try:
         return read_bytes(path, _MAX_KEY_SIZE)
     except OSError as error:
@@ -156,19 +168,21 @@ def _pem(path: str) -> bytes:
 # Keyless, through Sigstore.
 
 
-def _keyless() -> Sign:
-    oidc, signing = _library("sigstore.oidc"), _library("sigstore.sign")
+def _make_keyless_signer() -> SignStatement:
+    """Return a function that signs a statement through Sigstore, with the identity of the running
+    workflow. Raises `InputError` without an identity."""
+    oidc, signing = _import_library("sigstore.oidc"), _import_library("sigstore.sign")
     token = oidc.detect_credential()
     if token is None:
         raise input_error(
             "--sign keyless: no identity here",
             hint="it takes a workflow that may ask for one (`id-token: write`); or a key's file",
         )
-    config = _library("sigstore.models").ClientTrustConfig.production()
+    config = _import_library("sigstore.models").ClientTrustConfig.production()
     context = signing.SigningContext.from_trust_config(config)
 
     def sign(statement: bytes) -> bytes:
-        in_toto = _library("sigstore.dsse").Statement(statement)
+        in_toto = _import_library("sigstore.dsse").Statement(statement)
         with context.signer(oidc.IdentityToken(token)) as signer:
             bundle: str = signer.sign_dsse(in_toto).to_json()
         return bundle.encode()
@@ -176,19 +190,26 @@ def _keyless() -> Sign:
     return sign
 
 
-def _by_identity(identity: str | None, issuer: str | None) -> Callable[[str, bytes], bytes]:
+def _make_identity_verifier(
+    identity: str | None, issuer: str | None
+) -> Callable[[str, bytes], bytes]:
+    """Return a function from the name and bytes of an attestation to its payload. The function
+    raises `PackageError` if the identity did not sign it. Raises `InputError` unless identity and
+    issuer are given."""
     if identity is None or issuer is None:
         raise input_error("no signer is named", hint="--key PEM, or --identity and --issuer")
-    models, checks = _library("sigstore.models"), _library("sigstore.verify")
-    wanted = checks.policy.Identity(identity=identity, issuer=issuer)
+    models, checks = _import_library("sigstore.models"), _import_library("sigstore.verify")
+    identity_policy = checks.policy.Identity(identity=identity, issuer=issuer)
 
     def verify(name: str, data: bytes) -> bytes:
         try:
             bundle = models.Bundle.from_json(data)
-            kind, payload = checks.Verifier.production(offline=True).verify_dsse(bundle, wanted)
+            kind, payload = checks.Verifier.production(offline=True).verify_dsse(
+                bundle, identity_policy
+            )
         except Exception as error:
-            said = f"{name} is not signed by {identity}: {error!r:.200}"
-            raise badly_signed(said) from None
+            message = f"{name} is not signed by {identity}: {error!r:.200}"
+            raise badly_signed(message) from None
         if kind != signed.PAYLOAD:
             raise badly_signed(f"{name} holds a payload of type {kind!r:.80}")
         return bytes(payload)
@@ -196,7 +217,9 @@ def _by_identity(identity: str | None, issuer: str | None) -> Callable[[str, byt
     return verify
 
 
-def _library(name: str) -> Any:
+def _import_library(name: str) -> Any:
+    """Import a module of an optional dependency. Raises `TilusbuildError` that names what to
+    install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -206,24 +229,24 @@ def _library(name: str) -> Any:
 # What is attested of a package: that this is it, how it came to be, what is in it.
 
 
-def statements(contents: Contents) -> dict[str, bytes]:
-    """Return the statements' bytes, by the names of their files in a package."""
-    listed, digest = contents.listed, contents.digest
+def make_statements(contents: Contents) -> dict[str, bytes]:
+    """Return the in-toto statements of a package, encoded, by the names of their files."""
+    listing, digest = contents.listed, contents.digest
     predicates = {
         names.SIGNATURE: {
-            "purl": f"pkg:generic/{listed.title}@{listed.version}",
+            "purl": f"pkg:generic/{listing.title}@{listing.version}",
             "releaseId": digest,
         },
-        names.PROVENANCE: _provenance(listed),
-        names.SBOM: _materials(listed, digest),
+        names.PROVENANCE: _describe_provenance(listing),
+        names.SBOM: _describe_materials(listing, digest),
     }
     return {
-        name: _encoded(digest, PREDICATES[name], predicate)
+        name: _encode_statement(digest, PREDICATES[name], predicate)
         for name, predicate in predicates.items()
     }
 
 
-def _encoded(digest: str, kind: str, predicate: Mapping[str, Any]) -> bytes:
+def _encode_statement(digest: str, kind: str, predicate: Mapping[str, Any]) -> bytes:
     return rfc8785.dumps(
         {
             "_type": signed.STATEMENT,
@@ -234,49 +257,54 @@ def _encoded(digest: str, kind: str, predicate: Mapping[str, Any]) -> bytes:
     )
 
 
-def _provenance(listed: FileList) -> dict[str, Any]:
-    """Return what the build was asked for, and what it was made from."""
-    toolkits = sorted({t.toolkit for t in listed.targets.values() if t.toolkit is not None})
+def _describe_provenance(listing: FileList) -> dict[str, Any]:
+    """Return the SLSA predicate: the command, the targets, and the digests of scripts and
+    toolkits."""
+    toolkits = sorted({t.toolkit for t in listing.targets.values() if t.toolkit is not None})
     dependencies: list[dict[str, Any]] = [
         {"name": f"script {each.script} for {each.target}", "digest": {"sha256": each.hash}}
-        for each in listed.scripts
+        for each in listing.scripts
     ]
     dependencies += [{"name": "cuda-toolkit", "annotations": {"version": v}} for v in toolkits]
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": {
-                "command": ["tilusbuild", "package", listed.name],
-                "targets": {name: list(t.archs) for name, t in listed.targets.items()},
+                "command": ["tilusbuild", "package", listing.name],
+                "targets": {name: list(t.archs) for name, t in listing.targets.items()},
             },
             "resolvedDependencies": dependencies,
         },
-        "runDetails": {"builder": {"id": f"tilusbuild {listed.tool}"}},
+        "runDetails": {"builder": {"id": f"tilusbuild {listing.tool}"}},
     }
 
 
-def _materials(listed: FileList, digest: str) -> dict[str, Any]:
-    """Return the libraries as components, and what they need of a host."""
+def _describe_materials(listing: FileList, digest: str) -> dict[str, Any]:
+    """Return the CycloneDX predicate: the libraries in the package, and those that they need of a
+    host."""
 
-    def component(kind: str, name: str, ref: str, **more: Any) -> dict[str, Any]:
+    def make_component(kind: str, name: str, ref: str, **more: Any) -> dict[str, Any]:
         return {"type": kind, "name": name, "bom-ref": ref, **more}
 
-    def hashes(sha256: str) -> list[dict[str, str]]:
+    def make_hashes(sha256: str) -> list[dict[str, str]]:
         return [{"alg": "SHA-256", "content": sha256}]
 
     parts = [
-        component("file", path, path, hashes=hashes(file.sha256))
-        for path, file in listed.files.items()
+        make_component("file", path, path, hashes=make_hashes(file.sha256))
+        for path, file in listing.files.items()
         if path.endswith(".so")
     ]
-    parts += [component("library", each, f"host:{each}") for each in listed.needs.libraries]
-    whole = {"version": listed.version, "hashes": hashes(digest)}
+    parts += [make_component("library", each, f"host:{each}") for each in listing.needs.libraries]
+    package_fields = {"version": listing.version, "hashes": make_hashes(digest)}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
+        # Of the digest, and not random: the same package has the same statements.
         "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, f"sha256:{digest}").urn,
-        "metadata": {"component": component("library", listed.title, digest, **whole)},
+        "metadata": {
+            "component": make_component("library", listing.title, digest, **package_fields)
+        },
         "components": parts,
         "dependencies": [{"ref": digest, "dependsOn": [each["bom-ref"] for each in parts]}],
     }

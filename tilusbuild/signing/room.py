@@ -2,7 +2,7 @@
 
 BRINGS = {
     "signing": {
-        "attester": "tilusbuild.signing.dsse:attester",
+        "attester": "tilusbuild.signing.dsse:make_attester",
         "check": "tilusbuild.signing.dsse:check_signature",
     },
 }

@@ -25,17 +25,17 @@ def __getattr__(name: str) -> Any:
     extension = importlib.import_module("tilusbuild.torch.extension")
     try:
         if name == "BuildExtension":
-            return extension.build_extension()
+            return extension.make_build_extension()
         if name in ("load", "load_inline"):
-            return extension.loading(name)
-        theirs = extension.theirs()
+            return extension.wrap_load(name)
+        cpp_extension = extension.import_cpp_extension()
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         text = f"tilusbuild.torch.{name} needs torch, which is not installed: pip install torch"
         raise ModuleNotFoundError(text, name="torch") from None
     try:
-        return getattr(theirs, name)
+        return getattr(cpp_extension, name)
     except AttributeError:
         version = importlib.import_module("torch").__version__
         text = f"neither tilusbuild.torch nor torch.utils.cpp_extension of torch {version} has it"

@@ -42,8 +42,8 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.where import get_user_cache
 from tilusbuild.state.files import write_atomic
 from tilusbuild.status import Status
-from tilusbuild.torch.command import Entry, NotCarriedError, understood
-from tilusbuild.torch.program import Job, Planner, Trees
+from tilusbuild.torch.command import CompdbEntry, NotCarriedError, parse_compile_command
+from tilusbuild.torch.program import CompilePlanner, TorchJob, TreeDigests
 
 _RULES = ("compile", "cuda_compile")
 _BUILD = re.compile(
@@ -53,28 +53,30 @@ REST = "tilusbuild.ninja"
 _DAYS = 7 * 86400.0
 
 
-class Request(Struct, frozen=True):
-    """What torch asks ninja for."""
+class NinjaRequest(Struct, frozen=True):
+    """A build that torch would run by ninja."""
 
     directory: str
     """That of `build.ninja`."""
     name: str
     """Who keeps the programs, for people: the project's."""
-    around: str
+    project_directory: str
     jobs: int | None
     out: TextIO | None
     """Where it is said what happens; None: nowhere."""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
+        """Print a line with our name, unless there is no output."""
         if self.out is not None:
             self.out.write(f"tilusbuild: {text}\n")
             self.out.flush()
 
 
-class Said:
-    """Prints a line for each source that was not in the cache, and what compilers said of it."""
+class CompileReporter:
+    """Prints a line for each source that was compiled or fetched, with the output of its
+    compiler."""
 
-    def __init__(self, request: Request, jobs: Sequence[Job]) -> None:
+    def __init__(self, request: NinjaRequest, jobs: Sequence[TorchJob]) -> None:
         self._request = request
         self._jobs = {job.hash: job for job in jobs}
         self.reasons: dict[str, str] = {}
@@ -82,77 +84,94 @@ class Said:
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Warned):
-            self._request.say(event.message)
+            self._request.print_line(event.message)
         if not isinstance(event, Finished):
             return
         self.reasons[event.hash] = event.reason
         if event.status == Status.BUILT and (event.remote or not event.cached):
             how = "fetched" if event.remote else f"{event.seconds:.1f} s"
-            said = self._jobs[event.hash].translate_log(event.log).strip()
-            self._request.say(f"{event.label}: {how}" + (f"\n{said}" if said else ""))
+            compiler_output = self._jobs[event.hash].translate_log(event.log).strip()
+            self._request.print_line(
+                f"{event.label}: {how}" + (f"\n{compiler_output}" if compiler_output else "")
+            )
 
     def tick(self) -> None:
-        """Nothing moves."""
+        """Do nothing: there is no progress display."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the reporter holds no resource."""
 
 
 class BuildFailedError(Exception):
-    """A source does not compile, or a link failed; the text has the tools' messages."""
+    """A source does not compile, or a link failed. The text has the messages of the tools."""
 
 
-def build(request: Request) -> None:
-    """Bring everything that `build.ninja` makes up to date. Raises `BuildFailedError` and
-    `TilusbuildError`, a signal's as `StoppedError`."""
+def build_ninja_file(request: NinjaRequest) -> None:
+    """Compile what can be compiled through the cache, and bring its objects up to date. Then run
+    the rest of `build.ninja`, and torch's own command for each source that cannot be cached.
+
+    Raises `BuildFailedError` and `TilusbuildError`; `StoppedError` on a signal.
+    """
     text = read_text(os.path.join(request.directory, "build.ninja"))
     rules = [rule for rule in _RULES if f"\nrule {rule}\n" in text]
-    listed = json.loads(_ninja(request, "-t", "compdb", *rules, shown=False))
-    left: dict[str, str] = {}
-    jobs: list[Job] = []
-    with _opened(request) as project:
+    compdb_entries = json.loads(_run_ninja(request, "-t", "compdb", *rules, is_shown=False))
+    reason_by_source: dict[str, str] = {}
+    jobs: list[TorchJob] = []
+    with _open_user_project(request) as project:
         project.cache.ensure_complete()
         memory = project.digests
-        planner = Planner(project, request.around, Trees(memory))
-        for index, entry in enumerate(msgspec.convert(listed, list[Entry])):
+        planner = CompilePlanner(project, request.project_directory, TreeDigests(memory))
+        for index, entry in enumerate(msgspec.convert(compdb_entries, list[CompdbEntry])):
             try:
-                found = understood(entry, os.environ)
-                jobs.append(planner.job(found, index))
+                compile_command = parse_compile_command(entry, os.environ)
+                jobs.append(planner.plan_job(compile_command, index))
             except (NotCarriedError, InputError, OSError) as error:
-                left[entry.file] = str(error)
-        statuses, reasons, compiled = _compiled(project, jobs, request)
-        made: set[str] = set()
+                reason_by_source[entry.file] = str(error)
+        statuses, reasons, compiled = _compile_all(project, jobs, request)
+        made_objects: set[str] = set()
         for job in jobs:
             status, log = statuses[job.hash], read_compiler_log(project.cache, job.hash)
-            there = lookup_entry(project.cache, job.hash)
-            if status == Status.BUILT and there is not None:
-                product = os.path.join(there.path, get_product(there.meta).name)
+            program = lookup_entry(project.cache, job.hash)
+            if status == Status.BUILT and program is not None:
+                product = os.path.join(program.path, get_product(program.meta).name)
                 # ninja links nothing again for an object that is as it was.
                 update_file(job.compile.output, read_bytes(product))
-                made.add(job.compile.output)
+                made_objects.add(job.compile.output)
             elif status == Status.FAILED and not misses_header(log):
                 raise BuildFailedError(job.translate_log(log))
             else:
-                left[job.compile.source] = reasons.get(job.hash) or f"it is {status}"
-        _published(project, request.name, [job for job in jobs if job.compile.output in made])
-    request.say(f"{len(jobs)} sources: {compiled} compiled, {len(made) - compiled} from the cache")
-    for source, reason in left.items():
-        request.say(f"not cached, and compiled by torch's own command: {source}: {reason}")
-    _rest(request, text, made)
+                reason_by_source[job.compile.source] = reasons.get(job.hash) or f"it is {status}"
+        _publish_programs(
+            project, request.name, [job for job in jobs if job.compile.output in made_objects]
+        )
+    request.print_line(
+        f"{len(jobs)} sources: {compiled} compiled, {len(made_objects) - compiled} from the cache"
+    )
+    for source, reason in reason_by_source.items():
+        request.print_line(f"not cached, and compiled by torch's own command: {source}: {reason}")
+    # After the objects: the links in it need them.
+    _run_remaining_edges(request, text, made_objects)
 
 
-def _opened(request: Request) -> Project:
-    given = {"jobs": request.jobs}
+def _open_user_project(request: NinjaRequest) -> Project:
+    """Return a project without a manifest, whose cache is the user's."""
+    arguments = {"jobs": request.jobs}
     # Projects that are installed are unpacked anywhere: the cache is the user's, not a checkout's.
-    ours = {"cache-dir": get_user_cache()}
-    chosen = decide_settings("/", given, os.environ, ours, option.chosen())
-    return Project(Manifest(edition=1, build=BuildSection(timeout=_DAYS)), chosen, os.environ)
+    defaults = {"cache-dir": get_user_cache()}
+    project_settings = decide_settings("/", arguments, os.environ, defaults, option.chosen())
+    return Project(
+        Manifest(edition=1, build=BuildSection(timeout=_DAYS)), project_settings, os.environ
+    )
 
 
-def _compiled(
-    project: Project, jobs: Sequence[Job], request: Request
+def _compile_all(
+    project: Project, jobs: Sequence[TorchJob], request: NinjaRequest
 ) -> tuple[dict[str, str], dict[str, str], int]:
-    """Return the status of each program, why it is not built, and how many were compiled here."""
+    """Build all programs: from the cache, a remote, or by compiling. Return the status of each by
+    hash, the reason of each that was not built, and the number compiled here.
+
+    Raises `BuildFailedError` for an error of the build itself, and `StoppedError` on a signal.
+    """
     statuses: dict[str, str] = {}
     reasons: dict[str, str] = {}
     compiled = 0
@@ -161,24 +180,27 @@ def _compiled(
         # As ninja, it starts nothing more after a source that does not compile.
         config = BuildConfig(jobs=project.settings.jobs.value, keep_going=1, verbose=2)
         with open_builder(project, config) as builder, closing(builder.compiler):
-            said = Said(request, pending)
-            result = run_engine(pending, builder.store, builder.compiler, said, builder.config)
+            reporter = CompileReporter(request, pending)
+            result = run_engine(pending, builder.store, builder.compiler, reporter, builder.config)
         if result.summary.signal is not None:
             raise StoppedError(result.summary.signal)
         if result.summary.error is not None:
             raise BuildFailedError(result.summary.error)
         statuses.update(result.statuses)
-        reasons.update(said.reasons)
+        reasons.update(reporter.reasons)
         compiled += result.summary.compiled
         failed = any(statuses[job.hash] == Status.FAILED for job in pending)
         skipped = [job for job in pending if statuses[job.hash] == Status.SKIPPED]
+        # The engine skips the rest after an error that a later attempt may not meet. Again, as long
+        # as each round finishes some.
         pending = [] if failed or len(skipped) == len(pending) else skipped
     project.cache.sweep_staging()
     return statuses, reasons, compiled
 
 
-def _published(project: Project, name: str, jobs: Sequence[Job]) -> None:
-    """Have the cache keep these programs, in place of those of the extension's last build."""
+def _publish_programs(project: Project, name: str, jobs: Sequence[TorchJob]) -> None:
+    """Record the programs in the index, in place of those of the extension's last build, so that a
+    collection keeps them. A cache that cannot be written is ignored."""
     if not jobs:
         return
     script = jobs[0].script
@@ -190,37 +212,40 @@ def _published(project: Project, name: str, jobs: Sequence[Job]) -> None:
     record = ScriptRecord(
         directory, text, ("program", "source"), [(str(job.index), job.label) for job in jobs]
     )
+    # One listing for each project and extension: the next build of it replaces this one.
     root = f"{JIT_ROOT_PREFIX}torch {name} {script}"
     with suppress(CacheReadOnlyError):  # everything that is needed is there
         publish_script(project.cache, record)
         record_build(project.cache, root, name or script, [(directory, record.hash)])
 
 
-def _rest(request: Request, text: str, made: set[str]) -> None:
-    """Run what is left of `build.ninja`. Raises `BuildFailedError`."""
+def _run_remaining_edges(request: NinjaRequest, text: str, made_objects: set[str]) -> None:
+    """Write `build.ninja` without the objects that were made, and run it. Raises
+    `BuildFailedError`."""
 
-    def kept(found: re.Match[str]) -> str:
-        out = re.sub(r"\$(.)", r"\1", found["out"])
-        return "" if os.path.join(request.directory, out) in made else found[0]
+    def keep_unless_made(match: re.Match[str]) -> str:
+        out = re.sub(r"\$(.)", r"\1", match["out"])
+        return "" if os.path.join(request.directory, out) in made_objects else match[0]
 
-    text = _BUILD.sub(kept, text)
+    text = _BUILD.sub(keep_unless_made, text)
     if re.search(r"^build ", text, re.MULTILINE):
-        rest = f"# What tilusbuild did not build of build.ninja.\n{text}"
-        write_atomic(os.path.join(request.directory, REST), rest.encode())
+        remaining_text = f"# What tilusbuild did not build of build.ninja.\n{text}"
+        write_atomic(os.path.join(request.directory, REST), remaining_text.encode())
         words = () if request.jobs is None else ("-j", str(request.jobs))
-        _ninja(request, "-v", "-f", REST, *words, shown=request.out is not None)
+        _run_ninja(request, "-v", "-f", REST, *words, is_shown=request.out is not None)
 
 
-def _ninja(request: Request, *words: str, shown: bool) -> str:
-    """Run ninja, and return what it printed. Raises `BuildFailedError`."""
-    ended = subprocess.run(
+def _run_ninja(request: NinjaRequest, *words: str, is_shown: bool) -> str:
+    """Run ninja in the build directory, and return its output if that is not shown. Raises
+    `BuildFailedError`."""
+    completed = subprocess.run(
         ["ninja", *words],  # noqa: S607 - torch's own, from PATH
         cwd=request.directory,
-        stdout=1 if shown else subprocess.PIPE,  # of a parent that has detached its own
+        stdout=1 if is_shown else subprocess.PIPE,  # of a parent that has detached its own
         stderr=subprocess.STDOUT,
         check=False,
     )
-    text = (ended.stdout or b"").decode(errors="replace")
-    if ended.returncode:
-        raise BuildFailedError(text or f"ninja ended with status {ended.returncode}")
+    text = (completed.stdout or b"").decode(errors="replace")
+    if completed.returncode:
+        raise BuildFailedError(text or f"ninja ended with status {completed.returncode}")
     return text

@@ -36,10 +36,10 @@ _MARKS = ("setup.py", "pyproject.toml", ".git")
 
 
 class NotCarriedError(Exception):
-    """A command cannot be said without this machine; the text says why."""
+    """A command depends on this machine. The text names the reason."""
 
 
-class Entry(Struct):
+class CompdbEntry(Struct):
     """An entry of `ninja -t compdb`."""
 
     directory: str
@@ -47,16 +47,16 @@ class Entry(Struct):
     file: str
 
 
-class Include(Struct, frozen=True):
-    """A directory of headers, absolute."""
+class IncludeDirectory(Struct, frozen=True):
+    """An option with a directory of headers, absolute."""
 
     option: str
     path: str
 
 
-class Compile(Struct):
-    """One compile, understood. `words` are the command's, an `Include` where it names a directory
-    of headers."""
+class CompileCommand(Struct):
+    """One compile, parsed. `words` are those of the command, with an `IncludeDirectory` for each
+    directory of headers."""
 
     source: str
     """Absolute, as is `output`."""
@@ -65,7 +65,7 @@ class Compile(Struct):
     """That of host code, "" where it is nvcc's default."""
     nvcc: str
     """"" for host code alone."""
-    words: list[str | Include] = field(default_factory=list)
+    words: list[str | IncludeDirectory] = field(default_factory=list)
     native: bool = False
     """Whether it means the CPU of the machine."""
     rdc: bool = False
@@ -73,15 +73,15 @@ class Compile(Struct):
 
     @property
     def extension(self) -> str:
-        """The module's name."""
-        given = (each for each in self.words if isinstance(each, str))
-        named = (each.removeprefix(_NAME) for each in given if each.startswith(_NAME))
-        return next(named, "extension")
+        """The name of the extension module; "extension" if no macro names it."""
+        flags = (each for each in self.words if isinstance(each, str))
+        names = (each.removeprefix(_NAME) for each in flags if each.startswith(_NAME))
+        return next(names, "extension")
 
 
-def understood(entry: Entry, environment: Mapping[str, str]) -> Compile:
-    """Return what a compile command says, with what the environment adds to it. Raises
-    `NotCarriedError`."""
+def parse_compile_command(entry: CompdbEntry, environment: Mapping[str, str]) -> CompileCommand:
+    """Parse an entry of `ninja -t compdb`, with the flags and directories that environment
+    variables add. Raises `NotCarriedError`."""
     words = words_of(entry.command)
     while words and os.path.basename(words[0]) in _LAUNCHERS:
         del words[0]
@@ -93,43 +93,54 @@ def understood(entry: Entry, environment: Mapping[str, str]) -> Compile:
     suffix = os.path.splitext(source)[1]
     if suffix not in LANGUAGES or (suffix == ".cu" and not is_nvcc):
         raise NotCarriedError(f"{suffix or source} is not among the suffixes that tilusbuild knows")
-    found = Compile(source, "", "" if is_nvcc else words[0], words[0] if is_nvcc else "")
+    compile_command = CompileCommand(
+        source, "", "" if is_nvcc else words[0], words[0] if is_nvcc else ""
+    )
     unread: list[str] = []
-    given = [*_words(words[1:], is_nvcc, environment)]
-    for option in options(given, entry.directory, unread):
-        _take(found, option, entry.directory)
+    arguments = [*_add_environment_words(words[1:], is_nvcc, environment)]
+    for option in options(arguments, entry.directory, unread):
+        _add_option(compile_command, option, entry.directory)
     if unread:
         raise NotCarriedError(f"{unread[0]} names a file of options that cannot be read")
-    return found
+    return compile_command
 
 
-def _take(found: Compile, option: Option, directory: str) -> None:
+def _add_option(compile_command: CompileCommand, option: Option, directory: str) -> None:
+    """Add one option to a command. Raises `NotCarriedError` for an option that may name files
+    outside of the hash."""
     name, value, written = option.name, option.value, option.written
-    said = " ".join(written)
+    option_text = " ".join(written)
     path = os.path.normpath(os.path.join(directory, value or name))
     if name == "-ccbin":
-        found.compiler = value
+        compile_command.compiler = value
     elif name == "-o":
-        found.output = path
-    elif name in INCLUDES and found.nvcc and "," in path:
-        raise NotCarriedError(f"nvcc takes {said} apart at its comma")
+        compile_command.output = path
+    elif name in INCLUDES and compile_command.nvcc and "," in path:
+        raise NotCarriedError(f"nvcc takes {option_text} apart at its comma")
     elif name in INCLUDES:
-        found.words.append(Include(name, path))
-    elif name in _DROPPED or path == found.source:
+        compile_command.words.append(IncludeDirectory(name, path))
+    elif name in _DROPPED or path == compile_command.source:
         return
     elif not name.startswith("-"):
         raise NotCarriedError(f"{name} is not its source")
     elif _FILES.fullmatch("=".join(written)):
-        raise NotCarriedError(f"{said} may name files that no hash covers, or mean this machine")
+        raise NotCarriedError(
+            f"{option_text} may name files that no hash covers, or mean this machine"
+        )
     else:
-        found.words += [written[0], *map(_plain, written[1:])]
-        found.native = found.native or _NATIVE.fullmatch(written[-1]) is not None
+        compile_command.words += [written[0], *map(_strip_shell_quotes, written[1:])]
+        compile_command.native = (
+            compile_command.native or _NATIVE.fullmatch(written[-1]) is not None
+        )
         if name in ("-dc", "-rdc"):
-            found.rdc = value != "false"
+            compile_command.rdc = value != "false"
 
 
-def _words(words: Sequence[str], is_nvcc: bool, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield the words, with what the compilers take from variables."""
+def _add_environment_words(
+    words: Sequence[str], is_nvcc: bool, environment: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the words of a command, and those that its compiler takes from environment
+    variables."""
     if is_nvcc:
         yield from shlex.split(environment.get("NVCC_PREPEND_FLAGS", ""))
     yield from words
@@ -140,28 +151,36 @@ def _words(words: Sequence[str], is_nvcc: bool, environment: Mapping[str, str]) 
             yield from (option, path)
 
 
-def _plain(value: str) -> str:
-    """Return a value without the quotes that torch has for the shell of nvcc."""
+def _strip_shell_quotes(value: str) -> str:
+    """Return a value without the quotes that torch writes for nvcc's shell."""
     return value[1:-1] if re.fullmatch(r"'[\w./+=,-]+'", value) else value
 
 
-def unsure(found: Compile) -> str | None:
-    """Return a flag that may read, write or run something that no hash covers; None where there is
-    none. Only where nothing holds a compile to its own files does it matter."""
-    plain = [word for word in found.words if isinstance(word, str)]
-    owned = re.compile(r"--?(std|gencode|generate-code|arch|code|gpu-\w+)(=.*)?|arch=.*|\w+_\d+\w?")
-    flags = [word for word in plain if not owned.fullmatch(word) and not _NATIVE.fullmatch(word)]
-    return next((each.words for each in find_denied_flags(flags, cpu=not found.nvcc)), None)
+def find_impure_flag(compile_command: CompileCommand) -> str | None:
+    """Return a flag that may read, write or run a file that no hash covers; None if there is none.
+    It matters only without a sandbox."""
+    plain_words = [word for word in compile_command.words if isinstance(word, str)]
+    understood_flags = re.compile(
+        r"--?(std|gencode|generate-code|arch|code|gpu-\w+)(=.*)?|arch=.*|\w+_\d+\w?"
+    )
+    flags = [
+        word
+        for word in plain_words
+        if not understood_flags.fullmatch(word) and not _NATIVE.fullmatch(word)
+    ]
+    return next(
+        (each.words for each in find_denied_flags(flags, cpu=not compile_command.nvcc)), None
+    )
 
 
-def root_of(source: str, around: str) -> str:
-    """Return the directory that a source is named from: `around` if it lies there, else the nearest
-    one above with a mark of a project, else its own."""
-    if around and source.startswith(around.rstrip("/") + "/"):
-        return around
-    own = above = os.path.dirname(source)
-    while above != os.path.dirname(above):
-        if any(os.path.lexists(os.path.join(above, mark)) for mark in _MARKS):
-            return above
-        above = os.path.dirname(above)
-    return own
+def find_source_root(source: str, project_directory: str) -> str:
+    """Return the directory relative to which a source is named: `project_directory` if the source
+    is below it, else the nearest ancestor with a mark of a project, else its own directory."""
+    if project_directory and source.startswith(project_directory.rstrip("/") + "/"):
+        return project_directory
+    source_directory = ancestor = os.path.dirname(source)
+    while ancestor != os.path.dirname(ancestor):
+        if any(os.path.lexists(os.path.join(ancestor, mark)) for mark in _MARKS):
+            return ancestor
+        ancestor = os.path.dirname(ancestor)
+    return source_directory

@@ -17,8 +17,8 @@ from functools import cache, wraps
 from typing import Any
 
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.torch.build import BuildFailedError, Request
-from tilusbuild.torch.build import build as run
+from tilusbuild.torch.build import BuildFailedError, NinjaRequest
+from tilusbuild.torch.build import build_ninja_file as run
 
 _HOOK = "_run_ninja_build"
 _within = threading.local()
@@ -27,23 +27,26 @@ _installing: list[str] = []
 
 
 @cache
-def theirs() -> Any:
-    """Return torch's module. Raises `ModuleNotFoundError`."""
+def import_cpp_extension() -> Any:
+    """Import `torch.utils.cpp_extension`. Raises `ModuleNotFoundError`."""
     return importlib.import_module("torch.utils.cpp_extension")
 
 
 @contextmanager
-def _ours() -> Iterator[None]:
-    """Have torch's compiles in this block done here. Raises `RuntimeError` for a torch that is made
-    in another way."""
-    original = getattr(theirs(), _HOOK, None)
+def _compile_through_tilusbuild() -> Iterator[None]:
+    """Route the compiles that torch starts in this block, on this thread, through tilusbuild. The
+    hook stays in torch afterwards, and does nothing outside of such blocks. Raises `RuntimeError`
+    for a torch without the function to replace."""
+    original = getattr(import_cpp_extension(), _HOOK, None)
     if original is None:
         raise RuntimeError(
-            f"tilusbuild.torch does not know torch {theirs().torch.__version__}: its cpp_extension "
-            f"has no {_HOOK}; import torch.utils.cpp_extension in its place, and report it"
+            f"tilusbuild.torch does not know torch {import_cpp_extension().torch.__version__}: its"
+            f" cpp_extension has no {_HOOK}; import torch.utils.cpp_extension in its place, and"
+            " report it"
         )
+    # Set once and never undone: another thread may be within a block.
     if not hasattr(original, "of_tilusbuild"):
-        setattr(theirs(), _HOOK, _hook(original))
+        setattr(import_cpp_extension(), _HOOK, _make_hook(original))
     before = getattr(_within, "here", False)
     _within.here = True
     try:
@@ -52,15 +55,21 @@ def _ours() -> Iterator[None]:
         _within.here = before
 
 
-def _hook(original: Callable[..., None]) -> Callable[..., None]:
+def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
+    """Return a function for the place of torch's, which it calls outside of our blocks."""
+
     @wraps(original)
     def run_ninja_build(build_directory: str, verbose: bool, error_prefix: str) -> None:
-        ours = _installing or getattr(_within, "here", False)
-        if not ours or theirs().IS_HIP_EXTENSION or not theirs().IS_LINUX:
+        is_within_block = _installing or getattr(_within, "here", False)
+        if (
+            not is_within_block
+            or import_cpp_extension().IS_HIP_EXTENSION
+            or not import_cpp_extension().IS_LINUX
+        ):
             original(build_directory, verbose, error_prefix)
             return
         workers = os.environ.get("MAX_JOBS", "")
-        request = Request(
+        request = NinjaRequest(
             os.path.abspath(build_directory),
             _installing[-1] if _installing else "",
             os.getcwd() if _installing else "",
@@ -78,10 +87,10 @@ def _hook(original: Callable[..., None]) -> Callable[..., None]:
 
 
 @cache
-def build_extension() -> type:
-    """Return `BuildExtension`. Raises `ModuleNotFoundError` without torch."""
+def make_build_extension() -> type:
+    """Return the class `BuildExtension`. Raises `ModuleNotFoundError` without torch."""
 
-    class BuildExtension(theirs().BuildExtension):  # type: ignore[misc]
+    class BuildExtension(import_cpp_extension().BuildExtension):  # type: ignore[misc]
         """torch's `BuildExtension`: its options and flags, and objects that come from the cache
         where they were built before. `use_ninja=False` has no effect: it asks for no other objects,
         only for one compile at a time."""
@@ -94,7 +103,7 @@ def build_extension() -> type:
             # setuptools has a str of its own.
             _installing.append(f"{self.distribution.get_name() or 'setup.py'}")
             try:
-                with _ours():
+                with _compile_through_tilusbuild():
                     super().build_extensions()
             finally:
                 _installing.pop()
@@ -104,14 +113,14 @@ def build_extension() -> type:
 
 
 @cache
-def loading(name: str) -> Callable[..., Any]:
-    """Return torch's `load` or `load_inline`, compiling through tilusbuild. Raises
+def wrap_load(name: str) -> Callable[..., Any]:
+    """Return torch's `load` or `load_inline`, whose compiles go through tilusbuild. Raises
     `ModuleNotFoundError` without torch."""
-    function = getattr(theirs(), name)
+    function = getattr(import_cpp_extension(), name)
 
     @wraps(function)
     def load(*args: Any, **kwargs: Any) -> Any:
-        with _ours():
+        with _compile_through_tilusbuild():
             return function(*args, **kwargs)
 
     return load

@@ -73,112 +73,125 @@ def register(
     """
     if not namespace.isidentifier():
         raise LoadError(f"{namespace!r} cannot be a namespace of torch.ops: it is not a name")
-    chosen = _chosen(where, scripts)
-    forms = {name: _Form.of(name, found[0]) for name, found in chosen.items()}
+    instances_by_op = _choose_instances(where, scripts)
+    forms = {name: _OpSchema.from_script(name, found[0]) for name, found in instances_by_op.items()}
     for name in forms:
         if hasattr(getattr(torch.ops, namespace), name):
             raise LoadError(f"there is an op torch.ops.{namespace}.{name} already")
-    gradients = {pair: _gradient(forms, *pair) for pair in (backward or {}).items()}
-    kernels = {name: _kernels(found, where, signed_by) for name, found in chosen.items()}
+    gradients = {pair: _make_gradient_hooks(forms, *pair) for pair in (backward or {}).items()}
+    kernels = {
+        name: _load_kernels(found, where, signed_by) for name, found in instances_by_op.items()
+    }
     library = torch.library.Library(namespace, "FRAGMENT")
     _libraries.append(library)
     for name, form in forms.items():
         library.define(f"{name}{form.schema}", tags=(torch.Tag.pt2_compliant_tag,))
         for kind, kernel in kernels[name].items():
-            library.impl(name, form.caller(kernel), kind.upper())
-        torch.library.register_fake(f"{namespace}::{name}", form.fake, lib=library)
-    made = getattr(torch.ops, namespace)
+            library.impl(name, form.make_implementation(kernel), kind.upper())
+        torch.library.register_fake(f"{namespace}::{name}", form.allocate_fake_outputs, lib=library)
+    ops = getattr(torch.ops, namespace)
     for (name, other), (hook, keep) in gradients.items():
-        called = partial(hook, getattr(made, other))
+        called = partial(hook, getattr(ops, other))
         torch.library.register_autograd(
             f"{namespace}::{name}", called, setup_context=keep, lib=library
         )
-    return made
+    return ops
 
 
 # Which scripts.
 
 
-def _chosen(
+def _choose_instances(
     where: object, scripts: Iterable[str] | Mapping[str, str] | None
 ) -> dict[str, list[Script]]:
-    """Return the instances, each a script a target, by the names of their ops."""
-    found: dict[str, list[Script]] = {}
+    """Return the instances to register, by the names of their ops. An instance has one script a
+    target. Raises `LoadError`."""
+    instances_by_op: dict[str, list[Script]] = {}
     if isinstance(scripts, Mapping):
         for op, text in scripts.items():
-            instances = _instances(where, text)
+            instances = _find_instances(where, text)
             if len(instances) > 1:
                 raise LoadError(f"{text!r} is several instances: {', '.join(instances)}")
-            (found[op],) = instances.values()
+            (instances_by_op[op],) = instances.values()
     else:
         for text in [None] if scripts is None else scripts:
-            found |= _instances(where, text)
+            instances_by_op |= _find_instances(where, text)
         try:
-            named = name_functions((each[0].name, each[0].params) for each in found.values())
+            label_by_op = name_functions(
+                (each[0].name, each[0].params) for each in instances_by_op.values()
+            )
         except ValueError as error:
             raise LoadError(f"{error}: {_MAPPING}") from None
-        found = {op: found[label] for op, label in named.items()}
-    for op in found:
+        instances_by_op = {op: instances_by_op[label] for op, label in label_by_op.items()}
+    for op in instances_by_op:
         if not (op.isidentifier() and op.isascii()):
             raise LoadError(f"{op!r} cannot be an op: {_MAPPING}")
-    return found
+    return instances_by_op
 
 
 _MAPPING = 'give names, as in scripts={"my_op": "gemm[dtype=f16]"}'
 
 
-def _instances(where: object, text: str | None) -> dict[str, list[Script]]:
-    """Return the instances that a name fits, or all, by their names without a target."""
-    (place,) = find_search_roots(where)
+def _find_instances(where: object, text: str | None) -> dict[str, list[Script]]:
+    """Return the instances that a name fits, or all for None, by their names without a target.
+    Raises `LoadError`."""
+    (search_place,) = find_search_roots(where)
     try:
         name = None if text is None else parse_name(text)
     except ValueError as error:
         raise LoadError(f"{text!r}: {error}") from None
-    found: dict[str, list[Script]] = {}
-    for directory in [to_snake_case(name.script)] if name else _directories(place, where):
+    scripts_by_label: dict[str, list[Script]] = {}
+    for directory in (
+        [to_snake_case(name.script)] if name else _list_directories(search_place, where)
+    ):
         for script in map(
-            read_script_once, place.list_instances(directory, get_working_directory())
+            read_script_once, search_place.list_instances(directory, get_working_directory())
         ):
             fits = name is None or name.matches_instance(script.name, script.params, script.target)
             if fits and script.form == CALLED:
-                found.setdefault(format_instance_name(script.name, script.params), []).append(
-                    script
-                )
-    if not found and text:
+                scripts_by_label.setdefault(
+                    format_instance_name(script.name, script.params), []
+                ).append(script)
+    if not scripts_by_label and text:
         load(text, where=where)  # says what is wrong
-    if not found:
-        raise LoadError(f"{place.path} has no script to call")
-    return found
+    if not scripts_by_label:
+        raise LoadError(f"{search_place.path} has no script to call")
+    return scripts_by_label
 
 
-def _directories(place: SearchRoot, where: object) -> Iterable[str]:
-    """Return the directories of a place's scripts; of the cache that projects share, a project's
-    own."""
+def _list_directories(search_place: SearchRoot, where: object) -> Iterable[str]:
+    """Return the names of the scripts' directories; in a cache that projects share, only those of
+    the project."""
     try:
-        projects = unseal_json(read_bytes(os.path.join(place.path, "index.json")))["projects"]
-        own = projects[os.path.join(find_directory(where), "tilus.toml")]["scripts"]
+        projects = unseal_json(read_bytes(os.path.join(search_place.path, "index.json")))[
+            "projects"
+        ]
+        project_scripts = projects[os.path.join(find_directory(where), "tilus.toml")]["scripts"]
     except (FileNotFoundError, KeyError):
-        return place.list_script_names()
-    return sorted({directory for directory, _ in own})
+        return search_place.list_script_names()
+    return sorted({directory for directory, _ in project_scripts})
 
 
-def _kernels(instance: Sequence[Script], where: object, signed_by: str | None) -> dict[str, Kernel]:
-    """Return a kernel for each kind of device that the instance has targets for."""
-    found = {}
+def _load_kernels(
+    instance: Sequence[Script], where: object, signed_by: str | None
+) -> dict[str, Kernel]:
+    """Load a kernel for each kind of device for which the instance has targets. Raises
+    `LoadError`."""
+    kernel_by_kind = {}
     for kind in sorted({script.kind for script in instance}):
         targets = {script.target for script in instance if script.kind == kind}
         target = targets.pop() if len(targets) == 1 else kind
         name = format_instance_name(instance[0].name, instance[0].params)
-        found[kind] = load(name, where=where, target=target, signed_by=signed_by)
-    return found
+        kernel_by_kind[kind] = load(name, where=where, target=target, signed_by=signed_by)
+    return kernel_by_kind
 
 
 # What an op takes and returns.
 
 
-class _Form(NamedTuple):
-    """An op, as the script's arguments make it. `inputs` are what its caller passes, `outputs` what
-    it returns; `shapes` are the dimensions of all, as `script.json` has them."""
+class _OpSchema(NamedTuple):
+    """The signature of an op. A caller passes `inputs`, and the op returns `outputs`. `shapes` has
+    the dimensions of all tensors, as `script.json` has them."""
 
     name: str
     script: Script
@@ -189,24 +202,33 @@ class _Form(NamedTuple):
     """Which input says where an output is."""
 
     @classmethod
-    def of(cls, name: str, script: Script) -> _Form:
-        """Return the op of a script. Raises `TypeError` for what a schema cannot say."""
-        listed = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
-        shapes = {each["name"]: each["dims"] for each in listed if each["dims"] is not None}
-        wanted = list_call_arguments(script)
-        given = [a for a in wanted if not a.out]
-        tensors = [a for a in given if _is_tensor(a) and not a.optional and not a.constant]
-        known = {a.name for a in given if a.dims is None}
-        known |= {dim for a in tensors for dim in shapes[a.name] if isinstance(dim, str)}
-        made = tuple(a for a in wanted if a.out and tensors and _is_made(shapes[a.name], known))
-        inputs = tuple(a for a in wanted if a not in made)
+    def from_script(cls, name: str, script: Script) -> _OpSchema:
+        """Return the signature for a script. Raises `TypeError` for an argument that a schema
+        cannot express."""
+        argument_tables = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
+        shapes = {
+            each["name"]: each["dims"] for each in argument_tables if each["dims"] is not None
+        }
+        passed_arguments = list_call_arguments(script)
+        inputs_only = [a for a in passed_arguments if not a.out]
+        tensors = [a for a in inputs_only if _is_tensor(a) and not a.optional and not a.constant]
+        known_sizes = {a.name for a in inputs_only if a.dims is None}
+        known_sizes |= {dim for a in tensors for dim in shapes[a.name] if isinstance(dim, str)}
+        outputs = tuple(
+            a
+            for a in passed_arguments
+            if a.out and tensors and _has_known_shape(shapes[a.name], known_sizes)
+        )
+        inputs = tuple(a for a in passed_arguments if a not in outputs)
         for argument in inputs:
             if not _is_tensor(argument) and argument.dtype not in DTYPES:
                 raise TypeError(
                     f'{script.name}: argument "{argument.name}": an op of torch takes no'
                     f" {argument.type}: name the other scripts with scripts=[…]"
                 )
-        return cls(name, script, inputs, made, shapes, inputs.index(tensors[0]) if tensors else -1)
+        return cls(
+            name, script, inputs, outputs, shapes, inputs.index(tensors[0]) if tensors else -1
+        )
 
     @property
     def mutated(self) -> tuple[ScriptArgument, ...]:
@@ -218,33 +240,35 @@ class _Form(NamedTuple):
         """Return the schema, without the name."""
         returned = ", ".join("Tensor" for _ in self.outputs)
         returned = returned if len(self.outputs) == 1 else f"({returned})"
-        return f"({', '.join(map(self._declared, self.inputs))}) -> {returned}"
+        return f"({', '.join(map(self._declare_argument, self.inputs))}) -> {returned}"
 
-    def _declared(self, argument: ScriptArgument) -> str:
+    def _declare_argument(self, argument: ScriptArgument) -> str:
+        """Return an argument in torch's schema language."""
         if not _is_tensor(argument):
             return f"{_KINDS[DTYPES[argument.dtype].kind]} {argument.name}"
         if argument in self.mutated:
             return f"Tensor({chr(97 + self.mutated.index(argument))}!) {argument.name}"
         return f"Tensor{'?' * argument.optional} {argument.name}"
 
-    def caller(self, kernel: Kernel) -> Callable[..., Any]:
-        """Return the implementation for a device: the kernel itself, where it mutates nothing."""
-        places = [i for i, a in enumerate(self.inputs) if a in self.mutated]
-        if not places:
+    def make_implementation(self, kernel: Kernel) -> Callable[..., Any]:
+        """Return the implementation for a device: the kernel itself, unless it mutates
+        arguments."""
+        mutated_indexes = [i for i, a in enumerate(self.inputs) if a in self.mutated]
+        if not mutated_indexes:
             return kernel.__call__
         names = [a.name for a in self.inputs]
 
-        def call(*args: Any) -> Any:
+        def call_kernel(*args: Any) -> Any:
             made = kernel(**dict(zip(names, args, strict=True))) if self.outputs else kernel(*args)
-            for place in places:  # autograd may have kept the tensor's old value
+            for place in mutated_indexes:  # autograd may have kept the tensor's old value
                 if not args[place].is_inference():
                     torch.autograd.graph.increment_version(args[place])
             return made
 
-        return call
+        return call_kernel
 
-    def fake(self, *args: Any) -> Any:
-        """Return the outputs of a call, without values. Sizes may be symbols: no guard is made."""
+    def allocate_fake_outputs(self, *args: Any) -> Any:
+        """Return outputs without values for a call. Sizes may be symbols; no guard is added."""
         sizes: dict[str, Any] = {}
         for argument, value in zip(self.inputs, args, strict=True):
             shape = self.shapes.get(argument.name)
@@ -260,7 +284,9 @@ class _Form(NamedTuple):
                     if isinstance(dim, str) and not argument.optional:
                         sizes.setdefault(dim, value.shape[axis])
         made = [
-            args[self.like].new_empty([_size(d, sizes) for d in self.shapes[a.name]], dtype=_of(a))
+            args[self.like].new_empty(
+                [_evaluate_size(d, sizes) for d in self.shapes[a.name]], dtype=_to_torch_dtype(a)
+            )
             for a in self.outputs
         ]
         return made[0] if len(made) == 1 else tuple(made) or None
@@ -270,13 +296,14 @@ def _is_tensor(argument: ScriptArgument) -> bool:
     return argument.dims is not None
 
 
-def _is_made(shape: Sequence[Any], known: set[str]) -> bool:
-    """Return whether the sizes of an output follow from the inputs."""
+def _has_known_shape(shape: Sequence[Any], known: set[str]) -> bool:
+    """Return whether the known sizes determine the shape of an output."""
     names = [{dim} if isinstance(dim, str) else semantics.collect_names(dim) for dim in shape]
     return set().union(*names) <= known
 
 
-def _of(argument: ScriptArgument) -> Any:
+def _to_torch_dtype(argument: ScriptArgument) -> Any:
+    """Return torch's dtype of an argument."""
     return getattr(torch, DTYPES[argument.dtype].numpy)
 
 
@@ -294,9 +321,9 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
 """Operations of two sizes or more that a symbol has, too, and means the same by."""
 
 
-def _size(tree: Any, sizes: Mapping[str, Any]) -> Any:
-    """Return a dimension's value. One that symbols cannot compute becomes a number: torch compiles
-    again for others."""
+def _evaluate_size(tree: Any, sizes: Mapping[str, Any]) -> Any:
+    """Return the value of a dimension. An operation that symbols lack turns them into numbers:
+    torch then compiles again for other sizes."""
     if isinstance(tree, str):
         return sizes[tree]
     if not isinstance(tree, list):
@@ -305,7 +332,7 @@ def _size(tree: Any, sizes: Mapping[str, Any]) -> Any:
     if kind == "name":
         return sizes[parts[0]]
     if kind in ("binary", "call") and parts[0] in _SYMBOLIC:
-        return _SYMBOLIC[parts[0]](*(_size(part, sizes) for part in parts[1:]))
+        return _SYMBOLIC[parts[0]](*(_evaluate_size(part, sizes) for part in parts[1:]))
     needed = {name: int(sizes[name]) for name in semantics.collect_names(tree)}
     return semantics.build_function(tree, needed)(needed)
 
@@ -316,11 +343,10 @@ def _size(tree: Any, sizes: Mapping[str, Any]) -> Any:
 _Hooks = tuple[Callable[..., Any], Callable[..., Any]]
 
 
-def _gradient(forms: Mapping[str, _Form], name: str, other: str) -> _Hooks:
-    """Return what `register_autograd` takes, where an op computes the gradient of one: `backward`,
-    of which the first argument is that op, and `setup_context`. Arguments are matched by name.
-    Raises `LoadError`.
-    """
+def _make_gradient_hooks(forms: Mapping[str, _OpSchema], name: str, other: str) -> _Hooks:
+    """Return `backward` and `setup_context` for `register_autograd`, for an op whose gradient the
+    op `other` computes. The first parameter of `backward` is that op. Arguments are matched by
+    name. Raises `LoadError`."""
     for each in (name, other):
         if each not in forms:
             raise LoadError(f"backward: there is no op {each!r}: {did_you_mean(each, forms)}")
@@ -331,38 +357,49 @@ def _gradient(forms: Mapping[str, _Form], name: str, other: str) -> _Hooks:
             )
     forward, op = forms[name], forms[other]
     values = [a.name for a in (*forward.inputs, *forward.outputs)]
-    wanted = [a.name for a in op.inputs]
-    made = [a.name for a in op.outputs]
-    known = [*values, *(_GRADIENT + a.name for a in forward.outputs)]
-    for each in wanted:
-        if each not in known:
+    gradient_inputs = [a.name for a in op.inputs]
+    gradient_outputs = [a.name for a in op.outputs]
+    known_names = [*values, *(_GRADIENT + a.name for a in forward.outputs)]
+    for each in gradient_inputs:
+        if each not in known_names:
             raise LoadError(
                 f'backward: {other} has an argument "{each}", and {name} has not:'
-                f" {did_you_mean(each, known)}"
+                f" {did_you_mean(each, known_names)}"
             )
     for argument in forward.inputs:
         floats = _is_tensor(argument) and DTYPES[argument.dtype].kind == "float"
-        if floats and _GRADIENT + argument.name not in made:
+        if floats and _GRADIENT + argument.name not in gradient_outputs:
             raise LoadError(
                 f'backward: {other} has no output "{_GRADIENT}{argument.name}":'
                 f" each tensor of floats of {name} has a gradient"
             )
     tensors = [a.name for a in op.inputs if _is_tensor(a) and a.name in values]
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        given = dict(zip(values, (*inputs, *_several(output)), strict=True))
-        ctx.save_for_backward(*map(given.get, tensors))
-        ctx.numbers = {n: v for n, v in given.items() if n in wanted and n not in tensors}
+    def save_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        value_by_name = dict(zip(values, (*inputs, *_to_tuple(output)), strict=True))
+        ctx.save_for_backward(*map(value_by_name.get, tensors))
+        ctx.numbers = {
+            n: v for n, v in value_by_name.items() if n in gradient_inputs and n not in tensors
+        }
 
-    def backward(call: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
+    def run_backward(call: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
         # Gradients come in any strides: that of a sum has none.
-        found = {**ctx.numbers, **dict(zip(tensors, ctx.saved_tensors, strict=True))}
-        found |= dict(zip(known[len(values) :], (g.contiguous() for g in grads), strict=True))
-        results = dict(zip(made, _several(call(*(found[each] for each in wanted))), strict=True))
+        value_by_name = {**ctx.numbers, **dict(zip(tensors, ctx.saved_tensors, strict=True))}
+        value_by_name |= dict(
+            zip(known_names[len(values) :], (g.contiguous() for g in grads), strict=True)
+        )
+        results = dict(
+            zip(
+                gradient_outputs,
+                _to_tuple(call(*(value_by_name[each] for each in gradient_inputs))),
+                strict=True,
+            )
+        )
         return tuple(results.get(_GRADIENT + a.name) for a in forward.inputs)
 
-    return backward, keep
+    return run_backward, save_context
 
 
-def _several(value: Any) -> tuple[Any, ...]:
+def _to_tuple(value: Any) -> tuple[Any, ...]:
+    """Return a tuple as it is, and any other value as a tuple of one."""
     return value if isinstance(value, tuple) else (value,)

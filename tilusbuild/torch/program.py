@@ -34,26 +34,26 @@ from tilusbuild.toolchain.cuda import is_toolkit
 from tilusbuild.torch.command import (
     INCLUDES,
     SYSTEM,
-    Compile,
-    Include,
+    CompileCommand,
+    IncludeDirectory,
     NotCarriedError,
-    root_of,
-    unsure,
+    find_impure_flag,
+    find_source_root,
 )
 
 _NAME = re.compile(r"[\w.+/-]+")
 _PACKAGE = re.compile(r"(?P<base>/.*/(?:site|dist)-packages/(?P<name>\w[\w.-]*))(?:/(?P<path>.*))?")
 
 
-class Job(Struct, frozen=True):
-    """A source as the engine has it (`engine.interfaces.Job`)."""
+class TorchJob(Struct, frozen=True):
+    """A source, as a job of the engine (`engine.interfaces.Job`)."""
 
     hash: str
     label: str
     script: str
     index: int
     rendered: RenderedProgram
-    compile: Compile
+    compile: CompileCommand
     places: Mapping[str, str]
     """What messages call a file, and where it is."""
     is_default = is_part = True
@@ -73,13 +73,14 @@ class Job(Struct, frozen=True):
 
     def translate_log(self, log: str) -> str:
         for name, path in self.places.items():
-            shown = path.replace("\\", r"\\")
-            log = re.sub(rf"(?<![\w/.-]){re.escape(name)}(?=[/:(])", shown, log)
+            replacement = path.replace("\\", r"\\")
+            log = re.sub(rf"(?<![\w/.-]){re.escape(name)}(?=[/:(])", replacement, log)
         return log
 
 
-class Trees(Struct):
-    """The digests of a memory, each tree looked at once: every source asks for the same."""
+class TreeDigests(Struct):
+    """Digests of files and directories. Each directory is digested once, since every source asks
+    for the same."""
 
     memory: DigestMemory
     known: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -93,31 +94,36 @@ class Trees(Struct):
         return self.known[root, label]
 
 
-class Planner(Struct):
-    """Makes jobs of compiles; what it looked up is kept for the next one."""
+class CompilePlanner(Struct):
+    """Makes jobs of compile commands. Toolchains and header scans are reused for later commands."""
 
     project: Project
-    around: str
+    project_directory: str
     """The directory that sources are named from, where they lie in it."""
-    trees: Trees
+    trees: TreeDigests
     toolchains: dict[tuple[str, str], Toolchain] = field(default_factory=dict)
     headers: dict[tuple[object, ...], Headers] = field(default_factory=dict)
 
-    def job(self, found: Compile, index: int) -> Job:
-        """Return the program of a compile. Raises `NotCarriedError` and `InputError`."""
-        base, script = root_of(found.source, self.around), found.extension
-        name = os.path.relpath(found.source, base)
-        toolchain = self._toolchain(found)
-        words, roots, places = _placed(found, base, toolchain)
-        kind = "cuda" if found.nvcc else "beside" if TOOLKIT in words else "cpu"
+    def plan_job(self, compile_command: CompileCommand, index: int) -> TorchJob:
+        """Return the job of a compile command. Raises `NotCarriedError` and `InputError`."""
+        base, script = (
+            find_source_root(compile_command.source, self.project_directory),
+            compile_command.extension,
+        )
+        name = os.path.relpath(compile_command.source, base)
+        toolchain = self._find_toolchain(compile_command)
+        words, roots, places = _name_directories(compile_command, base, toolchain)
+        kind = "cuda" if compile_command.nvcc else "beside" if TOOLKIT in words else "cpu"
         pipeline = LIBRARY_PIPELINES[kind, "object"]
-        if (flag := unsure(found)) and not (toolchain.sandboxed and detect_landlock()):
+        if (flag := find_impure_flag(compile_command)) and not (
+            toolchain.sandboxed and detect_landlock()
+        ):
             raise NotCarriedError(
                 f"no hash covers what {flag} does, and this machine has no sandbox"
             )
-        text = read_text(found.source, "surrogateescape")
+        text = read_text(compile_command.source, "surrogateescape")
         source = f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}"
-        headers = self._headers(roots, pipeline, toolchain)
+        headers = self._find_headers(roots, pipeline, toolchain)
         closure = headers.find_closure("\n".join((source, *format_definitions((), words))))
         seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
         recipe = Recipe(
@@ -134,12 +140,14 @@ class Planner(Struct):
                 tuple((root.name, root.quoted_only) for root in roots) if closure.headers else (),
             ),
             options=Options(flags=tuple(words)),
-            part=PartOptions("cu" if found.nvcc else "c++", found.rdc, seeded, written=True),
+            part=PartOptions(
+                "cu" if compile_command.nvcc else "c++", compile_command.rdc, seeded, written=True
+            ),
         )
         program_txt = identity.format_program_text(
             script=script,
             entry=("object", name),
-            params={"cpu": _cpu()} if found.native else {},
+            params={"cpu": _digest_cpu()} if compile_command.native else {},
             schedule={},
             derived={},
             signature=(),
@@ -148,20 +156,29 @@ class Planner(Struct):
             headers=[(header.sha256, header.name) for header in closure.headers],
         )
         outside = pipeline.list_header_directories(toolchain)
-        others = outside.digest_external_headers(closure.external, self.trees)
-        options_txt = format_options(recipe, toolchain, others)
+        external_digests = outside.digest_external_headers(closure.external, self.trees)
+        options_txt = format_options(recipe, toolchain, external_digests)
         rendered = RenderedProgram(program_txt, options_txt, recipe, toolchain, closure)
-        shown = {f"include/{tree}": path for tree, path in places.items()}
-        return Job(
-            rendered.hash, name, script, index, rendered, found, {**shown, name: found.source}
+        path_by_name = {f"include/{tree}": path for tree, path in places.items()}
+        return TorchJob(
+            rendered.hash,
+            name,
+            script,
+            index,
+            rendered,
+            compile_command,
+            {**path_by_name, name: compile_command.source},
         )
 
-    def _toolchain(self, found: Compile) -> Toolchain:
+    def _find_toolchain(self, compile_command: CompileCommand) -> Toolchain:
         """Return the compilers of a command. Raises `NotCarriedError`."""
-        nvcc, host = shutil.which(found.nvcc or _nvcc_beside(found)) or "", _gxx(found.compiler)
-        if not host or (found.nvcc and not nvcc):
+        nvcc, host = (
+            shutil.which(compile_command.nvcc or _find_nvcc_of_headers(compile_command)) or "",
+            _find_gxx(compile_command.compiler),
+        )
+        if not host or (compile_command.nvcc and not nvcc):
             raise NotCarriedError(
-                f"{found.compiler or 'its compiler'} cannot be found, or is not g++"
+                f"{compile_command.compiler or 'its compiler'} cannot be found, or is not g++"
             )
         if (nvcc, host) not in self.toolchains:
             request = ToolchainRequest(nvcc=nvcc or None, cxx=host, needs_cuda=bool(nvcc))
@@ -173,9 +190,10 @@ class Planner(Struct):
                 raise NotCarriedError(error.message) from None
         return self.toolchains[nvcc, host]
 
-    def _headers(
+    def _find_headers(
         self, roots: tuple[Root, ...], pipeline: Pipeline, toolchain: Toolchain
     ) -> Headers:
+        """Return the resolver of includes for these directories; the same for equal directories."""
         outside = pipeline.list_outside_directories(toolchain)
         key = roots, outside
         if key not in self.headers:
@@ -188,36 +206,37 @@ class Planner(Struct):
         return self.headers[key]
 
 
-def _nvcc_beside(found: Compile) -> str:
-    """Return the nvcc of the toolkit whose headers host code includes, "" for none."""
-    places = (each.path for each in found.words if isinstance(each, Include))
+def _find_nvcc_of_headers(compile_command: CompileCommand) -> str:
+    """Return the nvcc of the toolkit whose headers a command of host code includes; "" for none."""
+    places = (each.path for each in compile_command.words if isinstance(each, IncludeDirectory))
     toolkit = next(filter(is_toolkit, places), "")
     return toolkit and os.path.join(os.path.dirname(toolkit), "bin/nvcc")
 
 
-def _gxx(name: str) -> str:
-    """Return the g++ that a name means, by a name by which its gcc is beside it; "" for none."""
+def _find_gxx(name: str) -> str:
+    """Return the path of the g++ that a name means, spelled so that its gcc is beside it; "" if it
+    is no g++."""
     real = os.path.realpath(shutil.which(name or "g++") or "")
     match = re.fullmatch(r"(.*/(?:[^/]*-)?)(?:gcc|g\+\+)(-[\d.]+)?", real)
     return f"{match[1]}g++{match[2] or ''}" if match else ""
 
 
-def _placed(
-    found: Compile, base: str, toolchain: Toolchain
+def _name_directories(
+    compile_command: CompileCommand, base: str, toolchain: Toolchain
 ) -> tuple[list[str], tuple[Root, ...], dict[str, str]]:
-    """Return the words with names for directories, the directories in search order, and where
-    each tree of them is. Raises `NotCarriedError`."""
-    own = os.path.dirname(os.path.relpath(found.source, base))
-    beside = make_root(PROJECT, base, own, quoted_only=True)
-    found_as: list[tuple[int, Root]] = []
-    taken = {PROJECT: base}
+    """Return the words with names in the place of directories, the directories in search order, and
+    the path of each named tree. Raises `NotCarriedError`."""
+    source_directory = os.path.dirname(os.path.relpath(compile_command.source, base))
+    beside = make_root(PROJECT, base, source_directory, quoted_only=True)
+    ranked_roots: list[tuple[int, Root]] = []
+    base_by_tree = {PROJECT: base}
     quote = f"{HERE}/include/{beside.name}"
     words = ["-iquote", quote]
-    if found.nvcc:
+    if compile_command.nvcc:
         words = [each for word in words for each in ("-Xcompiler", word)]
     system = {*toolchain.host.compiler_headers, *toolchain.host.system_headers}
     toolkit = toolchain.cuda.include_dirs if toolchain.cuda else ()
-    for each in found.words:
+    for each in compile_command.words:
         if isinstance(each, str):
             words.append(each)
             continue
@@ -229,33 +248,40 @@ def _placed(
         if real in toolkit[:1]:
             words += [each.option, TOOLKIT]
             continue
-        root = _root(each.path, base, taken, quoted_only=each.option == "-iquote")
+        root = _name_root(each.path, base, base_by_tree, quoted_only=each.option == "-iquote")
         if not _NAME.fullmatch(root.name):
             raise NotCarriedError(f"{each.path} has characters that compilers read otherwise")
-        found_as.append((INCLUDES.index(each.option), root))
+        ranked_roots.append((INCLUDES.index(each.option), root))
         words += [each.option, f"{HERE}/include/{root.name}"]
     # As gcc does: by kind, then in order; what is a directory of the system's is no other.
-    system = {root.name for rank, root in found_as if rank >= SYSTEM}
-    ranked = sorted(found_as, key=lambda each: each[0])
+    system = {root.name for rank, root in ranked_roots if rank >= SYSTEM}
+    # Stable: directories of one kind stay in their order.
+    ranked = sorted(ranked_roots, key=lambda each: each[0])
     roots = (root for rank, root in ranked if rank >= SYSTEM or root.name not in system)
     if beside.name in system:
         raise NotCarriedError("its own directory is declared as one of the system's")
-    return words, (beside, *dict.fromkeys(roots)), taken
+    return words, (beside, *dict.fromkeys(roots)), base_by_tree
 
 
-def _root(path: str, base: str, taken: dict[str, str], *, quoted_only: bool) -> Root:
-    """Return a directory by a name without a place: a package's, the project's, or its last."""
+def _name_root(path: str, base: str, base_by_tree: dict[str, str], *, quoted_only: bool) -> Root:
+    """Return a directory named without its location: by its package, the project, or its last
+    part."""
     if match := _PACKAGE.fullmatch(path):
-        tree, above, below = match["name"], match["base"], match["path"] or ""
+        tree, tree_base, path_in_tree = match["name"], match["base"], match["path"] or ""
     elif path == base or path.startswith(base + "/"):
-        tree, above, below = PROJECT, base, os.path.relpath(path, base)
+        tree, tree_base, path_in_tree = PROJECT, base, os.path.relpath(path, base)
     else:
-        tree, above, below = os.path.basename(path), path, ""
-    return make_root(choose_free_name(tree, above, taken), above, below, quoted_only=quoted_only)
+        tree, tree_base, path_in_tree = os.path.basename(path), path, ""
+    return make_root(
+        choose_free_name(tree, tree_base, base_by_tree),
+        tree_base,
+        path_in_tree,
+        quoted_only=quoted_only,
+    )
 
 
-def _cpu() -> str:
-    """Return what `-march=native` depends on."""
+def _digest_cpu() -> str:
+    """Return a digest of the facts about the CPU on which `-march=native` depends."""
     lines = read_text("/proc/cpuinfo").partition("\n\n")[0].splitlines()
     facts = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part", "cache size")
     return sha256_text("\n".join(each for each in lines if each.startswith(facts)))[:16]

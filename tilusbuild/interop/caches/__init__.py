@@ -1,8 +1,8 @@
 """Foreign caches, those of Tilus, TileLang, Hidet and Triton: read, verify and clean them up.
 
 A cache is recognised by what it holds, never by its name. There is a module for each system, with
-its name, `is_one` and `read`. Only `gc` changes anything. Pickles are named and never opened;
-libraries are read as bytes and never loaded.
+its name, `is_cache_root` and `read_cache`. Only `gc` changes anything. Pickles are named and never
+opened; libraries are read as bytes and never loaded.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _HOMES = {
 of the user (TileLang 0.1.15, env.py; Triton 3.7, knobs.py)."""
 
 
-def system_of(path: str) -> str | None:
-    """Return the name of the system whose cache a directory is; None if of none."""
+def recognize_system(path: str) -> str | None:
+    """Return the name of the system whose cache a directory is; None for any other directory."""
     directory = CacheDirectory(path)
-    return next((name for name, each in SYSTEMS.items() if each.is_one(directory)), None)
+    return next((name for name, each in SYSTEMS.items() if each.is_cache_root(directory)), None)
 
 
-def read(path: str) -> ForeignCache:
-    """Return the cache in a directory. Raises `InputError` when it is not a known cache."""
-    system = system_of(path)
+def read_foreign_cache(path: str) -> ForeignCache:
+    """Read the cache in a directory. Raises `InputError` for an unknown one."""
+    system = recognize_system(path)
     if system is not None:
-        found: ForeignCache = SYSTEMS[system].read(CacheDirectory(path))
-        return found
+        cache: ForeignCache = SYSTEMS[system].read_cache(CacheDirectory(path))
+        return cache
     if not os.path.isdir(path):
         raise input_error(f"{path} is not a directory")
     raise input_error(
@@ -46,18 +46,21 @@ def read(path: str) -> ForeignCache:
     )
 
 
-def home_of(system: str, environment: Mapping[str, str]) -> str:
-    """Return the directory, absolute, where a system looks for its cache on this machine.
+def find_home(system: str, environment: Mapping[str, str]) -> str:
+    """Return the absolute path of the directory in which a system looks for its cache on this
+    machine.
 
-    Raises `InputError` for a system whose cache is where the system itself is installed, which only
-    its own Python knows.
+    Raises `InputError` for a system whose cache is beside its installation, which only its own
+    Python knows.
     """
-    for place in _HOMES.get(system, ()):
-        if isinstance(place, str):
-            return os.path.abspath(os.path.expanduser(place))
-        variable, below = place
+    for candidate in _HOMES.get(system, ()):
+        if isinstance(candidate, str):
+            return os.path.abspath(os.path.expanduser(candidate))
+        variable, subdirectory = candidate
         if environment.get(variable):
-            return os.path.abspath(os.path.join(os.path.expanduser(environment[variable]), below))
+            return os.path.abspath(
+                os.path.join(os.path.expanduser(environment[variable]), subdirectory)
+            )
     raise input_error(
         f"where {system} keeps its cache depends on where {system} is installed",
         hint=f"name the directory with --into: {system}.option.get_cache_dir() returns it",

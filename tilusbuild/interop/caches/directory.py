@@ -34,7 +34,8 @@ MAX_FILES = 10_000
 
 
 class ForeignProblem(Struct, frozen=True):
-    """Something broken. `path` is relative to the cache; `moved`: it works in its old place."""
+    """A problem of a cache. `path` is relative to the cache. `moved`: the entry is complete, and
+    would work in its old directory."""
 
     path: str
     what: str
@@ -45,8 +46,7 @@ class ForeignProblem(Struct, frozen=True):
 
 
 class ForeignEntry(Struct):
-    """One kernel: what the system keeps, looks up and deletes as one. Its system's reader makes it,
-    and notes what it finds in it."""
+    """One kernel: the unit in which the system keeps, looks up and deletes."""
 
     directory: CacheDirectory
     path: str
@@ -81,53 +81,56 @@ class ForeignEntry(Struct):
 
     @property
     def pickles(self) -> tuple[str, ...]:
-        """Return those of its files that only the system itself loads."""
+        """Return the files that only the system itself loads."""
         return tuple(name for name in self.files if name.endswith((".pickle", ".pkl")))
 
-    def wrong(self, what: str, file: str | None = None, *, moved: bool = False) -> None:
-        """Note a problem of the entry, or of one of its files."""
+    def add_problem(self, what: str, file: str | None = None, *, moved: bool = False) -> None:
+        """Add a problem of the entry, or of one of its files."""
         path = self.path if file is None else f"{self.path}/{file}"
         self.problems.append(ForeignProblem(path, what, moved))
 
-    def has(self, *names: str) -> bool:
-        """Return whether all files are there; note each missing one as a problem."""
+    def has_files(self, *names: str) -> bool:
+        """Return whether all files exist. Each missing file is added as a problem."""
         missing = [name for name in names if not self.directory.is_file(self.path, name)]
         for name in missing:
-            self.wrong("is missing", name)
+            self.add_problem("is missing", name)
         return not missing
 
     def read_library(self, file: str) -> bytes | None:
-        """Read a library or cubin: note what it holds, or what is wrong with it."""
-        data = self.directory.bytes(self.path, file)
+        """Read a library or cubin, and set the digest and the architectures of the entry. A missing
+        or damaged file is added as a problem. Return its bytes; None if it is missing."""
+        data = self.directory.read_bytes(self.path, file)
         if data is None:
-            self.wrong("is missing", file)
+            self.add_problem("is missing", file)
             return None
-        why = damage(data)
+        why = find_damage(data)
         if why:
-            self.wrong(why, file)
+            self.add_problem(why, file)
             return data
-        self.library, self.code_archs = sha256_bytes(data), code_archs_of(data)
+        self.library, self.code_archs = sha256_bytes(data), read_code_archs(data)
         return data
 
-    def compare(self, file: str) -> None:
-        """Compare the architecture in the entry's text with that in its binary."""
+    def check_declared_arch(self, file: str) -> None:
+        """Add a problem if the entry's text names an architecture that its library has no code
+        for."""
         device = [arch for arch in self.code_archs if arch.startswith("sm_")]
         if not self.declared_arch.startswith("sm_") or not device:
             return
-        if not any(_same(self.declared_arch, arch.split()[0]) for arch in device):
-            self.wrong(
+        if not any(_are_same_arch(self.declared_arch, arch.split()[0]) for arch in device):
+            self.add_problem(
                 f"holds code for {', '.join(device)}; its entry says {self.declared_arch}", file
             )
 
-    def whole(self) -> ForeignEntry:
-        """Take its files as they are now, and return it."""
-        self.files = tuple(self.directory.below(self.path))
-        self.size, self.modified = self.directory.measured(self.files)
+    def measure_files(self) -> ForeignEntry:
+        """Set the list of files, their total size and their latest time. Return the entry."""
+        self.files = tuple(self.directory.list_files(self.path))
+        self.size, self.modified = self.directory.measure_files(self.files)
         return self
 
 
 class StaleFile(Struct, frozen=True):
-    """A file or directory that no entry has and that is not needed, as an abandoned stage."""
+    """A file or directory that belongs to no entry and is not needed, such as an abandoned
+    stage."""
 
     path: str
     what: str
@@ -136,7 +139,7 @@ class StaleFile(Struct, frozen=True):
 
 
 class ForeignCache(Struct, frozen=True):
-    """A whole foreign cache."""
+    """The content of a foreign cache."""
 
     system: str
     version: str
@@ -158,13 +161,13 @@ class ForeignCache(Struct, frozen=True):
 
     @property
     def broken(self) -> tuple[ForeignProblem, ...]:
-        """Return all that is wrong."""
+        """Return the problems of all entries, and those outside of entries."""
         own = (problem for entry in self.entries for problem in entry.problems)
         return (*own, *self.problems)
 
     @property
     def duplicates(self) -> tuple[tuple[ForeignEntry, ...], ...]:
-        """Return entries whose libraries are the same bytes, in groups of two and more."""
+        """Return the groups of two and more entries with the same library."""
         groups: dict[str, list[ForeignEntry]] = {}
         for entry in self.entries:
             if entry.library is not None:
@@ -177,107 +180,111 @@ class ForeignCache(Struct, frozen=True):
 _Bytes = bytes  # the class below has a method of that name
 
 
-def _parts(names: tuple[str, ...]) -> list[str]:
+def _split_names(names: tuple[str, ...]) -> list[str]:
     return [part for name in names for part in name.split("/") if part]
 
 
 class CacheDirectory:
-    """A foreign cache on the disk; paths are relative to it."""
+    """A directory of a foreign cache. Paths are relative to it, and no link is followed."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
 
-    def path(self, *names: str) -> str:
+    def join_path(self, *names: str) -> str:
         return os.path.join(self.root, *names)
 
-    def names(self, *names: str) -> list[str]:
-        """Return the sorted names in a directory; none for what is not one, or is behind a link."""
+    def list_names(self, *names: str) -> list[str]:
+        """Return the sorted names in a directory. For anything else, and behind a link, there are
+        none."""
         try:
-            return list_below(self.root, *_parts(names))
+            return list_below(self.root, *_split_names(names))
         except OSError:
             return []
 
-    def directories(self, *names: str) -> list[str]:
-        return [name for name in self.names(*names) if self.is_directory(*names, name)]
+    def list_directories(self, *names: str) -> list[str]:
+        return [name for name in self.list_names(*names) if self.is_directory(*names, name)]
 
     def is_directory(self, *names: str) -> bool:
-        found = self.status(*names)
-        return found is not None and stat.S_ISDIR(found.st_mode)
+        status = self.get_status(*names)
+        return status is not None and stat.S_ISDIR(status.st_mode)
 
     def is_file(self, *names: str) -> bool:
-        found = self.status(*names)
-        return found is not None and stat.S_ISREG(found.st_mode)
+        status = self.get_status(*names)
+        return status is not None and stat.S_ISREG(status.st_mode)
 
-    def status(self, *names: str) -> os.stat_result | None:
-        """Return what is there, which may be a link; None for nothing, or behind a link."""
+    def get_status(self, *names: str) -> os.stat_result | None:
+        """Return the status of a file, a directory or a link; None if there is nothing, or behind a
+        link."""
         try:
-            with self.around(*names) as (above, name):
+            with self.open_parent(*names) as (above, name):
                 return os.stat(name, dir_fd=above, follow_symlinks=False)
         except OSError:
             return None
 
     @contextmanager
-    def around(self, *names: str) -> Iterator[tuple[int, str]]:
-        """Open the directory that something is in; yield it with the last name. Raises `OSError`,
-        also for a link on the way."""
-        *above, name = _parts(names) or ["."]
-        with open_below(self.root, *above) as handle:
+    def open_parent(self, *names: str) -> Iterator[tuple[int, str]]:
+        """Open the parent directory of a path. Yield its descriptor and the last name. Raises
+        `OSError`, also for a link on the way."""
+        *parents, name = _split_names(names) or ["."]
+        with open_below(self.root, *parents) as handle:
             yield handle, name
 
-    def below(self, *names: str) -> list[str]:
-        """Return every file and link below a directory, relative to the cache; sorted."""
-        found: list[str] = []
-        waiting = ["/".join(_parts(names))]
-        while waiting and len(found) <= MAX_FILES:
-            above = waiting.pop()
-            for name in self.names(above):
-                path = f"{above}/{name}" if above else name
-                (waiting if self.is_directory(path) else found).append(path)
-        return sorted(found)
+    def list_files(self, *names: str) -> list[str]:
+        """Return the paths of all files and links below a directory, sorted. After 10,000 the rest
+        is ignored."""
+        files: list[str] = []
+        waiting = ["/".join(_split_names(names))]
+        while waiting and len(files) <= MAX_FILES:
+            directory = waiting.pop()
+            for name in self.list_names(directory):
+                path = f"{directory}/{name}" if directory else name
+                (waiting if self.is_directory(path) else files).append(path)
+        return sorted(files)
 
-    def text(self, *names: str) -> str | None:
-        """Return a text file's beginning; None if there is no such file."""
-        data = self._read(_MAX_TEXT, names)
+    def read_text(self, *names: str) -> str | None:
+        """Return at most the first 16 MiB of a text file; None if it cannot be read."""
+        data = self._read_up_to(_MAX_TEXT, names)
         return None if data is None else data.decode("utf-8", "replace")
 
-    def json(self, *names: str) -> Any:
-        """Return a file's value; None for one that is missing or not JSON."""
-        text = self.text(*names)
+    def read_json(self, *names: str) -> Any:
+        """Return the value of a JSON file; None if it is missing or not JSON."""
+        text = self.read_text(*names)
         try:
             return None if text is None else json.loads(text)
         except (ValueError, RecursionError):
             return None
 
-    def bytes(self, *names: str) -> _Bytes | None:
-        """Return a file's content; None if it cannot be read or is larger than any library."""
-        data = self._read(_MAX_LIBRARY + 1, names)
+    def read_bytes(self, *names: str) -> _Bytes | None:
+        """Return the content of a file; None if it cannot be read, or is larger than 1 GiB."""
+        data = self._read_up_to(_MAX_LIBRARY + 1, names)
         return None if data is None or len(data) > _MAX_LIBRARY else data
 
-    def _read(self, limit: int, names: tuple[str, ...]) -> _Bytes | None:
+    def _read_up_to(self, limit: int, names: tuple[str, ...]) -> _Bytes | None:
         try:
-            with os.fdopen(self._open(*names), "rb") as file:
+            with os.fdopen(self._open_file(*names), "rb") as file:
                 return file.read(limit)
         except OSError:
             return None
 
-    def _open(self, *names: str) -> int:
-        with self.around(*names) as (above, name):
+    def _open_file(self, *names: str) -> int:
+        with self.open_parent(*names) as (above, name):
             return open_regular(name, follow=False, dir_fd=above)
 
-    def measured(self, files: Iterable[str]) -> tuple[int, float]:
-        """Return the bytes of all files, and when the latest was written (seconds since 1970)."""
+    def measure_files(self, files: Iterable[str]) -> tuple[int, float]:
+        """Return the total bytes of files, and the latest time at which one was written (seconds
+        since 1970)."""
         size, latest = 0, 0.0
         for name in files:
-            seen = self.status(name)
-            if seen is None:
+            status = self.get_status(name)
+            if status is None:
                 continue
-            size, latest = size + seen.st_size, max(latest, seen.st_mtime)
+            size, latest = size + status.st_size, max(latest, status.st_mtime)
         return size, latest
 
     def is_locked(self, name: str) -> bool:
-        """Return whether some process holds a lock on a file now."""
+        """Return whether a process holds a lock on a file now."""
         try:
-            handle = self._open(name)
+            handle = self._open_file(name)
         except OSError:
             return False
         try:
@@ -289,13 +296,14 @@ class CacheDirectory:
         return False
 
 
-def _same(declared: str, compiled: str) -> bool:
-    """Return whether two architectures agree: a text may omit the suffix of sm_90a."""
+def _are_same_arch(declared: str, compiled: str) -> bool:
+    """Return whether a declared and a compiled architecture agree. A text may omit the suffix of
+    sm_90a."""
     return declared == compiled or declared == compiled.rstrip("af")
 
 
-def damage(data: bytes) -> str | None:
-    """Return why a library cannot be whole; None if it can."""
+def find_damage(data: bytes) -> str | None:
+    """Return the reason why a library is incomplete; None if it is complete."""
     if not data:
         return "is empty"
     try:
@@ -305,27 +313,28 @@ def damage(data: bytes) -> str | None:
     return f"is cut short: {len(data)} bytes of {size}" if size > len(data) else None
 
 
-def code_archs_of(data: bytes) -> tuple[str, ...]:
-    """Return the architectures that a library has code for; without GPU code, its CPU's."""
+def read_code_archs(data: bytes) -> tuple[str, ...]:
+    """Return the architectures of the code in a library; the machine of its host code if it has no
+    GPU code."""
     try:
         images = read_archs(data)
     except BinaryError:
         return ()
-    found = [image.arch + (" ptx" if image.kind == "ptx" else "") for image in images]
-    if found:
-        return tuple(dict.fromkeys(found))
+    arch_names = [image.arch + (" ptx" if image.kind == "ptx" else "") for image in images]
+    if arch_names:
+        return tuple(dict.fromkeys(arch_names))
     try:
         return (read_needs(data).machine,)
     except BinaryError:
         return ()
 
 
-def command_arch(command: str) -> str:
-    """Return the architecture that a compiler's command line names; "" if none."""
-    found = _GENCODE.search(command)
-    return (found[1] or found[2]) if found else ""
+def find_command_arch(command: str) -> str:
+    """Return the architecture that a command line of a compiler names; "" if none."""
+    match = _GENCODE.search(command)
+    return (match[1] or match[2]) if match else ""
 
 
-def matching(names: list[str], pattern: re.Pattern[str]) -> Iterator[str]:
-    """Yield the names that the whole pattern matches."""
+def match_names(names: list[str], pattern: re.Pattern[str]) -> Iterator[str]:
+    """Yield the names that a pattern matches completely."""
     return (name for name in names if pattern.fullmatch(name))

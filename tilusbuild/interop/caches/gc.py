@@ -18,7 +18,7 @@ from tilusbuild.state.temporary import TemporaryDirectory
 
 
 class Removal(Struct, frozen=True):
-    """An entry or stale file to remove. `path` is relative to the cache."""
+    """An entry or stale file to remove, with the reason. `path` is relative to the cache."""
 
     path: str
     why: str
@@ -26,7 +26,7 @@ class Removal(Struct, frozen=True):
     lock: str | None = None
 
 
-def decide(
+def choose_removals(
     cache: ForeignCache,
     *,
     now: float,
@@ -34,33 +34,33 @@ def decide(
     max_size: int | None = None,
     broken: bool = False,
 ) -> tuple[Removal, ...]:
-    """Return what to remove: stale files, entries older than `older_than` seconds, the oldest
-    entries until the rest has at most `max_size` bytes, and with `broken` the broken ones."""
-    chosen = {
+    """Choose what to remove: stale files, entries older than `older_than` seconds, with `broken`
+    the broken ones, and then the oldest entries until the rest has at most `max_size` bytes."""
+    removals = {
         file.path: Removal(file.path, file.what, file.size)
         for file in cache.stale
         if older_than is None or now - file.modified > older_than
     }
-    left = []
-    for unit in _units(cache):
+    remaining_units = []
+    for unit in _list_units(cache):
         problem = next((p for entry in unit.entries for p in entry.problems), None)
         if broken and problem is not None:
-            chosen[unit.path] = unit.removal(f"broken: {problem.what}")
+            removals[unit.path] = unit.make_removal(f"broken: {problem.what}")
         elif older_than is not None and now - unit.modified > older_than:
-            chosen[unit.path] = unit.removal("old")
+            removals[unit.path] = unit.make_removal("old")
         else:
-            left.append(unit)
-    size = sum(unit.size for unit in left)
-    for unit in left:
+            remaining_units.append(unit)
+    size = sum(unit.size for unit in remaining_units)
+    for unit in remaining_units:
         if max_size is None or size <= max_size:
             break
-        chosen[unit.path] = unit.removal("the oldest")
+        removals[unit.path] = unit.make_removal("the oldest")
         size -= unit.size
-    return tuple(chosen.values())
+    return tuple(removals.values())
 
 
-class _Unit(Struct, frozen=True):
-    """Entries that are removed together, as the kernels of a graph are."""
+class _RemovalUnit(Struct, frozen=True):
+    """Entries that are removed together, such as the kernels of a graph."""
 
     path: str
     entries: tuple[ForeignEntry, ...]
@@ -73,41 +73,46 @@ class _Unit(Struct, frozen=True):
     def modified(self) -> float:
         return max(entry.modified for entry in self.entries)
 
-    def removal(self, why: str) -> Removal:
+    def make_removal(self, why: str) -> Removal:
         return Removal(self.path, why, self.size, self.entries[0].lock)
 
 
-def _units(cache: ForeignCache) -> list[_Unit]:
+def _list_units(cache: ForeignCache) -> list[_RemovalUnit]:
     """Return the units, the oldest first."""
-    found: dict[str, list[ForeignEntry]] = {}
+    entries_by_path: dict[str, list[ForeignEntry]] = {}
     for entry in cache.entries:
-        found.setdefault(entry.removed_with, []).append(entry)
-    units = [_Unit(path, tuple(entries)) for path, entries in found.items()]
+        entries_by_path.setdefault(entry.removed_with, []).append(entry)
+    units = [_RemovalUnit(path, tuple(entries)) for path, entries in entries_by_path.items()]
     return sorted(units, key=lambda unit: (unit.modified, unit.path))
 
 
-def remove(cache: ForeignCache, removals: Iterable[Removal]) -> Iterator[tuple[Removal, bool]]:
-    """Remove each, and yield it with whether it is gone: False if in use, or if something is
-    mounted in it. Raises `TilusbuildError`."""
+def remove_unless_in_use(
+    cache: ForeignCache, removals: Iterable[Removal]
+) -> Iterator[tuple[Removal, bool]]:
+    """Remove what was chosen. Yield each removal with False if it was kept: its lock is held, or
+    something is mounted in it. Raises `TilusbuildError`."""
     directory = CacheDirectory(cache.root)
+    # A rename would take a mounted file system along, and the deletion would empty it.
     mounts = list_mounts_below(cache.root)
     for removal in removals:
         locked = removal.lock is not None and directory.is_locked(removal.lock)
         mounted = any(f"{mount}/".startswith(f"{removal.path}/") for mount in mounts)
         if not locked and not mounted:
-            _remove(directory, removal.path)
+            _remove_directory(directory, removal.path)
         yield removal, not locked and not mounted
 
 
-def _remove(directory: CacheDirectory, path: str) -> None:
+def _remove_directory(directory: CacheDirectory, path: str) -> None:
+    """Rename a directory out of the cache, and delete it. A missing one is ignored. Raises
+    `TilusbuildError`."""
     try:
         # In the cache itself: no rename crosses file systems.
         with (
             TemporaryDirectory("removed", directory.root) as private,
-            directory.around(path) as (above, name),
+            directory.open_parent(path) as (parent, name),
         ):
-            os.rename(name, os.path.join(private.path, "entry"), src_dir_fd=above)
+            os.rename(name, os.path.join(private.path, "entry"), src_dir_fd=parent)
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise TilusbuildError(f"{directory.path(path)}: {error.strerror}") from None
+        raise TilusbuildError(f"{directory.join_path(path)}: {error.strerror}") from None

@@ -18,8 +18,8 @@ from tilusbuild.interop.caches.directory import (
     CacheDirectory,
     ForeignCache,
     ForeignEntry,
-    command_arch,
-    matching,
+    find_command_arch,
+    match_names,
 )
 from tilusbuild.state.files import sha256_text
 
@@ -31,83 +31,94 @@ _SPACE = re.compile(r"([a-z]+)_space_([0-9]+)")
 _KEY = re.compile(r"[0-9a-f]{16}")
 
 
-def is_one(directory: CacheDirectory) -> bool:
-    """Return whether a directory has this layout."""
-    homes = (_operators(directory), _modules(directory), _copies(directory))
-    return any(directory.names(home) for found in homes for home in found)
+def is_cache_root(directory: CacheDirectory) -> bool:
+    """Return whether a directory is a cache of Hidet."""
+    path_lists = (_list_operators(directory), _list_modules(directory), _list_copies(directory))
+    return any(directory.list_names(path) for paths in path_lists for path in paths)
 
 
-def read(directory: CacheDirectory) -> ForeignCache:
-    """Return the whole cache."""
-    entries = [_operator(directory, home, keyed=True) for home in _operators(directory)]
-    entries += [_module(directory, home) for home in _modules(directory)]
-    entries += [_operator(directory, home, keyed=False) for home in _copies(directory)]
-    versions = {directory.text(entry.path, "version.txt") or "" for entry in entries} - {""}
+def read_cache(directory: CacheDirectory) -> ForeignCache:
+    """Read the cache."""
+    entries = [_read_operator(directory, home, keyed=True) for home in _list_operators(directory)]
+    entries += [_read_module(directory, home) for home in _list_modules(directory)]
+    entries += [_read_operator(directory, home, keyed=False) for home in _list_copies(directory)]
+    versions = {directory.read_text(entry.path, "version.txt") or "" for entry in entries} - {""}
     return ForeignCache(
         system=SYSTEM,
         version=", ".join(sorted(versions)),
         root=directory.root,
         entries=tuple(entries),
-        shared=tuple(_of_graphs(directory, entries)),
+        shared=tuple(_list_graph_files(directory, entries)),
         out_of_scope=tuple(name for name in _NOT_KERNELS if directory.is_directory(name)),
     )
 
 
-def _operators(directory: CacheDirectory) -> Iterator[str]:
-    for space in matching(directory.directories("ops"), _SPACE):
-        for name in directory.directories("ops", space):
-            for key in matching(directory.directories("ops", space, name), _KEY):
+def _list_operators(directory: CacheDirectory) -> Iterator[str]:
+    for space in match_names(directory.list_directories("ops"), _SPACE):
+        for name in directory.list_directories("ops", space):
+            for key in match_names(directory.list_directories("ops", space, name), _KEY):
                 yield f"ops/{space}/{name}/{key}"
 
 
-def _modules(directory: CacheDirectory) -> Iterator[str]:
-    for key in matching(directory.directories("ir_modules"), _KEY):
+def _list_modules(directory: CacheDirectory) -> Iterator[str]:
+    for key in match_names(directory.list_directories("ir_modules"), _KEY):
         yield f"ir_modules/{key}"
 
 
-def _copies(directory: CacheDirectory) -> Iterator[str]:
-    """Yield the copies of operators in graphs."""
-    for graph in matching(directory.directories("graphs"), _KEY):
-        for number in directory.directories("graphs", graph, "kernels"):
+def _list_copies(directory: CacheDirectory) -> Iterator[str]:
+    """Yield the paths of the copies of operators in graphs."""
+    for graph in match_names(directory.list_directories("graphs"), _KEY):
+        for number in directory.list_directories("graphs", graph, "kernels"):
             yield f"graphs/{graph}/kernels/{number}"
 
 
-def _operator(directory: CacheDirectory, home: str, *, keyed: bool) -> ForeignEntry:
-    meta = directory.json(home, "meta.json")
-    known = meta if isinstance(meta, dict) else {}
-    name = str(known.get("name", os.path.basename(os.path.dirname(home))))
+def _read_operator(directory: CacheDirectory, home: str, *, keyed: bool) -> ForeignEntry:
+    """Read an operator. `keyed`: its directory is named by a digest, which is checked."""
+    meta = directory.read_json(home, "meta.json")
+    meta_table = meta if isinstance(meta, dict) else {}
+    name = str(meta_table.get("name", os.path.basename(os.path.dirname(home))))
     entry = ForeignEntry(directory, home, "op" if keyed else "op of a graph", name)
-    _common(entry, f"hidet {directory.text(home, 'version.txt') or ''}".strip())
+    _read_library(entry, f"hidet {directory.read_text(home, 'version.txt') or ''}".strip())
     if not keyed:
         entry.unit = os.path.dirname(os.path.dirname(home))
-    if known.get("target") == "cpu":
+    if meta_table.get("target") == "cpu":
         entry.declared_arch = "cpu"
-    written = directory.is_file(home, "version.txt") or directory.is_file(home, "func_types.pickle")
-    if written and entry.has("task.txt", "version.txt", "func_types.pickle") and keyed:
-        text = directory.text(home, "task.txt") or ""
+    is_complete_version = directory.is_file(home, "version.txt") or directory.is_file(
+        home, "func_types.pickle"
+    )
+    if (
+        is_complete_version
+        and entry.has_files("task.txt", "version.txt", "func_types.pickle")
+        and keyed
+    ):
+        text = directory.read_text(home, "task.txt") or ""
         if not sha256_text(text).startswith(os.path.basename(home)):
-            entry.wrong("is not named by its task.txt")
-    entry.compare("lib.so")
-    return entry.whole()
+            entry.add_problem("is not named by its task.txt")
+    entry.check_declared_arch("lib.so")
+    return entry.measure_files()
 
 
-def _module(directory: CacheDirectory, home: str) -> ForeignEntry:
+def _read_module(directory: CacheDirectory, home: str) -> ForeignEntry:
     entry = ForeignEntry(directory, home, "module", "")
-    _common(entry, "hidet")
-    entry.compare("lib.so")
-    return entry.whole()
+    _read_library(entry, "hidet")
+    entry.check_declared_arch("lib.so")
+    return entry.measure_files()
 
 
-def _common(entry: ForeignEntry, by: str) -> None:
+def _read_library(entry: ForeignEntry, by: str) -> None:
+    """Set compiler, declared architecture and lock of an entry, and read its library."""
     directory, home = entry.directory, entry.path
     entry.compiled_by = by
-    commands = (directory.text(home, name) or "" for name in _LOGS)
-    entry.declared_arch = next(filter(None, map(command_arch, commands)), "")
+    commands = (directory.read_text(home, name) or "" for name in _LOGS)
+    entry.declared_arch = next(filter(None, map(find_command_arch, commands)), "")
     entry.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
     entry.read_library("lib.so")
 
 
-def _of_graphs(directory: CacheDirectory, entries: list[ForeignEntry]) -> Iterator[str]:
-    taken = {name for entry in entries for name in entry.files}
-    for graph in directory.directories("graphs"):
-        yield from (name for name in directory.below("graphs", graph) if name not in taken)
+def _list_graph_files(directory: CacheDirectory, entries: list[ForeignEntry]) -> Iterator[str]:
+    """Yield the files of graphs that belong to no entry."""
+    entry_files = {name for entry in entries for name in entry.files}
+    for graph in directory.list_directories("graphs"):
+        yield from (
+            name for name in directory.list_files("graphs", graph) if name not in entry_files
+        )

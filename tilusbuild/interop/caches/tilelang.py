@@ -20,7 +20,7 @@ from tilusbuild.interop.caches.directory import (
     ForeignCache,
     ForeignEntry,
     StaleFile,
-    matching,
+    match_names,
 )
 from tilusbuild.state.files import sha256_bytes
 
@@ -35,17 +35,17 @@ _STALE = 3600.0
 _NAME = re.compile(r"void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+?)(?:_kernel)?\s*\(")
 
 
-def is_one(directory: CacheDirectory) -> bool:
-    """Return whether a directory has this layout, or is one version's part of it."""
-    return any(True for _ in _homes(directory))
+def is_cache_root(directory: CacheDirectory) -> bool:
+    """Return whether a directory is a cache of TileLang, or one version's directory of it."""
+    return any(True for _ in _list_entry_directories(directory))
 
 
-def read(directory: CacheDirectory) -> ForeignCache:
-    """Return the whole cache."""
+def read_cache(directory: CacheDirectory) -> ForeignCache:
+    """Read the cache."""
     entries, versions = [], set()
-    for version, above, kind in _homes(directory):
+    for version, above, kind in _list_entry_directories(directory):
         versions.add(version)
-        for key in matching(directory.directories(above), _KEY):
+        for key in match_names(directory.list_directories(above), _KEY):
             make = _KINDS[kind]
             entries.append(make(directory, os.path.join(above, key), f"tilelang {version}".strip()))
     return ForeignCache(
@@ -53,117 +53,122 @@ def read(directory: CacheDirectory) -> ForeignCache:
         version=", ".join(sorted(versions - {""})),
         root=directory.root,
         entries=tuple(entries),
-        stale=tuple(_stagings(directory)),
-        shared=tuple(_autotuner(directory)),
+        stale=tuple(_list_abandoned_stages(directory)),
+        shared=tuple(_list_autotuner_files(directory)),
     )
 
 
-def _versions(directory: CacheDirectory) -> Iterator[str]:
-    """Yield the directories of versions, relative to the cache: "" if it is one itself."""
-    for name in ("", *directory.directories()):
-        below = directory.directories(name)
+def _list_versions(directory: CacheDirectory) -> Iterator[str]:
+    """Yield the paths of versions' directories, relative to the cache; "" if the directory is one
+    itself."""
+    for name in ("", *directory.list_directories()):
+        below = directory.list_directories(name)
         if "cuda-binaries" in below or any(_MACHINE.fullmatch(each) for each in below):
             yield name
 
 
-def _homes(directory: CacheDirectory) -> Iterator[tuple[str, str, str]]:
-    """Yield (version, directory that holds entries, which of `_KINDS` they are)."""
-    for version in ("", *directory.directories()):
-        keys = matching(directory.directories(version), _KEY)
+def _list_entry_directories(directory: CacheDirectory) -> Iterator[tuple[str, str, str]]:
+    """Yield (version, directory of entries, key of `_KINDS`). If the directory is one version's,
+    the version is its base name."""
+    for version in ("", *directory.list_directories()):
+        keys = match_names(directory.list_directories(version), _KEY)
         files = (os.path.join(version, key, name) for key in keys for name in _EARLIER)
         if any(map(directory.is_file, files)):
             yield version, version, "earlier"
-    for version in _versions(directory):
+    for version in _list_versions(directory):
         name = version or os.path.basename(directory.root)
-        for machine in matching(directory.directories(version), _MACHINE):
+        for machine in match_names(directory.list_directories(version), _MACHINE):
             above = os.path.join(version, machine, "kernels")
-            if any(True for _ in matching(directory.directories(above), _KEY)):
+            if any(True for _ in match_names(directory.list_directories(above), _KEY)):
                 yield name, above, "kernel"
         above = os.path.join(version, "cuda-binaries")
-        if any(True for _ in matching(directory.directories(above), _KEY)):
+        if any(True for _ in match_names(directory.list_directories(above), _KEY)):
             yield name, above, "binary"
 
 
-def _kernel(
+def _read_kernel(
     directory: CacheDirectory, home: str, by: str, *, earlier: bool = False
 ) -> ForeignEntry:
-    entry = ForeignEntry(directory, home, "kernel", _name(directory, home))
+    entry = ForeignEntry(directory, home, "kernel", _find_kernel_name(directory, home))
     entry.compiled_by = by
-    manifest = {"files": {}} if earlier else directory.json(home, "manifest.json")
+    manifest = {"files": {}} if earlier else directory.read_json(home, "manifest.json")
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict):
-        entry.wrong("is missing or not a manifest", "manifest.json")
+        entry.add_problem("is missing or not a manifest", "manifest.json")
         files = {}
     library = next((name for name in _LIBRARIES if directory.is_file(home, name)), None)
     if library is None and not any(name in files for name in _LIBRARIES):
-        entry.wrong("has no library")
+        entry.add_problem("has no library")
     for name, facts in sorted(files.items()):
-        _check(entry, name, facts)
+        _check_file(entry, name, facts)
     if library is not None:
         entry.read_library(library)
-    return entry.whole()
+    return entry.measure_files()
 
 
-def _binary(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
+def _read_binary(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
     entry = ForeignEntry(directory, home, "binary", "")
     entry.compiled_by = by
     name = next((n for n in ("kernel.cubin", "kernel.fatbin") if directory.is_file(home, n)), None)
-    facts = directory.json(home, "metadata.json")
+    facts = directory.read_json(home, "metadata.json")
     if name is None:
-        entry.wrong("has no binary")
-        return entry.whole()
-    _check(entry, name, facts)
+        entry.add_problem("has no binary")
+        return entry.measure_files()
+    _check_file(entry, name, facts)
     if name == "kernel.cubin":
         entry.read_library(name)
-    return entry.whole()
+    return entry.measure_files()
 
 
 _KINDS: Mapping[str, Callable[[CacheDirectory, str, str], ForeignEntry]] = {
-    "kernel": _kernel,
-    "binary": _binary,
-    "earlier": partial(_kernel, earlier=True),
+    "kernel": _read_kernel,
+    "binary": _read_binary,
+    "earlier": partial(_read_kernel, earlier=True),
 }
 
 
-def _check(entry: ForeignEntry, name: str, facts: Any) -> None:
-    """Compare a file with its size and digest."""
+def _check_file(entry: ForeignEntry, name: str, facts: Any) -> None:
+    """Add a problem if a file has another size or digest than its entry lists."""
     if "/" in name or not isinstance(facts, dict):
-        entry.wrong(f"lists {name!r:.80}, which is not a file of an entry")
+        entry.add_problem(f"lists {name!r:.80}, which is not a file of an entry")
         return
-    data = entry.directory.bytes(entry.path, name)
+    data = entry.directory.read_bytes(entry.path, name)
     if data is None:
-        entry.wrong("is missing", name)
+        entry.add_problem("is missing", name)
     elif len(data) != facts.get("size"):
-        entry.wrong(f"has {len(data)} bytes of {facts.get('size')}", name)
+        entry.add_problem(f"has {len(data)} bytes of {facts.get('size')}", name)
     elif sha256_bytes(data) != facts.get("sha256"):
-        entry.wrong("is not what its digest says", name)
+        entry.add_problem("is not what its digest says", name)
 
 
-def _name(directory: CacheDirectory, home: str) -> str:
+def _find_kernel_name(directory: CacheDirectory, home: str) -> str:
+    """Return the name of the kernel in an entry's source; "" if none is found."""
     for source in ("device_kernel.cu", "kernel.cu"):
-        if found := _NAME.search(directory.text(home, source) or ""):
-            return found[1]
+        if match := _NAME.search(directory.read_text(home, source) or ""):
+            return match[1]
     return ""
 
 
-def _stagings(directory: CacheDirectory) -> Iterator[StaleFile]:
+def _list_abandoned_stages(directory: CacheDirectory) -> Iterator[StaleFile]:
+    """Yield staging directories in which nothing was written for an hour."""
     now = time.time()
-    for version in _versions(directory):
+    for version in _list_versions(directory):
         places = [os.path.join(version, ".staging", "cuda-binaries")]
-        machines = matching(directory.directories(version), _MACHINE)
+        machines = match_names(directory.list_directories(version), _MACHINE)
         places += (os.path.join(version, machine, ".staging") for machine in machines)
         for above in places:
-            for name in directory.directories(above):
+            for name in directory.list_directories(above):
                 path = os.path.join(above, name)
-                size, modified = directory.measured(directory.below(path))
-                modified = max(modified, os.lstat(directory.path(path)).st_mtime)
+                size, modified = directory.measure_files(directory.list_files(path))
+                # An empty stage has no files: its own time counts.
+                modified = max(modified, os.lstat(directory.join_path(path)).st_mtime)
                 # A younger one may be a compile that is running.
                 if now - modified > _STALE:
                     yield StaleFile(path, "an abandoned staging directory", size, modified)
 
 
-def _autotuner(directory: CacheDirectory) -> Iterator[str]:
-    for version in _versions(directory):
-        for machine in matching(directory.directories(version), _MACHINE):
-            for key in directory.directories(version, machine, "autotuner"):
-                yield from directory.below(version, machine, "autotuner", key)
+def _list_autotuner_files(directory: CacheDirectory) -> Iterator[str]:
+    for version in _list_versions(directory):
+        for machine in match_names(directory.list_directories(version), _MACHINE):
+            for key in directory.list_directories(version, machine, "autotuner"):
+                yield from directory.list_files(version, machine, "autotuner", key)

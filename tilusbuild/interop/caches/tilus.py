@@ -16,7 +16,7 @@ from tilusbuild.interop.caches.directory import (
     ForeignEntry,
     ForeignProblem,
     StaleFile,
-    matching,
+    match_names,
 )
 from tilusbuild.state.files import sha256_text
 
@@ -27,30 +27,32 @@ _FAILED = "failed/building"
 _TARGET = re.compile(r"arch='sm(\d+[af]?)'")
 
 
-def is_one(directory: CacheDirectory) -> bool:
-    """Return whether a directory has this layout."""
-    programs = list(matching(directory.directories("programs"), _PROGRAM))
+def is_cache_root(directory: CacheDirectory) -> bool:
+    """Return whether a directory is a cache of Tilus."""
+    programs = list(match_names(directory.list_directories("programs"), _PROGRAM))
     return any(directory.is_file("programs", name, "options.txt") for name in programs) or any(
         directory.is_file("scripts", name, key, "build_options.txt")
-        for name in directory.directories("scripts")
-        for key in directory.directories("scripts", name)
+        for name in directory.list_directories("scripts")
+        for key in directory.list_directories("scripts", name)
     )
 
 
-def read(directory: CacheDirectory) -> ForeignCache:
-    """Return the whole cache."""
-    named: dict[str, str] = {}
-    failed = set()
-    for name, home in _script_directories(directory):
-        for path, program in _links(directory, home):
-            named[program] = name
+def read_cache(directory: CacheDirectory) -> ForeignCache:
+    """Read the cache."""
+    name_by_program: dict[str, str] = {}
+    failed_programs = set()
+    for name, home in _list_script_directories(directory):
+        for path, program in _list_program_links(directory, home):
+            name_by_program[program] = name
             if path.startswith(f"{home}/{_FAILED}/"):
-                failed.add(program)
+                failed_programs.add(program)
     entries = [
-        _program(directory, digest, named.get(digest, ""), failed=digest in failed)
-        for digest in matching(directory.directories("programs"), _PROGRAM)
+        _read_program(
+            directory, digest, name_by_program.get(digest, ""), failed=digest in failed_programs
+        )
+        for digest in match_names(directory.list_directories("programs"), _PROGRAM)
     ]
-    problems, stale, shared = _scripts(directory)
+    problems, stale, shared = _read_scripts(directory)
     return ForeignCache(
         system=SYSTEM,
         version="",
@@ -62,51 +64,56 @@ def read(directory: CacheDirectory) -> ForeignCache:
     )
 
 
-def _program(directory: CacheDirectory, digest: str, name: str, *, failed: bool) -> ForeignEntry:
+def _read_program(
+    directory: CacheDirectory, digest: str, name: str, *, failed: bool
+) -> ForeignEntry:
     home = f"programs/{digest}"
     entry = ForeignEntry(directory, home, "program", name)
     entry.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
-    options = directory.text(home, "options.txt") or ""
-    found = _TARGET.search(options)
-    entry.declared_arch = f"sm_{found[1]}" if found else ""
+    options = directory.read_text(home, "options.txt") or ""
+    match = _TARGET.search(options)
+    entry.declared_arch = f"sm_{match[1]}" if match else ""
     entry.compiled_by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
-    if entry.has("program.txt", "options.txt"):
-        program = directory.text(home, "program.txt") or ""
+    if entry.has_files("program.txt", "options.txt"):
+        program = directory.read_text(home, "program.txt") or ""
         if not sha256_text(options + program).startswith(digest):
-            entry.wrong("is not named by its options.txt and program.txt")
+            entry.add_problem("is not named by its options.txt and program.txt")
     if not failed or directory.is_file(home, "module", "lib.so"):
         entry.read_library("module/lib.so")
-        entry.compare("module/lib.so")
-    return entry.whole()
+        entry.check_declared_arch("module/lib.so")
+    return entry.measure_files()
 
 
-def _script_directories(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
-    for name in directory.directories("scripts"):
-        for key in matching(directory.directories("scripts", name), _SCRIPT):
+def _list_script_directories(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
+    for name in directory.list_directories("scripts"):
+        for key in match_names(directory.list_directories("scripts", name), _SCRIPT):
             yield name, f"scripts/{name}/{key}"
 
 
-def _links(directory: CacheDirectory, home: str) -> Iterator[tuple[str, str]]:
-    """Yield links to programs: their paths, and the program that each leads to."""
+def _list_program_links(directory: CacheDirectory, home: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of each link to a program, and the name of the program."""
     for above in ("programs", _FAILED):
-        for name in directory.names(home, above):
+        for name in directory.list_names(home, above):
             path = f"{home}/{above}/{name}"
-            if os.path.islink(directory.path(path)):
-                yield path, os.path.basename(os.readlink(directory.path(path)))
+            if os.path.islink(directory.join_path(path)):
+                yield path, os.path.basename(os.readlink(directory.join_path(path)))
 
 
-def _scripts(directory: CacheDirectory) -> tuple[list[ForeignProblem], list[StaleFile], list[str]]:
+def _read_scripts(
+    directory: CacheDirectory,
+) -> tuple[list[ForeignProblem], list[StaleFile], list[str]]:
+    """Return the problems of scripts, scripts without programs, and the files of scripts."""
     problems, stale, shared = [], [], []
-    for _, home in _script_directories(directory):
-        links = list(_links(directory, home))
+    for _, home in _list_script_directories(directory):
+        links = list(_list_program_links(directory, home))
         for path, program in links:
             if not directory.is_directory("programs", program):
                 problems.append(
                     ForeignProblem(path, f"leads to program {program}, which is missing")
                 )
-        files = directory.below(home)
+        files = directory.list_files(home)
         shared += files
-        if not links and not directory.names(home, "failed", "scheduling"):
-            size, modified = directory.measured(files)
+        if not links and not directory.list_names(home, "failed", "scheduling"):
+            size, modified = directory.measure_files(files)
             stale.append(StaleFile(home, "a script without programs", size, modified))
     return problems, stale, shared

@@ -14,7 +14,7 @@ from tilusbuild.interop.caches.directory import (
     ForeignCache,
     ForeignEntry,
     StaleFile,
-    matching,
+    match_names,
 )
 
 SYSTEM = "triton"
@@ -22,29 +22,31 @@ _KEY = re.compile(r"[A-Z2-7]{52}|[0-9a-f]{64}")
 _TEMPORARY = re.compile(r"tmp\.pid_.*")
 
 
-def is_one(directory: CacheDirectory) -> bool:
-    """Return whether a directory has this layout."""
-    return any(_is_entry(directory, key) for key in matching(directory.directories(), _KEY))
+def is_cache_root(directory: CacheDirectory) -> bool:
+    """Return whether a directory is a cache of Triton."""
+    return any(_is_entry(directory, key) for key in match_names(directory.list_directories(), _KEY))
 
 
-def read(directory: CacheDirectory) -> ForeignCache:
-    """Return the whole cache."""
-    keys = [key for key in matching(directory.directories(), _KEY) if _is_entry(directory, key)]
-    entries = tuple(_kernel(directory, key) for key in keys)
+def read_cache(directory: CacheDirectory) -> ForeignCache:
+    """Read the cache."""
+    keys = [
+        key for key in match_names(directory.list_directories(), _KEY) if _is_entry(directory, key)
+    ]
+    entries = tuple(_read_kernel(directory, key) for key in keys)
     versions = {entry.compiled_by.partition(" ")[2] for entry in entries} - {""}
-    stale = tuple(piece for key in keys for piece in _temporary(directory, key))
+    stale = tuple(piece for key in keys for piece in _list_temporary_files(directory, key))
     return ForeignCache(SYSTEM, ", ".join(sorted(versions)), directory.root, entries, stale)
 
 
 def _is_entry(directory: CacheDirectory, key: str) -> bool:
     return any(
         name.startswith("__grp__") or name.endswith((".cubin", ".so", ".ptx", ".hsaco"))
-        for name in directory.names(key)
+        for name in directory.list_names(key)
     )
 
 
-def _kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
-    names = directory.names(key)
+def _read_kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
+    names = directory.list_names(key)
     group = next((name for name in names if name.startswith("__grp__")), None)
     stem = group.removeprefix("__grp__").removesuffix(".json") if group else ""
     code = next((name for name in names if name.endswith((".cubin", ".hsaco", ".so"))), None)
@@ -52,36 +54,39 @@ def _kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
         directory, key, "kernel" if group else "helper", stem or os.path.splitext(code or "")[0]
     )
     if group is not None:
-        _group(entry, group)
-        _metadata(entry, f"{stem}.json")
+        _check_group_files(entry, group)
+        _read_metadata(entry, f"{stem}.json")
     if code is not None:
         entry.read_library(code)
-        entry.compare(code)
+        entry.check_declared_arch(code)
     elif group is not None:
-        entry.wrong("has no compiled code")
-    return entry.whole()
+        entry.add_problem("has no compiled code")
+    return entry.measure_files()
 
 
-def _group(entry: ForeignEntry, group: str) -> None:
-    value = entry.directory.json(entry.path, group)
+def _check_group_files(entry: ForeignEntry, group: str) -> None:
+    """Add the problems of a group: files that it names and that are missing, or that were moved
+    with the cache."""
+    value = entry.directory.read_json(entry.path, group)
     paths = value.get("child_paths") if isinstance(value, dict) else None
     if not isinstance(paths, dict):
-        entry.wrong("is not a group", group)
+        entry.add_problem("is not a group", group)
         return
-    away = [name for name, path in paths.items() if not os.path.isfile(str(path))]
-    here = [name for name in away if entry.directory.is_file(entry.path, name)]
-    if here:
-        what = f"names {len(here)} files by paths that do not exist: it was moved"
-        entry.wrong(what, group, moved=True)
-    for name in away:
-        if name not in here:
-            entry.wrong("is missing", name)
+    missing_names = [name for name, path in paths.items() if not os.path.isfile(str(path))]
+    moved_names = [name for name in missing_names if entry.directory.is_file(entry.path, name)]
+    if moved_names:
+        message = f"names {len(moved_names)} files by paths that do not exist: it was moved"
+        entry.add_problem(message, group, moved=True)
+    for name in missing_names:
+        if name not in moved_names:
+            entry.add_problem("is missing", name)
 
 
-def _metadata(entry: ForeignEntry, name: str) -> None:
-    value = entry.directory.json(entry.path, name)
+def _read_metadata(entry: ForeignEntry, name: str) -> None:
+    """Set the architecture and the compiler of an entry by its JSON."""
+    value = entry.directory.read_json(entry.path, name)
     if not isinstance(value, dict):
-        entry.wrong("is missing or not JSON", name)
+        entry.add_problem("is missing or not JSON", name)
         return
     target = value.get("target")
     if isinstance(target, dict) and target.get("backend") == "cuda":
@@ -89,9 +94,11 @@ def _metadata(entry: ForeignEntry, name: str) -> None:
     entry.compiled_by = f"triton {value.get('triton_version', '')}".strip()
 
 
-def _temporary(directory: CacheDirectory, key: str) -> list[StaleFile]:
-    found = []
-    for name in matching(directory.directories(key), _TEMPORARY):
-        size, modified = directory.measured(directory.below(key, name))
-        found.append(StaleFile(f"{key}/{name}", "a leftover of a killed process", size, modified))
-    return found
+def _list_temporary_files(directory: CacheDirectory, key: str) -> list[StaleFile]:
+    stale_files = []
+    for name in match_names(directory.list_directories(key), _TEMPORARY):
+        size, modified = directory.measure_files(directory.list_files(key, name))
+        stale_files.append(
+            StaleFile(f"{key}/{name}", "a leftover of a killed process", size, modified)
+        )
+    return stale_files

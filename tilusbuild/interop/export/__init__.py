@@ -13,23 +13,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tilusbuild.cache.layout import list_files_below
 from tilusbuild.errors import TilusbuildError, input_error
-from tilusbuild.interop.export.layouts import hidet_layout, tilus_layout
+from tilusbuild.interop.export.layouts import lay_out_for_hidet, lay_out_for_tilus
 from tilusbuild.interop.export.scripts import ExportedScript, ExportItem
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import replace_directory
 from tilusbuild.state.temporary import TemporaryDirectory
 
 LAYOUTS: Mapping[str, Callable[[Iterable[ExportedScript]], Iterator[ExportItem]]] = {
-    "tilus": tilus_layout,
-    "hidet": hidet_layout,
+    "tilus": lay_out_for_tilus,
+    "hidet": lay_out_for_hidet,
 }
 MARK = ".tilusbuild-view"
 """The file by which an earlier export is recognised: its layout, and its files, one a line."""
 
 
-def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> tuple[int, int, int]:
-    """Write scripts in one of `LAYOUTS`; return how many files there are, how many of them are hard
-    links, and the bytes of the others. Raises `InputError` and `TilusbuildError`; then nothing was
+def export_scripts(
+    layout: str, scripts: Iterable[ExportedScript], directory: str
+) -> tuple[int, int, int]:
+    """Write scripts in one of `LAYOUTS`. Return the number of files, the number of hard links among
+    them, and the bytes of the others. Raises `InputError` and `TilusbuildError`; then nothing is
     left behind."""
     directory = os.path.realpath(directory)
     _check_replaceable(directory)
@@ -37,14 +39,15 @@ def export(layout: str, scripts: Iterable[ExportedScript], directory: str) -> tu
     try:
         os.makedirs(parent, exist_ok=True)
         with TemporaryDirectory("export", parent) as private:
-            return _export(layout, scripts, directory, private.path)
+            return _export_into(layout, scripts, directory, private.path)
     except OSError as error:
         raise TilusbuildError(f"{error.filename or directory}: {error.strerror}") from None
 
 
-def _export(
+def _export_into(
     layout: str, scripts: Iterable[ExportedScript], directory: str, private: str
 ) -> tuple[int, int, int]:
+    """Write the export into a private directory, and replace_directory it by one rename."""
     staged, aside = os.path.join(private, "new"), os.path.join(private, "old")
     os.mkdir(staged)
     os.mkdir(aside)
@@ -52,13 +55,13 @@ def _export(
     items = list(LAYOUTS[layout](scripts))
     mark = "\n".join([layout, *sorted(item.path for item in items), ""])
     items.append(ExportItem(MARK, mark.encode("utf-8", "surrogateescape")))
-    exported = _write(staged, items)
+    exported = _write_items(staged, items)
     replace_directory(staged, directory, aside)
     return exported
 
 
 def _check_replaceable(directory: str) -> None:
-    """Refuse a directory with anything in it that no export made: its mark lists what one did."""
+    """Raise `InputError` for a directory with a file that no earlier export listed in its mark."""
     hint = "name a directory that is new, empty, or an earlier export"
     try:
         text = read_text(os.path.join(directory, MARK), "surrogateescape")
@@ -66,20 +69,23 @@ def _check_replaceable(directory: str) -> None:
         text = ""
     except OSError as error:
         raise input_error(f"{error.filename}: {error.strerror}", hint=hint) from None
-    ours = {MARK, *text.splitlines()[1:]}
+    exported_files = {MARK, *text.splitlines()[1:]}
     try:
-        there = list_files_below(directory)
+        present_files = list_files_below(directory)
     except FileNotFoundError:
         return
     except OSError as error:
         raise input_error(f"{directory}: {error.strerror}") from None
     # Systems make lock files when they read a cache.
-    strangers = [name for name in there if name not in ours and not name.endswith("/.lock")]
-    if strangers:
-        raise input_error(f"{directory} holds something else: {strangers[0]}", hint=hint)
+    unknown_files = [
+        name for name in present_files if name not in exported_files and not name.endswith("/.lock")
+    ]
+    if unknown_files:
+        raise input_error(f"{directory} holds something else: {unknown_files[0]}", hint=hint)
 
 
-def _write(staged: str, items: Iterable[ExportItem]) -> tuple[int, int, int]:
+def _write_items(staged: str, items: Iterable[ExportItem]) -> tuple[int, int, int]:
+    """Write the items. Return the counts as `export_scripts`."""
     files = linked = copied = 0
     for item in items:
         path = os.path.join(staged, item.path)
@@ -91,15 +97,16 @@ def _write(staged: str, items: Iterable[ExportItem]) -> tuple[int, int, int]:
             with open(path, "xb") as file:
                 file.write(item.data)
             copied += len(item.data)
-        elif _link(item.source, path):
+        elif _link_or_copy(item.source, path):
             linked += 1
         else:
             copied += os.path.getsize(path)
     return files, linked, copied
 
 
-def _link(source: str, path: str) -> bool:
-    """Return whether a hard link could be made; if not, the file was copied."""
+def _link_or_copy(source: str, path: str) -> bool:
+    """Make a hard link, or copy the file if the file system refuses the link. Return whether it is
+    a link."""
     try:
         os.link(source, path)
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from tilusbuild.interop.export.scripts import (
     ExportedProgram,
     ExportedScript,
     ExportItem,
-    directory_of,
+    name_script_directory,
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.tables import DeviceTable
@@ -33,68 +33,72 @@ _TILUS_SCRIPT_DIGITS, _TILUS_PROGRAM_DIGITS = 8, 12
 """Of sha256 in hexadecimal, as Tilus shortens it."""
 
 
-def tilus_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
-    """Yield the items of an export as Tilus lays a cache out."""
-    shown: set[str] = set()
+def lay_out_for_tilus(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
+    """Yield the items of an export in Tilus' layout."""
+    laid_out: set[str] = set()
     for exported in scripts:
-        yield from _tilus_script(exported)
+        yield from _list_tilus_script(exported)
         for program in (*exported.built, *exported.refused):
-            if program.hash not in shown:
-                shown.add(program.hash)
-                yield from _tilus_program(program)
+            if program.hash not in laid_out:
+                laid_out.add(program.hash)
+                yield from _list_tilus_program(program)
         for directory in sorted({path for program in exported.built for path in program.includes}):
-            if directory not in shown:
-                shown.add(directory)
-                yield from _headers(directory)
+            if directory not in laid_out:
+                laid_out.add(directory)
+                yield from _list_headers(directory)
 
 
-def _tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
+def _list_tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
     script = exported.script
-    home = f"scripts/{exported.name}/{directory_of(script, _TILUS_SCRIPT_DIGITS)}"
-    yield ExportItem(f"{home}/meta.json", _json(_tilus_meta(exported)))
-    yield ExportItem(f"{home}/schedule.txt", _schedules(exported).encode())
+    home = f"scripts/{exported.name}/{name_script_directory(script, _TILUS_SCRIPT_DIGITS)}"
+    yield ExportItem(f"{home}/meta.json", _encode_json(_make_tilus_meta(exported)))
+    yield ExportItem(f"{home}/schedule.txt", _format_schedules(exported).encode())
     for number, program in enumerate(exported.built):
-        yield ExportItem(f"{home}/programs/{number}", leads_to=_program_link(program))
+        yield ExportItem(f"{home}/programs/{number}", leads_to=_make_program_link(program))
     for program in exported.refused:
         reason = str(program.meta.get("reason", ""))
         yield ExportItem(f"{home}/failed/building/{program.index}.txt", f"{reason}\n".encode())
-        link = f"../{_program_link(program)}"
+        link = f"../{_make_program_link(program)}"
         yield ExportItem(f"{home}/failed/building/{program.index}", leads_to=link)
     if exported.tables:
-        chosen = exported.tables[0]
-        yield ExportItem(f"{home}/dispatch_table.json", _json(_dispatch(exported, chosen)))
-        yield ExportItem(f"{home}/dispatch_table.txt", _tilus_choices(exported, chosen).encode())
+        first_table = exported.tables[0]
+        yield ExportItem(
+            f"{home}/dispatch_table.json", _encode_json(_make_tilus_dispatch(exported, first_table))
+        )
+        yield ExportItem(
+            f"{home}/dispatch_table.txt", _format_tilus_choices(exported, first_table).encode()
+        )
     for key in exported.latency:
         report = f"{layout.LATENCY}/{key}/{layout.LATENCY_REPORT}"
         yield ExportItem(f"{home}/{report}", source=os.path.join(script.path, report))
 
 
-def _tilus_program(program: ExportedProgram) -> Iterator[ExportItem]:
-    home = f"programs/{_tilus_name(program.directory)}"
+def _list_tilus_program(program: ExportedProgram) -> Iterator[ExportItem]:
+    home = f"programs/{_make_tilus_name(program.directory)}"
     for name in program.files:
         yield ExportItem(f"{home}/{name}", source=os.path.join(program.directory, name))
 
 
-def _headers(directory: str) -> Iterator[ExportItem]:
-    for above, _, names in os.walk(directory):
+def _list_headers(directory: str) -> Iterator[ExportItem]:
+    for directory_path, _, names in os.walk(directory):
         for name in sorted(names):
-            path = os.path.join(above, name)
-            inside = os.path.relpath(path, os.path.dirname(os.path.dirname(directory)))
-            yield ExportItem(inside, source=path)
+            path = os.path.join(directory_path, name)
+            relative_path = os.path.relpath(path, os.path.dirname(os.path.dirname(directory)))
+            yield ExportItem(relative_path, source=path)
 
 
-def _program_link(program: ExportedProgram) -> str:
-    return f"../../../../programs/{_tilus_name(program.directory)}"
+def _make_program_link(program: ExportedProgram) -> str:
+    return f"../../../../programs/{_make_tilus_name(program.directory)}"
 
 
 @lru_cache(maxsize=1024)
-def _tilus_name(directory: str) -> str:
-    """Return a program's name as Tilus makes it: its options come first."""
+def _make_tilus_name(directory: str) -> str:
+    """Return a program's name in Tilus' layout: the start of sha256(options.txt + program.txt)."""
     texts = (os.path.join(directory, name) for name in (layout.OPTIONS_TXT, layout.PROGRAM_TXT))
     return sha256_bytes(b"".join(map(read_bytes, texts)))[:_TILUS_PROGRAM_DIGITS]
 
 
-def _tilus_meta(exported: ExportedScript) -> dict[str, object]:
+def _make_tilus_meta(exported: ExportedScript) -> dict[str, object]:
     script = exported.script
     names = [argument.name for argument in script.arguments]
     return {
@@ -110,7 +114,7 @@ def _tilus_meta(exported: ExportedScript) -> dict[str, object]:
     }
 
 
-def _schedules(exported: ExportedScript) -> str:
+def _format_schedules(exported: ExportedScript) -> str:
     columns = exported.script.schedules
     rows: list[tuple[Cell, ...]] = [
         (number, *(column[program.index] for column in columns.values()))
@@ -119,26 +123,29 @@ def _schedules(exported: ExportedScript) -> str:
     return format_table(("index", *columns), rows)
 
 
-def _renumbered(
-    exported: ExportedScript, chosen: DeviceTable
+def _renumber_entries(
+    exported: ExportedScript, dispatch_table: DeviceTable
 ) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield (key, number) for the rows of a table, with the numbers of the built programs."""
     numbers = {program.index: number for number, program in enumerate(exported.built)}
-    for entry in chosen.entries:
+    for entry in dispatch_table.entries:
         if entry.program in numbers:
             yield entry.key, numbers[entry.program]
 
 
-def _tilus_choices(exported: ExportedScript, chosen: DeviceTable) -> str:
-    rows = [(*key, number) for key, number in _renumbered(exported, chosen)]
+def _format_tilus_choices(exported: ExportedScript, dispatch_table: DeviceTable) -> str:
+    rows = [(*key, number) for key, number in _renumber_entries(exported, dispatch_table)]
     return format_table((*exported.script.keys, "choice"), rows)
 
 
-def _dispatch(exported: ExportedScript, chosen: DeviceTable) -> dict[str, object]:
-    """Return a table as later versions of Tilus read it.
+def _make_tilus_dispatch(
+    exported: ExportedScript, dispatch_table: DeviceTable
+) -> dict[str, object]:
+    """Return a dispatch table as later versions of Tilus read it.
 
-    They ignore a table with a field of `_metadata` that differs from theirs; "*" never differs.
+    Tilus ignores a table in which a field of `_metadata` differs from its own; "*" never differs.
     """
-    fingerprint, kind = chosen.fingerprint, exported.script.kind
+    fingerprint, kind = dispatch_table.fingerprint, exported.script.kind
     arch = fingerprint.get("arch", "*")
     number = arch.removeprefix("sm_").rstrip("af")
     metadata = {
@@ -149,11 +156,11 @@ def _dispatch(exported: ExportedScript, chosen: DeviceTable) -> dict[str, object
         "cuda_version": "*",
         "tilusbuild_version": __version__,
     }
-    entries = [[list(key), choice] for key, choice in _renumbered(exported, chosen)]
+    entries = [[list(key), choice] for key, choice in _renumber_entries(exported, dispatch_table)]
     return {"_metadata": metadata, "entries": entries}
 
 
-def _json(value: object) -> bytes:
+def _encode_json(value: object) -> bytes:
     return (json.dumps(value, indent=4, ensure_ascii=False) + "\n").encode()
 
 
@@ -169,40 +176,43 @@ _HIDET_FILES = {
 }
 
 
-def hidet_layout(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
-    """Yield the items of an export as Hidet lays a cache out."""
-    shown: set[str] = set()
+def lay_out_for_hidet(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
+    """Yield the items of an export in Hidet's layout."""
+    laid_out: set[str] = set()
     for exported in scripts:
         level = exported.script.level
         kind = "cpu" if exported.script.kind == "cpu" else "cuda"
-        above = f"ops/{kind}_space_{level}/{exported.name}"
+        operator_path = f"ops/{kind}_space_{level}/{exported.name}"
         for program in exported.built:
-            home = f"{above}/{program.hash[:_HIDET_DIGITS]}"
-            if home in shown:
+            home = f"{operator_path}/{program.hash[:_HIDET_DIGITS]}"
+            # Two instances may have the same program.
+            if home in laid_out:
                 continue
-            shown.add(home)
-            made = {os.path.basename(program.product): program.product, **_HIDET_FILES}
-            for name, original in made.items():
+            laid_out.add(home)
+            original_by_name = {os.path.basename(program.product): program.product, **_HIDET_FILES}
+            for name, original in original_by_name.items():
                 if original in (*program.files, layout.META):
                     path = os.path.join(program.directory, original)
                     yield ExportItem(f"{home}/{name}", source=path)
-            yield ExportItem(f"{home}/nvcc_log.txt", _hidet_log(program))
-            yield ExportItem(f"{home}/summary.txt", _hidet_summary(exported, program).encode())
+            yield ExportItem(f"{home}/nvcc_log.txt", _write_hidet_log(program))
+            yield ExportItem(
+                f"{home}/summary.txt", _format_hidet_summary(exported, program).encode()
+            )
         if exported.tables:
-            name = f"{above}/{exported.script.hash[:_HIDET_DIGITS]}.dispatch_table.txt"
-            yield ExportItem(name, _hidet_choices(exported).encode())
+            name = f"{operator_path}/{exported.script.hash[:_HIDET_DIGITS]}.dispatch_table.txt"
+            yield ExportItem(name, _format_hidet_choices(exported).encode())
 
 
-def _hidet_log(program: ExportedProgram) -> bytes:
-    """Return the commands of a compile, which is what Hidet's log begins with, and its output."""
+def _write_hidet_log(program: ExportedProgram) -> bytes:
+    """Return the log of a compile: the commands, as in Hidet's log, then the output."""
     script = read_bytes(os.path.join(program.directory, layout.COMPILE_SH))
     lines = script.splitlines(keepends=True)
     commands = [line.removeprefix(b"run ") for line in lines if line.startswith(b"run ")]
     return b"".join([*commands, read_bytes(os.path.join(program.directory, layout.LOG))])
 
 
-def _hidet_summary(exported: ExportedScript, program: ExportedProgram) -> str:
-    """Return the schedule of a program and what its code takes, as a table."""
+def _format_hidet_summary(exported: ExportedScript, program: ExportedProgram) -> str:
+    """Return a table of a program's schedule and of the resources of its code."""
     columns = exported.script.schedules
     facts: list[tuple[Cell, ...]] = [
         (name, column[program.index]) for name, column in columns.items()
@@ -213,13 +223,14 @@ def _hidet_summary(exported: ExportedScript, program: ExportedProgram) -> str:
     return format_table(("", "value"), facts)
 
 
-def _hidet_choices(exported: ExportedScript) -> str:
-    """Write choices as Hidet does: the sizes, then which program, here by directory name."""
+def _format_hidet_choices(exported: ExportedScript) -> str:
+    """Return the dispatch table as Hidet writes it: sizes, then the name of the program's
+    directory."""
     lines = [" ".join((*exported.script.keys, "program"))]
-    there = {program.index: program.hash[:_HIDET_DIGITS] for program in exported.programs}
+    name_by_index = {program.index: program.hash[:_HIDET_DIGITS] for program in exported.programs}
     lines += (
-        " ".join((*map(str, entry.key), there[entry.program]))
+        " ".join((*map(str, entry.key), name_by_index[entry.program]))
         for entry in exported.tables[0].entries
-        if entry.program in there
+        if entry.program in name_by_index
     )
     return "\n".join(lines) + "\n"

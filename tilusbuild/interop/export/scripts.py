@@ -27,9 +27,9 @@ from tilusbuild.status import Status
 
 
 class ExportedProgram(Struct, frozen=True):
-    """One program of a script, built or not. `index` is its place in the plan, `status` that of
-    meta.json or "missing", `meta` the whole of meta.json (empty when it is missing), `includes` the
-    absolute paths of the directories in `include/` that its compile.sh reads."""
+    """One program of a script, built or not. `index` is its number in the plan. `status` is that of
+    meta.json, or "missing". `meta` is the content of meta.json, empty if that is missing.
+    `includes` has the absolute paths of the directories in `include/` that compile.sh reads."""
 
     index: int
     hash: str
@@ -45,12 +45,12 @@ class ExportedProgram(Struct, frozen=True):
 
     @property
     def product(self) -> str:
-        """Return the name, relative to the directory, of what it was made into."""
+        """Return the name of its library or object, relative to the directory."""
         return get_product(self.meta).name
 
 
 class ExportedScript(Struct, frozen=True):
-    """A script with everything that a layout may need. `name` is in snake case; `latency` has the
+    """A script with everything that a layout needs. `name` is in snake case. `latency` has the
     names of the directories in `latency/`."""
 
     script: Script
@@ -71,8 +71,8 @@ class ExportedScript(Struct, frozen=True):
 
 
 class ExportItem(Struct, frozen=True):
-    """A file of an export, its `path` relative to that: one of its own with `data`, a file of the
-    cache under another name (`source`), or a symbolic link within the export (`leads_to`)."""
+    """A file of an export: one with `data`, a file of the cache (`source`), or a symbolic link
+    within the export (`leads_to`). `path` is relative to the export."""
 
     path: str
     data: bytes = b""
@@ -83,31 +83,34 @@ class ExportItem(Struct, frozen=True):
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 
 
-def directory_of(script: Script, digits: int) -> str:
-    """Return a directory's name for an instance: its constants, and so many digits of its hash."""
+def name_script_directory(script: Script, digits: int) -> str:
+    """Return the name of an instance's directory: its constants, and the first `digits` of its
+    hash."""
     return _UNSAFE.sub("_", "-".join(map(str, (*script.params.values(), script.hash[:digits]))))
 
 
-def exported_scripts(cache: Tree) -> list[ExportedScript]:
-    """Return the scripts that the last build of each project made and that are called. Raises
+def list_exported_scripts(cache: Tree) -> list[ExportedScript]:
+    """Return the scripts that can be called, of the last build of each project. Raises
     `TilusbuildError`."""
     roots = {pair for project in read_index(cache).values() for pair in project.scripts}
-    every = (_script(cache, *pair) for pair in sorted(roots))
-    return [each for each in every if each.script.form == CALLED]
+    scripts = (_read_exported_script(cache, *pair) for pair in sorted(roots))
+    return [each for each in scripts if each.script.form == CALLED]
 
 
-def _script(cache: Tree, name: str, digest: str) -> ExportedScript:
+def _read_exported_script(cache: Tree, name: str, digest: str) -> ExportedScript:
     path = cache.script_path(name, digest)
     try:
         script = read_script(path)
         tables = read_serving_tables(script).tables
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
-    programs = tuple(_program(cache, index, each) for index, each in script.programs.items())
-    return ExportedScript(script, name, tables, programs, tuple(_latency(path)))
+    programs = tuple(
+        _read_exported_program(cache, index, each) for index, each in script.programs.items()
+    )
+    return ExportedScript(script, name, tables, programs, tuple(_list_latency_reports(path)))
 
 
-def _program(cache: Tree, index: int, digest: str) -> ExportedProgram:
+def _read_exported_program(cache: Tree, index: int, digest: str) -> ExportedProgram:
     entry, path = lookup_entry(cache, digest), cache.program_path(digest)
     if entry is None:
         return ExportedProgram(index, digest, path, Status.MISSING, {}, ())
@@ -115,7 +118,7 @@ def _program(cache: Tree, index: int, digest: str) -> ExportedProgram:
     return ExportedProgram(index, digest, path, entry.status, entry.meta, headers)
 
 
-def _latency(path: str) -> Iterator[str]:
+def _list_latency_reports(path: str) -> Iterator[str]:
     for name in try_list(os.path.join(path, layout.LATENCY)):
         if os.path.isfile(os.path.join(path, layout.LATENCY, name, layout.LATENCY_REPORT)):
             yield name
