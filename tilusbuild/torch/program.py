@@ -214,8 +214,8 @@ def _find_nvcc_of_headers(compile_command: CompileCommand) -> str:
 
 
 def _find_gxx(name: str) -> str:
-    """Return the path of the g++ that a name means, spelled so that its gcc is beside it; "" if it
-    is no g++."""
+    """Return the path of the g++ that a name means, spelled so that its gcc is beside it; ""
+    for another program."""
     real = os.path.realpath(shutil.which(name or "g++") or "")
     match = re.fullmatch(r"(.*/(?:[^/]*-)?)(?:gcc|g\+\+)(-[\d.]+)?", real)
     return f"{match[1]}g++{match[2] or ''}" if match else ""
