@@ -226,8 +226,8 @@ class Source:
         return "\n".join(lines) + "\n"
 
     def write_project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
-        """Write the project into a directory below `above` that is named by its content, unless it
-        is there. Return its path. Raises `InputError`."""
+        """Write the project below a directory, under the digest of its content, and return its
+        path. Files with the right content are kept. Raises `InputError`."""
         manifest = self.write_manifest(target, declared)
         directory = os.path.join(above, sha256_text(f"{manifest}\0{self.text}"))
         files = {"tilus.toml": manifest, TEMPLATE: self.text}
