@@ -101,7 +101,7 @@ def build_a_model(*_, **__):
     from pydantic_core import SchemaValidator
     SchemaValidator({"type": "literal", "expected": [Stopped()]})
 
-parser.parse = build_a_model
+parser.parse_command = build_a_model
 sys.exit(main.main(["verify"]))
 """
 
@@ -215,7 +215,7 @@ class Command:
             time.sleep(60)
         return 0
 
-parser.parse = lambda *_, **__: Command
+parser.parse_command = lambda *_, **__: Command
 sys.exit(main.main(["verify"]))
 """
 

@@ -106,7 +106,7 @@ NOT_NEEDED = [
     "numpy", "pydantic", "pydantic_core", "importlib.metadata", "rich", "tomli", "tomllib",
     "watchdog", "subprocess", "zstandard", "tvm_ffi", "asyncio", "multiprocessing",
     "difflib", "secrets", "tilusbuild.binary", "tilusbuild.compile.causes",
-    "tilusbuild.compile.checks", "tilusbuild.compile.diagnosis", "tilusbuild.compile.program",
+    "tilusbuild.compile.checks", "tilusbuild.compile.program",
     "tilusbuild.process.landlock", "tilusbuild.process.resident", "tilusbuild.runtime.script",
     "tilusbuild.cache.garbage", "tilusbuild.toolchain.nvrtc_command",
     "tilusbuild.dispatch", "tilusbuild.package", "tilusbuild.runtime.kernel",

@@ -163,21 +163,21 @@ class There:
     def __init__(self, answer: CompletedCommand | None) -> None:
         self.answer = answer
         self.ran: list[str] = []
-        self.is_ready = True
+        self.available = True
 
     def found(self) -> Any:
         return self
 
-    def ready(self) -> bool:
-        return self.is_ready
+    def is_ready(self) -> bool:
+        return self.available
 
-    def run(
+    def run_command(
         self, command: Command, cancelled: threading.Event, tell: ReportPlace
     ) -> CompletedCommand | None:
         self.ran.append(command.argv[0])
         return self.answer
 
-    def cancel(self, cancelled: threading.Event) -> None: ...
+    def cancel_command(self, cancelled: threading.Event) -> None: ...
 
 
 def test_places_here_are_taken_first(tmp_path: Path) -> None:
@@ -196,13 +196,13 @@ def test_places_here_are_taken_first(tmp_path: Path) -> None:
 
 def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
     here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=WorkerRun("grpc://x")))
-    there.is_ready = False
+    there.available = False
     command = Command(("1",), "/", outputs=("x",))
     with ThreadPoolExecutor(3) as threads:
         runner = SharingRunner(here, there.found, CompileSlots(lambda: 1), ignore_place)
         every = [threads.submit(runner.run, command) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1)
-        there.is_ready = True
+        there.available = True
         wait_until(lambda: len(there.ran) == 2)
         here.go_on.set()
         assert sum(each.result().elsewhere is not None for each in every) == 2

@@ -45,12 +45,24 @@ def test_a_link_stays_and_its_target_is_written(tmp_path: Path) -> None:
         write_output(str(tmp_path / "round"), b"")
 
 
-def test_a_fifo_is_written_to(tmp_path: Path) -> None:
+def write_when_read(path: str, data: bytes) -> None:
+    def written() -> bool:
+        with suppress(OSError):
+            write_output(path, data)
+            return True
+        return False
+
+    wait_until(written)
+
+
+def test_a_fifo_is_written_to_and_without_a_reader_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
+    with pytest.raises(OSError, match="no process reads from it"):
+        write_output(str(path), b"x")
     data = os.urandom(1 << 20)  # more than a pipe holds
     with subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE) as reader:
-        writer = threading.Thread(target=write_output, args=(str(path), data))
+        writer = threading.Thread(target=write_when_read, args=(str(path), data))
         writer.start()
         assert reader.communicate()[0] == data
         writer.join()

@@ -7,6 +7,7 @@ of ours (`/dev/stdout`, the shell's `>(command)`).
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -49,4 +50,17 @@ def _open_target(path: str) -> AbstractContextManager[BinaryIO]:
         return open_atomic(os.path.realpath(path))
     if stat.S_ISREG(mode):
         return open_atomic(os.path.realpath(path), mode=mode & 0o777)
-    return open(path, "ab")
+    return os.fdopen(_open_special(path), "wb")
+
+
+def _open_special(path: str) -> int:
+    """Return a descriptor of a device or a FIFO. Raise `OSError` if no process reads the FIFO."""
+    # Without O_NONBLOCK, opening a FIFO waits for a reader, perhaps for ever.
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "no process reads from it", path) from None
+        raise
+    os.set_blocking(descriptor, True)
+    return descriptor
