@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import wait_until
 from tilusbuild.state.outputs import open_output, write_output
 
 
