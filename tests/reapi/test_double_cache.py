@@ -85,6 +85,6 @@ def test_a_result_that_is_not_ours_is_a_miss(cache, file) -> None:
     result = reapi.ActionResult()
     result.output_files.add(**file)
     double.instead["GetActionResult"] = lambda request, context, honest: iter([result])
-    assert not backend.has("key")
-    backend.fetch(["key"], lambda key, pieces: pytest.fail("there is nothing to take"))
+    assert not backend.has_file("key")
+    backend.fetch_files(["key"], lambda key, pieces: pytest.fail("there is nothing to take"))
     assert "BatchReadBlobs" not in double.names()

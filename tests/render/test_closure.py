@@ -283,7 +283,7 @@ def test_nothing_outside_is_read_where_nothing_is_shadowed(project, roots, toolk
     read = []
 
     class Digests:
-        def digest(self, path):
+        def digest_file(self, path):
             read.append(path)
             return ""
 

@@ -57,8 +57,8 @@ class Trial:
 _HOLD = """
 import os, resource
 from tilusbuild.process import landlock
-if landlock.version() >= 2:  # the first forbids every rename from one directory to another
-    landlock.restrict(["/"], [{room!r}, {tools!r}, os.devnull, "/dev/tty"])
+if landlock.find_version() >= 2:  # the first forbids every rename from one directory to another
+    landlock.restrict_files(["/"], [{room!r}, {tools!r}, os.devnull, "/dev/tty"])
 resource.setrlimit(resource.RLIMIT_CPU, (20, 25))
 """
 """Lets nothing outside of a room be written, but what stand-ins write beside them."""
