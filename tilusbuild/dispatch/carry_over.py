@@ -116,6 +116,7 @@ class _Renumbering:
     def __init__(self, former: Script, script: Script) -> None:
         self._former, self._script = former, script
         self._former_tables = read_dispatch_table(former)
+        # Of equal programs the first number counts.
         first = {digest: i for i, digest in reversed([*script.programs.items()])}
         self._numbers = {i: first.get(digest) for i, digest in former.programs.items()}
         self._unusable = (
@@ -165,6 +166,7 @@ class _Renumbering:
         seconds: dict[int, float] = {}
         for program, time in measured.seconds.items():
             if (number := self._numbers.get(program)) is not None:
+                # Two old numbers may be one program now: both times are of it.
                 seconds[number] = min(time, seconds.get(number, time))
         refused = {
             number: why

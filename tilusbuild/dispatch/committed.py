@@ -34,6 +34,7 @@ def make_committed_tables(
     to_buckets = [make_rounding(bucket) for bucket in buckets.values()]
     entries_by_device: dict[tuple[str, str], dict[tuple[int, ...], list[Any]]] = {}
     fitting = (row for row in instance.spec.tuned if row.sizes.keys() == buckets.keys())
+    # The greatest sizes last: they overwrite the others of their bucket.
     for row in sorted(fitting, key=lambda row: [row.sizes[name] for name in buckets]):
         if (number := _find_program(instance, row)) in planned:
             sizes = [row.sizes[name] for name in buckets]

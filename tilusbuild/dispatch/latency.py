@@ -168,6 +168,7 @@ def update_refusals(
         table_file = read_dispatch_table(script)
         refused = {each.program: each for each in table_file.refused if each.program not in lifted}
         refused.update({each.program: each for each in refusals})
+        # Most builds change nothing: then nothing is read further, and nothing written.
         if tuple(refused.values()) == table_file.refused:
             return False
         refused_numbers = explain_refusals(script.programs, refused.values()).keys()

@@ -70,6 +70,8 @@ class DispatchOverview(Struct, frozen=True):
             if tuple(shown.values()) in seen:
                 continue
             seen.add(tuple(shown.values()))
+            # Rules may also read integers besides the dispatch keys; a size of a table does not say
+            # them.
             rules = {**dict.fromkeys(self._list_integers(), 1), **sizes}
             choices.append((shown, chooser.choose_program(rules)))
         return choices

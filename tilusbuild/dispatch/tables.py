@@ -54,6 +54,7 @@ def update_rows(
         before = {entry.key: entry for table in own_tables for entry in table.entries}
         rows = {key: row for key, row in before.items() if key not in removed_keys}
         rows |= {entry.key: entry for entry in entries}
+        # Each write costs two renames that are synced to the disk.
         if rows != before:
             others = [t for t in table_file.tables if t not in own_tables]
             ordered = sorted(rows.values(), key=lambda entry: entry.key)
@@ -118,6 +119,7 @@ def replace_tables(
     sweep_temporary_files(script.path)
     for name, data in format_tables(script, tables, refused).items():
         path = os.path.join(script.path, name)
+        # A rename cannot replace a directory that another program put there.
         if os.path.isdir(path):
             remove_tree(path)  # which no rename replaces
         write_atomic(path, data)
@@ -127,6 +129,7 @@ def format_tables(
     script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal] = ()
 ) -> dict[str, bytes]:
     """Return the content of both files by name, in the order of writing."""
+    # The first table that matches a device is used, so the most specific comes first.
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
     served = merge_committed(script, TableFile(tuple(tables), tuple(refused)))
     return {

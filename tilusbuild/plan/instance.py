@@ -133,6 +133,7 @@ class ScriptReader:
         """Return the fingerprint's lines for the headers of the toolkit and the system that a
         source with this closure can reach."""
         key = spec.pipeline, closure.external
+        # Most schedules reach the same system headers.
         if key not in self._external:
             directories = spec.pipeline.list_header_directories(spec.toolchain)
             self._external[key] = directories.digest_external_headers(closure.external, self.memory)

@@ -220,6 +220,7 @@ def name_library_files(lib: str) -> tuple[str, ...]:
 
 def _list_named_neighbors(path: str) -> list[str]:
     """Return the files beside a library that it names, if it is a linker's script."""
+    # Not a script: an ELF file or an archive.
     start = _read_start(path)
     if start.startswith(_BINARY):
         return []

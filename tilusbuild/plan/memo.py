@@ -159,6 +159,7 @@ class _ProgramLookup:
 
     def _find_hash(self, key: bytes) -> str | None:
         """Return the remembered hash of a program whose inputs are current, else None."""
+        # Also a missing row: it will be added under this key.
         self._used.add(key)
         row = self._known.rows.get(key)
         return row[0].hex() if row is not None and self._is_valid(row[1]) else None
@@ -186,6 +187,7 @@ class _ProgramLookup:
         inputs_key = (rendered.templates, id(rendered.closure))
         if inputs_key not in self._numbers:
             inputs = self._known.inputs
+            # Its id is a key of `_numbers`, and must not be given to another object.
             self._closures.append(rendered.closure)
             self._numbers[inputs_key] = None
             if len(inputs) < _MAX_INPUTS:
@@ -211,6 +213,7 @@ class _ProgramLookup:
         rows = self._known.rows
         if len(rows) > _SLACK + 4 * len(self._used):
             rows = {key: rows[key] for key in self._used if key in rows}
+        # Rows of other levels stay only with inputs that are still current.
         rows = {key: row for key, row in rows.items() if self._is_valid(row[1])}
         numbers = {old: new for new, old in enumerate(dict.fromkeys(n for _, n in rows.values()))}
         return KnownPrograms(
@@ -245,6 +248,7 @@ def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
 
 def digest_own_code(memory: DigestMemory) -> str:
     """Return the versions of the code that makes programs: this package, Python, and libraries."""
+    # An edit of any module may change what is rendered; versions do not distinguish two checkouts.
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     select: Callable[[str], bool] = lambda name: (  # noqa: E731
         name.endswith((".py", "/")) and not name.endswith("__pycache__/")

@@ -76,6 +76,7 @@ class PlanSelection(Struct, frozen=True):
             for name in self.names
             for kernel in manifest.kernels_of(name.script) or (name.script,)
         ]
+        # Once more with the kernels' own names, for the libraries that they are objects of.
         if tuple(kernels) != self.names:
             return replace(self, scripts=tuple(kernels)).add_objects(manifest)
         objects = [

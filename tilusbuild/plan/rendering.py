@@ -86,6 +86,7 @@ class ReadsCollector:
         templates: set[str] = set()
         paths = set(self._files)
         names: set[str] = set()
+        # A pattern of headers takes files of any name.
         any_name = bool(spec.manifest.headers_for(spec.script))
         for template_names, closure in self._seen.values():
             templates.update(map(renderer.resolve_path, template_names))
@@ -130,6 +131,7 @@ def render_program(
 def make_context(spec: InstanceSpec, schedule: Schedule) -> dict[str, object]:
     """Return the variables of the template; in a unit those that all of its kernels share."""
     values = spec.merge_values(schedule)
+    # The source of a unit must not depend on which of its kernels is rendered.
     symbol = spec.valued.name_symbol(values)
     if spec.grouping is not None:
         symbol = spec.owner.kernel or ""
@@ -201,6 +203,7 @@ def _make_program(
     values = spec.merge_values(schedule)
     valued = spec.valued
     flags = valued.make_flags(spec.select_shared_values(values))
+    # Macros of the command and includes of generated headers can reach headers, too.
     texts = (source, *(each.text for each in headers.values()))
     scanned = "\n".join((*texts, *format_definitions(spec.recipe.options.defines, flags)))
     closure_of_source = find_closure(spec, sources, scanned, template)

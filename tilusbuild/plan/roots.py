@@ -34,6 +34,7 @@ def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ..
     """Return the header directories in search order: the template's own (for `#include "…"`
     only), the script's, the project's, torch's. Raises `InputError` for a directory or a
     package that is not there."""
+    # The order is the compiler's: the first directory that has a header wins.
     roots = [_find_template_root(manifest, script, template)]
     own_count = len(manifest.scripts[script].include_dirs)
     used_names: dict[str, str] = {PROJECT: manifest.root}
@@ -115,6 +116,7 @@ def _find_torch_roots(place: Place) -> Iterator[Root]:
         yield make_root(_TORCH, directory, path)
     nvidia = os.path.join(os.path.dirname(directory), "nvidia")
     for path in sorted(glob.glob(f"{glob.escape(nvidia)}/*/include")):
+        # Two CUDA runtimes would mix headers of two versions.
         if not os.path.exists(os.path.join(path, "cuda_runtime.h")):
             yield make_root("nvidia", nvidia, os.path.relpath(path, nvidia))
     python = sysconfig.get_path("include")

@@ -70,6 +70,7 @@ def make_space_spec(
     imported_parameters = (
         [p for p in imported.parameters if declared_names.isdisjoint(p.names)] if imported else []
     )
+    # A rule of the manifest replaces one of the same name in the file.
     rules = dict(imported.restrict) if imported else {}
     return SpaceSpec(
         constants={**list_target_constants(target), **params},
@@ -236,6 +237,7 @@ class SpaceCache:
         known = self._find_known(script, key)
         if known is None or known.asked != question:
             schedules, default = choose()
+            # One schedule of a known space is found again faster than it is read.
             if known is None or len(schedules) > 1:  # one is found soon again, and many are not
                 self._remember_schedules(script, key, question, schedules, default, space.size)
             return schedules, default
@@ -306,6 +308,7 @@ def find_unmet_rules(
     for script, instances in planned.items():
         dispatch = manifest.scripts[script].dispatch
         for number, row in enumerate(dispatch.table if dispatch else ()):
+            # Planned schedules are there already; a space is searched only if none of them fits.
             use = row.use.items()
             if any(
                 all(schedule.values.get(name) == value for name, value in use)

@@ -114,6 +114,7 @@ class ProgramTexts:
     def make_flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the compiler flags of a program; empty ones are left out. Raises `InputError`
         for a flag that is not allowed once its values are filled in."""
+        # Checked with the manifest: no program changes them.
         if not self._has_valued_flags:
             return self.flag_sources
         place = self._manifest.locate_key(
@@ -217,6 +218,7 @@ class Grouping(Struct):
         known = (parameters & set(self.group)) | self.spec.constants.keys()
         derived: dict[str, Expr] = dict(self.spec.derived)
         names = set(known)
+        # A derived value of shared names is shared; so are values derived from it.
         while more := {n for n, expr in derived.items() if n not in names and expr.names <= names}:
             names |= more
         return frozenset(names - self.spec.constants.keys())

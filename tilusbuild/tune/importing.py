@@ -109,6 +109,8 @@ def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[Script
                 if (script := _find_script(project, run)) is not None:
                     device = (run.device[name] for name in ("name", "arch", "driver"))
                     current = logs.setdefault((script.hash, *device), ScriptLog(script, run))
+                    # The same tuning may have been resumed: only its last run says how many sizes
+                    # there are.
                     current.run, current.begun = run, 0
                     current.rows.append(row)
                     continue
@@ -161,6 +163,7 @@ def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
 def _add_answer(log: ScriptLog, row: dict[str, Any]) -> bool:
     """Add an answer; return whether its program is one of the script's."""
     (case, program, question, number), answer = parse_answer(row)
+    # By the hash: it names the very code that was measured.
     if program not in log.script.programs.values():
         return False
     if not _is_plain(answer.why):

@@ -74,6 +74,7 @@ def generate_inputs(
             inputs[argument.name] = sizes[argument.name]  # type: ignore[assignment]
         else:
             inputs[argument.name] = _draw_scalar(argument, random)
+    # Members of structs take sizes and numbers by name, so the others come first.
     known = {**derive_sizes(signature, dims), **inputs}
     for argument in signature.callable_arguments:
         if is_struct(argument.dtype):

@@ -75,6 +75,7 @@ def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> Ou
 def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
     """Return the digest of the reference, the tolerances, and all modules of the project that
     are loaded: the reference may have imported them."""
+    # Only modules beside the reference: the others do not belong to the project.
     project_directory = os.path.join(os.path.dirname(os.path.join(root, ref.partition(":")[0])), "")
     files = {os.path.join(root, ref.partition(":")[0])}
     for module in list(sys.modules.values()):
@@ -224,6 +225,7 @@ def load_reference(root: str, text: str, place: Place | None = None) -> Callable
             _reference_error(error, path, f"the reference {file} could not be loaded")
         ) from None
     finally:
+        # The reference may import its neighbors, and nothing else should find them.
         sys.path.remove(os.path.dirname(path))
     function = getattr(module, name, None)
     if not callable(function):
@@ -367,6 +369,7 @@ def write_package_tests(
             # can be asked for.
             unchecked = tune is None or tune.ref is None
             check = find_output_check(project.manifest, instance.script, unchecked=unchecked)
+            # The seed that `tune` has by default: both then know the case by one digest.
             prepare_case(path, instance.spec.signature, size, check, seed=0, cold=True)
             for file_name in sorted(os.listdir(path)):
                 tests.files[f"{name}/{file_name}"] = os.path.join(path, file_name)

@@ -52,6 +52,7 @@ def choose_target(
     selection = PlanSelection((name,), (target,) if target else ())
     targets = [target for _, target in select_script_targets(project.manifest, selection)]
     cpu_targets = [target for target in targets if target.kind == "cpu"]
+    # A GPU is asked only if its answer can matter: that takes a process and a driver start.
     is_cpu_enough = cpu_targets and (cpu_first or len(targets) == 1)
     gpu = None if is_cpu_enough or not may_have_cuda() else ask_gpu(project.runner, index)
     ranked_targets = [

@@ -321,6 +321,7 @@ def _measure_instance(
     device = to_device(facts, request.device)
     publisher = TuningPublisher(script, device.make_fingerprint(script.hash), check.judge)
     path = find_log_path(project, script, facts)
+    # Refusals outlive it: they are in the tables, too.
     if request.fresh and os.path.exists(path):
         os.unlink(path)
     # The table may have been deleted since: the log has what was refused.

@@ -107,6 +107,7 @@ class DeviceBench:
         self._limit = limit
         self._warmup = warmup
         self._grace = grace
+        # `-I` ignores PYTHONPATH, so the worker gets the path of this package by name.
         root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
         main = _MAIN.format(root=root, kind=kind, index=index)
         self._command = Command((sys.executable, "-I", "-c", main), "/", dict(os.environ))
@@ -153,6 +154,7 @@ class DeviceBench:
         start = time.monotonic()
         reply = self._ask_worker(worker, request, limit)
         cost = time.monotonic() - start
+        # Its memory, or the state of the GPU, may be wrong now: no other program is judged by it.
         if reply["status"] != OK and "harmless" not in reply:
             self.close()
         return Answer(
@@ -241,11 +243,13 @@ def lock_device(device: str, on_wait: Callable[[], None]) -> Iterator[None]:
     and user; the system drops it however its holder ends. Containers that share a device but not
     that directory do not see each other.
     """
+    # The id may have characters that a file name cannot have.
     name = "".join(c if c.isalnum() or c == "-" else "_" for c in device)
     path = os.path.join(find_temporary_root(), f"tilusbuild-tune-{name}.lock")
     handle = _open_lock_file(path)
     try:
         try:
+            # First without waiting, to report the wait before it begins.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             on_wait()

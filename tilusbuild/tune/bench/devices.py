@@ -119,6 +119,7 @@ class HostDevice:
         mapping = mmap.mmap(-1, _FENCE + page_bytes + _FENCE, flags=flags)
         self._mappings.append(mapping)
         base = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        # A write far beside a tensor ends the worker, and not another tensor.
         for fence in (base, base + _FENCE + page_bytes):
             if self._libc.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(_FENCE), _PROT_NONE):
                 raise OSError(ctypes.get_errno(), "mprotect")
@@ -147,6 +148,7 @@ class HostDevice:
         sample is one call, a warm one as many as the clock needs."""
         start = time.perf_counter()
         call()
+        # The first call also faults in pages and warms the branch predictor.
         estimate = time.perf_counter() - start
         if cold:
             self._evict_caches()
@@ -162,6 +164,7 @@ class HostDevice:
     def _evict_caches(self) -> None:
         """Write as much memory as the largest cache holds."""
         if self._flush is None:
+            # The size is 0 where Linux does not report it, and can be very large on servers.
             size = min(max(find_largest_cache(), _MIN_CPU_FLUSH), _MAX_CPU_FLUSH)
             self._flush = mmap.mmap(-1, size)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._flush))
@@ -219,6 +222,7 @@ class CudaDevice:
         self._call_driver("cuInit", 0)
         context = ctypes.c_void_p()
         self._device = self._driver.get_device(index)
+        # The primary context is the one that a library's runtime calls use, too.
         self._call_driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         self._call_driver("cuCtxSetCurrent", context)
         stream = ctypes.c_void_p()
@@ -285,6 +289,7 @@ class CudaDevice:
             )
             if is_hidden:
                 break
+            # The host was late: hold the device longer before it begins.
             delay *= 2
         return seconds, is_hidden
 
@@ -305,6 +310,8 @@ class CudaDevice:
                 for _ in range(1 if cold else launches):
                     call()
                 self._record_event(events[2 * pair + 1])
+            # Asked before the wait: the first event is still ahead only if the host queued
+            # everything in time.
             is_hidden = self._driver.library.cuEventQuery(events[0]) == NOT_READY
             self.wait_for_calls()
             total = sum(self._read_elapsed(*events[2 * i : 2 * i + 2]) for i in range(pairs))
@@ -368,5 +375,6 @@ class CudaDevice:
         raw = ctypes.create_string_buffer(16)
         self._call_driver("cuDeviceGetUuid_v2", raw, self._device)
         text = raw.raw.hex()
+        # The groups of a UUID: 8, 4, 4, 4 and 12 digits.
         parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
         return "GPU-" + "-".join(parts)

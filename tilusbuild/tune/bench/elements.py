@@ -83,6 +83,7 @@ def _find_errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -
     and a mask of those outside the tolerance."""
     with numpy.errstate(all="ignore"):
         a, w = actual.astype(numpy.float64), want.astype(numpy.float64)
+        # Two infinities of one sign are equal here, so their difference, NaN, does not count.
         same = (a == w) | (numpy.isnan(a) & numpy.isnan(w))
         error = numpy.where(same, 0.0, numpy.abs(a - w))
         error = numpy.where(numpy.isnan(error), numpy.inf, error)
@@ -128,6 +129,7 @@ def decode_elements(data: bytes, dtype: str) -> Iterable[Any]:
     """Return the elements as Python numbers."""
     if dtype == "bf16":
         wide = bytearray(2 * len(data))
+        # bf16 is the upper half of an f32, little endian.
         wide[2::4], wide[3::4] = data[0::2], data[1::2]
         return memoryview(wide).cast("f")
     if dtype in _F8 or dtype == _SCALE:
@@ -146,6 +148,7 @@ def list_f8_values(dtype: str) -> tuple[float, ...]:
     if dtype == _SCALE:
         return (*(2.0 ** (code - 127) for code in range(255)), math.nan)
     mantissa_bits, largest = _MANTISSA[dtype], _F8[dtype]
+    # An 8-bit float has 7 - mantissa_bits bits of exponent; the bias is half their range.
     bias = (1 << (6 - mantissa_bits)) - 1
     positives = []
     for code in range(128):
@@ -153,6 +156,7 @@ def list_f8_values(dtype: str) -> tuple[float, ...]:
         mantissa = (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
         value = (1 + mantissa) * 2.0 ** (exponent - bias)
         if exponent == 0:
+            # Subnormal: no leading 1, and the smallest exponent.
             value = mantissa * 2.0 ** (1 - bias)
         elif dtype == "f8e5m2" and code == 0x7C:
             value = math.inf

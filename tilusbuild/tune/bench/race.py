@@ -105,6 +105,7 @@ class Race:
         self._session.restart_questions()
         search_programs(self._work, self._quota, self._look_at, seed)
         max_rounds = self._session.rounds
+        # With fewer rounds than the first stage has, the second stage adds none.
         for rounds, within in ((min(_LOOK[0], max_rounds), _LOOK[1]), (max_rounds, _LAST)):
             self._run_rounds(self._select_within(self._score_programs(), within), rounds)
         winner = self._find_best()
@@ -152,6 +153,7 @@ class Race:
         while rounds_done < rounds and self._has_quota():
             for index in _alternate_order(indices, rounds_done):
                 record = self._records[index]
+                # A case that is decided again has more samples of some programs than of others.
                 if record.refused is None and len(record.samples) <= rounds_done:
                     self._sample_program(index)
             rounds_done += 1
@@ -225,6 +227,7 @@ def decide_cases(
                 quotas[number].restart_share()
             else:
                 quotas[number] = session.make_quota(count - number)
+                # Once a case: the answers after it in the log are of these sizes.
                 session.log.append_line(format_case_note(case))
             race = Race(session, work, case, quotas[number], refusals)
             decisions[number] = decision = race.run_race(seed)

@@ -177,6 +177,7 @@ class TuningSession:
         question = (case.digest, program.hash, what)
         number = self._question_counts.get(question, 0)
         self._question_counts[question] = number + 1
+        # The third sample of a program is the third in the log, whenever it was taken.
         key: QuestionKey = (*question, number)
         answer = self.log.answers.get(key)
         replayed = answer is not None
@@ -283,6 +284,7 @@ class SampleLog:
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         handle = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         size = os.fstat(handle).st_size
+        # A kill may have cut the last line.
         if size and os.pread(handle, 1, size - 1) != b"\n":
             os.write(handle, b"\n")  # end what a kill cut short, so that the next line is whole
         return handle

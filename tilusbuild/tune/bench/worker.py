@@ -171,6 +171,7 @@ class _GuardedTensor:
     __slots__ = ("address", "argument", "base", "content", "expected", "inside", "pristine")
 
     def __init__(self, argument: CaseArgument, memory: Device, data: bytes) -> None:
+        # The end of the tensor and its guard fill whole pages, so that the fence follows at once.
         after = memory.guard + -len(data) % _PAGE
         self.argument = argument
         self.content = _PATTERN * memory.guard + data + _PATTERN * after
@@ -249,6 +250,7 @@ class Buffers:
         """Return the largest absolute error of an output. Raises `WrongResultError`."""
         # Most schedules give the very same bits: those are compared once.
         argument = tensor.argument
+        # Outputs of one case may have equal bytes, and other expected ones.
         digest = hashlib.sha256(argument.name.encode() + b"\0" + data).digest()
         if digest in self._right_outputs:
             return self._right_outputs[digest]
