@@ -49,9 +49,9 @@ args = { x = "f32*[n]", y = { type = "f32*[n]", out = true }, n = "i64" }
 """
 TEMPLATE = 'extern "C" void k(const float *x, float *y, long long n) { y[0] = x[n - 1]; }\n'
 VERBS = {
-    "verify": ("tilusbuild.package.check:Checker.finish", "verify", "packed"),
+    "verify": ("tilusbuild.package.check:PackageChecker.check_scripts", "verify", "packed"),
     "rebuild": ("tilusbuild.compile.program:Compile.execute_step", "verify", "--rebuild", ".cache"),
-    "diff": ("tilusbuild.package.read:Checker.finish", "diff", "packed", "packed"),
+    "diff": ("tilusbuild.package.read:PackageChecker.check_scripts", "diff", "packed", "packed"),
     "doctor": ("tilusbuild.process.local:LocalRunner.run", "doctor"),
 }
 

@@ -19,12 +19,12 @@ from tilusbuild.interop.listing import ListedCache, get_foreign_cache
 from tilusbuild.interop.pack import collect_foreign_cache
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package import pack
-from tilusbuild.package.check import verify
+from tilusbuild.package.check import verify_package
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
-from tilusbuild.package.listing import FileEntry, FileList, parse
-from tilusbuild.package.read import opened
+from tilusbuild.package.listing import FileEntry, FileList, parse_list
+from tilusbuild.package.read import open_package
 
 SYSTEM_NAMES = list(SYSTEMS)
 Made = Callable[..., Path]
@@ -34,25 +34,25 @@ def packed(cache: Path, output: Path, form: str = "tar.zst") -> str:
     """The path of the package that a cache makes."""
     found = read_foreign_cache(str(cache))
     contents = collect_foreign_cache(found, "carried", "1")
-    ((_, path, _),) = pack.write(
+    ((_, path, _),) = pack.write_formats(
         PackageOrder("carried", PackageSection(), found.system, "1"), contents, [form], str(output)
     )
     return path
 
 
 def listed(package: str) -> FileList:
-    with opened(package) as reader:
-        return parse(reader.list_bytes())
+    with open_package(package) as reader:
+        return parse_list(reader.list_bytes())
 
 
 def install(package: str, place: Path) -> tuple[int, int]:
-    with opened(package) as reader:
-        return install_cache(reader, parse(reader.list_bytes()), str(place), Limits())
+    with open_package(package) as reader:
+        return install_cache(reader, parse_list(reader.list_bytes()), str(place), Limits())
 
 
 def problems_of(package: str) -> list[PackageError]:
-    with opened(package) as reader:
-        return list(verify(reader, Limits()).problems)
+    with open_package(package) as reader:
+        return list(verify_package(reader, Limits()).problems)
 
 
 def contents_of(root: Path) -> dict[str, bytes | str]:
@@ -258,7 +258,7 @@ def test_invalid_lists_are_refused(case: str, make: Made, tmp_path: Path) -> Non
         change(honest, get_foreign_cache(honest)).encode()
     assert caught.value.kind in ("MalformedList", "UnsafeName")
     with pytest.raises(PackageError, match="not in its canonical form"):
-        parse(honest.encode() + b" ")
+        parse_list(honest.encode() + b" ")
 
 
 def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> 
     wrong = _with(contents.listed, entries=entries)
     contents = replace(contents, listed=wrong, encoded=wrong.encode())
     order = PackageOrder("carried", PackageSection(), found.system, "1")
-    ((_, path, _),) = pack.write(order, contents, ["tar.zst"], str(tmp_path / "dist"))
+    ((_, path, _),) = pack.write_formats(order, contents, ["tar.zst"], str(tmp_path / "dist"))
     assert {each.kind for each in problems_of(path)} == {"CodeMismatch"}
     with pytest.raises(PackageError):
         install(path, tmp_path / "there")

@@ -15,7 +15,7 @@ import zstandard
 
 from support.dlpack import FLOATS
 from support.processes import run_python, run_to_end
-from tilusbuild.package.listing import layers, parse
+from tilusbuild.package.listing import list_layers, parse_list
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
 STEM = "Marks-1.2"
@@ -51,9 +51,13 @@ def test_the_archive_is_a_plain_tar_of_the_directory_in_layers(packed: Path) -> 
             assert (member.uname, member.gname) == ("", "")
     there = {str(p.relative_to(packed / STEM)) for p in (packed / STEM).rglob("*") if p.is_file()}
     assert {member.name for member in members} == there
-    found = parse((packed / STEM / "tilus-package.json").read_bytes())
-    assert [m.name for m in members[1:]] == [path for layer in layers(found) for path in layer]
-    assert [len(layer) for layer in layers(found)] == [18, 24, 8]  # DoubleIt; mark: host, spare
+    found = parse_list((packed / STEM / "tilus-package.json").read_bytes())
+    assert [m.name for m in members[1:]] == [path for layer in list_layers(found) for path in layer]
+    assert [len(layer) for layer in list_layers(found)] == [
+        18,
+        24,
+        8,
+    ]  # DoubleIt; mark: host, spare
 
 
 def test_the_requested_date_is_in_the_files_and_not_in_the_list(project: Any, packed: Path) -> None:
@@ -184,10 +188,10 @@ def manifest_of(layout: Path) -> Any:
 def test_the_layouts_blobs_are_what_they_are_named_by(packed: Path) -> None:
     layout = packed / f"{STEM}.oci"
     manifest = manifest_of(layout)
-    found = parse(blob(layout, manifest["config"]))
+    found = parse_list(blob(layout, manifest["config"]))
     assert manifest["artifactType"] == "application/vnd.tilusbuild.package.v1"
     assert manifest["config"]["digest"] == f"sha256:{found.digest}"
-    for descriptor, paths in zip(manifest["layers"], layers(found), strict=True):
+    for descriptor, paths in zip(manifest["layers"], list_layers(found), strict=True):
         assert descriptor["mediaType"] == "application/vnd.oci.image.layer.v1.tar+zstd"
         data = zstandard.ZstdDecompressor().decompress(blob(layout, descriptor))
         with tarfile.open(fileobj=io.BytesIO(data)) as layer:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.listing import FileEntry, FileList, ProgramEntry, parse
+from tilusbuild.package.listing import FileEntry, FileList, ProgramEntry, parse_list
 
 
 def test_it_comes_back_as_it_was(listed: FileList) -> None:
-    assert parse(listed.encode()) == listed
+    assert parse_list(listed.encode()) == listed
 
 
 def test_the_text_does_not_depend_on_the_order_in_which_it_was_collected(listed: FileList) -> None:
@@ -30,9 +30,9 @@ def test_the_text_does_not_depend_on_the_order_in_which_it_was_collected(listed:
 
 def test_any_other_spelling_of_the_same_list_is_refused(listed: FileList) -> None:
     with pytest.raises(PackageError, match="canonical"):
-        parse(json.dumps(json.loads(listed.encode()), indent=1).encode())
+        parse_list(json.dumps(json.loads(listed.encode()), indent=1).encode())
     with pytest.raises(PackageError, match="canonical"):
-        parse(listed.encode() + b"\n")
+        parse_list(listed.encode() + b"\n")
 
 
 def changed(data: bytes, change: Callable[[Any], object]) -> bytes:
@@ -87,12 +87,12 @@ def first(table: dict[str, Any]) -> Any:
 def test_what_is_wrong_is_named(listed: FileList, what: str) -> None:
     change, said = BAD[what]
     with pytest.raises(PackageError, match=said):
-        parse(changed(listed.encode(), change))
+        parse_list(changed(listed.encode(), change))
 
 
 def test_a_key_twice_is_refused(listed: FileList) -> None:
     with pytest.raises(PackageError, match="canonical"):
-        parse(listed.encode().replace(b'{"files"', b'{"schema":1,"files"', 1))
+        parse_list(listed.encode().replace(b'{"files"', b'{"schema":1,"files"', 1))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_key_twice_is_refused(listed: FileList) -> None:
 )
 def test_an_invalid_list_is_refused(data: bytes) -> None:
     with pytest.raises(PackageError):
-        parse(data)
+        parse_list(data)
 
 
 def test_a_list_that_would_not_be_read_is_not_written(listed: FileList) -> None:
@@ -127,7 +127,7 @@ def test_any_change_of_a_byte_is_refused_or_is_another_list(listed, data) -> Non
     at = data.draw(st.integers(0, len(text) - 1))
     text[at] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        found = parse(bytes(text))
+        found = parse_list(bytes(text))
     except PackageError:
         return
     assert found != listed

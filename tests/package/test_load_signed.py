@@ -11,7 +11,7 @@ import pytest
 from tilusbuild.cli.main import main
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.listing import parse
+from tilusbuild.package.listing import parse_list
 from tilusbuild.runtime import signed
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.loading import load
@@ -35,7 +35,7 @@ def package(packed: Path, tmp_path: Path, key: Path) -> Path:
 
 def sign(directory: Path, key: Path) -> None:
     encoded = (directory / "tilus-package.json").read_bytes()
-    contents = Contents(parse(encoded), encoded, {}, {})
+    contents = Contents(parse_list(encoded), encoded, {}, {})
     for name, data in make_attester(str(key.with_suffix(".pem")))(contents).items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_bytes(data)

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from tilusbuild.binary import LibraryNeeds as Library
-from tilusbuild.package.collect import reachable
-from tilusbuild.package.contents import host_needs
+from tilusbuild.package.collect import find_reachable
+from tilusbuild.package.contents import collect_host_needs
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.formats.wheel import normalized, platform
+from tilusbuild.package.formats.wheel import choose_platform, normalize_name
 from tilusbuild.package.listing import HostNeeds
 
 PLAIN = Library("x86_64", ("libc.so.6",), (2, 14), frozenset())
@@ -22,7 +22,7 @@ HOST = HostNeeds("x86_64", None, None, (), None)
 
 def together(*libraries: tuple[Library, str]) -> HostNeeds:
     found = enumerate(libraries)
-    return host_needs((f"lib{i}.so", library, options) for i, (library, options) in found)
+    return collect_host_needs((f"lib{i}.so", library, options) for i, (library, options) in found)
 
 
 def test_the_most_that_any_library_asks_for() -> None:
@@ -67,13 +67,13 @@ def test_a_package_is_for_one_machine() -> None:
     ],
 )
 def test_the_tag_of_a_wheel(needs: HostNeeds, tag: str) -> None:
-    assert platform(needs) == tag
+    assert choose_platform(needs) == tag
 
 
 def test_names_of_wheels() -> None:
-    assert normalized("Attention_Kernels.v2-runtime") == "attention-kernels-v2-runtime"
+    assert normalize_name("Attention_Kernels.v2-runtime") == "attention-kernels-v2-runtime"
     with pytest.raises(PackageError, match="cannot name a wheel"):
-        normalized("_kernels_")
+        normalize_name("_kernels_")
 
 
 def script(tmp_path: Path, tables: str = "[]", **changes: object) -> Any:
@@ -103,17 +103,17 @@ def test_dispatch_reaches_tables_rules_and_the_default(tmp_path: Path) -> None:
     from tilusbuild.runtime.script import DispatchRule
 
     rules = (DispatchRule("n < 2", lambda sizes: True, 5),)
-    assert reachable(script(tmp_path, ROWS, rules=rules, default=2)) == {2, 3, 5}
+    assert find_reachable(script(tmp_path, ROWS, rules=rules, default=2)) == {2, 3, 5}
 
 
 def test_without_a_default_that_was_built_the_first_program_serves(tmp_path: Path) -> None:
-    assert reachable(script(tmp_path, ROWS)) == {1, 3}
-    assert reachable(script(tmp_path, ROWS, default=0)) == {1, 3}
+    assert find_reachable(script(tmp_path, ROWS)) == {1, 3}
+    assert find_reachable(script(tmp_path, ROWS, default=0)) == {1, 3}
 
 
 def test_a_model_reaches_everything_unless_something_was_measured(tmp_path: Path) -> None:
     from tilusbuild.runtime.script import ScriptModel
 
     model = ScriptModel("1", lambda sizes: 1, {})
-    assert reachable(script(tmp_path, model=model)) == {1, 2, 3, 4, 5}
-    assert reachable(script(tmp_path, ROWS, model=model, default=4)) == {3, 4}
+    assert find_reachable(script(tmp_path, model=model)) == {1, 2, 3, 4, 5}
+    assert find_reachable(script(tmp_path, ROWS, model=model, default=4)) == {3, 4}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.package.listing import FileList, parse
+from tilusbuild.package.listing import FileList, parse_list
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
 ALL = ("--format", "dir,tar.zst,wheel,oci")
@@ -25,7 +25,7 @@ def tree(directory: Path) -> dict[str, tuple[int, str]]:
 
 
 def listed(directory: Path) -> FileList:
-    return parse((directory / STEM / "tilus-package.json").read_bytes())
+    return parse_list((directory / STEM / "tilus-package.json").read_bytes())
 
 
 def test_another_path_umask_user_and_time_give_the_same_bytes(project, packed, tmp_path) -> None:
@@ -80,7 +80,7 @@ def test_runtime_by_default(packed: Path) -> None:
 
 def test_sources_when_asked_for(project: Any) -> None:
     project.append('[package.dev]\ninclude = ["sources"]\nformats = ["dir"]\n')
-    found = parse((project.package() / "Marks-dev-1.2/tilus-package.json").read_bytes())
+    found = parse_list((project.package() / "Marks-dev-1.2/tilus-package.json").read_bytes())
     names = {path.split("/", 2)[2] for path in found.files if not path.startswith("scripts/")}
     assert {"module/source.cu", "module/compile.sh", "MANIFEST"} <= names
     assert "module/nvcc_output.txt" not in names
@@ -97,7 +97,7 @@ def test_only_what_dispatch_can_choose(project: Any) -> None:
     project.append(
         '[package.few]\nprograms = "dispatched"\nscripts = ["mark"]\nformats = ["dir"]\n'
     )
-    found = parse((project.package() / "Marks-few-1.2/tilus-package.json").read_bytes())
+    found = parse_list((project.package() / "Marks-few-1.2/tilus-package.json").read_bytes())
     texts = [
         (project.cache / "programs" / p / "program.txt").read_text() for p in found.programs
     ]  # the rule's and the default
@@ -106,7 +106,7 @@ def test_only_what_dispatch_can_choose(project: Any) -> None:
 
 def test_a_list_names_its_scripts_and_targets(project: Any) -> None:
     project.append('[package.one]\ntargets = ["spare"]\nformats = ["dir"]\n')
-    found = parse((project.package("one") / "Marks-one-1.2/tilus-package.json").read_bytes())
+    found = parse_list((project.package("one") / "Marks-one-1.2/tilus-package.json").read_bytes())
     assert [(s.script, s.target) for s in found.scripts] == [("mark", "spare")]
     assert set(found.targets) == {"spare"}
 

@@ -15,9 +15,9 @@ from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.formats.archive import entries, unpacked, write_frame
+from tilusbuild.package.formats.archive import open_frames, read_entries, write_frame
 from tilusbuild.package.names import BESIDE
-from tilusbuild.package.read import opened
+from tilusbuild.package.read import open_package
 from tilusbuild.state.files import sha256_file
 
 part = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="/\\"), min_size=1)
@@ -30,14 +30,16 @@ def test_a_tar_comes_back(files: Mapping[str, bytes], time: int) -> None:
     with tempfile.TemporaryFile() as out:
         write_frame(out, listed, time=time, end=True)
         out.seek(0)
-        found = [(item.path, item.content(item.size)) for item in entries(unpacked(out))]
+        found = [
+            (item.path, item.read_content(item.size)) for item in read_entries(open_frames(out))
+        ]
     assert found == list(files.items())
 
 
 def gathered(project: Any) -> tuple[PackageOrder, Contents]:
     with Project.open(str(project.directory), {}, os.environ) as opened_project:
-        (order,) = pack.orders(opened_project.manifest, None)
-        return order, pack.gather(opened_project, order, level=2, unchecked=True)
+        (order,) = pack.list_orders(opened_project.manifest, None)
+        return order, pack.gather_contents(opened_project, order, level=2, unchecked=True)
 
 
 def said(contents: Contents) -> dict[str, bytes]:
@@ -47,21 +49,21 @@ def said(contents: Contents) -> dict[str, bytes]:
 def test_attestations_are_beside_the_list_in_every_format(project: Any, tmp_path: Path) -> None:
     order, contents = gathered(project)
     forms = ["dir", "tar.zst", "oci"]
-    made = pack.write(order, contents, forms, str(tmp_path / "out"), attest=said)
+    made = pack.write_formats(order, contents, forms, str(tmp_path / "out"), attest=said)
     assert [form for form, _, _ in made] == forms
     for _, path, _ in made:
-        with opened(path) as reader:
+        with open_package(path) as reader:
             assert reader.attestations() == said(contents)
 
 
 def test_what_fails_in_the_middle_leaves_the_old_package(project: Any, tmp_path: Path) -> None:
     order, contents = gathered(project)
     directory = tmp_path / "out"
-    pack.write(order, contents, ["dir"], str(directory))
+    pack.write_formats(order, contents, ["dir"], str(directory))
     before = {path: sha256_file(path) for path in directory.rglob("*") if path.is_file()}
     library = next(project.cache.glob("programs/*/module/lib.so"))
     library.write_bytes(b"another build of it")
     with pytest.raises(PackageError, match="changed while it was packed"):
-        pack.write(order, contents, ["tar.zst", "dir", "oci", "wheel"], str(directory))
+        pack.write_formats(order, contents, ["tar.zst", "dir", "oci", "wheel"], str(directory))
     assert {path: sha256_file(path) for path in directory.rglob("*") if path.is_file()} == before
     assert [path.name for path in directory.iterdir()] == ["Marks-1.2"]

@@ -8,9 +8,9 @@ import pytest
 from support.memory_package import MemoryReader
 from support.packages import Hand
 from tilusbuild.package import check
-from tilusbuild.package.check import verify
+from tilusbuild.package.check import verify_package
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.extract import Limits, check_limits, members
+from tilusbuild.package.extract import Limits, check_limits, check_members
 from tilusbuild.package.model import ContainerFile
 
 
@@ -26,7 +26,7 @@ def read(member: ContainerFile) -> bytes:
 def test_the_order_does_not_matter(hand: Hand, seed: int) -> None:
     files = [file for layer in held(hand) for file in layer]
     random.Random(seed).shuffle(files)
-    assert verify(MemoryReader(hand.listed(), [files]), Limits()).problems == ()
+    assert verify_package(MemoryReader(hand.listed(), [files]), Limits()).problems == ()
 
 
 @pytest.mark.parametrize("change", [lambda data: data + b"more", lambda data: data[:-1]])
@@ -36,7 +36,7 @@ def test_a_container_that_lies_about_a_size(hand: Hand, change: Any) -> None:
     path, size, data = parts[0][0]
     parts[0][0] = (path, size, change(data))
     with pytest.raises(PackageError, match="does not have"):
-        list(map(read, members(MemoryReader(hand.listed(), parts), hand.listing)))
+        list(map(read, check_members(MemoryReader(hand.listed(), parts), hand.listing)))
 
 
 def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Hand) -> None:
@@ -46,7 +46,7 @@ def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Hand) -> None:
     parts[1] += [twice, ("programs/evil", 4, b"evil")]
     told: list[PackageError] = []
     reader = MemoryReader(hand.listed(), parts)
-    found = members(reader, hand.listing, refuse=told.append)
+    found = check_members(reader, hand.listing, refuse=told.append)
     assert {a.path for a in found} == hand.files.keys() - {gone[0]}
     assert [error.kind for error in told] == ["UnlistedFile", "UnsafeName", "MissingFile"]
 
@@ -73,8 +73,8 @@ def test_programs_that_come_in_pieces_wait_in_bounded_memory(hand, monkeypatch) 
     files = [file for layer in held(hand) for file in layer]
     files.sort(key=lambda file: not file[0].endswith("lib.so"))
     reader = MemoryReader(hand.listed(), [files])
-    assert verify(reader, Limits()).problems == ()
+    assert verify_package(reader, Limits()).problems == ()
     monkeypatch.setattr(check, "_MAX_WAITING", 40_000)
-    assert verify(reader, Limits()).problems[0].kind == "OverLimit"
+    assert verify_package(reader, Limits()).problems[0].kind == "OverLimit"
     honest = MemoryReader(hand.listed(), held(hand))
-    assert verify(honest, Limits()).problems == ()
+    assert verify_package(honest, Limits()).problems == ()

@@ -8,13 +8,13 @@ import pytest
 
 from support.packages import Hand
 from support.project import Project
-from tilusbuild.package.diff import changes, side
+from tilusbuild.package.diff import changes, open_side
 from tilusbuild.package.extract import Limits
 from tilusbuild.report.jsonl import ChangeLine
 
 
 def between(a: Path, b: Path) -> list[ChangeLine]:
-    with side(str(a), Limits()) as one, side(str(b), Limits()) as other:
+    with open_side(str(a), Limits()) as one, open_side(str(b), Limits()) as other:
         return list(changes(one, other))
 
 

@@ -22,8 +22,8 @@ from support.paths import ROOT
 from tilusbuild.cache.tree import Tree
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
-from tilusbuild.package.install import install
-from tilusbuild.package.read import opened
+from tilusbuild.package.install import install_package
+from tilusbuild.package.read import open_package
 from tilusbuild.runtime.sealed import seal_json, unseal_json
 
 
@@ -33,8 +33,8 @@ def refusal(path: Path, limits: Limits = LIMITS) -> PackageError:
     before = everything(path.parent)
     found = problems(path, limits)
     assert found
-    with pytest.raises(PackageError) as caught, opened(str(path)) as reader:
-        install(reader, Tree(str(target)), limits)
+    with pytest.raises(PackageError) as caught, open_package(str(path)) as reader:
+        install_package(reader, Tree(str(target)), limits)
     assert caught.value.kind in {error.kind for error in found}
     after = {name for name in everything(path.parent) if name.split("/")[0] != "target"}
     assert after == before

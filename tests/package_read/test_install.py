@@ -20,16 +20,16 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
-from tilusbuild.package.install import InstalledPackage, install, installed
-from tilusbuild.package.read import opened
+from tilusbuild.package.install import InstalledPackage, install_package, list_installed
+from tilusbuild.package.read import open_package
 from tilusbuild.runtime import load
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import seal_json, unseal_json
 
 
 def put(path: Path, cache: Tree) -> InstalledPackage:
-    with opened(str(path)) as reader:
-        return install(reader, cache, Limits())
+    with open_package(str(path)) as reader:
+        return install_package(reader, cache, Limits())
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_new_version_brings_its_new_programs_only(hand, own_project, cache, tm
     own_project.run("build")
     new = by_hand(own_project.cache, version="0.2.0")
     assert put(new.archive(tmp_path / "new"), cache).new == 1
-    assert installed(cache) == {"marks": "marks 0.2.0"}
+    assert list_installed(cache) == {"marks": "marks 0.2.0"}
     assert_whole(cache)
     x = np.arange(4, dtype="float32")
     np.testing.assert_array_equal(load("twice", where=cache.root)(x), 3 * x)
@@ -140,12 +140,12 @@ def test_killed_at_every_change(hand: Hand, tmp_path: Path) -> None:
         died = dies(partial(put, path, Tree(root, FaultyDisk(at, kill))))
         after = Tree(root)
         assert verify_cache(after) == []
-        named = installed(after) == {"marks": "marks 0.1.0"}
+        named = list_installed(after) == {"marks": "marks 0.1.0"}
         assert named or read_index(after) == {}
         assert len(list_scripts(after)) == 1 or not named
         put(path, after)
         assert_whole(after)
-        assert installed(after) == {"marks": "marks 0.1.0"}
+        assert list_installed(after) == {"marks": "marks 0.1.0"}
         shutil.rmtree(root)
     assert at > 30
 
@@ -184,7 +184,7 @@ def test_several_at_once(hand: Hand, project: Project, cache: Tree, tmp_path: Pa
         assert process.returncode == 0, said
     assert_whole(cache)
     assert_works(cache.root)
-    assert installed(cache) == {"marks": "marks 0.1.0"}
+    assert list_installed(cache) == {"marks": "marks 0.1.0"}
 
 
 def test_the_command_line_installs_lists_and_removes(hand, cache, project, tmp_path) -> None:

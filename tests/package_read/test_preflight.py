@@ -24,9 +24,9 @@ from tilusbuild.package.preflight import (
     NEWEST_DRIVER,
     DescribedHost,
     PreflightReport,
-    preflight,
+    predict_run,
 )
-from tilusbuild.package.read import of_scripts, unpacked
+from tilusbuild.package.read import select_script_files, unpack_package
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.sealed import seal_json, unseal_json
 
@@ -88,8 +88,8 @@ def gpu(arch: str, driver: int = NEWEST_DRIVER, name: str = ANY_GPU) -> Device:
 
 
 def ask(path: Path, host: DescribedHost) -> PreflightReport:
-    with unpacked(str(path), of_scripts, Limits()) as (listing, directory):
-        return preflight(listing, directory, host)
+    with unpack_package(str(path), select_script_files, Limits()) as (listing, directory):
+        return predict_run(listing, directory, host)
 
 
 @pytest.mark.parametrize(

@@ -11,25 +11,25 @@ from support.packages import Hand, by_hand
 from support.project import Project
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
-from tilusbuild.package.rebuild import rebuild, sample
+from tilusbuild.package.rebuild import rebuild_share, sample_programs
 
 HASHES = [f"{number:02x}" + "0" * 62 for number in range(256)]
 
 
 def test_a_sample_is_the_lowest_part_of_the_hashes() -> None:
-    assert sample(HASHES, 1.0) == set(HASHES)
-    assert sample(HASHES, 0.25) == set(HASHES[:64])
-    assert sample(reversed(HASHES), 0.25) == set(HASHES[:64])
+    assert sample_programs(HASHES, 1.0) == set(HASHES)
+    assert sample_programs(HASHES, 0.25) == set(HASHES[:64])
+    assert sample_programs(reversed(HASHES), 0.25) == set(HASHES[:64])
 
 
 def test_a_sample_of_few_has_one() -> None:
-    assert sample(HASHES[100:], 0.01) == {HASHES[100]}
-    assert sample([], 0.5) == set()
+    assert sample_programs(HASHES[100:], 0.01) == {HASHES[100]}
+    assert sample_programs([], 0.5) == set()
 
 
 def test_all_programs_of_a_package_are_reproduced(project: Project, tmp_path: Path) -> None:
     path = by_hand(project.cache, sources=True).archive(tmp_path / "p")
-    found = list(rebuild(str(path), 1.0, Limits()))
+    found = list(rebuild_share(str(path), 1.0, Limits()))
     assert len(found) == 4
     assert all(result.same for result in found)
 
@@ -38,14 +38,14 @@ def test_a_library_that_the_sources_do_not_make(project: Project, tmp_path: Path
     hand = by_hand(project.cache, sources=True)
     name = hand.path("module/lib.so")
     hand.files[name] += b"\0"
-    results = rebuild(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
+    results = rebuild_share(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
     assert [r.program for r in results if not r.same] == [name.split("/")[1]]
 
 
 def test_a_source_that_does_not_compile(project: Project, tmp_path: Path) -> None:
     hand = by_hand(project.cache, sources=True).only("twice")
     hand.files[hand.path("source.cu")] += b"oops\n"
-    (found,) = rebuild(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
+    (found,) = rebuild_share(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
     assert found.rebuilt_sha256 is None
     assert "does not compile here" in str(found)
 
@@ -58,12 +58,12 @@ def test_nothing_that_came_with_a_package_is_run(project: Project, tmp_path: Pat
     script = hand.files[hand.path("compile.sh")].decode()
     evil = CANARY.format(canary=tmp_path / "ran") + script
     hand.files[hand.path("compile.sh")] = evil.encode()
-    (found,) = rebuild(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
+    (found,) = rebuild_share(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
     assert found.same
     options = hand.files[hand.path("options.txt")].decode()
     name, commands = hand.path("options.txt"), ("{cxx} -c", "{cxx} -fplugin=./x.so -c")
     hand.files[name] = options.replace(*commands).encode()
-    (found,) = rebuild(str(hand.relist().archive(tmp_path / "q")), 1.0, Limits())
+    (found,) = rebuild_share(str(hand.relist().archive(tmp_path / "q")), 1.0, Limits())
     assert found.rebuilt_sha256 is None
     assert "its commands differ from those of this tilusbuild" in str(found)
     assert not (tmp_path / "ran").exists()
@@ -71,7 +71,7 @@ def test_nothing_that_came_with_a_package_is_run(project: Project, tmp_path: Pat
 
 def test_a_package_without_sources(hand: Hand, tmp_path: Path) -> None:
     with pytest.raises(PackageError, match=r"compile\.sh is not packed"):
-        list(rebuild(str(hand.archive(tmp_path / "p")), 1.0, Limits()))
+        list(rebuild_share(str(hand.archive(tmp_path / "p")), 1.0, Limits()))
 
 
 def test_a_cache_is_verified_and_rebuilt_and_not_written(project: Project) -> None:

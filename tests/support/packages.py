@@ -22,13 +22,13 @@ import zstandard
 from support.processes import run_python
 from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest.sections import PackageSection
-from tilusbuild.package.check import verify
-from tilusbuild.package.collect import PackageOrder, collect
+from tilusbuild.package.check import verify_package
+from tilusbuild.package.collect import PackageOrder, collect_contents
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
-from tilusbuild.package.install import install
-from tilusbuild.package.listing import FileEntry, FileList, layers
-from tilusbuild.package.read import opened
+from tilusbuild.package.install import install_package
+from tilusbuild.package.listing import FileEntry, FileList, list_layers
+from tilusbuild.package.read import open_package
 
 LIMITS = Limits()
 
@@ -73,7 +73,8 @@ class Hand:
     def layers(self) -> list[list[tuple[str, bytes]]]:
         """The files in the layers that the list makes; those it does not know in the last one."""
         found = [
-            [(p, self.files[p]) for p in part if p in self.files] for part in layers(self.listing)
+            [(p, self.files[p]) for p in part if p in self.files]
+            for part in list_layers(self.listing)
         ]
         known = {path for part in found for path, _ in part}
         found[-1] += [(path, data) for path, data in self.files.items() if path not in known]
@@ -170,8 +171,8 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
     section = PackageSection(include=("sources",) if sources else ())
     scripts = [(path.parent.name, path.name) for path in (cache / "scripts").glob("*/*")]
     order = PackageOrder("marks", section, "marks", version)
-    found = collect(Tree(str(cache)), order, scripts, {})
-    return Hand(found.listed, {path: found.read(path) for path in found.listed.files})
+    found = collect_contents(Tree(str(cache)), order, scripts, {})
+    return Hand(found.listed, {path: found.read_listed(path) for path in found.listed.files})
 
 
 def archive(path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:
@@ -195,8 +196,8 @@ def frames(path: Path, first: bytes, layer: bytes, end: bytes) -> Path:
 def problems(path: Path, limits: Limits = LIMITS) -> tuple[PackageError, ...]:
     """What is wrong with a package."""
     try:
-        with opened(str(path)) as reader:
-            return verify(reader, limits).problems
+        with open_package(str(path)) as reader:
+            return verify_package(reader, limits).problems
     except PackageError as error:
         return (error,)
 
@@ -204,8 +205,8 @@ def problems(path: Path, limits: Limits = LIMITS) -> tuple[PackageError, ...]:
 def is_installed(path: Path, root: Path) -> bool:
     """Whether a package can be installed into a cache; it is."""
     try:
-        with opened(str(path)) as reader:
-            install(reader, Tree(str(root)), LIMITS)
+        with open_package(str(path)) as reader:
+            install_package(reader, Tree(str(root)), LIMITS)
     except PackageError:
         return False
     return True

@@ -46,13 +46,13 @@ class CheckArgs(LimitArgs, frozen=True, kw_only=True):
 def run(arguments: CheckArgs) -> int:
     """Check, and print a table; 1 when a program is wrong or nothing serves a script."""
     from tilusbuild.package import names
-    from tilusbuild.package.read import unpacked
+    from tilusbuild.package.read import unpack_package
 
     with ExitStack() as stack:
         root = arguments.path
         if not os.path.isfile(os.path.join(root, names.LIST)):
             limits = options.parse_limits(arguments)
-            package = unpacked(root, lambda listing: set(listing.files), limits)
+            package = unpack_package(root, lambda listing: set(listing.files), limits)
             root = stack.enter_context(package)[1]
         request = check.CheckRequest(
             root,

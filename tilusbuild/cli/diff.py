@@ -20,17 +20,17 @@ class DiffArgs(LimitArgs, frozen=True, kw_only=True):
 
 def run(arguments: DiffArgs) -> int:
     """Print what changed from A to B."""
-    from tilusbuild.package.diff import changes, grouped, side
+    from tilusbuild.package.diff import changes, group_changes, open_side
 
     limits = options.parse_limits(arguments)
-    with side(arguments.a, limits) as a, side(arguments.b, limits) as b:
+    with open_side(arguments.a, limits) as a, open_side(arguments.b, limits) as b:
         found = list(changes(a, b))
     if arguments.json:
         for each in found:
             emit_line(each)
         emit_line(CountsLine({"changes": len(found)}))
     else:
-        for change, labels in grouped(found):
+        for change, labels in group_changes(found):
             shown = labels if arguments.verbose else labels[:_SHOWN]
             more = f" and {len(labels) - len(shown)} more" if len(labels) > len(shown) else ""
             print(f"{change.what} {change.kind}: {'; '.join(shown)}{more}")

@@ -54,20 +54,20 @@ def run(arguments: InstallArgs) -> int:
 
 def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
     from tilusbuild.errors import input_error
-    from tilusbuild.package.install import install
-    from tilusbuild.package.names import command_of
-    from tilusbuild.package.read import opened
+    from tilusbuild.package.install import install_package
+    from tilusbuild.package.names import load_command
+    from tilusbuild.package.read import open_package
 
-    with opened(path) as reader:
+    with open_package(path) as reader:
         options.check_signature(arguments, reader)
-        if (other := command_of(reader.list_bytes())) is not None:
+        if (other := load_command(reader.list_bytes())) is not None:
             status: int = other.install(reader, arguments)
             return status
         if arguments.into is not None:
             raise input_error(
                 "--into is for packages of foreign caches", hint="--cache-dir names our cache"
             )
-        result = install(reader, cache, options.parse_limits(arguments))
+        result = install_package(reader, cache, options.parse_limits(arguments))
     listing, programs = result.listing, len(result.listing.programs)
     if arguments.json:
         named = (cache.root, listing.title, listing.version, listing.digest)
@@ -81,9 +81,9 @@ def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
 
 
 def _uninstall_package(arguments: InstallArgs, cache: Tree, name: str) -> int:
-    from tilusbuild.package.install import uninstall
+    from tilusbuild.package.install import uninstall_package
 
-    uninstall(cache, name)
+    uninstall_package(cache, name)
     if arguments.json:
         emit_line(UninstalledLine(cache.root, name))
     elif not arguments.quiet:

@@ -82,17 +82,17 @@ def run(arguments: PackageArgs) -> int:
     formats_of_options = parse_formats(arguments.formats, _FORMATS)
     attest = options.find_attester(arguments.sign)
     with options.open_project(arguments) as project:
-        orders = pack.orders(project.manifest, arguments.name)
+        orders = pack.list_orders(project.manifest, arguments.name)
         level = project.settings.level.value
         for order in orders:
             with project.cache.hold_use_if_exists(), TemporaryDirectory("tests") as directory:
                 make_tests = partial(_make_tests, project, directory.path, arguments.large_tests)
                 tests = make_tests if with_tests else None
-                contents = pack.gather(
+                contents = pack.gather_contents(
                     project, order, level=level, unchecked=arguments.as_built, tests=tests
                 )
                 requested_formats = formats_of_options or order.package.formats
-                files = pack.write(
+                files = pack.write_formats(
                     order, contents, requested_formats, arguments.output, attest=attest
                 )
             _show_package(arguments, order, contents, files)

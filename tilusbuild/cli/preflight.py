@@ -57,17 +57,17 @@ class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
 def run(arguments: PreflightArgs) -> int:
     """Print what would be chosen for each device; 1 when something would be missing."""
     from tilusbuild.errors import TilusbuildError
-    from tilusbuild.package.preflight import preflight
-    from tilusbuild.package.read import of_scripts, unpacked
+    from tilusbuild.package.preflight import predict_run
+    from tilusbuild.package.read import select_script_files, unpack_package
     from tilusbuild.runtime.errors import LoadError
 
     hosts = [_describe_host(arguments, device) for device in arguments.devices]
-    with unpacked(arguments.path, of_scripts, options.parse_limits(arguments)) as (
+    with unpack_package(arguments.path, select_script_files, options.parse_limits(arguments)) as (
         listing,
         directory,
     ):
         try:
-            results = [preflight(listing, directory, host) for host in hosts]
+            results = [predict_run(listing, directory, host) for host in hosts]
         except LoadError as error:
             raise TilusbuildError(str(error).replace(f"{directory}/", "")) from None
         if arguments.json:

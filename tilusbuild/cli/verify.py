@@ -82,13 +82,13 @@ def _parse_share(word: str | None) -> float | None:
 
 def _verify_package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], str]:
     """Return a package's problems by kind, and the text for none."""
-    from tilusbuild.package.check import verify
+    from tilusbuild.package.check import verify_package
     from tilusbuild.package.errors import PackageError
-    from tilusbuild.package.read import opened
+    from tilusbuild.package.read import open_package
 
     try:
-        with opened(path) as reader:
-            result = verify(reader, options.parse_limits(arguments))
+        with open_package(path) as reader:
+            result = verify_package(reader, options.parse_limits(arguments))
             kind, signer = reader.kind, options.check_signature(arguments, reader)
     except PackageError as error:
         return [(error.kind, str(error))], ""
@@ -118,10 +118,10 @@ def _verify_cache(path: str) -> tuple[list[tuple[str, str]], str]:
 
 def _rebuild_programs(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
     """Compile a share of the programs again. Return how many, and how many differ."""
-    from tilusbuild.package.rebuild import rebuild
+    from tilusbuild.package.rebuild import rebuild_share
 
     rebuilt = failed = 0
-    for result in rebuild(path, share, options.parse_limits(arguments)):
+    for result in rebuild_share(path, share, options.parse_limits(arguments)):
         rebuilt += 1
         failed += not result.same
         if arguments.json:

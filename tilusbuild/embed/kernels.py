@@ -28,7 +28,7 @@ from tilusbuild.errors import Place, TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
-from tilusbuild.package.formats.wheel import MIN_TIME, platform
+from tilusbuild.package.formats.wheel import MIN_TIME, choose_platform
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import raise_on_signals
@@ -119,7 +119,7 @@ def _choose_package(table: EmbedTable, project: Project) -> PackageOrder:
     """Return the package to write: the one that the table names, else the only one, else the one
     with the project's name. Raises `InputError`."""
     manifest = project.manifest
-    declared_orders = pack.orders(manifest, table.package)
+    declared_orders = pack.list_orders(manifest, table.package)
     fitting_orders = [
         each
         for each in declared_orders
@@ -158,7 +158,7 @@ def build_and_pack(
     ):
         order = choose_package(project)
         level, jobs = project.settings.level.value, project.settings.jobs.value
-        selection = pack.selection_of(order, level)
+        selection = pack.select_programs(order, level)
         env, stderr = os.environ, sys.stderr
         console = make_reporter(stdout=sys.stdout, stderr=stderr, env=env)
         reporter = add_file_reporters(console, stderr=stderr, env=env, root=project.manifest.root)
@@ -172,11 +172,11 @@ def build_and_pack(
         if directory is None:
             return None
         with project.cache.hold_use():
-            contents = pack.gather(project, order, level=level)
+            contents = pack.gather_contents(project, order, level=level)
             # A wheel is a zip, which knows no earlier time.
-            time = max(pack.source_date(), MIN_TIME)
-            ((_, path, _),) = pack.write(order, contents, ["dir"], directory, time=time)
-        return EmbeddedPackage(path, platform(contents.listed.needs))
+            time = max(pack.read_source_date(), MIN_TIME)
+            ((_, path, _),) = pack.write_formats(order, contents, ["dir"], directory, time=time)
+        return EmbeddedPackage(path, choose_platform(contents.listed.needs))
 
 
 def list_inputs(project: Project, plan: Plan) -> set[str]:

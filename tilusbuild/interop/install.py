@@ -12,10 +12,10 @@ import os
 from collections.abc import Iterator
 
 from tilusbuild.interop.listing import ListedCache, get_foreign_cache, is_group, restore_group_paths
-from tilusbuild.package.check import Checker
+from tilusbuild.package.check import PackageChecker
 from tilusbuild.package.errors import cannot_install
-from tilusbuild.package.extract import Limits, check_limits, members
-from tilusbuild.package.formats.directory import sync_all
+from tilusbuild.package.extract import Limits, check_limits, check_members
+from tilusbuild.package.formats.directory import sync_tree
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
@@ -44,7 +44,7 @@ def install_foreign_cache(
                 unpacked = os.path.join(private.path, cache.prefix)
                 _write_paths_into_groups(cache, unpacked, destination)
                 # Content before names: after a power failure a published entry is not empty.
-                sync_all(private.path)
+                sync_tree(private.path)
                 _make_links(cache, missing, unpacked)
                 published = set(_publish_units(cache, missing, unpacked, destination))
         except OSError as error:
@@ -94,9 +94,9 @@ def _unpack_units(
         for path, unit in cache.pair_with_units(p.removeprefix(cache.prefix) for p in listing.files)
         if unit in missing
     }
-    checker = Checker(listing, private)
-    for member in members(reader, listing):
-        checker.take(member, keep=member.path in unit_files)
+    checker = PackageChecker(listing, private)
+    for member in check_members(reader, listing):
+        checker.read_member(member, keep=member.path in unit_files)
 
 
 def _write_paths_into_groups(cache: ListedCache, unpacked: str, destination: str) -> None:

@@ -24,7 +24,7 @@ from msgspec.json import decode, encode
 from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.interop.caches import SYSTEMS, triton
 from tilusbuild.package import names
-from tilusbuild.package.check import host_problem
+from tilusbuild.package.check import find_host_problem
 from tilusbuild.package.errors import (
     cannot_pack,
     code_mismatch,
@@ -34,7 +34,7 @@ from tilusbuild.package.errors import (
     over_limit,
 )
 from tilusbuild.package.listing import FileList, HostNeeds
-from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name, code_of
+from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name, read_code
 from tilusbuild.report.text import format_count
 from tilusbuild.runtime.regular import read_text
 
@@ -219,13 +219,13 @@ class _TritonGroup(Struct, frozen=True, forbid_unknown_fields=True):
 def _check_code(path: str, entry: ListedEntry, needs: HostNeeds, data: bytes) -> None:
     """Raise `PackageError` unless a library has the listed code, and needs no more of a host than
     is listed."""
-    images, machine = code_of(data)
+    images, machine = read_code(data)
     if set(images) != set(entry.images) or machine != entry.machine:
         actual_code = _format_code(sorted(i.arch for i in images), machine)
         listed_code = _format_code(sorted(i.arch for i in entry.images), entry.machine)
         raise code_mismatch(f"{path} holds code for {actual_code}; listed is {listed_code}")
     try:
-        problem = host_problem(needs, read_needs(data)) if machine else None
+        problem = find_host_problem(needs, read_needs(data)) if machine else None
     except BinaryError as error:
         problem = str(error)
     if problem:

@@ -31,7 +31,7 @@ from tilusbuild.interop.listing import (
     is_group,
     strip_group_paths,
 )
-from tilusbuild.package.contents import Contents, host_needs
+from tilusbuild.package.contents import Contents, collect_host_needs
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     ANY_MACHINE,
@@ -39,7 +39,7 @@ from tilusbuild.package.listing import (
     FileList,
     HostNeeds,
 )
-from tilusbuild.package.model import MAX_LIBRARY_SIZE, code_of
+from tilusbuild.package.model import MAX_LIBRARY_SIZE, read_code
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
 _LOCK = ".lock"
@@ -112,7 +112,7 @@ class _CacheCollector(Struct):
         if len(data) > MAX_LIBRARY_SIZE:
             raise cannot_pack(f"{entry.path}/{library} has more than {MAX_LIBRARY_SIZE} bytes")
         self.entries[entry.path] = ListedEntry(
-            entry.path, entry.kind, _to_printable(entry.name), library, *code_of(data)
+            entry.path, entry.kind, _to_printable(entry.name), library, *read_code(data)
         )
 
     def add_file(self, path: str) -> None:
@@ -183,7 +183,7 @@ class _CacheCollector(Struct):
             project=self.system,
             tool=__version__,
             targets={},
-            needs=host_needs(self.host) if self.host else nothing,
+            needs=collect_host_needs(self.host) if self.host else nothing,
             scripts=(),
             programs={},
             files=self.files,

@@ -105,7 +105,7 @@ def package_cache(arguments: PackCacheArgs) -> int:
     contents = foreign.collect_foreign_cache(cache, name, version)
     order = PackageOrder(name, PackageSection(), cache.system, version)
     attest = _make_attester(arguments.sign)
-    files = pack.write(order, contents, format_names, arguments.output, attest=attest)
+    files = pack.write_formats(order, contents, format_names, arguments.output, attest=attest)
     listing = contents.listed
     if not arguments.json:
         print_message(format_pickle_warning(listing))
@@ -123,9 +123,9 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     from tilusbuild.interop.caches import find_home
     from tilusbuild.interop.install import install_foreign_cache
     from tilusbuild.interop.listing import count_pickles, format_pickle_warning, get_foreign_cache
-    from tilusbuild.package.listing import parse
+    from tilusbuild.package.listing import parse_list
 
-    listing = parse(reader.list_bytes())
+    listing = parse_list(reader.list_bytes())
     system, entries = get_foreign_cache(listing).system, len(get_foreign_cache(listing).entries)
     destination = (
         os.path.abspath(arguments.into) if arguments.into else find_home(system, os.environ)

@@ -22,16 +22,16 @@ from tilusbuild.package import names
 from tilusbuild.package.contents import TVM_FFI_ABI, Contents
 from tilusbuild.package.errors import cannot_pack, no_package
 from tilusbuild.package.formats import PackageFormat
-from tilusbuild.package.formats.directory import files_of, write_tree
+from tilusbuild.package.formats.directory import list_files, write_tree
 from tilusbuild.package.formats.wheel import (
     INSIDE,
     RUNTIME,
-    beside_runtime,
-    normalized,
-    runtime_code,
+    list_runtime_code,
+    normalize_name,
+    rewrite_imports,
 )
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.model import Reader, numbers_of
+from tilusbuild.package.model import Reader, parse_version
 from tilusbuild.runtime.naming import name_functions
 from tilusbuild.runtime.regular import try_list
 from tilusbuild.runtime.script import CALLED, FILE, parse_description
@@ -99,7 +99,7 @@ def _is_kernels(path: str, start: bytes) -> bool:
 
 def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
     """Yield the path and bytes of every file of the layout. Raises `PackageError`."""
-    name = normalized(contents.listed.title)
+    name = normalize_name(contents.listed.title)
     if not re.fullmatch(r"[a-z][-a-z0-9]*[a-z0-9]", name):
         raise cannot_pack(
             f'"{contents.listed.title}" is not a name that kernels takes',
@@ -115,7 +115,7 @@ def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
         metadata = {
             "name": name,
             "id": identifier,
-            "version": numbers_of(re.match(r"\d+", contents.listed.version)[0])[0],  # type: ignore[index]
+            "version": parse_version(re.match(r"\d+", contents.listed.version)[0])[0],  # type: ignore[index]
             "license": "other",
             "python-depends": [],  # the variant says that it needs tvm-ffi
             "backend": backend,
@@ -134,7 +134,7 @@ def _list_variants(listing: FileList) -> dict[str, dict[str, object]]:
     toolkits = [t.toolkit for t in listing.targets.values() if t.kind == "cuda" and t.toolkit]
     if toolkits:
         # The newest: torch of an older CUDA may be on a driver that does not run its code.
-        major, minor = max(map(numbers_of, toolkits))[:2]
+        major, minor = max(map(parse_version, toolkits))[:2]
         images = {image for program in listing.programs.values() for image in program.images}
         archs = {_to_capability(image.arch) + "+PTX" * (image.kind == "ptx") for image in images}
         variants[f"tvm-ffi{series}-cu{major}{minor}-{machine}"] = {
@@ -166,16 +166,18 @@ def _list_members(contents: Contents, identifier: str) -> Iterator[tuple[str, by
     )
     for name, module in code.items():
         origin = find_spec(module).origin  # type: ignore[union-attr]
-        yield f"{name}.py", beside_runtime(str(origin), f".{RUNTIME}")
-    yield from runtime_code()
-    yield from ((f"{INSIDE}/{name}", data) for name, data in files_of(contents))
+        yield f"{name}.py", rewrite_imports(str(origin), f".{RUNTIME}")
+    yield from list_runtime_code()
+    yield from ((f"{INSIDE}/{name}", data) for name, data in list_files(contents))
 
 
 def _name_functions(contents: Contents) -> Mapping[str, str]:
     """Return the scripts that can be called, by function name. Raises `PackageError` for two
     functions of one name."""
     script_files = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
-    scripts = [parse_description("", unseal_json(contents.read(path))) for path in script_files]
+    scripts = [
+        parse_description("", unseal_json(contents.read_listed(path))) for path in script_files
+    ]
     callable_scripts = [(each.name, each.params) for each in scripts if each.form == CALLED]
     try:
         return name_functions(callable_scripts)

@@ -29,16 +29,16 @@ from tilusbuild.package.errors import (
     unlisted,
 )
 from tilusbuild.package.formats import PackageFormat
-from tilusbuild.package.formats.archive import entries, unpacked, write_layer
+from tilusbuild.package.formats.archive import open_frames, read_entries, write_layer
 from tilusbuild.package.formats.directory import (
-    finish,
     make_directory,
     open_plain,
     read_plain,
-    sync_all,
+    sync_public_file,
+    sync_tree,
     write_file,
 )
-from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, named_layers
+from tilusbuild.package.listing import MAX_FILE_SIZE, MAX_LIST_SIZE, split_layers
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, ContainerFile
 from tilusbuild.state.files import make_hasher, sha256_bytes, sha256_file
 
@@ -79,13 +79,13 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
         make_directory(directory)
     listing = contents.listed
     layers = []
-    for owner, paths in named_layers(listing).items():
+    for owner, paths in split_layers(listing).items():
         temporary_path = os.path.join(
             blobs, "new"
         )  # the name is the digest, which is known at the end
         with open(temporary_path, "xb") as file:
             write_layer(contents, paths, file, time=time, end=True)
-            finish(file)
+            sync_public_file(file)
         descriptor = _make_descriptor(
             _LAYER_TYPE, sha256_file(temporary_path), os.stat(temporary_path).st_size
         )
@@ -115,7 +115,7 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
         "manifests": index_entries,
     }
     write_file(os.path.join(path, INDEX), rfc8785.dumps(index))
-    sync_all(path)
+    sync_tree(path)
 
 
 def _name_layer_file(script: str, target: str) -> str:
@@ -253,7 +253,7 @@ class OciReader:
             _check_digest(blob, hashed.hexdigest())
             # Read twice: nothing of a layer is unpacked before its digest is known to be right.
             file.seek(0)
-            yield from entries(unpacked(file))
+            yield from read_entries(open_frames(file))
 
     def _check_unlisted_blobs(self, manifests: set[str]) -> None:
         """Raise `PackageError` for a file or a blob that neither the index nor a manifest names."""

@@ -24,11 +24,11 @@ from tilusbuild.manifest.table import format_toml
 from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, code_mismatch, inconsistent, over_limit
 from tilusbuild.package.extract import (
+    ErrorHandler,
     Limits,
-    Refuse,
     check_limits,
-    members,
-    raising,
+    check_members,
+    raise_error,
     write_member,
 )
 from tilusbuild.package.listing import (
@@ -38,16 +38,16 @@ from tilusbuild.package.listing import (
     PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    parse,
+    parse_list,
 )
 from tilusbuild.package.model import (
     MAX_LIBRARY_SIZE,
     PROGRAM_FILES,
     ContainerFile,
     Reader,
-    images_text,
-    numbers_of,
-    purpose_of_script,
+    classify_script_file,
+    format_images,
+    parse_version,
 )
 from tilusbuild.plan.identity import parse_section
 from tilusbuild.runtime import choose
@@ -69,18 +69,18 @@ Files = Mapping[str, FileEntry]
 """What is packed of a program or a header directory, by the name within it."""
 
 
-class Verified(Struct, frozen=True):
+class VerifyResult(Struct, frozen=True):
     """The result of `verify`. `listing` is None when the list itself cannot be read."""
 
     listing: FileList | None
     problems: tuple[PackageError, ...]
 
 
-def verify(reader: Reader, limits: Limits) -> Verified:
+def verify_package(reader: Reader, limits: Limits) -> VerifyResult:
     """Check everything and collect the problems. One that ends the check comes last."""
     problems: list[PackageError] = []
 
-    def refuse(error: PackageError) -> None:
+    def add_problem(error: PackageError) -> None:
         # A report of a million lines would be an attack of its own.
         problems.append(error)
         if len(problems) >= _MAX_PROBLEMS:
@@ -88,23 +88,23 @@ def verify(reader: Reader, limits: Limits) -> Verified:
 
     listing = None
     try:
-        listing = parse(reader.list_bytes())
+        listing = parse_list(reader.list_bytes())
         check_limits(listing, reader, limits)
         reader.attestations()
         with TemporaryDirectory("verify") as directory:
-            checker = Checker(listing, directory.path, refuse)
-            for member in members(reader, listing, refuse=refuse):
+            checker = PackageChecker(listing, directory.path, add_problem)
+            for member in check_members(reader, listing, refuse=add_problem):
                 try:
-                    checker.take(member, keep=member.path.startswith(layout.SCRIPTS))
+                    checker.read_member(member, keep=member.path.startswith(layout.SCRIPTS))
                 except PackageError as error:
-                    refuse(error)
-            checker.finish()
+                    add_problem(error)
+            checker.check_scripts()
     except PackageError as error:
         problems.append(error)
-    return Verified(listing, tuple(problems))
+    return VerifyResult(listing, tuple(problems))
 
 
-class Checker(Struct):
+class PackageChecker(Struct):
     """Takes the files of a package as they arrive, and writes those to keep below `directory`.
 
     `refuse` is called with each thing that is wrong, and raises or returns.
@@ -112,73 +112,75 @@ class Checker(Struct):
 
     listing: FileList
     directory: str
-    refuse: Refuse = raising
+    refuse: ErrorHandler = raise_error
     _data: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """What was read of the programs and header directories that are not whole yet."""
     _files: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
-    _left: dict[str, int] = field(default_factory=dict)
+    _missing_count: dict[str, int] = field(default_factory=dict)
     """How many files of each script have not been kept."""
-    _waiting: int = 0
+    _waiting_bytes: int = 0
 
     def __post_init__(self) -> None:
         for path, entry in self.listing.files.items():
-            kind, _, digest = names.root_of(path)
+            kind, _, digest = names.split_root(path)
             if kind == layout.SCRIPTS:
-                self._left[digest] = self._left.get(digest, 0) + 1
+                self._missing_count[digest] = self._missing_count.get(digest, 0) + 1
             else:
-                self._files.setdefault(f"{kind}/{digest}", {})[_within(path)] = entry
+                self._files.setdefault(f"{kind}/{digest}", {})[_name_in_root(path)] = entry
 
-    def take(self, member: ContainerFile, *, keep: bool) -> None:
+    def read_member(self, member: ContainerFile, *, keep: bool) -> None:
         """Read a file to its end. Raises `PackageError`, and what the reader raises."""
         pieces = write_member(member, self.directory) if keep else member.pieces
         if self.listing.key is not None:
             check = self.listing.check_content(member.path, member.size)
             content = b"".join(piece if check else b"" for piece in pieces)
             if check is not None:
-                self._report(check, content)
+                self._run_check(check, content)
             return
-        kind, _, digest = names.root_of(member.path)
-        name = _within(member.path)
-        wanted = {layout.PROGRAMS: PROGRAM_FILES, layout.INCLUDE: (layout.MANIFEST,)}.get(kind, ())
-        if name not in wanted:
+        kind, _, digest = names.split_root(member.path)
+        name = _name_in_root(member.path)
+        checked_names = {layout.PROGRAMS: PROGRAM_FILES, layout.INCLUDE: (layout.MANIFEST,)}.get(
+            kind, ()
+        )
+        if name not in checked_names:
             for _ in pieces:
                 pass
             if keep and kind == layout.SCRIPTS:
-                self._left[digest] -= 1
+                self._missing_count[digest] -= 1
             return
-        self._admit(member, MAX_LIBRARY_SIZE if name == layout.LIBRARY else _MAX_TEXT_SIZE)
+        self._add_waiting(member, MAX_LIBRARY_SIZE if name == layout.LIBRARY else _MAX_TEXT_SIZE)
         root = f"{kind}/{digest}"
         data = self._data.setdefault(root, {})
         data[name] = b"".join(pieces)
-        if len(data) == len(wanted):
-            self._waiting -= sum(map(len, self._data.pop(root).values()))
+        if len(data) == len(checked_names):
+            self._waiting_bytes -= sum(map(len, self._data.pop(root).values()))
             if kind == layout.PROGRAMS:
-                self._report(check_program, self.listing, digest, data, self._files[root])
+                self._run_check(check_program, self.listing, digest, data, self._files[root])
             else:
-                self._report(check_include, digest, data[name], self._files[root])
+                self._run_check(check_include, digest, data[name], self._files[root])
 
-    def finish(self) -> None:
+    def check_scripts(self) -> None:
         """Check the scripts that were kept whole."""
         for script in self.listing.scripts:
-            if not self._left[script.hash]:
-                self._report(check_script, self.listing, script, self.directory)
+            if not self._missing_count[script.hash]:
+                self._run_check(check_script, self.listing, script, self.directory)
 
-    def _admit(self, member: ContainerFile, limit: int) -> None:
+    def _add_waiting(self, member: ContainerFile, limit: int) -> None:
         if member.size > limit:
             raise over_limit(f"{member.path} has more than {limit} bytes")
         # A container that leaves every program one file short would fill the memory.
-        self._waiting += member.size
-        if self._waiting > _MAX_WAITING:
+        self._waiting_bytes += member.size
+        if self._waiting_bytes > _MAX_WAITING:
             raise over_limit("the files of its programs are too far apart")
 
-    def _report(self, check: Callable[..., None], *arguments: object) -> None:
+    def _run_check(self, check: Callable[..., None], *arguments: object) -> None:
         try:
             check(*arguments)
         except PackageError as error:
             self.refuse(error)
 
 
-def _within(path: str) -> str:
+def _name_in_root(path: str) -> str:
     """Return a file's name within its program or header directory."""
     return path.split("/", 2)[2]
 
@@ -191,22 +193,22 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
     where = f"{layout.PROGRAMS}/{digest}"
     contents = {name: FileFacts(entry.size, entry.sha256) for name, entry in files.items()}
     if problems := check_entry(digest, {**contents, **data}, origin=Origin.PACKAGE):
-        raise _inconsistent_at(where, problems[0])
+        raise _make_problem_error(where, problems[0])
     if parse_meta(data[layout.META], digest)["status"] != Status.BUILT:
         raise inconsistent(f"{where}/{layout.META} is not the metadata of a program that was built")
     library = f"{where}/{layout.LIBRARY}"
-    held = _check_code(library, listing.programs[digest], data[layout.LIBRARY], listing.needs)
-    promised = _promised(listing.targets[listing.programs[digest].target])
+    images = _check_code(library, listing.programs[digest], data[layout.LIBRARY], listing.needs)
+    promised = _list_target_images(listing.targets[listing.programs[digest].target])
     # A library of objects has what these have: none of them may be device code.
     linked = "library" in parse_section(data[layout.PROGRAM_TXT].decode("utf-8", "replace"), "")
-    if held != promised and not linked:
+    if images != promised and not linked:
         raise code_mismatch(
-            f"{library} holds code for {images_text(held)};"
-            f" target {listing.programs[digest].target} is {images_text(promised)}"
+            f"{library} holds code for {format_images(images)};"
+            f" target {listing.programs[digest].target} is {format_images(promised)}"
         )
 
 
-def _inconsistent_at(where: str, problem: Problem) -> PackageError:
+def _make_problem_error(where: str, problem: Problem) -> PackageError:
     """Return the error for a problem of the entry or the header directory `where`."""
     name, what = problem
     return inconsistent(f"{where}/{name}: {what}" if name else f"{where}: {what}")
@@ -217,33 +219,33 @@ def _check_code(
 ) -> set[tuple[str, str]]:
     """Return what code a library holds, which is what is listed of it."""
     try:
-        held: set[tuple[str, str]] = {(image.kind, image.arch) for image in read_archs(data)}
+        images: set[tuple[str, str]] = {(image.kind, image.arch) for image in read_archs(data)}
         needs = read_needs(data)
     except BinaryError as error:
         raise code_mismatch(f"{where} is not a library: {error}") from None
-    listed: set[tuple[str, str]] = {(image.kind, image.arch) for image in program.images}
-    if held != listed:
+    listed_images: set[tuple[str, str]] = {(image.kind, image.arch) for image in program.images}
+    if images != listed_images:
         raise code_mismatch(
-            f"{where} holds code for {images_text(held)}; listed is {images_text(listed)}"
+            f"{where} holds code for {format_images(images)}; listed is {format_images(listed_images)}"
         )
-    if problem := host_problem(host, needs):
+    if problem := find_host_problem(host, needs):
         raise inconsistent(f"{where} {problem}; the list says otherwise")
-    return held
+    return images
 
 
-def _promised(target: PackageTarget) -> set[tuple[str, str]]:
+def _list_target_images(target: PackageTarget) -> set[tuple[str, str]]:
     if target.kind == "cpu":
         return set()
     return {(kind, arch) for arch, kind in choose.list_images(target.archs, target.ptx)}
 
 
-def host_problem(listed: HostNeeds, needs: LibraryNeeds) -> str | None:
+def find_host_problem(host_needs: HostNeeds, needs: LibraryNeeds) -> str | None:
     """Return what a library needs of a host beyond what is listed."""
-    if needs.machine != listed.machine:
+    if needs.machine != host_needs.machine:
         return f"is for {needs.machine}"
-    if extra := set(needs.libraries) - set(listed.libraries):
+    if extra := set(needs.libraries) - set(host_needs.libraries):
         return f"needs {min(extra)}"
-    if needs.glibc is not None and needs.glibc > numbers_of(listed.glibc or "0"):
+    if needs.glibc is not None and needs.glibc > parse_version(host_needs.glibc or "0"):
         return f"needs glibc {needs.glibc[0]}.{needs.glibc[1]}"
     return None
 
@@ -252,7 +254,7 @@ def check_include(digest: str, manifest: bytes, files: Files) -> None:
     """Check headers against the MANIFEST that names their directory. Raises `PackageError`."""
     digests = {name: entry.sha256 for name, entry in files.items()}
     if problems := check_headers(digest, manifest, digests):
-        raise _inconsistent_at(f"{layout.INCLUDE}/{digest}", problems[0])
+        raise _make_problem_error(f"{layout.INCLUDE}/{digest}", problems[0])
 
 
 # Scripts.
@@ -263,7 +265,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     where = entry.root
     path = os.path.join(root, where)
     for name in layout.list_files_below(path):
-        if purpose_of_script(name) is None:
+        if classify_script_file(name) is None:
             raise inconsistent(f"{where}/{name} is not a file that a script has")
     try:
         script = read_script(path)
@@ -285,8 +287,8 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
     target, toolkit = listing.targets[entry.target], script.code.toolkit
     described = (script.name, script.target, script.kind, script.code)
     code = Code(target.archs, target.ptx, toolkit, listing.needs.machine)
-    listed = (entry.script, entry.target, target.kind, code)
-    if described != listed or not _no_newer(toolkit, target.toolkit):
+    listed_values = (entry.script, entry.target, target.kind, code)
+    if described != listed_values or not _is_no_newer(toolkit, target.toolkit):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
     if {name: format_toml(value) for name, value in script.params.items()} != dict(entry.params):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants")
@@ -296,12 +298,12 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
         raise inconsistent(f"{where}: the list names programs that are not of this script")
 
 
-def _no_newer(toolkit: str | None, listed: str | None) -> bool:
+def _is_no_newer(toolkit: str | None, newest: str | None) -> bool:
     """Return whether the toolkit that made a script's code is no newer than the target's, which is
     the newest of those that made code for it."""
-    if toolkit is None or listed is None:
-        return toolkit is listed
-    return numbers_of(toolkit) <= numbers_of(listed)
+    if toolkit is None or newest is None:
+        return toolkit is newest
+    return parse_version(toolkit) <= parse_version(newest)
 
 
 def _check_dispatcher(where: str, directory: str) -> None:
@@ -311,8 +313,8 @@ def _check_dispatcher(where: str, directory: str) -> None:
     try:
         library = unseal_json(read_bytes(os.path.join(directory, layout.DISPATCH_JSON)))["library"]
         # The base name alone: a description could name any file of this machine.
-        found = sha256_file(os.path.join(directory, os.path.basename(library["name"])))
+        digest = sha256_file(os.path.join(directory, os.path.basename(library["name"])))
     except (OSError, CorruptFileError, KeyError, TypeError) as error:
         raise inconsistent(f"{where}/{layout.DISPATCH_JSON} is corrupt: {error}") from None
-    if found != library["sha256"]:
+    if digest != library["sha256"]:
         raise inconsistent(f"{where}: the dispatcher is not what was built")

@@ -28,7 +28,7 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
-from tilusbuild.package.contents import Contents, host_needs, read_file
+from tilusbuild.package.contents import Contents, collect_host_needs, read_file
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     FileEntry,
@@ -36,14 +36,14 @@ from tilusbuild.package.listing import (
     PackageTarget,
     ProgramEntry,
     ScriptEntry,
-    title_of,
+    make_title,
 )
 from tilusbuild.package.model import (
     Image,
     Purpose,
-    numbers_of,
-    purpose_of_program,
-    purpose_of_script,
+    classify_program_file,
+    classify_script_file,
+    parse_version,
 )
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, select_script_targets
@@ -71,7 +71,7 @@ class PackageOrder(Struct, frozen=True):
     @property
     def title(self) -> str:
         """What its files are called."""
-        return title_of(self.project, self.name)
+        return make_title(self.project, self.name)
 
     @property
     def purposes(self) -> frozenset[Purpose]:
@@ -82,7 +82,7 @@ class PackageOrder(Struct, frozen=True):
         return frozenset({"runtime", *more})
 
 
-def collect(
+def collect_contents(
     cache: Tree,
     order: PackageOrder,
     instances: Iterable[tuple[str, str]],
@@ -90,40 +90,41 @@ def collect(
 ) -> Contents:
     """Read all that the package is to have. `instances` are (directory, hash) of the scripts, which
     are whole in the cache; `tests` has the file of each path of a test. Raises `PackageError`."""
-    found = _Collector(cache, order.purposes, order.package.programs == "dispatched")
+    collector = _Collector(cache, order.purposes, order.package.programs == "dispatched")
     entries: list[ScriptEntry] = []
     targets: dict[str, PackageTarget] = {}
     read = sorted(
-        _read(cache, instances), key=lambda each: (each[0].name, each[0].target, each[0].hash)
+        _read_scripts(cache, instances),
+        key=lambda each: (each[0].name, each[0].target, each[0].hash),
     )
     for script, params in read:
-        entries.append(found.add_script(script, params))
+        entries.append(collector.add_script(script, params))
         cuda = script.kind == "cuda"
-        known = targets.get(script.target)
-        both = [each for each in (script.code.toolkit, known and known.toolkit) if each]
+        target = targets.get(script.target)
+        toolkits = [each for each in (script.code.toolkit, target and target.toolkit) if each]
         # The newest, which a driver must know to run the code of all.
-        toolkit = max(both, key=numbers_of, default=None) if cuda else None
+        toolkit = max(toolkits, key=parse_version, default=None) if cuda else None
         kind: Literal["cuda", "cpu"] = "cuda" if cuda else "cpu"
         targets[script.target] = PackageTarget(kind, script.code.archs, script.code.ptx, toolkit)
     if not entries:
         raise cannot_pack("there is no script to pack")
     for path, origin in tests.items():
-        found.add(path, read_file(origin), origin)
+        collector.add_file(path, read_file(origin), origin)
     package = FileList(
         name=order.name,
         version=order.version,
         project=order.project,
         tool=__version__,
         targets=targets,
-        needs=host_needs(found.needs),
+        needs=collect_host_needs(collector.needs),
         scripts=tuple(entries),
-        programs=found.programs,
-        files=found.files,
+        programs=collector.programs,
+        files=collector.files,
     )
-    return Contents(package, package.encode(), found.origins, {})
+    return Contents(package, package.encode(), collector.origins, {})
 
 
-def _read(
+def _read_scripts(
     cache: Tree, instances: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[Script, Mapping[str, str]]]:
     """Yield each script with its constants, as script.txt writes them."""
@@ -149,14 +150,14 @@ class _Collector(Struct):
     needs: list[tuple[str, LibraryNeeds, str]] = field(default_factory=list)
 
     def add_script(self, script: Script, params: Mapping[str, str]) -> ScriptEntry:
-        numbers = self._numbers(script)
+        numbers = self._select_numbers(script)
         programs = tuple(dict.fromkeys(script.programs[number] for number in numbers))
         entry = ScriptEntry(script.name, script.hash, script.target, params, programs)
         for name in layout.list_files_below(script.path):
-            if purpose_of_script(name) in self.purposes:
+            if classify_script_file(name) in self.purposes:
                 path = os.path.join(script.path, name)
                 data = read_file(path)
-                self.add(f"{entry.root}/{name}", data, path)
+                self.add_file(f"{entry.root}/{name}", data, path)
                 if name.endswith(".so"):
                     self.needs.append((path, read_needs(data), ""))
         for program in programs:
@@ -164,11 +165,11 @@ class _Collector(Struct):
                 self.programs[program] = self._add_program(script, program)
         return entry
 
-    def _numbers(self, script: Script) -> list[int]:
+    def _select_numbers(self, script: Script) -> list[int]:
         """Return the programs to pack, in the order of the plan."""
         try:
             built = set(script.programs) - script.not_built.keys()
-            numbers = sorted(reachable(script) if self.dispatched else built)
+            numbers = sorted(find_reachable(script) if self.dispatched else built)
         except LoadError as error:
             raise cannot_pack(str(error)) from None
         if not numbers:
@@ -185,15 +186,15 @@ class _Collector(Struct):
         root = f"{layout.PROGRAMS}/{program}"
         texts: dict[str, bytes] = {}
         for name, size, digest in list_meta_files(entry.meta):
-            if purpose_of_program(name) in self.purposes:
+            if classify_program_file(name) in self.purposes:
                 path = os.path.join(entry.path, name)
                 texts[name] = read_file(path)
-                self.add(f"{root}/{name}", texts[name], path)
+                self.add_file(f"{root}/{name}", texts[name], path)
                 if self.files[f"{root}/{name}"] != FileEntry(size, digest):
                     raise cannot_pack(f"{path} is not what was built", hint=_AGAIN)
-        kept = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
-        meta = seal_json({**entry.meta, "files": kept})
-        self.add(f"{root}/{layout.META}", meta, meta)
+        packed_files = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
+        meta = seal_json({**entry.meta, "files": packed_files})
+        self.add_file(f"{root}/{layout.META}", meta, meta)
         for digest in layout.find_header_digests(texts.get(layout.COMPILE_SH, b"")):
             self._add_headers(digest)
         try:
@@ -203,8 +204,8 @@ class _Collector(Struct):
             raise cannot_pack(f"{root}/{layout.LIBRARY}: {error}", hint=_AGAIN) from None
         options = texts[layout.OPTIONS_TXT].decode("utf-8", "replace")
         self.needs.append((root, needs, options))
-        held = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in images))
-        return ProgramEntry(script.name, script.target, held)
+        code_images = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in images))
+        return ProgramEntry(script.name, script.target, code_images)
 
     def _add_headers(self, digest: str) -> None:
         root = f"{layout.INCLUDE}/{digest}"
@@ -216,17 +217,17 @@ class _Collector(Struct):
                 name, what = problems[0]
                 raise cannot_pack(f"{root}/{name} {what}", hint=_AGAIN)
             for name in layout.list_files_below(path):
-                self.add(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
+                self.add_file(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
         except OSError as error:
             raise cannot_pack(f"{root} cannot be read: {error.strerror}", hint=_AGAIN) from None
 
-    def add(self, path: str, data: bytes, origin: bytes | str) -> None:
+    def add_file(self, path: str, data: bytes, origin: bytes | str) -> None:
         """Add a file of the package; `origin` is what its bytes are, or where they are read."""
         self.files[path] = FileEntry(len(data), sha256_bytes(data))
         self.origins[path] = origin
 
 
-def reachable(script: Script) -> frozenset[int]:
+def find_reachable(script: Script) -> frozenset[int]:
     """Return the numbers of the programs that were built and that dispatch can choose, whatever the
     sizes and the device. Raises `LoadError`."""
     dispatch = read_serving_tables(script)
@@ -247,12 +248,18 @@ def reachable(script: Script) -> frozenset[int]:
     chosen = entries | {rule.program for rule in script.rules}
     if script.default is not None:
         chosen.add(script.default)
-    found = built & chosen
+    reachable_programs = built & chosen
     # Without a default, and with none that was built, the first program serves.
-    return found if script.default in built else found | frozenset(sorted(built)[:1])
+    return (
+        reachable_programs
+        if script.default in built
+        else reachable_programs | frozenset(sorted(built)[:1])
+    )
 
 
-def current(project: Project, planned: Iterable[PlannedInstance]) -> tuple[tuple[str, str], ...]:
+def list_planned_scripts(
+    project: Project, planned: Iterable[PlannedInstance]
+) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the scripts that are planned now. Raises `PackageError` when not
     all of it was built."""
     instances = [each for each in planned if _is_shipped(project.manifest, each.script)]
@@ -282,18 +289,18 @@ def _is_shipped(manifest: Manifest, script: str) -> bool:
 def _check_published(cache: Tree, instance: PlannedInstance) -> None:
     """Raise `PackageError` when a script's directory is older than its programs."""
     try:
-        found = read_script(cache.script_path(instance.directory, instance.hash))
+        script = read_script(cache.script_path(instance.directory, instance.hash))
     except LoadError as error:
         raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD) from None
     for index, program in instance.programs_by_number.items():
         entry = lookup_entry(cache, program)
-        if entry is None or (entry.status == Status.BUILT) == (index in found.not_built):
+        if entry is None or (entry.status == Status.BUILT) == (index in script.not_built):
             raise cannot_pack(
                 f"the published {instance.label} is older than its programs", hint=_BUILD
             )
 
 
-def as_built(
+def list_built_scripts(
     cache: Tree, manifest: Manifest, selection: PlanSelection
 ) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the selected scripts as the last build made them: here, or
@@ -317,10 +324,10 @@ def as_built(
         for script, target in select_script_targets(manifest, selection)
         if _is_shipped(manifest, script)
     }
-    return tuple(_selected(cache, built.scripts, pairs))
+    return tuple(_select_scripts(cache, built.scripts, pairs))
 
 
-def _selected(
+def _select_scripts(
     cache: Tree, built: Iterable[tuple[str, str]], pairs: set[tuple[str, str]]
 ) -> Iterable[tuple[str, str]]:
     for directory, digest in built:

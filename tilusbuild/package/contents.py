@@ -45,7 +45,7 @@ class Contents(Struct, frozen=True):
         """The sha256 of the list."""
         return sha256_bytes(self.encoded)
 
-    def read(self, path: str) -> bytes:
+    def read_listed(self, path: str) -> bytes:
         """Return a listed file's bytes. Raises `PackageError` when they are not those listed."""
         origin = self.origins[path]
         data = origin if isinstance(origin, bytes) else read_file(origin)
@@ -65,41 +65,41 @@ def read_file(path: str) -> bytes:
 # What a host must have.
 
 
-def host_needs(found: Iterable[tuple[str, LibraryNeeds, str]]) -> HostNeeds:
+def collect_host_needs(library_facts: Iterable[tuple[str, LibraryNeeds, str]]) -> HostNeeds:
     """Return what a host must have for all of the libraries together: each a path for messages,
     what it needs, and how it was compiled ("" if unknown). Raises `PackageError` for libraries of
     several machines, or none at all."""
-    found = list(found)
-    machines = {library.machine: path for path, library, _ in reversed(found)}
+    library_facts = list(library_facts)
+    machines = {library.machine: path for path, library, _ in reversed(library_facts)}
     if len(machines) != 1:
-        said = "; ".join(f"{path} is for {machine}" for machine, path in machines.items())
-        raise cannot_pack(f"a package is for one machine: {said or 'there is no library'}")
-    libraries = [library for _, library, _ in found]
-    isas = {march for _, _, options in found for march in _MARCH.findall(options)}
+        machine_list = "; ".join(f"{path} is for {machine}" for machine, path in machines.items())
+        raise cannot_pack(f"a package is for one machine: {machine_list or 'there is no library'}")
+    libraries = [library for _, library, _ in library_facts]
+    isas = {march for _, _, options in library_facts for march in _MARCH.findall(options)}
     return HostNeeds(
         machine=next(iter(machines)),
-        isa=_highest(isas),
-        glibc=_dotted(max((each.glibc for each in libraries if each.glibc), default=None)),
+        isa=_join_isas(isas),
+        glibc=_format_version(max((each.glibc for each in libraries if each.glibc), default=None)),
         libraries=tuple(sorted({name for each in libraries for name in each.libraries})),
         tvm_ffi=None
         if all(each.find_missing_exports("__tvm_ffi_launch") for each in libraries)
         else TVM_FFI_ABI,
-        libstdcxx=_dotted(
+        libstdcxx=_format_version(
             max((each.libstdcxx for each in libraries if each.libstdcxx), default=None)
         ),
     )
 
 
-def _highest(isas: set[str]) -> str | None:
+def _join_isas(isas: set[str]) -> str | None:
     """Return one name for all: the highest level; what is not a level is joined to it."""
     levels = [level for level in _LEVELS if level in isas][-1:]
-    others = sorted(isas.difference(_LEVELS))
-    if others:
+    other_names = sorted(isas.difference(_LEVELS))
+    if other_names:
         levels = [level for level in levels if level not in _BASELINES]
     # Baseline code needs nothing of a host of its machine.
-    found = "+".join([*levels, *(each for each in others if each not in _BASELINES)])
-    return None if found in ("", *_BASELINES) else found
+    joined_name = "+".join([*levels, *(each for each in other_names if each not in _BASELINES)])
+    return None if joined_name in ("", *_BASELINES) else joined_name
 
 
-def _dotted(version: tuple[int, ...] | None) -> str | None:
+def _format_version(version: tuple[int, ...] | None) -> str | None:
     return None if version is None else ".".join(map(str, version))

@@ -22,7 +22,7 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.read import is_cache, texts, unpacked
+from tilusbuild.package.read import is_cache, select_texts, unpack_package
 from tilusbuild.report.jsonl import ChangeLine
 from tilusbuild.report.text import format_count
 from tilusbuild.runtime.errors import LoadError
@@ -31,7 +31,7 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import read_serving_tables
 from tilusbuild.status import Status
 
-Key: TypeAlias = tuple[str, str, str]
+ScriptKey: TypeAlias = tuple[str, str, str]
 """A script's name, target and constants."""
 
 
@@ -41,28 +41,28 @@ class PackageSide(Struct, frozen=True):
     root: str
     facts: Mapping[str, str]
     """What is known of the whole, by name."""
-    scripts: Mapping[Key, Script]
+    scripts: Mapping[ScriptKey, Script]
     libraries: Mapping[str, str]
 
 
 @contextmanager
-def side(path: str, limits: Limits) -> Iterator[PackageSide]:
+def open_side(path: str, limits: Limits) -> Iterator[PackageSide]:
     """Open a package or a cache for a comparison.
 
     Raises `PackageError`s, and `TilusbuildError` for scripts that cannot be read."""
     if is_cache(path):
-        yield _of_cache(Tree(path))
+        yield _read_cache(Tree(path))
         return
-    with unpacked(path, texts, limits) as (listing, directory):
+    with unpack_package(path, select_texts, limits) as (listing, directory):
         paths = [os.path.join(directory, s.root) for s in listing.scripts]
         libraries = {
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in listing.programs
         }
-        yield PackageSide(directory, _facts(listing), _scripts(paths, directory), libraries)
+        yield PackageSide(directory, _list_facts(listing), _scripts(paths, directory), libraries)
 
 
-def _of_cache(cache: Tree) -> PackageSide:
+def _read_cache(cache: Tree) -> PackageSide:
     rooted = {pair for project in read_index(cache).values() for pair in project.scripts}
     present = [(script.directory, script.hash) for script in list_scripts(cache)]
     current = [pair for pair in present if pair in rooted] or present
@@ -75,17 +75,17 @@ def _of_cache(cache: Tree) -> PackageSide:
     return PackageSide(cache.root, {}, _scripts(paths, cache.root), libraries)
 
 
-def _scripts(paths: Sequence[str], root: str) -> dict[Key, Script]:
+def _scripts(paths: Sequence[str], root: str) -> dict[ScriptKey, Script]:
     try:
         read = [read_script(path) for path in paths]
     except LoadError as error:
         raise TilusbuildError(str(error).replace(f"{root}/", "")) from None
-    return {(s.name, s.target, _values(s.params)): s for s in read}
+    return {(s.name, s.target, _format_values(s.params)): s for s in read}
 
 
-def _facts(listing: FileList) -> dict[str, str]:
+def _list_facts(listing: FileList) -> dict[str, str]:
     needs = listing.needs
-    found = {
+    facts = {
         "name": listing.name,
         "version": listing.version,
         "project": listing.project,
@@ -97,8 +97,8 @@ def _facts(listing: FileList) -> dict[str, str]:
     }
     for name, target in listing.targets.items():
         archs = "+".join([*target.archs, *(["ptx"] if target.ptx else [])])
-        found[f"target {name}"] = f"{archs}, CUDA {target.toolkit}" if target.toolkit else archs
-    return found
+        facts[f"target {name}"] = f"{archs}, CUDA {target.toolkit}" if target.toolkit else archs
+    return facts
 
 
 # Comparing.
@@ -120,7 +120,7 @@ def changes(a: PackageSide, b: PackageSide) -> Iterator[ChangeLine]:
             yield ChangeLine("script", _kind(old, new), script.label, (size,))
             continue
         yield from _programs(a, b, old, new)
-        yield from _tables(old, new)
+        yield from _diff_tables(old, new)
 
 
 def _kind(before: object, after: object) -> str:
@@ -135,7 +135,7 @@ def _programs(a: PackageSide, b: PackageSide, old: Script, new: Script) -> Itera
         if one is None or other is None:
             yield ChangeLine("program", _kind(one, other), label)
         elif one != other:
-            yield ChangeLine("program", "changed", label, _reasons(a, b, one, other))
+            yield ChangeLine("program", "changed", label, _list_reasons(a, b, one, other))
         elif a.libraries[one] != b.libraries[other]:
             why = "the same inputs gave other bytes"
             yield ChangeLine("program", "changed", label, (why,))
@@ -144,25 +144,25 @@ def _programs(a: PackageSide, b: PackageSide, old: Script, new: Script) -> Itera
 def _by_schedule(where: PackageSide, script: Script) -> dict[str, str]:
     """Return the programs that exist, by their schedule as text."""
     return {
-        _values(script.get_schedule(number)): program
+        _format_values(script.get_schedule(number)): program
         for number, program in script.programs.items()
         if program in where.libraries
     }
 
 
-def _reasons(a: PackageSide, b: PackageSide, one: str, other: str) -> tuple[str, ...]:
-    found: list[str] = []
+def _list_reasons(a: PackageSide, b: PackageSide, one: str, other: str) -> tuple[str, ...]:
+    reasons: list[str] = []
     for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT):
         old, new = (
-            _text(os.path.join(where.root, layout.PROGRAMS, program, name))
+            _read_side_text(os.path.join(where.root, layout.PROGRAMS, program, name))
             for where, program in ((a, one), (b, other))
         )
-        found += list_differences(old, new)
-    return tuple(found)
+        reasons += list_differences(old, new)
+    return tuple(reasons)
 
 
-def _tables(old: Script, new: Script) -> Iterator[ChangeLine]:
-    before, after = _rows(old), _rows(new)
+def _diff_tables(old: Script, new: Script) -> Iterator[ChangeLine]:
+    before, after = _list_rows(old), _list_rows(new)
     for name in dict.fromkeys([*after, *before]):
         one, other = before.get(name), after.get(name)
         if one != other:
@@ -170,36 +170,36 @@ def _tables(old: Script, new: Script) -> Iterator[ChangeLine]:
             yield ChangeLine("table", _kind(one, other), f"{new.label} {name}", changed)
 
 
-def _rows(script: Script) -> dict[str, str]:
+def _list_rows(script: Script) -> dict[str, str]:
     """Return what the tables choose, by device and sizes: the schedule, and how it was found."""
     try:
         tables = read_serving_tables(script).tables
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
-    found = {}
+    rows = {}
     for table in tables:
         for row in table.entries:
-            sizes = _values(dict(zip(script.keys, row.key, strict=True)))
-            chosen = _values(script.get_schedule(row.program)) or "its program"
-            found[f"on {table.fingerprint['device']} at {sizes}"] = f"{chosen} ({row.source})"
-    return found
+            sizes = _format_values(dict(zip(script.keys, row.key, strict=True)))
+            chosen = _format_values(script.get_schedule(row.program)) or "its program"
+            rows[f"on {table.fingerprint['device']} at {sizes}"] = f"{chosen} ({row.source})"
+    return rows
 
 
-def _values(values: Mapping[str, object]) -> str:
+def _format_values(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} = {format_toml(value)}" for name, value in values.items())
 
 
-def _text(path: str) -> str:
+def _read_side_text(path: str) -> str:
     try:
         return read_text(path, "surrogateescape")
     except OSError as error:
         raise TilusbuildError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def grouped(found: Sequence[ChangeLine]) -> Iterator[tuple[ChangeLine, list[str]]]:
+def group_changes(changes: Sequence[ChangeLine]) -> Iterator[tuple[ChangeLine, list[str]]]:
     """Yield changes of the same kind for the same reasons together, with their labels."""
     groups: dict[tuple[object, ...], tuple[ChangeLine, list[str]]] = {}
-    for change in found:
+    for change in changes:
         key = (change.what, change.kind, change.reasons)
         groups.setdefault(key, (change, []))[1].append(change.label)
     yield from groups.values()

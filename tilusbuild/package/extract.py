@@ -26,7 +26,7 @@ _MAX_SCRIPT_FILE = 32 << 20
 _MAX_SCRIPTS = 1 << 30
 """Bytes of all files of all scripts, which every reader of a package unpacks."""
 
-Refuse = Callable[[PackageError], None]
+ErrorHandler = Callable[[PackageError], None]
 
 
 class Limits(Struct, frozen=True):
@@ -42,20 +42,20 @@ class Limits(Struct, frozen=True):
     """Bytes that the ratio does not count."""
 
 
-def _checked(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Iterator[bytes]:
+def _check_pieces(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Iterator[bytes]:
     """Yield the content. Raises `PackageError` after the last piece when it is not what is listed,
     and what the reader raises."""
-    found, left = make_hasher(), entry.size
+    digest, remaining = make_hasher(), entry.size
     for piece in pieces:
-        left -= len(piece)
-        if left < 0:  # an endless file is not read on
+        remaining -= len(piece)
+        if remaining < 0:  # an endless file is not read on
             break
-        found.update(piece)
+        digest.update(piece)
         yield piece
-    if left:
+    if remaining:
         raise changed(f"{path} does not have the {entry.size} bytes listed")
-    if found.hexdigest() != entry.sha256:
-        raise changed(f"{path} was modified: sha256 {found.hexdigest()}, listed {entry.sha256}")
+    if digest.hexdigest() != entry.sha256:
+        raise changed(f"{path} was modified: sha256 {digest.hexdigest()}, listed {entry.sha256}")
 
 
 def write_member(member: ContainerFile, directory: str) -> Iterator[bytes]:
@@ -70,7 +70,7 @@ def write_member(member: ContainerFile, directory: str) -> Iterator[bytes]:
             yield piece
 
 
-def raising(error: PackageError) -> NoReturn:
+def raise_error(error: PackageError) -> NoReturn:
     """Raise the error: the usual `Refuse`."""
     raise error
 
@@ -96,7 +96,9 @@ def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
         )
 
 
-def members(reader: Reader, listing: FileList, refuse: Refuse = raising) -> Iterator[ContainerFile]:
+def check_members(
+    reader: Reader, listing: FileList, refuse: ErrorHandler = raise_error
+) -> Iterator[ContainerFile]:
     """Yield the listed files in the container's order. Pieces end in `PackageError` when they are
     not what is listed.
 
@@ -104,17 +106,17 @@ def members(reader: Reader, listing: FileList, refuse: Refuse = raising) -> Iter
     the file is left out then. Raises what the reader raises."""
     seen: set[str] = set()
     for item in reader.stream():
-        error = _problem(item, listing.files, seen)
+        error = _find_member_problem(item, listing.files, seen)
         seen.add(item.path)
         if error is not None:
             refuse(error)
             continue
-        yield item._replace(pieces=_checked(item.pieces, item.path, listing.files[item.path]))
+        yield item._replace(pieces=_check_pieces(item.pieces, item.path, listing.files[item.path]))
     for path in sorted(listing.files.keys() - seen):
         refuse(missing(f"{path} is listed, but missing"))
 
 
-def _problem(
+def _find_member_problem(
     item: ContainerFile, files: Mapping[str, FileEntry], seen: set[str]
 ) -> PackageError | None:
     try:

@@ -24,10 +24,10 @@ from tilusbuild.cache.merging import install_program, install_script, list_inclu
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
-from tilusbuild.package.check import Checker
+from tilusbuild.package.check import PackageChecker
 from tilusbuild.package.errors import no_package, not_reproduced
-from tilusbuild.package.extract import Limits, check_limits, members
-from tilusbuild.package.listing import FileList, ScriptEntry, parse
+from tilusbuild.package.extract import Limits, check_limits, check_members
+from tilusbuild.package.listing import FileList, ScriptEntry, parse_list
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -47,12 +47,12 @@ class InstalledPackage(Struct, frozen=True):
     """What was written of programs and headers."""
 
 
-def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
+def install_package(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
     """Make the cache hold the package, and name it in the index in place of an earlier version.
 
     Raises `PackageError`s, `CacheError`, and `InputError` for what cannot be a cache; then
     nothing of the package is in use that was not before."""
-    listing = parse(reader.list_bytes())
+    listing = parse_list(reader.list_bytes())
     if listing.key is not None:
         raise no_package(f"it holds {listing.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
@@ -60,12 +60,12 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
     # Garbage collection waits for this lock: a program that was found here must not be removed
     # before the index names the package.
     with cache.hold_locks(LockName("use", shared=True)):
-        missing = _missing(cache, listing)
+        missing = _list_missing(cache, listing)
         if missing:
-            _bring(reader, cache, listing, missing)
+            _unpack_and_publish(reader, cache, listing, missing)
         places = [script.place for script in listing.scripts]
         record_build(cache, ROOT + listing.title, f"{listing.title} {listing.version}", places)
-    installed_paths = [path for path in listing.files if _root(path) in missing]
+    installed_paths = [path for path in listing.files if _name_root(path) in missing]
     return InstalledPackage(
         listing,
         sum(root.startswith(layout.PROGRAMS) for root in missing),
@@ -73,36 +73,36 @@ def install(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
     )
 
 
-def _bring(reader: Reader, cache: Tree, listing: FileList, missing: set[str]) -> None:
+def _unpack_and_publish(reader: Reader, cache: Tree, listing: FileList, missing: set[str]) -> None:
     """Unpack, check and publish what is missing."""
     private = cache.make_private()
     try:
-        checker = Checker(listing, private.path)
+        checker = PackageChecker(listing, private.path)
         with wrap_oserror(private.path):
-            for member in members(reader, listing):
-                if _root(member.path) in missing:
-                    checker.take(member, keep=True)
-            checker.finish()
-            _publish(cache, listing, missing, private.path)
+            for member in check_members(reader, listing):
+                if _name_root(member.path) in missing:
+                    checker.read_member(member, keep=True)
+            checker.check_scripts()
+            _publish_missing(cache, listing, missing, private.path)
     finally:
         private.discard()
 
 
-def uninstall(cache: Tree, name: str) -> None:
+def uninstall_package(cache: Tree, name: str) -> None:
     """Drop a package from the index: garbage collection may then take what nothing else uses.
 
     Raises `InputError` when it is not installed, `CacheError`, and `CorruptFileError`.
     """
-    names_here = installed(cache)
-    if name not in names_here:
+    package_names = list_installed(cache)
+    if name not in package_names:
         raise input_error(
             f"no package {name} in {cache.root}",
-            hint=did_you_mean(name, names_here) or "there is none",
+            hint=did_you_mean(name, package_names) or "there is none",
         )
     forget_projects(cache, [ROOT + name])
 
 
-def installed(cache: Tree) -> dict[str, str]:
+def list_installed(cache: Tree) -> dict[str, str]:
     """Return name → "NAME VERSION" of the packages in a cache. Raises `CorruptFileError`."""
     return {
         key.removeprefix(ROOT): project.name
@@ -111,49 +111,55 @@ def installed(cache: Tree) -> dict[str, str]:
     }
 
 
-def _root(path: str) -> str:
+def _name_root(path: str) -> str:
     """Return the program, script or header directory of a file, as a path in the package."""
-    kind, directory, digest = names.root_of(path)
+    kind, directory, digest = names.split_root(path)
     return f"{kind}/{directory}/{digest}" if directory else f"{kind}/{digest}"
 
 
 # What is missing.
 
 
-def _missing(cache: Tree, listing: FileList) -> set[str]:
-    found = {f"{layout.PROGRAMS}/{p}" for p in listing.programs if not _has(cache, listing, p)}
-    digests = {names.root_of(p)[2] for p in listing.files if p.startswith(layout.INCLUDE)}
-    found |= {
+def _list_missing(cache: Tree, listing: FileList) -> set[str]:
+    missing = {
+        f"{layout.PROGRAMS}/{p}" for p in listing.programs if not _has_program(cache, listing, p)
+    }
+    digests = {names.split_root(p)[2] for p in listing.files if p.startswith(layout.INCLUDE)}
+    missing |= {
         f"{layout.INCLUDE}/{d}" for d in digests if not is_include_whole(cache.include_path(d), d)
     }
-    built_here = _built_here(cache)
+    built_scripts = _list_built_scripts(cache)
     for script in listing.scripts:
-        if script.place not in built_here and not _has_script(cache, listing, script):
-            found.add(script.root)
-    return found
+        if script.place not in built_scripts and not _has_script(cache, listing, script):
+            missing.add(script.root)
+    return missing
 
 
-def _has(cache: Tree, listing: FileList, program: str) -> bool:
+def _has_program(cache: Tree, listing: FileList, program: str) -> bool:
     entry = lookup_entry(cache, program)
     if entry is None:
         return False
-    _check_same(cache, listing, entry)
+    _check_same_library(cache, listing, entry)
     return True
 
 
-def _check_same(cache: Tree, listing: FileList, entry: Entry) -> None:
+def _check_same_library(cache: Tree, listing: FileList, entry: Entry) -> None:
     """Raise `PackageError` for an entry with other bytes than the package has."""
-    listed = listing.files[f"{layout.PROGRAMS}/{entry.hash}/{layout.LIBRARY}"].sha256
-    here = get_product(entry.meta).sha256
-    if here != listed:
-        what = f"is {entry.status}" if here is None else f"has a library of sha256 {here}"
+    listed_digest = listing.files[f"{layout.PROGRAMS}/{entry.hash}/{layout.LIBRARY}"].sha256
+    built_digest = get_product(entry.meta).sha256
+    if built_digest != listed_digest:
+        what = (
+            f"is {entry.status}"
+            if built_digest is None
+            else f"has a library of sha256 {built_digest}"
+        )
         raise not_reproduced(
-            f"{layout.PROGRAMS}/{entry.hash} {what} in {cache.root}; in the package it is {listed}",
+            f"{layout.PROGRAMS}/{entry.hash} {what} in {cache.root}; in the package it is {listed_digest}",
             hint="the same inputs gave other results; --cache-dir names another cache",
         )
 
 
-def _built_here(cache: Tree) -> set[tuple[str, str]]:
+def _list_built_scripts(cache: Tree) -> set[tuple[str, str]]:
     """Return the scripts that a project's build made here: their tables are its own to change."""
     try:
         projects = read_index(cache)
@@ -170,13 +176,14 @@ def _built_here(cache: Tree) -> set[tuple[str, str]]:
 
 def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
     where = f"{script.root}/"
-    ours = (p for p in listing.files if p.startswith(where) and f"/{layout.LATENCY}/" not in p)
-    listed = {path.removeprefix(where): listing.files[path].sha256 for path in ours}
+    paths = (p for p in listing.files if p.startswith(where) and f"/{layout.LATENCY}/" not in p)
+    listed_digests = {path.removeprefix(where): listing.files[path].sha256 for path in paths}
     path = cache.script_path(*script.place)
     try:
-        here = [name for name in layout.list_files_below(path) if not name.startswith(_LINKS)]
-        return sorted(here) == sorted(listed) and all(
-            sha256_file(os.path.join(path, name)) == digest for name, digest in listed.items()
+        names = [name for name in layout.list_files_below(path) if not name.startswith(_LINKS)]
+        return sorted(names) == sorted(listed_digests) and all(
+            sha256_file(os.path.join(path, name)) == digest
+            for name, digest in listed_digests.items()
         )
     except OSError:
         return False
@@ -188,7 +195,7 @@ _LINKS = tuple(f"{name}/" for name in (layout.PROGRAMS, layout.FAILED, layout.LA
 # Publishing.
 
 
-def _publish(cache: Tree, listing: FileList, missing: set[str], directory: str) -> None:
+def _publish_missing(cache: Tree, listing: FileList, missing: set[str], directory: str) -> None:
     """Headers before the programs that need them, and programs before their scripts."""
     for root in sorted(missing):
         kind, _, digest = root.partition("/")
@@ -198,7 +205,9 @@ def _publish(cache: Tree, listing: FileList, missing: set[str], directory: str) 
         if f"{layout.PROGRAMS}/{program}" in missing:
             path = os.path.join(directory, layout.PROGRAMS, program)
             entry = install_program(cache, program, path)
-            _check_same(cache, listing, entry)  # it may have been built since it was missing
+            _check_same_library(
+                cache, listing, entry
+            )  # it may have been built since it was missing
     for script in listing.scripts:
         path = os.path.join(directory, script.root)
         if os.path.isdir(path):

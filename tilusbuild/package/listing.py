@@ -146,7 +146,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def encode(self) -> bytes:
         """Return the one text of the list. Raises `PackageError` for what `parse` would refuse."""
-        check(self)
+        check_list(self)
         try:
             value = to_builtins(self)
             convert(value, type(self))
@@ -165,7 +165,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def title(self) -> str:
         """What the package is called among those of other projects."""
-        return title_of(self.project, self.name)
+        return make_title(self.project, self.name)
 
     @property
     def summary(self) -> str:
@@ -179,7 +179,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return sum(file.size for file in self.files.values())
 
 
-def title_of(project: str, name: str) -> str:
+def make_title(project: str, name: str) -> str:
     """Return the package's name, with the project's where it does not begin with that."""
     return name if name == project or name.startswith(f"{project}-") else f"{project}-{name}"
 
@@ -187,93 +187,101 @@ def title_of(project: str, name: str) -> str:
 # The text.
 
 
-def parse(data: bytes) -> FileList:
+def parse_list(data: bytes) -> FileList:
     """Return the list that these bytes are. Raises `PackageError`, and nothing else."""
     if len(data) > MAX_LIST_SIZE:
         raise malformed(f"the list has {len(data)} bytes; at most {MAX_LIST_SIZE} are read")
-    key = names.kind_of(data)
+    key = names.find_kind(data)
     try:
-        found = decode(data, type=FileList if key is None else names.list_with_key(key))
+        listing = decode(data, type=FileList if key is None else names.load_list_class(key))
     except ValueError as error:
         raise malformed(to_one_line(str(error)[:500])) from None
-    check(found)
+    check_list(listing)
     # The package is named by the sha256 of these bytes: two texts of one list would be two names,
     # and of a key that appears twice, readers differ in which value they believe.
-    if rfc8785.dumps(to_builtins(found)) != data:
+    if rfc8785.dumps(to_builtins(listing)) != data:
         raise malformed("the list is not in its canonical form (RFC 8785)")
-    return found
+    return listing
 
 
 # Whether a list agrees with itself. Asked before it is written and after it was read.
 
 
-def check(found: FileList) -> None:
+def check_list(listing: FileList) -> None:
     """Raise `PackageError` for the first thing that is not as it must be."""
-    if found.schema != SCHEMA:
-        _refuse(f"a list of schema {found.schema}; this version reads {SCHEMA}")
-    names.check_paths(found.files)
-    if list(found.needs.libraries) != sorted(set(found.needs.libraries)):
-        _refuse("needs.libraries is not sorted")
-    machines = _MACHINES if found.key is None else (*_MACHINES, ANY_MACHINE)
-    if found.needs.machine not in machines:
-        _refuse(f"needs.machine is {found.needs.machine!r:.60}, not one of {', '.join(machines)}")
-    if found.key is not None and (found.scripts or found.programs or found.targets):
-        _refuse(f"it lists both programs and {found.summary}")
-    found.check_kind()
-    _check_scripts(found)
-    _check_programs(found)
-    _check_owners(found)
+    if listing.schema != SCHEMA:
+        _raise_malformed(f"a list of schema {listing.schema}; this version reads {SCHEMA}")
+    names.check_paths(listing.files)
+    if list(listing.needs.libraries) != sorted(set(listing.needs.libraries)):
+        _raise_malformed("needs.libraries is not sorted")
+    machines = _MACHINES if listing.key is None else (*_MACHINES, ANY_MACHINE)
+    if listing.needs.machine not in machines:
+        _raise_malformed(
+            f"needs.machine is {listing.needs.machine!r:.60}, not one of {', '.join(machines)}"
+        )
+    if listing.key is not None and (listing.scripts or listing.programs or listing.targets):
+        _raise_malformed(f"it lists both programs and {listing.summary}")
+    listing.check_kind()
+    _check_scripts(listing)
+    _check_programs(listing)
+    _check_owners(listing)
 
 
-def _check_scripts(found: FileList) -> None:
-    keys = [(each.script, each.target, each.hash) for each in found.scripts]
-    if keys != sorted(set(keys)) or len({each.hash for each in found.scripts}) != len(keys):
-        _refuse("the scripts are not sorted, or one appears twice")
-    for script in found.scripts:
-        if script.target not in found.targets:
-            _refuse(f"script {script.script} is for a target {script.target} that is not listed")
+def _check_scripts(listing: FileList) -> None:
+    keys = [(each.script, each.target, each.hash) for each in listing.scripts]
+    if keys != sorted(set(keys)) or len({each.hash for each in listing.scripts}) != len(keys):
+        _raise_malformed("the scripts are not sorted, or one appears twice")
+    for script in listing.scripts:
+        if script.target not in listing.targets:
+            _raise_malformed(
+                f"script {script.script} is for a target {script.target} that is not listed"
+            )
         for digest in script.programs:
-            if digest not in found.programs:
-                _refuse(f"script {script.script} has a program {digest} that is not listed")
-        _check_listed(found, script.root, SCRIPT_FILES)
-    if used := found.targets.keys() - {script.target for script in found.scripts}:
-        _refuse(f"no script is for the target {min(used)}")
+            if digest not in listing.programs:
+                _raise_malformed(
+                    f"script {script.script} has a program {digest} that is not listed"
+                )
+        _check_files_listed(listing, script.root, SCRIPT_FILES)
+    if used := listing.targets.keys() - {script.target for script in listing.scripts}:
+        _raise_malformed(f"no script is for the target {min(used)}")
 
 
-def _check_programs(found: FileList) -> None:
+def _check_programs(listing: FileList) -> None:
     owners: dict[str, tuple[str, str]] = {}
-    for script in found.scripts:
+    for script in listing.scripts:
         for each in script.programs:
             owners.setdefault(each, (script.script, script.target))
-    for digest, program in found.programs.items():
+    for digest, program in listing.programs.items():
         if owners.get(digest) != (program.script, program.target):
-            _refuse(f"program {digest} is not that of the first script and target that have it")
-        _check_listed(found, f"{layout.PROGRAMS}/{digest}", PROGRAM_FILES)
+            _raise_malformed(
+                f"program {digest} is not that of the first script and target that have it"
+            )
+        _check_files_listed(listing, f"{layout.PROGRAMS}/{digest}", PROGRAM_FILES)
 
 
-def _check_listed(found: FileList, prefix: str, wanted: Iterable[str]) -> None:
-    for name in wanted:
-        if f"{prefix}/{name}" not in found.files:
-            _refuse(f"{prefix}/{name} is not listed")
+def _check_files_listed(listing: FileList, prefix: str, required: Iterable[str]) -> None:
+    for name in required:
+        if f"{prefix}/{name}" not in listing.files:
+            _raise_malformed(f"{prefix}/{name} is not listed")
 
 
-def _check_owners(found: FileList) -> None:
+def _check_owners(listing: FileList) -> None:
     """Refuse a file that belongs to nothing: it would be installed without being checked."""
-    places = {script.place for script in found.scripts}
+    places = {script.place for script in listing.scripts}
     hashes = {digest for _, digest in places}
-    for path in found.files:
-        kind, directory, digest = names.root_of(path)
-        if kind == layout.PROGRAMS and digest not in found.programs:
-            _refuse(f"{path} belongs to no listed program")
+    for path in listing.files:
+        kind, directory, digest = names.split_root(path)
+        if kind == layout.PROGRAMS and digest not in listing.programs:
+            _raise_malformed(f"{path} belongs to no listed program")
         if kind == layout.SCRIPTS and (directory, digest) not in places:
-            _refuse(f"{path} belongs to no listed script")
+            _raise_malformed(f"{path} belongs to no listed script")
         if kind == layout.TESTS and digest not in hashes:
-            _refuse(f"{path} belongs to no listed script")
-        if found.key is None and names.list_at(kind):
-            _refuse(f"{path} is below {kind}, which the list does not mention")
+            _raise_malformed(f"{path} belongs to no listed script")
+        if listing.key is None and names.find_list_class(kind):
+            _raise_malformed(f"{path} is below {kind}, which the list does not mention")
 
 
-def _refuse(problem: str) -> NoReturn:
+def _raise_malformed(problem: str) -> NoReturn:
     raise malformed(problem)
 
 
@@ -281,18 +289,18 @@ def _refuse(problem: str) -> NoReturn:
 # did not change is not sent again. The list alone decides.
 
 
-def named_layers(found: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
+def split_layers(listing: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
     """Return each layer's paths, sorted, by script and target. A program belongs to those that the
     list gives it. Headers, which many programs share, are the last layer, of ("", ""); of another
     kind the script is the directory below the kind's root."""
-    owners = {script.hash: (script.script, script.target) for script in found.scripts}
+    owners = {script.hash: (script.script, script.target) for script in listing.scripts}
     parts: dict[tuple[str, str], list[str]] = {}
-    for path in sorted(found.files):
-        kind, _, digest = names.root_of(path)
+    for path in sorted(listing.files):
+        kind, _, digest = names.split_root(path)
         if kind in (layout.SCRIPTS, layout.TESTS):
             owner = owners[digest]
         elif kind == layout.PROGRAMS:
-            owner = (found.programs[digest].script, found.programs[digest].target)
+            owner = (listing.programs[digest].script, listing.programs[digest].target)
         else:
             owner = ("", "") if kind == layout.INCLUDE else (digest, "")
         parts.setdefault(owner, []).append(path)
@@ -300,6 +308,6 @@ def named_layers(found: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
     return {owner: tuple(parts[owner]) for owner in ordered}
 
 
-def layers(found: FileList) -> tuple[tuple[str, ...], ...]:
+def list_layers(listing: FileList) -> tuple[tuple[str, ...], ...]:
     """Return the paths of each layer."""
-    return tuple(named_layers(found).values())
+    return tuple(split_layers(listing).values())

@@ -32,18 +32,18 @@ class ContainerFile(NamedTuple):
     pieces: Iterator[bytes]
     """The content. To be taken once, and before the next file is asked for."""
 
-    def content(self, limit: int) -> bytes:
+    def read_content(self, limit: int) -> bytes:
         """Return the whole content. Raises `PackageError` for more than `limit` bytes."""
         if self.size > limit:
             raise over_limit(f"{self.path} has {self.size} bytes; at most {limit} are read")
         # What a container claims is not what it holds: a file can grow while it is read.
-        found, size = [], 0
+        pieces, size = [], 0
         for piece in self.pieces:
-            found.append(piece)
+            pieces.append(piece)
             size += len(piece)
             if size > limit:
                 raise over_limit(f"{self.path} has more than {limit} bytes")
-        return b"".join(found)
+        return b"".join(pieces)
 
 
 class Reader(Protocol):
@@ -93,14 +93,14 @@ _RUNTIME_OF_SCRIPT = (
 _LOGS = f"{layout.LATENCY}/"
 
 
-def purpose_of_program(name: str) -> Purpose:
+def classify_program_file(name: str) -> Purpose:
     """Return the purpose of a file below a program's directory."""
     if name in PROGRAM_FILES:
         return "runtime"
     return "logs" if name == layout.LOG else "sources"
 
 
-def purpose_of_script(name: str) -> Purpose | None:
+def classify_script_file(name: str) -> Purpose | None:
     """Return the purpose of a file below a script's directory; None for one that is never packed.
 
     Links and locks are never packed: a package names programs by their hashes.
@@ -112,7 +112,7 @@ def purpose_of_script(name: str) -> Purpose | None:
     return "logs" if name.startswith(_LOGS) and name.endswith((".json", ".txt")) else None
 
 
-def mode_of(path: str) -> int:
+def choose_mode(path: str) -> int:
     """Return the mode of a packed file."""
     return 0o755 if path.endswith((".so", ".sh")) else 0o644
 
@@ -141,12 +141,12 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True):
     arch: Name
 
 
-def images_text(images: Iterable[tuple[str, str]]) -> str:
+def format_images(images: Iterable[tuple[str, str]]) -> str:
     """Return the (kind, architecture) of images for people."""
     return ", ".join(sorted(f"{arch} ({kind})" for kind, arch in images)) or "no GPU"
 
 
-def code_of(data: bytes) -> tuple[tuple[Image, ...], str | None]:
+def read_code(data: bytes) -> tuple[tuple[Image, ...], str | None]:
     """Return the GPU images in a file, and the machine of its host code (None: no host code)."""
     try:
         images = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in read_archs(data)))
@@ -158,6 +158,6 @@ def code_of(data: bytes) -> tuple[tuple[Image, ...], str | None]:
         return images, None
 
 
-def numbers_of(version: str) -> tuple[int, ...]:
+def parse_version(version: str) -> tuple[int, ...]:
     """Return the numbers of a version such as "2.17"."""
     return tuple(int(word) for word in version.split("."))

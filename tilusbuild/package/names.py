@@ -39,7 +39,7 @@ def check_path(path: str) -> None:
     """Raise `PackageError` unless this can be a listed file: relative, in its one spelling,
     below `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST`, `tests/HASH` or the root of
     another kind."""
-    problem = _problem(path)
+    problem = _find_path_problem(path)
     if problem:
         raise unsafe_name(f"{path!r:.200} cannot name a file of a package: {problem}")
 
@@ -51,7 +51,7 @@ def check_paths(paths: Iterable[str]) -> None:
     for path in paths:
         check_path(path)
         # On a file system that folds, the second would overwrite the first after it was checked.
-        folded = fold(path)
+        folded = fold_path(path)
         if folded in seen:
             raise unsafe_name(f"{path!r:.200} and {seen[folded]!r:.200} are one name on some disks")
         seen[folded] = path
@@ -65,14 +65,14 @@ def check_paths(paths: Iterable[str]) -> None:
             directory = directory.rpartition("/")[0]
 
 
-def fold(path: str) -> str:
+def fold_path(path: str) -> str:
     """Return the same for all names that some file system takes for one."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
-def root_of(path: str) -> tuple[str, str, str]:
+def split_root(path: str) -> tuple[str, str, str]:
     """Return (root, script directory, hash) of a checked path; the directory is "" but for scripts.
     The hash of another kind's file is the directory below the kind's root."""
     parts = path.split("/", 3)
@@ -81,7 +81,7 @@ def root_of(path: str) -> tuple[str, str, str]:
     return parts[0], "", parts[1]
 
 
-def _problem(path: str) -> str | None:
+def _find_path_problem(path: str) -> str | None:
     if len(path) > MAX_PATH or len(path.encode("utf-8", "surrogatepass")) > MAX_PATH:
         return f"longer than {MAX_PATH} bytes"
     # A terminal obeys control characters, and shows text in another order after some others.
@@ -99,21 +99,21 @@ def _problem(path: str) -> str | None:
             return f"it has a part {part!r}"
         if len(part.encode("utf-8", "surrogatepass")) > MAX_PART:
             return f"a part is longer than {MAX_PART} bytes"
-    return _root_problem(parts)
+    return _find_root_problem(parts)
 
 
-def _root_problem(parts: list[str]) -> str | None:
+def _find_root_problem(parts: list[str]) -> str | None:
     root, rest = parts[0], parts[1:]
-    other = list_at(root)
-    if other is not None:
-        problem: str | None = other.path_problem(rest)
+    list_class = find_list_class(root)
+    if list_class is not None:
+        problem: str | None = list_class.path_problem(rest)
         return problem
     if root == layout.SCRIPTS:
         if len(rest) < 3 or not layout.is_script_directory(rest[0]):
             return "below scripts come a script's name, its hash and a file"
         rest = rest[1:]
-    elif root not in (others := (layout.PROGRAMS, layout.INCLUDE, layout.TESTS)):
-        return f"it is not below {layout.SCRIPTS}, {', '.join(others[:-1])} or {others[-1]}"
+    elif root not in (roots := (layout.PROGRAMS, layout.INCLUDE, layout.TESTS)):
+        return f"it is not below {layout.SCRIPTS}, {', '.join(roots[:-1])} or {roots[-1]}"
     if len(rest) < 2 or not layout.is_hash(rest[0]):
         return "a file is below a directory that is named by 64 hex digits"
     return None
@@ -122,26 +122,26 @@ def _root_problem(parts: list[str]) -> str | None:
 # The kinds.
 
 
-def kind_of(encoded: bytes) -> str | None:
+def find_kind(encoded: bytes) -> str | None:
     """Return the key of the kind of package with this list; None for a package of programs. A key
     sorts before all keys that every list has."""
     keys = find_contributions("package kind")
     return next((key for key in keys if encoded.startswith(b'{"%s":' % key.encode())), None)
 
 
-def command_of(encoded: bytes) -> Any:
+def load_command(encoded: bytes) -> Any:
     """Return the module whose `install` is called with a reader and the verb's arguments for the
     package with this list, for an exit status; None for a package of programs."""
-    key = kind_of(encoded)
+    key = find_kind(encoded)
     return None if key is None else import_value(find_contributions("package kind")[key][2])
 
 
-def list_with_key(key: str) -> Any:
+def load_list_class(key: str) -> Any:
     """Return the subclass of `listing.FileList` that has a key."""
     return import_value(find_contributions("package kind")[key][1])
 
 
-def list_at(root: str) -> Any:
+def find_list_class(root: str) -> Any:
     """Return the one whose files are below a root directory; None if there is none."""
     keys = (key for key, (of, _, _) in find_contributions("package kind").items() if of == root)
-    return next((list_with_key(key) for key in keys), None)
+    return next((load_list_class(key) for key in keys), None)

@@ -20,11 +20,16 @@ from tilusbuild.cache import layout
 from tilusbuild.errors import TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
-from tilusbuild.package.collect import PackageOrder, as_built, collect, current
+from tilusbuild.package.collect import (
+    PackageOrder,
+    collect_contents,
+    list_built_scripts,
+    list_planned_scripts,
+)
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.formats import load_format
-from tilusbuild.package.read import format_of, opened
+from tilusbuild.package.read import find_format, open_package
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.state.files import replace_directory, sync_directory
@@ -38,7 +43,7 @@ _MAX_TIME = 4354819199
 """The end of 2107, the last that a zip can say."""
 
 
-def orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
+def list_orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
     """Return the packages to make: one, or all; of a manifest without any, the whole project.
 
     Raises `InputError`.
@@ -55,12 +60,12 @@ def orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
     ]
 
 
-def selection_of(order: PackageOrder, level: int) -> PlanSelection:
+def select_programs(order: PackageOrder, level: int) -> PlanSelection:
     """Return what of the project a package holds."""
     return PlanSelection(order.package.scripts or (), order.package.targets or (), level)
 
 
-def gather(
+def gather_contents(
     project: Project,
     order: PackageOrder,
     *,
@@ -70,16 +75,16 @@ def gather(
 ) -> Contents:
     """Collect a package's contents; `unchecked`: what the last build made, whatever has changed
     since, without tests. Raises `InputError`, `PackageError`."""
-    selection = selection_of(order, level)
+    selection = select_programs(order, level)
     if unchecked:
-        scripts = as_built(project.cache, project.manifest, selection)
-        return collect(project.cache, order, scripts, {})
+        scripts = list_built_scripts(project.cache, project.manifest, selection)
+        return collect_contents(project.cache, order, scripts, {})
     planned = project.make_plan(selection).instances
-    scripts = current(project, planned)
-    return collect(project.cache, order, scripts, tests(planned) if tests else {})
+    scripts = list_planned_scripts(project, planned)
+    return collect_contents(project.cache, order, scripts, tests(planned) if tests else {})
 
 
-def write(
+def write_formats(
     order: PackageOrder,
     contents: Contents,
     formats: Sequence[str],
@@ -90,24 +95,28 @@ def write(
 ) -> list[tuple[str, str, int]]:
     """Write a package in each format into a directory: in all of them, or none. Return the format,
     path and bytes of each. Raises `PackageError` and `InputError`."""
-    time = source_date() if time is None else time
+    time = read_source_date() if time is None else time
     stem = f"{order.title}-{order.version}"
     signed = replace(contents, beside=attest(contents))
-    with _staging(directory) as staged:
-        made = []
+    with _make_staging(directory) as staged:
+        written_files = []
         for form in formats:
             container = load_format(form)
             name = container.file_name(stem, contents.listed)
             container.write(signed, os.path.join(staged, name), time=time)
-            made.append((form, os.path.join(directory, name), _size(os.path.join(staged, name))))
-        _check_size(order, made)
-        _publish(staged, directory, [os.path.basename(path) for _, path, _ in made])
-    return made
+            written_files.append(
+                (form, os.path.join(directory, name), _measure_size(os.path.join(staged, name)))
+            )
+        _check_size(order, written_files)
+        _move_into_place(
+            staged, directory, [os.path.basename(path) for _, path, _ in written_files]
+        )
+    return written_files
 
 
-def _check_size(order: PackageOrder, made: Sequence[tuple[str, str, int]]) -> None:
+def _check_size(order: PackageOrder, written_files: Sequence[tuple[str, str, int]]) -> None:
     limit = order.package.max_size
-    for form, _, size in made:
+    for form, _, size in written_files:
         if limit is not None and size > limit:
             raise cannot_pack(
                 f"package {order.name} as {form} has {size} bytes, more than max-size, {limit}",
@@ -116,11 +125,11 @@ def _check_size(order: PackageOrder, made: Sequence[tuple[str, str, int]]) -> No
             )
 
 
-def _size(path: str) -> int:
+def _measure_size(path: str) -> int:
     return os.stat(path).st_size if os.path.isfile(path) else layout.measure_files(path)[0]
 
 
-def source_date() -> int:
+def read_source_date() -> int:
     """Return `SOURCE_DATE_EPOCH`, in seconds since 1970; 0 if unset. Raises `InputError`."""
     text = os.environ.get("SOURCE_DATE_EPOCH", "") or "0"
     if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or int(text) > _MAX_TIME:
@@ -138,7 +147,7 @@ _ASIDE = ".old"
 
 
 @contextmanager
-def _staging(output: str) -> Iterator[str]:
+def _make_staging(output: str) -> Iterator[str]:
     """Make a private directory in `output`, removed after the block. Raises `InputError` for a
     place that cannot be written, and `PackageError` when the disk refuses."""
     with ExitStack() as stack:
@@ -153,11 +162,11 @@ def _staging(output: str) -> Iterator[str]:
             raise cannot_pack(f"{error.filename or output}: {error.strerror}") from None
 
 
-def _publish(staged: str, output: str, made: Sequence[str]) -> None:
+def _move_into_place(staged: str, output: str, names: Sequence[str]) -> None:
     """Move what was made to its places. Of two who pack at once, the later stays. Raises `OSError`,
     and `PackageError` when a name is taken by something that is not a package."""
     # All are checked before any is moved: every format appears, or none.
-    for name in made:
+    for name in names:
         path = os.path.join(output, name)
         if os.path.lexists(path) and not is_package(path):
             raise cannot_pack(
@@ -166,7 +175,7 @@ def _publish(staged: str, output: str, made: Sequence[str]) -> None:
             )
     aside = os.path.join(staged, _ASIDE)
     os.mkdir(aside)
-    for name in made:
+    for name in names:
         replace_directory(os.path.join(staged, name), os.path.join(output, name), aside)
     sync_directory(output)
 
@@ -176,9 +185,9 @@ def is_package(path: str) -> bool:
     if os.path.islink(path):
         return False
     with suppress(OSError, TilusbuildError):
-        container = format_of(path)
+        container = find_format(path)
         if container is not None and not container.is_readable:
             return True
-        with opened(path) as reader:
+        with open_package(path) as reader:
             return bool(reader.list_bytes())
     return False

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from tilusbuild.package.listing import FileList, HostNeeds
-from tilusbuild.package.model import numbers_of
+from tilusbuild.package.model import parse_version
 from tilusbuild.report.jsonl import PreflightCandidate, PreflightLine
 from tilusbuild.runtime import choose, library
 from tilusbuild.runtime.choose import Chooser, Evaluation
@@ -55,7 +55,7 @@ class PreflightReport(Struct, frozen=True):
         return not self.problems and not any(instance.problems for instance in self.instances)
 
 
-def preflight(listing: FileList, directory: str, host: DescribedHost) -> PreflightReport:
+def predict_run(listing: FileList, directory: str, host: DescribedHost) -> PreflightReport:
     """Check for one machine. `directory` holds the scripts of the package.
 
     Raises `LoadError` for scripts that the runtime would not read.
@@ -65,17 +65,17 @@ def preflight(listing: FileList, directory: str, host: DescribedHost) -> Preflig
     for each in listing.scripts:
         script = read_script(os.path.join(directory, each.root))
         groups.setdefault((script.name, repr(sorted(script.params.items()))), []).append(script)
-    instances = tuple(_instance(listing, group, packed, host) for group in groups.values())
+    instances = tuple(_predict_instance(listing, group, packed, host) for group in groups.values())
     needed = any(instance.target for instance in instances)
     return PreflightReport(
-        host, instances, tuple(host_problems(listing.needs, host)) if needed else ()
+        host, instances, tuple(list_host_problems(listing.needs, host)) if needed else ()
     )
 
 
 # One instance.
 
 
-def _instance(
+def _predict_instance(
     listing: FileList,
     scripts: Sequence[Script],
     packed: Mapping[str, frozenset[str]],
@@ -87,12 +87,12 @@ def _instance(
         evaluations = tuple(
             choose.evaluate_instance(each, host.device, host.machine) for each in scripts
         )
-        return _line(host, scripts[0], None, evaluations, (), (str(error).splitlines()[0],))
-    there = packed[chosen.hash]
-    packed_indices = frozenset(i for i, p in chosen.programs.items() if p in there)
-    problems = [*_code_problems(listing, chosen, packed_indices, host)]
+        return _make_line(host, scripts[0], None, evaluations, (), (str(error).splitlines()[0],))
+    packed_programs = packed[chosen.hash]
+    packed_indices = frozenset(i for i, p in chosen.programs.items() if p in packed_programs)
+    problems = [*_list_code_problems(listing, chosen, packed_indices, host)]
     dispatch = read_serving_tables(chosen)
-    tables = _tables(chosen, dispatch.tables, host)
+    tables = _select_tables(chosen, dispatch.tables, host)
     entries = tables[0].entries if tables else ()
     try:
         refused = explain_refusals(chosen.programs, dispatch.refused)
@@ -102,10 +102,10 @@ def _instance(
     except LoadError as error:
         problems.append(str(error))
     measured_on = tuple(table.fingerprint["device"] for table in tables)
-    return _line(host, chosen, chosen, evaluations, measured_on, tuple(problems))
+    return _make_line(host, chosen, chosen, evaluations, measured_on, tuple(problems))
 
 
-def _line(
+def _make_line(
     host: DescribedHost,
     script: Script,
     chosen: Script | None,
@@ -128,7 +128,7 @@ def _line(
     )
 
 
-def _code_problems(
+def _list_code_problems(
     listing: FileList, script: Script, packed_indices: frozenset[int], host: DescribedHost
 ) -> Iterator[str]:
     """Yield programs whose code, read from the binary, does not run where the target's would."""
@@ -147,18 +147,18 @@ def _code_problems(
             yield str(error)
 
 
-def _tables(
+def _select_tables(
     script: Script, tables: Sequence[DeviceTable], host: DescribedHost
 ) -> list[DeviceTable]:
     """Return those that hold on the device, or, without a name, on its architecture."""
-    wanted = host.device.make_fingerprint(script.hash)
+    fingerprint = host.device.make_fingerprint(script.hash)
     return [
         table
         for table in tables
         if not table.explain_mismatch(
-            {**wanted, "device": table.fingerprint["device"]}
+            {**fingerprint, "device": table.fingerprint["device"]}
             if host.device.name == ANY_GPU
-            else wanted
+            else fingerprint
         )
     ]
 
@@ -166,28 +166,32 @@ def _tables(
 # The host.
 
 
-def host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
+def list_host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
     """Yield what of the host is not enough for the libraries."""
     if needs.machine != host.machine:
         yield f"the libraries are for {needs.machine}, and the host is {host.machine}"
-    for what, needed, there in (
+    for what, needed, available in (
         ("glibc", needs.glibc, host.glibc),
         ("libstdc++ symbols GLIBCXX", needs.libstdcxx, host.libstdcxx),
     ):
-        if needed and there and numbers_of(there) < numbers_of(needed):
-            yield f"the libraries need {what} {needed}, and the host has {there}"
-    if needs.tvm_ffi and host.tvm_ffi and numbers_of(host.tvm_ffi)[:2] != numbers_of(needs.tvm_ffi):
+        if needed and available and parse_version(available) < parse_version(needed):
+            yield f"the libraries need {what} {needed}, and the host has {available}"
+    if (
+        needs.tvm_ffi
+        and host.tvm_ffi
+        and parse_version(host.tvm_ffi)[:2] != parse_version(needs.tvm_ffi)
+    ):
         yield f"the libraries are for tvm-ffi {needs.tvm_ffi}, and the host has {host.tvm_ffi}"
     if needs.isa and host.isa:
-        yield from _isa_problem(needs.isa, host.isa)
+        yield from _list_isa_problems(needs.isa, host.isa)
 
 
-def _isa_problem(needed: str, there: str) -> Iterator[str]:
-    levels = [_level(name) for name in (needed, there)]
-    if needed != there and (None in levels or levels[0] > levels[1]):  # type: ignore[operator]
-        yield f"the libraries need a CPU with {needed}, and the host's has {there}"
+def _list_isa_problems(needed: str, available: str) -> Iterator[str]:
+    levels = [_parse_level(name) for name in (needed, available)]
+    if needed != available and (None in levels or levels[0] > levels[1]):  # type: ignore[operator]
+        yield f"the libraries need a CPU with {needed}, and the host's has {available}"
 
 
-def _level(name: str) -> int | None:
+def _parse_level(name: str) -> int | None:
     match = _LEVEL.fullmatch(name)
     return None if match is None else int(match[1] or 1)

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from tilusbuild.cache import layout
 from tilusbuild.errors import input_error
 from tilusbuild.package import names
-from tilusbuild.package.check import Checker
+from tilusbuild.package.check import PackageChecker
 from tilusbuild.package.errors import PackageError, no_package
-from tilusbuild.package.extract import Limits, check_limits, members, write_member
+from tilusbuild.package.extract import Limits, check_limits, check_members, write_member
 from tilusbuild.package.formats import PackageFormat, load_formats, recognize_format
 from tilusbuild.package.formats.directory import holds_list
-from tilusbuild.package.listing import FileList, parse
+from tilusbuild.package.listing import FileList, parse_list
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.temporary import TemporaryDirectory
@@ -28,14 +28,14 @@ _PICKLE = b"\x80"
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Reader]:
+def open_package(path: str) -> Iterator[Reader]:
     """Open the package at a path. Every `PackageError` of the block is raised
     with the path in its message.
 
     Raises `PackageError`, what opening the container raises, and `InputError` for a file that
     cannot be read."""
     try:
-        reader = _reader(path)
+        reader = _open_reader(path)
         try:
             yield reader
         finally:
@@ -53,19 +53,19 @@ def is_cache(path: str) -> bool:
     return os.path.isfile(os.path.join(path, layout.TAG)) and not holds_list(path)
 
 
-def format_of(path: str) -> PackageFormat | None:
+def find_format(path: str) -> PackageFormat | None:
     """Return the format that a path is in; None for no package in a known format. Raises
     `InputError` for a file that cannot be read."""
-    return recognize_format(path, _start_of(path))
+    return recognize_format(path, _read_start(path))
 
 
-def _reader(path: str) -> Reader:
-    start = _start_of(path)
+def _open_reader(path: str) -> Reader:
+    start = _read_start(path)
     container = recognize_format(path, start)
     if container is not None:
         return container.read(path)
-    known = [each.title for each in load_formats() if each.is_readable]
-    hint = f"a package is {', '.join(known[:-1])} or {known[-1]}"
+    titles = [each.title for each in load_formats() if each.is_readable]
+    hint = f"a package is {', '.join(titles[:-1])} or {titles[-1]}"
     if os.path.isdir(path):
         if is_cache(path):
             hint = "`tilusbuild package` packs one"
@@ -77,7 +77,7 @@ def _reader(path: str) -> Reader:
     raise no_package(f"it is {what}, not an archive", hint=hint)
 
 
-def _start_of(path: str) -> bytes:
+def _read_start(path: str) -> bytes:
     """Return the first 4 bytes of a file; b"" for a directory. Raises `InputError`."""
     if os.path.isdir(path):
         return b""
@@ -90,7 +90,7 @@ def _start_of(path: str) -> bytes:
 
 
 @contextmanager
-def unpacked(
+def unpack_package(
     path: str, choose: Callable[[FileList], set[str]], limits: Limits
 ) -> Iterator[tuple[FileList, str]]:
     """Unpack the paths that `choose` picks from the list, which is yielded with their directory;
@@ -99,35 +99,37 @@ def unpacked(
     Raises `PackageError`s.
     """
     with (
-        opened(path) as reader,
+        open_package(path) as reader,
         TemporaryDirectory("package") as directory,
     ):
-        listing = parse(reader.list_bytes())
+        listing = parse_list(reader.list_bytes())
         if listing.key is not None:
             raise no_package(f"it holds {listing.summary}, not programs of tilusbuild")
         check_limits(listing, reader, limits)
         chosen = choose(listing)
-        checker = Checker(listing, directory.path)
-        for member in members(reader, listing):
+        checker = PackageChecker(listing, directory.path)
+        for member in check_members(reader, listing):
             if member.path not in chosen:
                 continue
-            if names.root_of(member.path)[0] == layout.SCRIPTS:
-                checker.take(member, keep=True)
+            if names.split_root(member.path)[0] == layout.SCRIPTS:
+                checker.read_member(member, keep=True)
             else:
                 for _ in write_member(member, directory.path):
                     pass
-        checker.finish()
+        checker.check_scripts()
         yield listing, directory.path
 
 
-def of_scripts(listing: FileList) -> set[str]:
+def select_script_files(listing: FileList) -> set[str]:
     """Return what the runtime reads of scripts."""
-    return {path for path in listing.files if names.root_of(path)[0] == layout.SCRIPTS}
+    return {path for path in listing.files if names.split_root(path)[0] == layout.SCRIPTS}
 
 
-def texts(listing: FileList) -> set[str]:
+def select_texts(listing: FileList) -> set[str]:
     """Return what people read: scripts, and what each program is made of."""
-    wanted = (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
-    return of_scripts(listing) | {
-        f"{layout.PROGRAMS}/{program}/{name}" for program in listing.programs for name in wanted
+    names_of_texts = (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
+    return select_script_files(listing) | {
+        f"{layout.PROGRAMS}/{program}/{name}"
+        for program in listing.programs
+        for name in names_of_texts
     }

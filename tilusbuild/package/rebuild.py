@@ -17,46 +17,50 @@ from tilusbuild.package import names
 from tilusbuild.package.errors import missing
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
-from tilusbuild.package.read import is_cache, unpacked
+from tilusbuild.package.read import is_cache, unpack_package
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import count_usable_cores
 from tilusbuild.status import Status
 
 
-def rebuild(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
+def rebuild_share(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
     """Compile a share (0 to 1) of the programs of a package or a cache again, at least one.
 
     Raises `PackageError`, also for a package without sources.
     """
     if is_cache(path):
         cache = Tree(path)
-        yield from _compile_all(cache.root, _recorded(cache, share))
+        yield from _compile_all(cache.root, _list_recorded(cache, share))
         return
-    with unpacked(path, lambda each: _needed(each, share), limits) as (listing, root):
+    with unpack_package(path, lambda each: _select_needed_files(each, share), limits) as (
+        listing,
+        root,
+    ):
         recorded = {
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
-            for program in sample(listing.programs, share)
+            for program in sample_programs(listing.programs, share)
         }
         yield from _compile_all(root, recorded)
 
 
-def sample(found: Iterable[str], share: float) -> set[str]:
+def sample_programs(programs: Iterable[str], share: float) -> set[str]:
     """Return the programs whose hashes are in the lowest share of all; at least one."""
-    ordered = sorted(found)
+    ordered = sorted(programs)
     chosen = {each for each in ordered if int(each[:15], 16) < share * (1 << 60)}
     return chosen or set(ordered[:1])
 
 
-def _recorded(cache: Tree, share: float) -> dict[str, str]:
+def _list_recorded(cache: Tree, share: float) -> dict[str, str]:
     entries = (lookup_entry(cache, program) for program in list_programs(cache))
     built = {entry.hash: entry for entry in entries if entry and entry.status == Status.BUILT}
     return {
-        program: get_product(built[program].meta).sha256 or "" for program in sample(built, share)
+        program: get_product(built[program].meta).sha256 or ""
+        for program in sample_programs(built, share)
     }
 
 
-def _needed(listing: FileList, share: float) -> set[str]:
-    chosen = sample(listing.programs, share)
+def _select_needed_files(listing: FileList, share: float) -> set[str]:
+    chosen = sample_programs(listing.programs, share)
     for program in sorted(chosen):
         if f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH}" not in listing.files:
             raise missing(
@@ -66,7 +70,7 @@ def _needed(listing: FileList, share: float) -> set[str]:
     return {
         path
         for path in listing.files
-        if (root := names.root_of(path))[0] == layout.INCLUDE or root[2] in chosen
+        if (root := names.split_root(path))[0] == layout.INCLUDE or root[2] in chosen
     }
 
 

@@ -42,8 +42,8 @@ class PackageFormat(Struct, frozen=True, kw_only=True):
 
 def load_format(name: str) -> PackageFormat:
     """Return the format with a name that the manifest's `formats` takes."""
-    found: PackageFormat = import_value(find_contributions(_POINT)[name])
-    return found
+    container: PackageFormat = import_value(find_contributions(_POINT)[name])
+    return container
 
 
 def load_formats() -> Iterator[PackageFormat]:

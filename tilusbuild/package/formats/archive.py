@@ -24,9 +24,9 @@ from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import no_package, over_limit, truncated, unlisted, unsafe_entry
 from tilusbuild.package.formats import PackageFormat
-from tilusbuild.package.formats.directory import finish, open_plain
-from tilusbuild.package.listing import MAX_LIST_SIZE, layers
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, mode_of
+from tilusbuild.package.formats.directory import open_plain, sync_public_file
+from tilusbuild.package.listing import MAX_LIST_SIZE, list_layers
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, choose_mode
 
 MAGIC = struct.pack("<I", 0xFD2FB528)
 MAX_WINDOW_LOG = 27
@@ -38,9 +38,9 @@ Read = Callable[[int], bytes]
 """Return the next bytes, at most so many, and fewer only at the end."""
 
 
-def unpacked(file: BinaryIO) -> Read:
+def open_frames(file: BinaryIO) -> Read:
     """Return what reads the content of a file of zstd frames. It raises `PackageError`."""
-    pieces, data = _pieces(file), bytearray()
+    pieces, data = _decompress_frames(file), bytearray()
 
     def read(count: int) -> bytes:
         while len(data) < count and (piece := next(pieces, None)) is not None:
@@ -52,7 +52,7 @@ def unpacked(file: BinaryIO) -> Read:
     return read
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
+def _decompress_frames(file: BinaryIO) -> Iterator[bytes]:
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << MAX_WINDOW_LOG)
@@ -83,17 +83,17 @@ _MAX_PAX_SIZE = 64 << 10  # an extended header is held in memory
 _MAX_PADDING = 1 << 20
 
 
-def entries(read: Read) -> Iterator[ContainerFile]:
+def read_entries(read: Read) -> Iterator[ContainerFile]:
     """Yield the files, to be read one after the other. What is left unread of one is skipped. The
     end-of-archive mark must come, and nothing after it. Raises `PackageError`."""
-    while any(header := _exactly(read, BLOCK)):
-        info = _described(header, read)
+    while any(header := _read_exactly(read, BLOCK)):
+        info = _parse_header(header, read)
         left = info.size
 
         def pieces() -> Iterator[bytes]:
             nonlocal left
             while left:
-                data = _exactly(read, min(READ_SIZE, left))
+                data = _read_exactly(read, min(READ_SIZE, left))
                 left -= len(data)
                 yield data
 
@@ -101,24 +101,24 @@ def entries(read: Read) -> Iterator[ContainerFile]:
         for _ in pieces():  # what was left unread
             pass
         # Bytes in the padding are in no file and no digest: a place to hide something in.
-        if any(_exactly(read, -info.size % BLOCK)):
+        if any(_read_exactly(read, -info.size % BLOCK)):
             raise truncated(f"{info.name!r:.200} is followed by bytes that belong to no file")
     # GNU tar pads to a record of 10 KiB. Zeros compress a thousand times and more: padding without
     # end would keep a reader busy for as long as its maker likes.
-    end = _exactly(read, BLOCK) + read(_MAX_PADDING)
+    end = _read_exactly(read, BLOCK) + read(_MAX_PADDING)
     if any(end) or read(1):
         raise truncated("bytes after the end of the archive")
 
 
-def _described(header: bytes, read: Read) -> tarfile.TarInfo:
+def _parse_header(header: bytes, read: Read) -> tarfile.TarInfo:
     """Return what a header says, which is what we write of such a file."""
     try:
         info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         if info.type == tarfile.XHDTYPE:
             if not 0 <= info.size <= _MAX_PAX_SIZE:
                 raise over_limit(f"an extended header of {info.size} bytes")
-            extended = _exactly(read, info.size + -info.size % BLOCK)
-            last = _exactly(read, BLOCK)
+            extended = _read_exactly(read, info.size + -info.size % BLOCK)
+            last = _read_exactly(read, BLOCK)
             header += extended + last
             info = tarfile.TarInfo.frombuf(last, "utf-8", "strict")
             info.name = extended.partition(b"=")[2].partition(b"\n")[0].decode()
@@ -127,12 +127,12 @@ def _described(header: bytes, read: Read) -> tarfile.TarInfo:
     if info.type != tarfile.REGTYPE:
         what = f"an entry of type {info.type!r}, not a plain file"
         raise unsafe_entry(f"{info.name!r:.200} is {what}")
-    if header != _header(info.name, info.size, int(info.mtime)):
+    if header != _make_header(info.name, info.size, int(info.mtime)):
         raise truncated(f"{info.name!r:.200} has a header that no packer writes")
     return info
 
 
-def _exactly(read: Read, count: int) -> bytes:
+def _read_exactly(read: Read, count: int) -> bytes:
     data = read(count)
     if len(data) < count:
         raise truncated("the archive is truncated")
@@ -160,10 +160,10 @@ def write_archive(contents: Contents, path: str, *, time: int) -> None:
         heads = {names.LIST: contents.encoded, **dict(sorted(contents.beside.items()))}
         first = [(name, len(data), partial(bytes, data)) for name, data in heads.items()]
         write_frame(out, first, time=time, end=False)
-        for paths in layers(contents.listed):
+        for paths in list_layers(contents.listed):
             write_layer(contents, paths, out, time=time, end=False)
         write_frame(out, (), time=time, end=True)
-        finish(out)
+        sync_public_file(out)
 
 
 def write_layer(
@@ -171,7 +171,7 @@ def write_layer(
 ) -> None:
     """Write a layer as one frame; with `end` a tar by itself. Raises `PackageError`, `OSError`."""
     files = contents.listed.files
-    described = [(name, files[name].size, partial(contents.read, name)) for name in paths]
+    described = [(name, files[name].size, partial(contents.read_listed, name)) for name in paths]
     write_frame(out, described, time=time, end=end)
 
 
@@ -180,7 +180,7 @@ def write_frame(out: BinaryIO, files: Iterable[TarFile], *, time: int, end: bool
     1970; `end`: with the mark that ends a tar. Raises what reading a file raises, and `OSError`."""
     import zstandard
 
-    headed = [(_header(name, size, time), size, read) for name, size, read in files]
+    headed = [(_make_header(name, size, time), size, read) for name, size, read in files]
     total = sum(len(header) + size + -size % BLOCK for header, size, _ in headed)
     total += len(_END) if end else 0
     parameters = zstandard.ZstdCompressionParameters.from_level(
@@ -201,9 +201,9 @@ def write_frame(out: BinaryIO, files: Iterable[TarFile], *, time: int, end: bool
     out.write(frame.flush())
 
 
-def _header(name: str, size: int, time: int) -> bytes:
+def _make_header(name: str, size: int, time: int) -> bytes:
     info = tarfile.TarInfo(name)
-    info.size, info.mtime, info.mode = size, time, mode_of(name)
+    info.size, info.mtime, info.mode = size, time, choose_mode(name)
     try:
         return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
     except (ValueError, UnicodeEncodeError):
@@ -222,41 +222,41 @@ class ArchiveReader:
     def __init__(self, path: str) -> None:
         self._file = os.fdopen(open_plain(path, os.path.basename(path)), "rb")
         self.packed: int | None = os.fstat(self._file.fileno()).st_size
-        self._first: dict[str, bytes] = {}
+        self._head: dict[str, bytes] = {}
         try:
-            self._read_first()
+            self._read_head()
         except BaseException:
             self.close()
             raise
 
     def list_bytes(self) -> bytes:
-        return self._first[names.LIST]
+        return self._head[names.LIST]
 
     def attestations(self) -> dict[str, bytes]:
-        return {name: data for name, data in self._first.items() if name != names.LIST}
+        return {name: data for name, data in self._head.items() if name != names.LIST}
 
     def stream(self) -> Iterator[ContainerFile]:
-        yield from islice(self._entries(), len(self._first), None)
+        yield from islice(self._read_files(), len(self._head), None)
 
     def close(self) -> None:
         self._file.close()
 
-    def _entries(self) -> Iterator[ContainerFile]:
+    def _read_files(self) -> Iterator[ContainerFile]:
         self._file.seek(0)
-        return entries(unpacked(self._file))
+        return read_entries(open_frames(self._file))
 
-    def _read_first(self) -> None:
+    def _read_head(self) -> None:
         """Read the list and the attestations. Of any other file not one byte is read."""
-        for item in self._entries():
-            if not self._first and item.path != names.LIST:
+        for item in self._read_files():
+            if not self._head and item.path != names.LIST:
                 raise no_package(f"its first file is {item.path!r:.100}, not {names.LIST}")
-            if self._first and item.path not in names.BESIDE:
+            if self._head and item.path not in names.BESIDE:
                 return
-            if item.path in self._first:
+            if item.path in self._head:
                 raise unlisted(f"{item.path} appears twice")
-            limit = MAX_ATTESTATION_SIZE if self._first else MAX_LIST_SIZE
-            self._first[item.path] = item.content(limit)
-        if not self._first:
+            limit = MAX_ATTESTATION_SIZE if self._head else MAX_LIST_SIZE
+            self._head[item.path] = item.read_content(limit)
+        if not self._head:
             raise no_package(f"it does not begin with {names.LIST}")
 
 

@@ -17,7 +17,7 @@ from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import no_package, over_limit, truncated, unsafe_entry
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE
-from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, mode_of
+from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, choose_mode
 from tilusbuild.runtime.regular import NotAFileError, open_regular
 
 _MAX_ENTRIES = 2 * MAX_FILES
@@ -29,12 +29,12 @@ _MAX_ENTRIES = 2 * MAX_FILES
 def write_directory(contents: Contents, path: str, *, time: int) -> None:
     """Write the directory `path`, which must not exist. All modification times are `time`, in
     seconds since 1970. Raises `PackageError` and `OSError`."""
-    write_tree(path, files_of(contents), time=time)
+    write_tree(path, list_files(contents), time=time)
 
 
-def files_of(contents: Contents) -> Iterator[tuple[str, bytes]]:
+def list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
     """Yield each file of the directory, with its name. Raises `PackageError`."""
-    yield from ((name, contents.read(name)) for name in contents.listed.files)
+    yield from ((name, contents.read_listed(name)) for name in contents.listed.files)
     yield from {**contents.beside, names.LIST: contents.encoded}.items()
 
 
@@ -42,23 +42,23 @@ def write_tree(path: str, files: Iterable[tuple[str, bytes]], *, time: int) -> N
     """Write the directory `path`, which must not exist, with these files. Raises `OSError`, and
     what `files` raises."""
     make_directory(path)
-    made = {""}
+    existing = {""}
     for name, data in files:
-        _make_directories(path, os.path.dirname(name), made)
+        _make_directories(path, os.path.dirname(name), existing)
         file = os.path.join(path, name)
-        write_file(file, data, mode_of(name))
+        write_file(file, data, choose_mode(name))
         os.utime(file, (time, time))
     # Below before above, and after all files: whatever is put into a directory changes its time.
-    for directory in sorted(made, reverse=True):
+    for directory in sorted(existing, reverse=True):
         os.utime(os.path.join(path, directory).rstrip("/"), (time, time))
-    sync_all(path)
+    sync_tree(path)
 
 
-def _make_directories(path: str, directory: str, made: set[str]) -> None:
-    if directory not in made:
-        _make_directories(path, os.path.dirname(directory), made)
+def _make_directories(path: str, directory: str, existing: set[str]) -> None:
+    if directory not in existing:
+        _make_directories(path, os.path.dirname(directory), existing)
         make_directory(os.path.join(path, directory))
-        made.add(directory)
+        existing.add(directory)
 
 
 def make_directory(path: str) -> None:
@@ -75,19 +75,21 @@ def write_file(path: str, data: bytes, mode: int = 0o644) -> None:
         os.fchmod(file.fileno(), mode)
 
 
-def finish(file: BinaryIO) -> None:
+def sync_public_file(file: BinaryIO) -> None:
     """Sync a file that was written for everybody to read. Raises `OSError`."""
     file.flush()
     os.fchmod(file.fileno(), 0o644)
     os.fsync(file.fileno())
 
 
-def sync_all(path: str) -> None:
+def sync_tree(path: str) -> None:
     """Sync a whole directory: all of its files, then their names. Raises `OSError`."""
     disk = Disk()
-    found = list(os.walk(path))
-    disk.sync_files([os.path.join(where, name) for where, _, files in found for name in files])
-    for where, _, _ in found:
+    directories = list(os.walk(path))
+    disk.sync_files(
+        [os.path.join(where, name) for where, _, files in directories for name in files]
+    )
+    for where, _, _ in directories:
         disk.sync_directory(where)
 
 
@@ -115,9 +117,9 @@ class DirectoryReader:
         }
 
     def stream(self) -> Iterator[ContainerFile]:
-        for name in _files_below(self.path):
+        for name in _walk_files(self.path):
             if name != names.LIST and name not in names.BESIDE:
-                with _opened(os.path.join(self.path, name), name) as item:
+                with _open_item(os.path.join(self.path, name), name) as item:
                     yield item
 
     def close(self) -> None:
@@ -141,12 +143,12 @@ FORMAT = PackageFormat(
 def read_plain(path: str, name: str, limit: int) -> bytes:
     """Return a plain file's content. Raises `PackageError` when it is missing, for
     anything else than a file, and for more than `limit` bytes."""
-    with _opened(path, name) as item:
-        return item.content(limit)
+    with _open_item(path, name) as item:
+        return item.read_content(limit)
 
 
 @contextmanager
-def _opened(path: str, name: str) -> Iterator[ContainerFile]:
+def _open_item(path: str, name: str) -> Iterator[ContainerFile]:
     """Open a plain file as an item. Raises `PackageError`, also for a disk's errors."""
 
     def pieces() -> Iterator[bytes]:
@@ -173,15 +175,15 @@ def open_plain(path: str, name: str) -> int:
         raise truncated(f"{name!r:.200} cannot be read: {error}") from None
 
 
-def _files_below(directory: str) -> Iterator[str]:
+def _walk_files(directory: str) -> Iterator[str]:
     """Yield the relative names of all but directories, sorted within each. No link is followed."""
-    waiting = [""]
+    pending = [""]
     seen = 0
-    while waiting:
-        prefix = waiting.pop()
+    while pending:
+        prefix = pending.pop()
         try:
-            with os.scandir(os.path.join(directory, prefix)) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            with os.scandir(os.path.join(directory, prefix)) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
             raise truncated(f"{prefix or '.'!r} cannot be read: {error.strerror}") from None
         seen += len(entries)
@@ -189,5 +191,5 @@ def _files_below(directory: str) -> Iterator[str]:
         if seen > _MAX_ENTRIES:
             raise over_limit(f"more than {_MAX_ENTRIES} names")
         below = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
-        waiting += [f"{prefix}{name}/" for name in reversed(below)]
+        pending += [f"{prefix}{name}/" for name in reversed(below)]
         yield from (prefix + e.name for e in entries if not e.is_dir(follow_symlinks=False))

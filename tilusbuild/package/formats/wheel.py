@@ -29,9 +29,9 @@ from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import cannot_pack, no_package
 from tilusbuild.package.formats import PackageFormat
-from tilusbuild.package.formats.directory import finish
+from tilusbuild.package.formats.directory import sync_public_file
 from tilusbuild.package.listing import FileList, HostNeeds
-from tilusbuild.package.model import Reader, mode_of, numbers_of
+from tilusbuild.package.model import Reader, choose_mode, parse_version
 from tilusbuild.runtime.places import ENTRY_POINTS
 from tilusbuild.runtime.regular import open_file, read_text
 from tilusbuild.state.files import sha256_bytes
@@ -74,33 +74,33 @@ class Distribution(Struct, frozen=True):
         return f"{self.module}-{self.version}.dist-info"
 
 
-def distribution(listed: FileList) -> Distribution:
+def make_distribution(listed: FileList) -> Distribution:
     """Return the wheel of a package. Raises `PackageError`."""
-    name = normalized(listed.title)
+    name = normalize_name(listed.title)
     if not name[0].isalpha() or iskeyword(name):
         raise cannot_pack(
             f'"{listed.title}" cannot name a wheel',
             hint="Python imports it: it begins with a letter",
         )
-    tag = f"py3-none-{platform(listed.needs)}"
-    return Distribution(listed.title, name, _version(listed.version), tag)
+    tag = f"py3-none-{choose_platform(listed.needs)}"
+    return Distribution(listed.title, name, _normalize_version(listed.version), tag)
 
 
-def wheel_name(_: str, listed: FileList) -> str:
+def make_file_name(_: str, listed: FileList) -> str:
     """Return the wheel's file name. Raises `PackageError`."""
-    wheel = distribution(listed)
+    wheel = make_distribution(listed)
     return f"{wheel.module}-{wheel.version}-{wheel.tag}.whl"
 
 
-def normalized(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a distribution's name as PEP 503 compares it. Raises `PackageError` for others."""
-    found = re.sub(r"[-_.]+", "-", name).lower()
-    if not _NAME.fullmatch(found):
+    normal_name = re.sub(r"[-_.]+", "-", name).lower()
+    if not _NAME.fullmatch(normal_name):
         raise cannot_pack(f'"{name}" cannot name a wheel', hint="it ends with a letter or a digit")
-    return found
+    return normal_name
 
 
-def _version(text: str) -> str:
+def _normalize_version(text: str) -> str:
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -112,28 +112,28 @@ def _version(text: str) -> str:
         ) from None
 
 
-def platform(needs: HostNeeds) -> str:
+def choose_platform(needs: HostNeeds) -> str:
     """Return the platform that has all that the libraries need."""
     if not set(needs.libraries) <= _ALLOWED:
         return f"linux_{needs.machine}"
-    least = max(_MIN_GLIBC, numbers_of(needs.glibc or "0"))
+    least = max(_MIN_GLIBC, parse_version(needs.glibc or "0"))
     if needs.libstdcxx is not None:
-        wanted = numbers_of(needs.libstdcxx)[-1]
-        minors = [minor for having, minor in _LIBSTDCXX if having >= wanted]
+        required = parse_version(needs.libstdcxx)[-1]
+        minors = [minor for having, minor in _LIBSTDCXX if having >= required]
         if not minors:
             return f"linux_{needs.machine}"
         least = max(least, (2, minors[0]))
     return f"manylinux_{least[0]}_{least[1]}_{needs.machine}"
 
 
-def _members(contents: Contents, wheel: Distribution) -> Iterator[tuple[str, bytes]]:
+def _list_members(contents: Contents, wheel: Distribution) -> Iterator[tuple[str, bytes]]:
     """Yield each file but the record, in the order of the zip. Raises `PackageError`."""
-    yield from code_of(wheel.title, wheel.module)
+    yield from list_module_code(wheel.title, wheel.module)
     for name, data in {names.LIST: contents.encoded, **contents.beside}.items():
         yield f"{wheel.module}/{INSIDE}/{name}", data
     for path in sorted(contents.listed.files):
-        yield f"{wheel.module}/{INSIDE}/{path}", contents.read(path)
-    yield from metadata(wheel)
+        yield f"{wheel.module}/{INSIDE}/{path}", contents.read_listed(path)
+    yield from list_metadata(wheel)
 
 
 _MAGIC = b"PK\x03\x04"
@@ -154,29 +154,29 @@ def is_wheel(path: str, start: bytes) -> bool:
 def write_wheel(contents: Contents, path: str, *, time: int) -> None:
     """Write the file. `time`: every entry's, in seconds since 1970. Raises `PackageError` and
     `OSError`."""
-    wheel, lines = distribution(contents.listed), []
+    wheel, lines = make_distribution(contents.listed), []
     date = clock.gmtime(max(time, MIN_TIME))[:6]
     with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in _members(contents, wheel):
-            _put(archive, name, data, date)
-            lines.append(record_line(name, sha256_bytes(data), len(data)))
+        for name, data in _list_members(contents, wheel):
+            _put_member(archive, name, data, date)
+            lines.append(format_record_line(name, sha256_bytes(data), len(data)))
         record = f"{wheel.dist_info}/RECORD"
-        _put(archive, record, "".join([*lines, last_line(record)]).encode(), date)
+        _put_member(archive, record, "".join([*lines, format_last_line(record)]).encode(), date)
         archive.close()  # it writes the directory of the zip, which is to be synced, too
-        finish(out)
+        sync_public_file(out)
 
 
-def _put(
+def _put_member(
     archive: zipfile.ZipFile, name: str, data: bytes, date: tuple[int, int, int, int, int, int]
 ) -> None:
     info = zipfile.ZipInfo(name, date)
     info.create_system = 3  # Unix: a mode is meant
-    info.external_attr = (stat.S_IFREG | mode_of(name)) << 16
+    info.external_attr = (stat.S_IFREG | choose_mode(name)) << 16
     info.compress_type = zipfile.ZIP_DEFLATED
     archive.writestr(info, data)
 
 
-def metadata(wheel: Distribution) -> Iterator[tuple[str, bytes]]:
+def list_metadata(wheel: Distribution) -> Iterator[tuple[str, bytes]]:
     """Yield the files with the wheel's metadata, in their order, without the record."""
     texts = {
         "METADATA": (
@@ -194,18 +194,18 @@ def metadata(wheel: Distribution) -> Iterator[tuple[str, bytes]]:
         yield f"{wheel.dist_info}/{name}", text.encode()
 
 
-def record_line(name: str, sha256: str, size: int) -> str:
+def format_record_line(name: str, sha256: str, size: int) -> str:
     """Return a file's line in the record (PEP 376)."""
     digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
-    return f"{_quoted(name)},sha256={digest},{size}\n"
+    return f"{_quote_name(name)},sha256={digest},{size}\n"
 
 
-def last_line(name: str) -> str:
+def format_last_line(name: str) -> str:
     """Return the record's line for itself."""
-    return f"{_quoted(name)},,\n"
+    return f"{_quote_name(name)},,\n"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f'"{name.replace(chr(34), chr(34) * 2)}"' if "," in name or '"' in name else name
 
 
@@ -241,29 +241,29 @@ def __getattr__(name):
 '''
 
 
-def code_of(title: str, module: str) -> Iterator[tuple[str, bytes]]:
+def list_module_code(title: str, module: str) -> Iterator[tuple[str, bytes]]:
     """Yield the files of the module's code: `load`, and tilusbuild's runtime as `_runtime`."""
     text = _CODE.format(title=title, module=module, runtime=RUNTIME, inside=INSIDE)
     yield f"{module}/__init__.py", text.encode()
-    for name, data in runtime_code():
+    for name, data in list_runtime_code():
         yield f"{module}/{name}", data
 
 
-def runtime_code() -> Iterator[tuple[str, bytes]]:
+def list_runtime_code() -> Iterator[tuple[str, bytes]]:
     """Yield the files of tilusbuild's runtime as the package `_runtime` of any module."""
     directory = os.path.dirname(os.path.abspath(runtime.__file__))
     for name in sorted(os.listdir(directory)):
         if name.endswith(".py"):
-            yield f"{RUNTIME}/{name}", beside_runtime(os.path.join(directory, name), "")
+            yield f"{RUNTIME}/{name}", rewrite_imports(os.path.join(directory, name), "")
 
 
-def beside_runtime(path: str, place: str) -> bytes:
+def rewrite_imports(path: str, place: str) -> bytes:
     """Return a file of code, with the runtime's modules imported from `place` in its package."""
     text = read_text(path).replace(f"from {_LAYER} import", f"from {place or '.'} import")
     return text.replace(f"from {_LAYER}.", f"from {place}.").encode()
 
 
-def _refuse(path: str) -> Reader:
+def _raise_not_read(path: str) -> Reader:
     module = os.path.basename(path).partition("-")[0]
     raise no_package(
         "a wheel is for pip, and is not read",
@@ -274,10 +274,10 @@ def _refuse(path: str) -> Reader:
 
 FORMAT = PackageFormat(
     title="a wheel",
-    file_name=wheel_name,
+    file_name=make_file_name,
     write=write_wheel,
     recognize=is_wheel,
-    read=_refuse,
+    read=_raise_not_read,
     is_readable=False,
     holds_kinds=False,
 )
