@@ -217,19 +217,19 @@ LOOK = """
 import sys
 from tilusbuild.cache.tree import Tree
 from tilusbuild.package.extract import Limits
-from tilusbuild.package.check import verify
+from tilusbuild.package.check import verify_package
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.install import install
-from tilusbuild.package.read import opened
+from tilusbuild.package.install import install_package
+from tilusbuild.package.read import open_package
 
 def verified(reader):
-    problems = verify(reader, Limits()).problems
+    problems = verify_package(reader, Limits()).problems
     if problems:
         raise problems[0]
 
-for look in verified, lambda reader: install(reader, Tree(sys.argv[2]), Limits()):
+for look in verified, lambda reader: install_package(reader, Tree(sys.argv[2]), Limits()):
     try:
-        with opened(sys.argv[1]) as reader:
+        with open_package(sys.argv[1]) as reader:
             look(reader)
     except PackageError as error:
         print(error.kind, error)

@@ -62,22 +62,22 @@ from tilusbuild.status import Status
 
 _MAX_TEXT_SIZE = 64 << 20
 _MAX_WAITING = 512 << 20
-"""Bytes of programs that have not arrived whole."""
+"""Bytes that are held of programs with missing files."""
 _MAX_PROBLEMS = 100
 
 Files = Mapping[str, FileEntry]
-"""What is packed of a program or a header directory, by the name within it."""
+"""The packed files of a program or a header directory, by their names in it."""
 
 
 class VerifyResult(Struct, frozen=True):
-    """The result of `verify`. `listing` is None when the list itself cannot be read."""
+    """The list of a package, None if it cannot be read, and the problems."""
 
     listing: FileList | None
     problems: tuple[PackageError, ...]
 
 
 def verify_package(reader: Reader, limits: Limits) -> VerifyResult:
-    """Check everything and collect the problems. One that ends the check comes last."""
+    """Check all of a package and return its problems; one that ends the check is the last."""
     problems: list[PackageError] = []
 
     def add_problem(error: PackageError) -> None:
@@ -105,19 +105,20 @@ def verify_package(reader: Reader, limits: Limits) -> VerifyResult:
 
 
 class PackageChecker(Struct):
-    """Takes the files of a package as they arrive, and writes those to keep below `directory`.
+    """Checks the files of a package in the order of its container.
 
-    `refuse` is called with each thing that is wrong, and raises or returns.
+    Files to keep are written below `directory`. Each problem is passed to `refuse`, which raises it
+    or collects it.
     """
 
     listing: FileList
     directory: str
     refuse: ErrorHandler = raise_error
     _data: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    """What was read of the programs and header directories that are not whole yet."""
+    """The contents of programs and header directories of which files are missing."""
     _files: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
     _missing_count: dict[str, int] = field(default_factory=dict)
-    """How many files of each script have not been kept."""
+    """The number of files of each script that were not written yet."""
     _waiting_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -129,7 +130,8 @@ class PackageChecker(Struct):
                 self._files.setdefault(f"{kind}/{digest}", {})[_name_in_root(path)] = entry
 
     def read_member(self, member: ContainerFile, *, keep: bool) -> None:
-        """Read a file to its end. Raises `PackageError`, and what the reader raises."""
+        """Read a file to its end, and check the program that it completes. With `keep` the file is
+        written, too. Raises `PackageError` and the errors of the reader."""
         pieces = write_member(member, self.directory) if keep else member.pieces
         if self.listing.key is not None:
             check = self.listing.check_content(member.path, member.size)
@@ -160,7 +162,7 @@ class PackageChecker(Struct):
                 self._run_check(check_include, digest, data[name], self._files[root])
 
     def check_scripts(self) -> None:
-        """Check the scripts that were kept whole."""
+        """Check the scripts of which all files were written."""
         for script in self.listing.scripts:
             if not self._missing_count[script.hash]:
                 self._run_check(check_script, self.listing, script, self.directory)
@@ -189,7 +191,7 @@ def _name_in_root(path: str) -> str:
 
 
 def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], files: Files) -> None:
-    """Check a program. Raises `PackageError`. `data` has `PROGRAM_FILES`."""
+    """Check a program, of which `data` has `PROGRAM_FILES`. Raises `PackageError`."""
     where = f"{layout.PROGRAMS}/{digest}"
     contents = {name: FileFacts(entry.size, entry.sha256) for name, entry in files.items()}
     if problems := check_entry(digest, {**contents, **data}, origin=Origin.PACKAGE):
@@ -217,7 +219,8 @@ def _make_problem_error(where: str, problem: Problem) -> PackageError:
 def _check_code(
     where: str, program: ProgramEntry, data: bytes, host: HostNeeds
 ) -> set[tuple[str, str]]:
-    """Return what code a library holds, which is what is listed of it."""
+    """Return (kind, architecture) of the GPU code in a library. Raises `PackageError` for code or
+    host requirements that are not listed."""
     try:
         images: set[tuple[str, str]] = {(image.kind, image.arch) for image in read_archs(data)}
         needs = read_needs(data)
@@ -226,7 +229,8 @@ def _check_code(
     listed_images: set[tuple[str, str]] = {(image.kind, image.arch) for image in program.images}
     if images != listed_images:
         raise code_mismatch(
-            f"{where} holds code for {format_images(images)}; listed is {format_images(listed_images)}"
+            f"{where} holds code for {format_images(images)};"
+            f" listed is {format_images(listed_images)}"
         )
     if problem := find_host_problem(host, needs):
         raise inconsistent(f"{where} {problem}; the list says otherwise")
@@ -240,7 +244,7 @@ def _list_target_images(target: PackageTarget) -> set[tuple[str, str]]:
 
 
 def find_host_problem(host_needs: HostNeeds, needs: LibraryNeeds) -> str | None:
-    """Return what a library needs of a host beyond what is listed."""
+    """Return which host requirement of a library is not listed; None if all are."""
     if needs.machine != host_needs.machine:
         return f"is for {needs.machine}"
     if extra := set(needs.libraries) - set(host_needs.libraries):
@@ -299,15 +303,14 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
 
 
 def _is_no_newer(toolkit: str | None, newest: str | None) -> bool:
-    """Return whether the toolkit that made a script's code is no newer than the target's, which is
-    the newest of those that made code for it."""
+    """Return whether a script's toolkit is not newer than `newest`, the newest of its target."""
     if toolkit is None or newest is None:
         return toolkit is newest
     return parse_version(toolkit) <= parse_version(newest)
 
 
 def _check_dispatcher(where: str, directory: str) -> None:
-    """Check that the C dispatcher is the one that its own description names."""
+    """Raise `PackageError` unless the C dispatcher has the digest of its own description."""
     if not os.path.isdir(directory):
         return
     try:

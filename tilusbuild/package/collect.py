@@ -1,8 +1,8 @@
 """Collect a package's contents from a cache: scripts and files, their digests, host requirements.
 
 The scripts are those that the project would build now: the plan is made again and compared with the
-cache, so that a package never holds what an edit has left behind. With `as_built` it is what the
-last build made, whatever has changed since, and no toolchain is needed.
+cache, so that a package never holds outdated programs. `list_built_scripts` returns those of the
+last build instead, which needs no toolchain.
 
 Every file is read and checked before anything is written: a program against its `meta.json`, a
 script against its own hash, headers against their `MANIFEST`. What GPU code a library holds is read

@@ -91,7 +91,8 @@ def collect_host_needs(library_facts: Iterable[tuple[str, LibraryNeeds, str]]) -
 
 
 def _join_isas(isas: set[str]) -> str | None:
-    """Return one name for all: the highest level; what is not a level is joined to it."""
+    """Return the highest x86-64 level, joined with the names that are not levels; None for a
+    baseline, which needs no more than the machine."""
     levels = [level for level in _LEVELS if level in isas][-1:]
     other_names = sorted(isas.difference(_LEVELS))
     if other_names:

@@ -171,7 +171,8 @@ def _diff_tables(old: Script, new: Script) -> Iterator[ChangeLine]:
 
 
 def _list_rows(script: Script) -> dict[str, str]:
-    """Return what the tables choose, by device and sizes: the schedule, and how it was found."""
+    """Return the schedule that the tables choose, and its source, by device and sizes. Raises
+    `TilusbuildError`."""
     try:
         tables = read_serving_tables(script).tables
     except LoadError as error:
@@ -197,7 +198,7 @@ def _read_side_text(path: str) -> str:
 
 
 def group_changes(changes: Sequence[ChangeLine]) -> Iterator[tuple[ChangeLine, list[str]]]:
-    """Yield changes of the same kind for the same reasons together, with their labels."""
+    """Group changes of one kind with the same reasons; yield the first one and all labels."""
     groups: dict[tuple[object, ...], tuple[ChangeLine, list[str]]] = {}
     for change in changes:
         key = (change.what, change.kind, change.reasons)

@@ -1,9 +1,8 @@
 """Extract files from a package: each is listed, comes once, and has the listed size and digest.
 
-Every reader of a package's files goes through `members`. Limits are checked on the list before
-anything is unpacked, and the container's claims are compared with the list before their bytes are
-read. So a package can take no more memory, disk or time than its list admits, and the list no more
-than `Limits` allow.
+All files of a package are read through `check_members`. Limits are checked on the list before a
+file is unpacked, and name and size in the container are compared with the list before the content
+is read. So a package takes at most the memory, disk and time of its list, which `Limits` bound.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ ErrorHandler = Callable[[PackageError], None]
 
 
 class Limits(Struct, frozen=True):
-    """What a package may ask for, in bytes: of all files together, and unpacked for each packed
-    byte.
+    """Limits of a package: bytes of all files, and unpacked bytes for each packed one.
 
     Packages of nearly equal kernels shrink a few hundred times; a bomb shrinks 30,000 times.
     """
@@ -43,8 +41,8 @@ class Limits(Struct, frozen=True):
 
 
 def _check_pieces(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Iterator[bytes]:
-    """Yield the content. Raises `PackageError` after the last piece when it is not what is listed,
-    and what the reader raises."""
+    """Yield the pieces of a content. Raises `PackageError` after the last one if size or digest
+    differ from the list, and the errors of the reader."""
     digest, remaining = make_hasher(), entry.size
     for piece in pieces:
         remaining -= len(piece)
@@ -59,8 +57,8 @@ def _check_pieces(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Itera
 
 
 def write_member(member: ContainerFile, directory: str) -> Iterator[bytes]:
-    """Yield the pieces, each after it was written to the file's place below `directory`, which is
-    private, so that nothing in it leads out. Raises what reading raises, and `OSError`."""
+    """Write a file below `directory`, which is private and has no links; yield each piece after it
+    was written. Raises `OSError` and the errors of the pieces."""
     path = os.path.join(directory, member.path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -71,12 +69,12 @@ def write_member(member: ContainerFile, directory: str) -> Iterator[bytes]:
 
 
 def raise_error(error: PackageError) -> NoReturn:
-    """Raise the error: the usual `Refuse`."""
+    """Raise the error. This is the usual `ErrorHandler`."""
     raise error
 
 
 def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
-    """Raise `PackageError` before anything is unpacked."""
+    """Raise `PackageError` for a list beyond the limits. No file is unpacked for that."""
     # A list may name petabytes; nothing is written before they are added up.
     if listing.size > limits.total:
         raise over_limit(
@@ -99,11 +97,12 @@ def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
 def check_members(
     reader: Reader, listing: FileList, refuse: ErrorHandler = raise_error
 ) -> Iterator[ContainerFile]:
-    """Yield the listed files in the container's order. Pieces end in `PackageError` when they are
-    not what is listed.
+    """Yield the listed files in the container's order. Reading a piece raises `PackageError` for a
+    content that is not the listed one.
 
-    `refuse` is called with what is wrong with a name, a size, or the set of files, and may return:
-    the file is left out then. Raises what the reader raises."""
+    A wrong name or size, and a missing file, are passed to `refuse`; if that returns, the file is
+    left out. Raises the errors of the reader.
+    """
     seen: set[str] = set()
     for item in reader.stream():
         error = _find_member_problem(item, listing.files, seen)

@@ -1,10 +1,9 @@
-"""Install a package into a cache: only what is missing, and nothing is used before all is there.
+"""Install a package into a cache.
 
-What is missing is unpacked into a private directory of the cache and checked there. Then programs
-and scripts are published as a build publishes them, each by one rename. Last, the index names the
-package, so that `load` finds it and garbage collection keeps it. Killed at any instant, the cache
-is as good as before: the next attempt finds the programs that were published, and everything else
-is swept.
+Missing programs, scripts and headers are unpacked into a private directory of the cache and checked
+there. Then they are published like those of a build, each by one rename. Last, the index names the
+package, so that `load` finds it and garbage collection keeps it. A killed installation leaves a
+correct cache: the next one finds the published programs, and a sweep removes the rest.
 """
 
 from __future__ import annotations
@@ -34,29 +33,30 @@ from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_file
 
 ROOT = "package:"
-"""What the names of packages begin with in `index.json`, where projects have their manifests."""
+"""The prefix of packages in `index.json`, whose other keys are paths of manifests."""
 
 
 class InstalledPackage(Struct, frozen=True):
-    """What was installed. Sizes are bytes."""
+    """The result of an installation."""
 
     listing: FileList
     new: int
     """Programs that the cache did not have before."""
     size: int
-    """What was written of programs and headers."""
+    """Bytes of programs and headers that were written."""
 
 
 def install_package(reader: Reader, cache: Tree, limits: Limits) -> InstalledPackage:
-    """Make the cache hold the package, and name it in the index in place of an earlier version.
+    """Install a package and record it in the index, in place of an earlier version.
 
-    Raises `PackageError`s, `CacheError`, and `InputError` for what cannot be a cache; then
-    nothing of the package is in use that was not before."""
+    Raises `PackageError`, `CacheError`, and `InputError` for a directory that is not a cache; then
+    the index is unchanged.
+    """
     listing = parse_list(reader.list_bytes())
     if listing.key is not None:
         raise no_package(f"it holds {listing.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
-    reader.attestations()  # what is beside the package is looked at, signed or not
+    reader.attestations()  # for its size limits: nothing here needs a signature
     # Garbage collection waits for this lock: a program that was found here must not be removed
     # before the index names the package.
     with cache.hold_locks(LockName("use", shared=True)):
@@ -74,7 +74,7 @@ def install_package(reader: Reader, cache: Tree, limits: Limits) -> InstalledPac
 
 
 def _unpack_and_publish(reader: Reader, cache: Tree, listing: FileList, missing: set[str]) -> None:
-    """Unpack, check and publish what is missing."""
+    """Unpack the `missing` roots, check them and publish them. Raises `PackageError`."""
     private = cache.make_private()
     try:
         checker = PackageChecker(listing, private.path)
@@ -89,9 +89,9 @@ def _unpack_and_publish(reader: Reader, cache: Tree, listing: FileList, missing:
 
 
 def uninstall_package(cache: Tree, name: str) -> None:
-    """Drop a package from the index: garbage collection may then take what nothing else uses.
+    """Remove a package from the index, so that `gc` may remove its programs.
 
-    Raises `InputError` when it is not installed, `CacheError`, and `CorruptFileError`.
+    Raises `InputError` if it is not installed, `CacheError`, and `CorruptFileError`.
     """
     package_names = list_installed(cache)
     if name not in package_names:
@@ -103,7 +103,7 @@ def uninstall_package(cache: Tree, name: str) -> None:
 
 
 def list_installed(cache: Tree) -> dict[str, str]:
-    """Return name → "NAME VERSION" of the packages in a cache. Raises `CorruptFileError`."""
+    """Return "NAME VERSION" of each installed package by its name. Raises `CorruptFileError`."""
     return {
         key.removeprefix(ROOT): project.name
         for key, project in read_index(cache).items()
@@ -144,7 +144,7 @@ def _has_program(cache: Tree, listing: FileList, program: str) -> bool:
 
 
 def _check_same_library(cache: Tree, listing: FileList, entry: Entry) -> None:
-    """Raise `PackageError` for an entry with other bytes than the package has."""
+    """Raise `PackageError` for an entry whose library differs from that of the package."""
     listed_digest = listing.files[f"{layout.PROGRAMS}/{entry.hash}/{layout.LIBRARY}"].sha256
     built_digest = get_product(entry.meta).sha256
     if built_digest != listed_digest:
@@ -154,13 +154,14 @@ def _check_same_library(cache: Tree, listing: FileList, entry: Entry) -> None:
             else f"has a library of sha256 {built_digest}"
         )
         raise not_reproduced(
-            f"{layout.PROGRAMS}/{entry.hash} {what} in {cache.root}; in the package it is {listed_digest}",
+            f"{layout.PROGRAMS}/{entry.hash} {what} in {cache.root};"
+            f" in the package it is {listed_digest}",
             hint="the same inputs gave other results; --cache-dir names another cache",
         )
 
 
 def _list_built_scripts(cache: Tree) -> set[tuple[str, str]]:
-    """Return the scripts that a project's build made here: their tables are its own to change."""
+    """Return the scripts of this cache's projects: an installation does not change their tables."""
     try:
         projects = read_index(cache)
     except CorruptFileError:
@@ -196,7 +197,7 @@ _LINKS = tuple(f"{name}/" for name in (layout.PROGRAMS, layout.FAILED, layout.LA
 
 
 def _publish_missing(cache: Tree, listing: FileList, missing: set[str], directory: str) -> None:
-    """Headers before the programs that need them, and programs before their scripts."""
+    """Publish headers, then the programs that need them, then their scripts."""
     for root in sorted(missing):
         kind, _, digest = root.partition("/")
         if kind == layout.INCLUDE:

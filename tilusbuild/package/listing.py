@@ -1,12 +1,12 @@
-"""`tilus-package.json`: what a package is. Everything else of it is a file that this list names.
+"""`tilus-package.json`: the list of a package, which names all of its other files.
 
 The form is RFC 8785 canonical JSON: equal lists are equal bytes, and the sha256 of those bytes is
 the package's name in every format. A list holds strings, whole numbers, true, false and null. It
 says nothing of who packed it, when, or where.
 
-`parse` takes bytes from anybody. It accepts exactly what `encode` makes of a list that agrees with
-itself: every script and program that is named has its files, every file belongs to one, every name
-is safe. Anything else is a `PackageError`.
+`parse_list` takes untrusted bytes. It accepts exactly the texts that `encode` writes for a
+consistent list: every script and program has its files, every file belongs to one, every name is
+safe. All other bytes raise `PackageError`.
 
 The price of a list that comes first: a package cannot be written as a stream, since every digest is
 needed before the first byte (docs/design-notes.md).
@@ -60,7 +60,7 @@ class PackageTarget(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HostNeeds(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the libraries need of a host. None: nothing of the kind.
+    """The requirements of the libraries on a host. None: no requirement.
 
     `machine` as `uname -m` says it, or "any" for a package of another kind without host code;
     `isa` an x86-64 level or what `-march` was; `glibc` the lowest version ("2.17"); `libraries` the
@@ -145,7 +145,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Raise a `PackageError` for what is wrong with the kind's own part."""
 
     def encode(self) -> bytes:
-        """Return the one text of the list. Raises `PackageError` for what `parse` would refuse."""
+        """Return the text of the list. Raises `PackageError` where `parse_list` would."""
         check_list(self)
         try:
             value = to_builtins(self)
@@ -159,12 +159,12 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def digest(self) -> str:
-        """The sha256 of the list: the package's own name."""
+        """The sha256 of the list, which identifies the package."""
         return sha256_bytes(self.encode())
 
     @property
     def title(self) -> str:
-        """What the package is called among those of other projects."""
+        """The name of the package among those of all projects."""
         return make_title(self.project, self.name)
 
     @property
@@ -188,7 +188,7 @@ def make_title(project: str, name: str) -> str:
 
 
 def parse_list(data: bytes) -> FileList:
-    """Return the list that these bytes are. Raises `PackageError`, and nothing else."""
+    """Parse and check the text of a list. Raises `PackageError` for all other bytes."""
     if len(data) > MAX_LIST_SIZE:
         raise malformed(f"the list has {len(data)} bytes; at most {MAX_LIST_SIZE} are read")
     key = names.find_kind(data)
@@ -208,7 +208,7 @@ def parse_list(data: bytes) -> FileList:
 
 
 def check_list(listing: FileList) -> None:
-    """Raise `PackageError` for the first thing that is not as it must be."""
+    """Raise `PackageError` for the first inconsistency of a list."""
     if listing.schema != SCHEMA:
         _raise_malformed(f"a list of schema {listing.schema}; this version reads {SCHEMA}")
     names.check_paths(listing.files)
@@ -266,7 +266,7 @@ def _check_files_listed(listing: FileList, prefix: str, required: Iterable[str])
 
 
 def _check_owners(listing: FileList) -> None:
-    """Refuse a file that belongs to nothing: it would be installed without being checked."""
+    """Raise `PackageError` for a file that no program or script has: it would not be checked."""
     places = {script.place for script in listing.scripts}
     hashes = {digest for _, digest in places}
     for path in listing.files:

@@ -1,4 +1,4 @@
-"""What all of a package's readers and writers share: containers, file purposes, GPU code.
+"""The model of packages that readers and writers share: containers, purposes of files, GPU code.
 
 A `Reader` yields names and bytes in its container's order; `extract` trusts none of them before it
 has compared them with the list.
@@ -30,7 +30,7 @@ class ContainerFile(NamedTuple):
     path: str
     size: int
     pieces: Iterator[bytes]
-    """The content. To be taken once, and before the next file is asked for."""
+    """The content. It can be read once, and only before the next file."""
 
     def read_content(self, limit: int) -> bytes:
         """Return the whole content. Raises `PackageError` for more than `limit` bytes."""
@@ -142,7 +142,7 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def format_images(images: Iterable[tuple[str, str]]) -> str:
-    """Return the (kind, architecture) of images for people."""
+    """Return the architectures and kinds of images as words of a message."""
     return ", ".join(sorted(f"{arch} ({kind})" for kind, arch in images)) or "no GPU"
 
 

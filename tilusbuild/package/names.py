@@ -66,7 +66,7 @@ def check_paths(paths: Iterable[str]) -> None:
 
 
 def fold_path(path: str) -> str:
-    """Return the same for all names that some file system takes for one."""
+    """Return a key that is equal for names that are one file on some file systems."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
@@ -142,6 +142,6 @@ def load_list_class(key: str) -> Any:
 
 
 def find_list_class(root: str) -> Any:
-    """Return the one whose files are below a root directory; None if there is none."""
+    """Return the subclass whose files are below a root directory; None if no kind has it."""
     keys = (key for key, (of, _, _) in find_contributions("package kind").items() if of == root)
     return next((load_list_class(key) for key in keys), None)

@@ -61,7 +61,7 @@ def list_orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
 
 
 def select_programs(order: PackageOrder, level: int) -> PlanSelection:
-    """Return what of the project a package holds."""
+    """Return the selection of the project's scripts and targets that a package holds."""
     return PlanSelection(order.package.scripts or (), order.package.targets or (), level)
 
 
@@ -163,8 +163,8 @@ def _make_staging(output: str) -> Iterator[str]:
 
 
 def _move_into_place(staged: str, output: str, names: Sequence[str]) -> None:
-    """Move what was made to its places. Of two who pack at once, the later stays. Raises `OSError`,
-    and `PackageError` when a name is taken by something that is not a package."""
+    """Move the packages from `staged` to `output`, in place of earlier ones. Raises `OSError`, and
+    `PackageError` for a name of a file that is not a package."""
     # All are checked before any is moved: every format appears, or none.
     for name in names:
         path = os.path.join(output, name)
@@ -181,7 +181,7 @@ def _move_into_place(staged: str, output: str, names: Sequence[str]) -> None:
 
 
 def is_package(path: str) -> bool:
-    """Return whether this is a package, in whatever format. Links are not followed."""
+    """Return whether a path is a package in a known format; a link is not."""
     if os.path.islink(path):
         return False
     with suppress(OSError, TilusbuildError):

@@ -131,7 +131,7 @@ def _make_line(
 def _list_code_problems(
     listing: FileList, script: Script, packed_indices: frozenset[int], host: DescribedHost
 ) -> Iterator[str]:
-    """Yield programs whose code, read from the binary, does not run where the target's would."""
+    """Yield a problem for each program whose code in the binary does not run on the device."""
     if not packed_indices:
         yield f"none of the programs of {script.label} is in the package"
     if host.device.kind != "cuda":
@@ -150,7 +150,7 @@ def _list_code_problems(
 def _select_tables(
     script: Script, tables: Sequence[DeviceTable], host: DescribedHost
 ) -> list[DeviceTable]:
-    """Return those that hold on the device, or, without a name, on its architecture."""
+    """Return the tables for the device or, if only its architecture is known, for that."""
     fingerprint = host.device.make_fingerprint(script.hash)
     return [
         table
@@ -167,7 +167,7 @@ def _select_tables(
 
 
 def list_host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
-    """Yield what of the host is not enough for the libraries."""
+    """Yield a problem for each requirement of the libraries that the host does not meet."""
     if needs.machine != host.machine:
         yield f"the libraries are for {needs.machine}, and the host is {host.machine}"
     for what, needed, available in (

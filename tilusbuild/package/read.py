@@ -1,8 +1,8 @@
 """Open a package in any format, and unpack some of its files to read them.
 
-The format follows from the content, never from a name or suffix. `unpacked` gives a
-temporary directory that is laid out like a cache. Its content is untrusted: every file has the
-listed size and digest, and the runtime can read the scripts; nothing else was checked.
+The format follows from the content, never from a name or suffix. `unpack_package` yields a
+temporary directory in the form of a cache. It is untrusted: every file has the listed size and
+digest, and the scripts can be read by the runtime; no more was checked.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ _PICKLE = b"\x80"
 
 @contextmanager
 def open_package(path: str) -> Iterator[Reader]:
-    """Open the package at a path. Every `PackageError` of the block is raised
-    with the path in its message.
+    """Open the package at a path; add the path to the message of each `PackageError` of the block.
 
-    Raises `PackageError`, what opening the container raises, and `InputError` for a file that
-    cannot be read."""
+    Raises `PackageError`, and `InputError` for a file that cannot be read.
+    """
     try:
         reader = _open_reader(path)
         try:
@@ -41,7 +40,7 @@ def open_package(path: str) -> Iterator[Reader]:
         finally:
             reader.close()
     except PackageError as error:
-        # In the block another package may be open, which has said already that it is the one.
+        # An error of another package, opened in the block, names that one already.
         if not error.named and path not in str(error):
             error.args = (f"{path}: {error}",)
         error.named = True
@@ -93,10 +92,8 @@ def _read_start(path: str) -> bytes:
 def unpack_package(
     path: str, choose: Callable[[FileList], set[str]], limits: Limits
 ) -> Iterator[tuple[FileList, str]]:
-    """Unpack the paths that `choose` picks from the list, which is yielded with their directory;
-    they are removed after the block.
-
-    Raises `PackageError`s.
+    """Unpack the paths that `choose` returns for the list; yield the list and the directory, which
+    is removed after the block. Raises `PackageError`.
     """
     with (
         open_package(path) as reader,
@@ -121,12 +118,12 @@ def unpack_package(
 
 
 def select_script_files(listing: FileList) -> set[str]:
-    """Return what the runtime reads of scripts."""
+    """Return the paths of all files of scripts."""
     return {path for path in listing.files if names.split_root(path)[0] == layout.SCRIPTS}
 
 
 def select_texts(listing: FileList) -> set[str]:
-    """Return what people read: scripts, and what each program is made of."""
+    """Return the paths of all files of scripts, and of the two texts of each program."""
     names_of_texts = (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
     return select_script_files(listing) | {
         f"{layout.PROGRAMS}/{program}/{name}"

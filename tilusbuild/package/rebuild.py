@@ -44,7 +44,7 @@ def rebuild_share(path: str, share: float, limits: Limits) -> Iterator[RebuildRe
 
 
 def sample_programs(programs: Iterable[str], share: float) -> set[str]:
-    """Return the programs whose hashes are in the lowest share of all; at least one."""
+    """Return the programs whose hashes are in the lowest `share` of all hashes; at least one."""
     ordered = sorted(programs)
     chosen = {each for each in ordered if int(each[:15], 16) < share * (1 << 60)}
     return chosen or set(ordered[:1])

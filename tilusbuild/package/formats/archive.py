@@ -5,9 +5,8 @@ anything; then comes a frame for each layer; the last frame has the end of the t
 give equal bytes, whatever the number of cores; only the version of the zstd library shows.
 
 Decompressing holds one window and two small buffers in memory, and no frame may ask for a larger
-window. A tar is read as it is written: the header of a file is that which `_header` makes of its
-name, size and time, byte for byte. So a link, a device, or whatever else an archiver can say is not
-read, and nothing is said twice or hidden.
+window. A header must be the bytes that `_make_header` returns for its name, size and time: links,
+devices and all else that other archivers write are refused, and nothing can be hidden in it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ Read = Callable[[int], bytes]
 
 
 def open_frames(file: BinaryIO) -> Read:
-    """Return what reads the content of a file of zstd frames. It raises `PackageError`."""
+    """Return a function that reads the content of a file of zstd frames, and raises
+    `PackageError`."""
     pieces, data = _decompress_frames(file), bytearray()
 
     def read(count: int) -> bytes:
@@ -111,7 +111,7 @@ def read_entries(read: Read) -> Iterator[ContainerFile]:
 
 
 def _parse_header(header: bytes, read: Read) -> tarfile.TarInfo:
-    """Return what a header says, which is what we write of such a file."""
+    """Parse a header, which must be the one that `_make_header` writes. Raises `PackageError`."""
     try:
         info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         if info.type == tarfile.XHDTYPE:
@@ -246,7 +246,8 @@ class ArchiveReader:
         return read_entries(open_frames(self._file))
 
     def _read_head(self) -> None:
-        """Read the list and the attestations. Of any other file not one byte is read."""
+        """Read the list and the attestations, and no byte of another file. Raises
+        `PackageError`."""
         for item in self._read_files():
             if not self._head and item.path != names.LIST:
                 raise no_package(f"its first file is {item.path!r:.100}, not {names.LIST}")

@@ -149,7 +149,7 @@ def read_plain(path: str, name: str, limit: int) -> bytes:
 
 @contextmanager
 def _open_item(path: str, name: str) -> Iterator[ContainerFile]:
-    """Open a plain file as an item. Raises `PackageError`, also for a disk's errors."""
+    """Open a plain file as a `ContainerFile`. Raises `PackageError`, also for an `OSError`."""
 
     def pieces() -> Iterator[bytes]:
         try:
@@ -176,7 +176,8 @@ def open_plain(path: str, name: str) -> int:
 
 
 def _walk_files(directory: str) -> Iterator[str]:
-    """Yield the relative names of all but directories, sorted within each. No link is followed."""
+    """Yield the relative names of all files, sorted in each directory; follow no link. Raises
+    `PackageError`."""
     pending = [""]
     seen = 0
     while pending:
