@@ -14,8 +14,8 @@ LAYERS = [
     "errors", "state", "noop", "table",
     "process", "expr", "arch", "binary", "status", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
-    "cache", "engine", "remote", "report", "dispatch", "builder", "package", "tune", "check",
-    "cli",
+    "cache", "engine", "remote", "report", "dispatch", "builder", "package",
+    "cli", "tune", "check",
     "watch", "jit", "signing", "oci", "kernels", "interop", "intake", "reapi", "page", "embed",
     "torch",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ dispatcher      "c" → module: `build_if_outdated`, `is_current_dispatcher` dis
 package kind    key of the list → (root directory, module)                   package/names.py
 package format  name → module:attribute, a `package.formats.PackageFormat`     package/formats/
 report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
+package tests   "write" → module:attribute, writes the cases of instances     cli/package.py
 signing         "attester", "check" → module:attribute                   cli/options.py
 public name     name in `tilusbuild` → module:attribute               tilusbuild/__init__.py
 lines           verb → module:attribute, classes of its lines of `--json`    the schema of `--json`
@@ -57,9 +58,11 @@ def find_contributions(point: str) -> dict[str, Any]:
     """Return the contributions of the core and of all rooms to a point, by name, the core's
     first."""
     contributions: dict[str, Any] = dict(_CORE.get(point, {}))
-    for room in list_rooms():
+    rooms = list_rooms()
+    for room in rooms:
         module = importlib.import_module(f"tilusbuild.{room}.room")
-        contributions |= module.BRINGS.get(point, {})
+        if {*getattr(module, "NEEDS", ())} <= {*rooms}:
+            contributions |= module.BRINGS.get(point, {})
     return contributions
 
 

@@ -52,8 +52,10 @@ def test_a_package_is_measured_with_python_alone(example: NewExample, tmp_path: 
     event, _ = project.events("package", *words)
     log = tmp_path / "log.jsonl"
     root = Path(tilusbuild.__file__).parents[1]
-    start = f"import sys; sys.path.insert(0, {str(root)!r}); from tilusbuild.check import main; "
-    run = [sys.executable, "-I", "-S", "-c", start + "sys.exit(main(sys.argv[1:]))"]
+    start = (
+        f"import sys; sys.path.insert(0, {str(root)!r}); from tilusbuild.check import __main__; "
+    )
+    run = [sys.executable, "-I", "-S", "-c", start + "sys.exit(__main__.main(sys.argv[1:]))"]
     run += [event["path"], "saxpy", "--measure", str(log), "--budget", "20s"]
     subprocess.run(run, cwd=tmp_path, env={"PATH": "/nowhere"}, check=True)
     *tuned, summary = project.events("tune", "--import", log, "--level", "0")

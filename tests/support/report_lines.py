@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from tilusbuild.builder.costs import Cost, Usage, sum_costs
+from tilusbuild.builder.measured import MeasuredLine
 from tilusbuild.builder.timeline import BuildTimeline, TimedAttempt
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
@@ -12,7 +13,6 @@ from tilusbuild.expr import Value
 from tilusbuild.report.jsonl import JsonLine, format_json_line
 from tilusbuild.space.report import DeclaredParameter, RuleEffect
 from tilusbuild.status import Status
-from tilusbuild.tune.measured import MeasuredLine
 
 HOSTILE = '<img src=x onerror="document.title=1">'
 """The name of a script."""

@@ -37,8 +37,8 @@ def packed(tune_project: New) -> Callable[..., tuple[Any, str]]:
 def bare(path: str, *words: str, status: int = 1) -> list[dict[str, Any]]:
     """The lines of `python -m tilusbuild.check` where Python has its standard library alone."""
     root = os.path.dirname(os.path.dirname(tilusbuild.__file__))
-    start = f"import sys; sys.path.insert(0, {root!r}); from tilusbuild.check import main; "
-    start += "sys.exit(main(sys.argv[1:]))"
+    start = f"import sys; sys.path.insert(0, {root!r}); from tilusbuild.check import __main__; "
+    start += "sys.exit(__main__.main(sys.argv[1:]))"
     argv = [sys.executable, "-I", "-S", "-c", start, path, *words, "--json"]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (status, "")

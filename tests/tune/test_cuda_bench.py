@@ -14,13 +14,12 @@ import pytest
 
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.report.jsonl import CallLine
 from tilusbuild.signature import Argument, join_arguments, parse_argument
 from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.devices import SPIN
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 from tilusbuild.tune.prepare import OutputCheck
-from tilusbuild.tune.run import call_program
+from tilusbuild.tune.run import CallLine, call_program
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"

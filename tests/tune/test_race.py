@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from support.recorded_bench import Killed, Recorded, make_case, make_work
+from tilusbuild.errors import InputError
 from tilusbuild.tune.bench.race import (
     Decision,
     collect_logged_refusals,
@@ -195,7 +196,7 @@ class TestBudget:
 
     @pytest.mark.parametrize("text", ["", "s", "-5", "1.5", "ten", "5 s 5", "1e9s", "٣", "٣s"])
     def test_is_nothing_else(self, text: str) -> None:
-        with pytest.raises(ValueError, match="is not a budget"):
+        with pytest.raises(InputError, match="is not a budget"):
             Budget.parse_budget(text)
 
 

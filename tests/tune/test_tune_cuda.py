@@ -58,7 +58,7 @@ PACKAGE = Path(tilusbuild.__file__).parent
 CHECK = """\
 from tilusbuild.runtime import device
 device.may_have_cuda = lambda: True
-from tilusbuild.check import main
+from tilusbuild.check.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -113,20 +113,6 @@ JOBS: Any = option(
     help="run N compilers at once (default: one per core)",
     setting="jobs",
 )
-SIZE: Any = repeated(
-    "--size",
-    metavar="NAME=N[,NAME=N…]",
-    help="call kernels at these sizes instead of the manifest's; can be repeated",
-)
-CACHE: Any = option(
-    "--cache",
-    choices=("cold", "warm"),
-    default="cold",
-    help="time with caches that hold none of the data (cold, the default) or all of it (warm)",
-)
-SEED: Any = option(
-    "--seed", type=int, default=0, help="random seed for inputs and search (default: 0)"
-)
 STRICT: Any = flag("--strict", help="fail when any schedule fails to build")
 DIST: Any = option(
     *("-o", "--output"), metavar="DIR", default="dist", help="where to write it (default: dist)"

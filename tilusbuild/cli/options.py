@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
     from tilusbuild.cli.arguments import LimitArgs, SelectionArgs, SignedArgs
     from tilusbuild.engine.events import Reporter
-    from tilusbuild.expr import Value
     from tilusbuild.package.extract import Limits
     from tilusbuild.package.model import Reader
     from tilusbuild.package.pack import Attest
     from tilusbuild.plan.model import PlanSelection
-    from tilusbuild.tune.bench.session import Budget
 
 
 def open_project(arguments: Common, *, remembered: bool = False) -> Project:
@@ -114,55 +112,6 @@ def split_values(words: Iterable[str]) -> list[str]:
     return [name for word in words for name in word.split(",") if name]
 
 
-def parse_pair(word: str) -> tuple[str, str]:
-    """Return the name and the value of NAME=VALUE. Raises `InputError`."""
-    from tilusbuild.errors import input_error
-
-    name, equals, value = word.partition("=")
-    if not equals or not name or not value:
-        raise input_error(f'"{word}" is not of the form NAME=VALUE')
-    return name, value
-
-
-def parse_sizes(words: Iterable[str]) -> list[dict[str, Value]]:
-    """Return the sizes by name of each --size. Raises `InputError`."""
-    return [
-        {name: _parse_number(word, text) for name, text in map(parse_pair, word.split(","))}
-        for word in words
-    ]
-
-
-def parse_budget(text: str | None) -> Budget:
-    """Return the budget of --budget. Raises `InputError`."""
-    from tilusbuild.errors import input_error
-    from tilusbuild.tune.bench.session import Budget
-
-    try:
-        return Budget.parse_budget(text) if text else Budget()
-    except ValueError as error:
-        raise input_error(f"--budget {error}") from None
-
-
-def check_seed(number: int) -> int:
-    """Return the number of --seed. Raises `InputError` for a negative one."""
-    from tilusbuild.errors import input_error
-
-    if number < 0:
-        raise input_error(f"--seed {number}: a seed is 0 or more")
-    return number
-
-
-def _parse_number(word: str, text: str) -> Value:
-    from tilusbuild.errors import input_error
-
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    raise input_error(f"--size {word}: {text} is not a number")
-
-
 def choose_reporter(arguments: Common) -> Reporter:
     """Return the reporter that the options and the terminal call for."""
     from tilusbuild.report.choose import make_reporter
@@ -197,7 +146,7 @@ def check_signature(arguments: SignedArgs, reader: Reader) -> str | None:
     no option names one. Raises `PackageError` and `InputError`."""
     if not requires_signature(arguments):
         return None
-    check = _load_signing("check")
+    check = load_contribution("signing", "check", "signs packages")
     signer = {name: getattr(arguments, name) for name in ("key", "identity", "issuer")}
     check(reader.list_bytes(), reader.attestations(), **signer)
     return arguments.key or arguments.identity
@@ -208,17 +157,18 @@ def find_attester(key: str | None) -> Attest:
     attestations. Raises `InputError`."""
     if key is None:
         return lambda contents: {}
-    attest: Attest = _load_signing("attester")(key)
+    attest: Attest = load_contribution("signing", "attester", "signs packages")(key)
     return attest
 
 
-def _load_signing(name: str) -> Callable[..., Any]:
-    """Return a function of the optional room that signs. Raises `InputError` without the room."""
+def load_contribution(point: str, name: str, purpose: str) -> Callable[..., Any]:
+    """Return the function that an optional room has for a point. Raises `InputError` without the
+    room; `purpose` ends the message."""
     from tilusbuild.errors import input_error
 
-    functions = find_contributions("signing")
+    functions = find_contributions(point)
     if name not in functions:
-        raise input_error("this tilusbuild was installed without the part that signs packages")
+        raise input_error(f"this tilusbuild was installed without the part that {purpose}")
     function: Callable[..., Any] = import_value(functions[name])
     return function
 

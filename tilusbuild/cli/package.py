@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,8 @@ from tilusbuild.report.jsonl import declare_line
 from tilusbuild.rooms import find_contributions
 
 if TYPE_CHECKING:
-    from tilusbuild.builder.project import Project
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.contents import Contents
-    from tilusbuild.plan.instance import PlannedInstance
 
 _FORMATS = tuple(find_contributions("package format"))
 
@@ -79,6 +77,11 @@ def run(arguments: PackageArgs) -> int:
             "--with-tests makes inputs from the manifest, and --as-built does not read it",
             hint="leave one out",
         )
+    write_tests: Callable[..., Mapping[str, str]] | None = None
+    if with_tests:
+        write_tests = options.load_contribution("package tests", "write", "makes tests")
+        report = lambda case: print_message(f"no test of {case}\n")  # noqa: E731
+        write_tests = partial(write_tests, report=report, large=arguments.large_tests)
     formats_of_options = parse_formats(arguments.formats, _FORMATS)
     attest = options.find_attester(arguments.sign)
     with options.open_project(arguments) as project:
@@ -86,8 +89,7 @@ def run(arguments: PackageArgs) -> int:
         level = project.settings.level.value
         for order in orders:
             with project.cache.hold_use_if_exists(), TemporaryDirectory("tests") as directory:
-                make_tests = partial(_make_tests, project, directory.path, arguments.large_tests)
-                tests = make_tests if with_tests else None
+                tests = write_tests and partial(write_tests, project, directory.path)
                 contents = pack.gather_contents(
                     project, order, level=level, unchecked=arguments.as_built, tests=tests
                 )
@@ -97,19 +99,6 @@ def run(arguments: PackageArgs) -> int:
                 )
             _show_package(arguments, order, contents, files)
     return 0
-
-
-def _make_tests(
-    project: Project, directory: str, large: bool, planned: Sequence[PlannedInstance]
-) -> Mapping[str, str]:
-    """Write the package's tests to a directory. Return their paths by name in the package. Raises
-    `InputError`."""
-    from tilusbuild.tune.prepare import write_package_tests
-
-    tests = write_package_tests(project, planned, directory, large=large)
-    for case in tests.left_out:
-        print_message(f"no test of {case}\n")
-    return tests.files
 
 
 def parse_formats(words: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from tilusbuild.builder.costs import (
     sum_by_target,
     sum_costs,
 )
+from tilusbuild.builder.measured import MeasuredLine
 from tilusbuild.builder.timeline import BuildTimeline, read_timeline
 from tilusbuild.cache import layout
 from tilusbuild.cli import options
@@ -24,7 +25,6 @@ from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
 from tilusbuild.rooms import find_contributions, import_value
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.tune.measured import MeasuredLine
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -93,8 +93,8 @@ def run(arguments: ReportArgs) -> int:
 def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
     """Yield all lines of the report, for `--json` and for the page."""
     from tilusbuild._version import __version__
+    from tilusbuild.builder.measured import list_measurements
     from tilusbuild.plan.spaces import report_spaces
-    from tilusbuild.tune.measured import list_measurements
 
     project_section = project.manifest.project
     yield ProjectLine(project_section.name, project_section.version, __version__)

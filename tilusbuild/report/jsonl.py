@@ -70,25 +70,6 @@ class GarbageLine(JsonLine, frozen=True):
     why: str = ""
 
 
-class CallLine(JsonLine, frozen=True):
-    """The calls of a program at one size, as `run` makes them."""
-
-    event: ClassVar[str] = "call"
-    program: str
-    """Its hash."""
-    sizes: Mapping[str, Scalar]
-    seconds: float
-    """The median of a call."""
-    calls: int
-    """How many times the median is of: calls on the cpu, samples on a GPU."""
-    bytes: int
-    """Of all tensors, once."""
-    max_error: float | None
-    """The largest absolute error; None where nothing was compared."""
-    mismatch: str | None
-    """What is wrong, in words."""
-
-
 class ChangeLine(JsonLine, frozen=True):
     """One difference of two packages or caches. `what` is "package", "script", "program"
     or "table"; `kind` "added", "removed" or "changed". `label` says of what; `reasons` say how."""

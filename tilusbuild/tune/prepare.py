@@ -20,12 +20,12 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.layout import TESTS
@@ -341,50 +341,48 @@ MAX_CASE = 2 << 20
 """Bytes of the outputs of a case."""
 
 
-class PackageTests(Struct, frozen=True):
-    """The files of the cases by their paths in the package, and the sizes without a case, with
-    the reasons."""
-
-    files: dict[str, str] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-
-
 def write_package_tests(
-    project: Project, instances: Iterable[PlannedInstance], directory: str, *, large: bool = False
-) -> PackageTests:
-    """Write the cases of all instances below a directory, from the manifest's sizes; with `large`
-    also those of more than `MAX_CASE` bytes. Raises `InputError` for a reference that fails, and
-    `OSError`."""
-    tests = PackageTests()
+    project: Project,
+    directory: str,
+    instances: Iterable[PlannedInstance],
+    *,
+    report: Callable[[str], None],
+    large: bool,
+) -> dict[str, str]:
+    """Write the cases of all instances below a directory, from the manifest's sizes. Return the
+    paths of their files by name in the package.
+
+    Sizes without a case are reported, with the reason; with `large` those of more than `MAX_CASE`
+    bytes have one. Raises `InputError` for a reference that fails, and `OSError`.
+    """
+    files: dict[str, str] = {}
     for instance in instances:
-        if project.manifest.scripts[instance.script].form not in ("kernel", "entry"):
+        script = project.manifest.scripts[instance.script]
+        if script.form not in ("kernel", "entry"):
             continue  # a library has no call
-        for number, size in enumerate(
-            _select_sizes(project.manifest, instance, tests, large=large)
-        ):
+        # Without a `ref`, a call that ends and writes nothing beside its tensors is all that can be
+        # asked for.
+        unchecked = script.tune is None or script.tune.ref is None
+        for number, size in enumerate(_select_sizes(project.manifest, instance, report, large)):
             name = f"{TESTS}/{instance.hash}/{number}"
             path = os.path.join(directory, name)
-            tune = project.manifest.scripts[instance.script].tune
-            # Without a `ref`, a call that ends and writes nothing beside its tensors is all that
-            # can be asked for.
-            unchecked = tune is None or tune.ref is None
             check = find_output_check(project.manifest, instance.script, unchecked=unchecked)
             # The seed that `tune` has by default: both then know the case by one digest.
             prepare_case(path, instance.spec.signature, size, check, seed=0, cold=True)
             for file_name in sorted(os.listdir(path)):
-                tests.files[f"{name}/{file_name}"] = os.path.join(path, file_name)
-    return tests
+                files[f"{name}/{file_name}"] = os.path.join(path, file_name)
+    return files
 
 
 def _select_sizes(
-    manifest: Manifest, instance: PlannedInstance, tests: PackageTests, *, large: bool
-) -> Iterable[Mapping[str, Value]]:
-    """Yield the sizes that become cases; add the others to `tests.left_out`."""
+    manifest: Manifest, instance: PlannedInstance, report: Callable[[str], None], large: bool
+) -> Iterator[Mapping[str, Value]]:
+    """Yield the sizes that become cases, and report the others."""
     signature = instance.spec.signature
     try:
         sizes = find_sizes(manifest, instance.script, (), signature)
     except InputError as error:
-        tests.left_out.append(f"{instance.label}: {error}")
+        report(f"{instance.label}: {error}")
         return
     for size in sizes:
         count = inputs.count_output_bytes(signature, size)
@@ -392,4 +390,4 @@ def _select_sizes(
             yield size
         else:
             size_text = ", ".join(f"{name}={value}" for name, value in size.items())
-            tests.left_out.append(f"{instance.label}: {size_text}: {count >> 20} MiB of outputs")
+            report(f"{instance.label}: {size_text}: {count >> 20} MiB of outputs")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from statistics import median
+from typing import ClassVar
 
 from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
@@ -24,7 +25,7 @@ from tilusbuild.plan.model import (
 )
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.report.jsonl import CallLine
+from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.runtime.choose import rank_code
 from tilusbuild.runtime.device import may_have_cuda
 from tilusbuild.runtime.naming import NamePattern, format_names
@@ -35,6 +36,25 @@ from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench, ask_gpu
 from tilusbuild.tune.bench.work import Candidate
 
 _SAMPLES = 15
+
+
+class CallLine(JsonLine, frozen=True):
+    """The calls of a program at one size, as `run` makes them."""
+
+    event: ClassVar[str] = "call"
+    program: str
+    """Its hash."""
+    sizes: Mapping[str, Scalar]
+    seconds: float
+    """The median of a call."""
+    calls: int
+    """How many times the median is of: calls on the cpu, samples on a GPU."""
+    bytes: int
+    """Of all tensors, once."""
+    max_error: float | None
+    """The largest absolute error; None where nothing was compared."""
+    mismatch: str | None
+    """What is wrong, in words."""
 
 
 def choose_target(

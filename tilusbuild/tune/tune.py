@@ -32,7 +32,6 @@ from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, Target
 from tilusbuild.process.stopping import StoppedError
-from tilusbuild.report.tuning import TuningReporter
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.naming import NamePattern
 from tilusbuild.runtime.script import Script, read_script
@@ -57,6 +56,7 @@ from tilusbuild.tune.bench.session import (
     read_lines,
 )
 from tilusbuild.tune.bench.work import CallScalar, Case, Work, make_work
+from tilusbuild.tune.display import TuningReporter
 
 BucketKey = tuple[int, ...]
 

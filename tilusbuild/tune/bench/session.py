@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tilusbuild.errors import input_error
 from tilusbuild.runtime.durations import parse_duration
 from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.tune.bench.bench import (
@@ -49,14 +50,14 @@ class Budget:
     @classmethod
     def parse_budget(cls, text: str) -> Budget:
         """Return the budget of a duration, as `90s` or `1h30m`, or of a number of runs. Raises
-        `ValueError`."""
+        `InputError`."""
         if text.isascii() and text.isdigit():
             return cls(runs=int(text))
         try:
             return cls(seconds=parse_duration(text))
         except ValueError:
             right = "write 90s, 5m, 1h30m, or a number of runs"
-            raise ValueError(f'"{text}" is not a budget: {right}') from None
+            raise input_error(f'--budget "{text}" is not a budget: {right}') from None
 
 
 @dataclass(slots=True)

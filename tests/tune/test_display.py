@@ -3,7 +3,7 @@
 import io
 
 from support.build_story import Clock
-from tilusbuild.report.tuning import TuningReporter
+from tilusbuild.tune.display import TuningReporter
 
 
 def test_a_file_gets_a_line_now_and_then_and_every_decision() -> None:

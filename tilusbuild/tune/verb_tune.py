@@ -12,11 +12,8 @@ from msgspec.structs import replace
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
-    CACHE,
     JOBS,
     LEVEL,
-    SEED,
-    SIZE,
     DeviceCompilerArgs,
     Verb,
     flag,
@@ -28,6 +25,7 @@ from tilusbuild.cli.arguments import (
 from tilusbuild.cli.options import CountsLine, emit_line, print_message
 from tilusbuild.report.jsonl import JsonLine, Scalar, declare_line
 from tilusbuild.runtime.naming import format_command
+from tilusbuild.tune.arguments import CACHE, SEED, SIZE, check_seed, parse_pair, parse_sizes
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -135,6 +133,7 @@ def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
     """Return what to tune, from the arguments. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import find_script, parse_program_name
+    from tilusbuild.tune.bench.session import Budget
     from tilusbuild.tune.tune import TuneRequest
 
     name = parse_program_name(" ".join(arguments.script))
@@ -147,11 +146,11 @@ def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
         script=find_script(project.manifest, name),
         target=name.target or arguments.target,
         constants=name.constants,
-        sizes=[*options.parse_sizes(arguments.size), *_parse_grid(arguments.grid)],
-        budget=options.parse_budget(arguments.budget),
+        sizes=[*parse_sizes(arguments.size), *_parse_grid(arguments.grid)],
+        budget=Budget.parse_budget(arguments.budget) if arguments.budget else Budget(),
         cold=arguments.cache == "cold",
         limit=arguments.time_limit,
-        seed=options.check_seed(arguments.seed),
+        seed=check_seed(arguments.seed),
         device=arguments.device,
         unchecked=arguments.unchecked,
         fresh=arguments.fresh,
@@ -164,7 +163,7 @@ def _parse_grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
 
     axes = []
     for word in words:
-        name, text = options.parse_pair(word)
+        name, text = parse_pair(word)
         try:
             axes.append([(name, int(size)) for size in text.split(",")])
         except ValueError:
@@ -185,8 +184,8 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
     progress = options.choose_reporter(replace(arguments, json=False))
     built_instances = build_instances(project, request, target, level, jobs, progress)
     from tilusbuild.report.terminal import can_redraw
-    from tilusbuild.report.tuning import TuningReporter
     from tilusbuild.table import format_times
+    from tilusbuild.tune.display import TuningReporter
 
     is_live = not arguments.json and can_redraw(sys.stderr, os.environ)
     display = TuningReporter(sys.stderr, live=is_live, quiet=arguments.quiet or arguments.json)

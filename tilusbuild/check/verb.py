@@ -6,10 +6,11 @@ import os
 import sys
 from contextlib import ExitStack
 
-from tilusbuild import check
+from tilusbuild.check import checking, results
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, flag, option, positional, positionals
 from tilusbuild.cli.options import CountsLine, emit_line
+from tilusbuild.tune.bench.session import Budget
 
 
 class CheckArgs(LimitArgs, frozen=True, kw_only=True):
@@ -54,24 +55,24 @@ def run(arguments: CheckArgs) -> int:
             limits = options.parse_limits(arguments)
             package = unpack_package(root, lambda listing: set(listing.files), limits)
             root = stack.enter_context(package)[1]
-        request = check.CheckRequest(
+        request = checking.CheckRequest(
             root,
             arguments.path,
             arguments.names,
-            None if arguments.size is None else check.parse_sizes(arguments.size),
+            None if arguments.size is None else checking.parse_sizes(arguments.size),
             arguments.chosen,
             arguments.device,
             arguments.time_limit,
             arguments.measure,
-            options.parse_budget(arguments.budget),
+            Budget.parse_budget(arguments.budget) if arguments.budget else Budget(),
         )
-        rows = check.write_results(request, sys.stdout, as_json=arguments.json)
+        rows = checking.write_results(request, sys.stdout, as_json=arguments.json)
     if arguments.junit is not None:
-        options.write_file(arguments.junit, check.format_junit(rows))
-    good, bad = check.count_results(rows)
+        options.write_file(arguments.junit, results.format_junit(rows))
+    good, bad = results.count_results(rows)
     if arguments.json:
         emit_line(CountsLine({"right": good, "wrong": bad}))
     return 1 if bad else 0
 
 
-VERB = Verb(CheckArgs, run, (check.ServedLine, check.CheckedLine, CountsLine))
+VERB = Verb(CheckArgs, run, (results.ServedLine, results.CheckedLine, CountsLine))

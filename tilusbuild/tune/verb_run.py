@@ -8,16 +8,14 @@ from msgspec.structs import replace
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
-    CACHE,
-    SEED,
-    SIZE,
     DeviceCompilerArgs,
     Verb,
     positionals,
     target_option,
 )
 from tilusbuild.cli.options import CountsLine, emit_line
-from tilusbuild.report.jsonl import CallLine
+from tilusbuild.tune.arguments import CACHE, SEED, SIZE, check_seed, parse_sizes
+from tilusbuild.tune.run import CallLine, build_program, choose_program, run_program
 
 
 class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
@@ -42,9 +40,8 @@ def run(arguments: RunArgs) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import parse_program_name
     from tilusbuild.tune.prepare import find_sizes
-    from tilusbuild.tune.run import build_program, choose_program, run_program
 
-    requested_sizes, seed = options.parse_sizes(arguments.size), options.check_seed(arguments.seed)
+    requested_sizes, seed = parse_sizes(arguments.size), check_seed(arguments.seed)
     with options.open_project(arguments) as project:
         plan, selection, job = choose_program(
             project, parse_program_name(" ".join(arguments.script)), arguments.target

@@ -1,10 +1,9 @@
 """Check a package with tests on this machine: every program at every case, compared and timed.
 
-It needs the package's directory, Python's standard library and, on a GPU, the driver. Which
-instance serves the device, and which program a call would choose, is answered by the runtime's own
-rules. Programs run in a worker (`tune/bench`), so one that crashes or hangs is named and the rest
-is checked. `python -m tilusbuild.check` does for a package that is a directory what `tilusbuild
-check` does for any: `pip install --no-deps tilusbuild` is enough, and so are its sources.
+It needs the package's directory, Python's standard library and, on a GPU, the driver: `pip install
+--no-deps tilusbuild` is enough for `python -m tilusbuild.check`, and so are its sources. The
+runtime's own rules say which instance serves the device, and which program a call would choose.
+Programs run in a worker (`tune/bench`), so that the check of the others goes on after a crash.
 
 With a log the programs are compared instead, as `tune` does it (`tune/bench/race.py`), and every
 sample is appended to the log. `tune --import` writes the tables from it where the package was made.
@@ -14,19 +13,18 @@ Price: a case starts a worker, 0.1 s on the cpu and the driver's start on a GPU.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
-from typing import ClassVar, TextIO
+from typing import TextIO
 
-from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.check.results import CheckedLine, ResultLine, ServedLine, format_report
+from tilusbuild.errors import input_error
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime import choose
 from tilusbuild.runtime.device import Device, get_cpu, may_have_cuda
@@ -36,7 +34,6 @@ from tilusbuild.runtime.library import LIBRARY, check_images, check_library, rea
 from tilusbuild.runtime.naming import NamePattern, parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.tables import read_serving_tables
-from tilusbuild.table import format_table, format_times
 from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu, lock_device
 from tilusbuild.tune.bench.race import (
     Outcome,
@@ -52,14 +49,12 @@ from tilusbuild.tune.bench.session import (
     list_integers,
     read_lines,
 )
-from tilusbuild.tune.bench.work import CallScalar, Case, make_candidate, make_work, read_case
+from tilusbuild.tune.bench.work import Case, make_candidate, make_work, read_case
 
 TESTS = "tests"
 CORRUPT = "corrupt"
 """The status of a program whose library is not what was built, or not for the device."""
 _SAMPLES = 5
-_MAX_SHOWN = 20
-"""Failures that the report shows in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,50 +77,6 @@ class CheckRequest:
     """The log to which the programs are measured."""
     budget: Budget = field(default_factory=Budget)
     """What measuring one script may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedLine:
-    """The instance of a script that serves the device. `target` is None where none does."""
-
-    event: ClassVar[str] = "served"
-    script: str
-    """With its constants."""
-    target: str | None
-    arch: str
-    device: str
-    programs: int
-    cases: int
-    why: tuple[str, ...]
-    """The verdict on each instance."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedLine:
-    """A program that was called with the tensors of a case."""
-
-    event: ClassVar[str] = "checked"
-    script: str
-    target: str
-    program: int
-    hash: str
-    sizes: Mapping[str, CallScalar]
-    status: str
-    """`ok`, `incorrect`, `crash`, `timeout`, `launch error` or `corrupt`."""
-    why: str
-    compared: bool
-    """Whether the case has expected outputs."""
-    error: float
-    """The largest absolute error."""
-    seconds: float | None
-    """The median of the samples; None where there are none."""
-    chosen: bool
-    """Whether a call at these sizes would choose it."""
-    again: str
-    """The command that shows it again; "" for one that is right."""
-
-
-ResultLine = ServedLine | CheckedLine
 
 
 def check_package(request: CheckRequest) -> Iterator[ResultLine]:
@@ -395,70 +346,12 @@ def _format_command(request: CheckRequest, name: str, case: Case, device: Device
     return shlex.join([*arguments, *(["--size", sizes] if sizes else [])])
 
 
-# For people and programs.
-
-
 def parse_sizes(text: str) -> dict[str, str]:
     """Return the sizes in `m=16,n=4096`. Raises `InputError`."""
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(name and value for name, _, value in pairs):
         raise input_error(f"--size {text}: write it as in m=16,n=4096")
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def format_report(rows: Sequence[ResultLine]) -> str:
-    """Return the table of a check, and each failure with what shows it again."""
-    served = [row for row in rows if isinstance(row, ServedLine)]
-    calls = [row for row in rows if isinstance(row, CheckedLine)]
-    lines = []
-    for row in served:
-        instance = f"{row.target} ({row.arch})" if row.target else "nothing serves it"
-        lines.append(f"{row.script}: {instance} on {row.device}")
-        if row.target is None:
-            lines += [f"  {each}" for each in row.why]
-        elif not row.cases:
-            lines.append("  no case: not checked")
-    groups: dict[tuple[str, str], list[CheckedLine]] = {}
-    for call in calls:
-        groups.setdefault((call.script, str(dict(call.sizes))), []).append(call)
-    best = [_find_least_seconds(each) for each in groups.values()]
-    chosen = [
-        _find_least_seconds([call for call in each if call.chosen]) for each in groups.values()
-    ]
-    unit, shown = format_times([*best, *chosen])
-    cells = [
-        (
-            each[0].script,
-            ", ".join(f"{name}={value}" for name, value in each[0].sizes.items()),
-            len(each),
-            _count_outcomes(each),
-            shown[number],
-            shown[number + len(groups)],
-        )
-        for number, each in enumerate(groups.values())
-    ]
-    if cells:
-        headers = ("script", "sizes", "programs", "outcome", f"best ({unit})", f"chosen ({unit})")
-        lines += ["", format_table(headers, cells).rstrip("\n")]
-    wrong = [call for call in calls if call.status != OK]
-    for call in wrong[:_MAX_SHOWN]:
-        sizes = ", ".join(f"{name}={value}" for name, value in call.sizes.items())
-        lines += ["", f"{call.script}/{call.program} {call.target} at {sizes}: {call.status}"]
-        lines += [f"  {line}" for line in [*call.why.splitlines()[:8], f"again: {call.again}"]]
-    if len(wrong) > _MAX_SHOWN:
-        lines += ["", f"and {len(wrong) - _MAX_SHOWN} more"]
-    return "\n".join(lines) + "\n"
-
-
-def _find_least_seconds(calls: Sequence[CheckedLine]) -> float | None:
-    return min((call.seconds for call in calls if call.seconds is not None), default=None)
-
-
-def _count_outcomes(calls: Sequence[CheckedLine]) -> str:
-    counts = Counter(
-        call.status if call.status != OK or call.compared else "ran, not compared" for call in calls
-    )
-    return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def write_results(request: CheckRequest, out: TextIO, *, as_json: bool) -> list[ResultLine]:
@@ -472,72 +365,3 @@ def write_results(request: CheckRequest, out: TextIO, *, as_json: bool) -> list[
     if not as_json:
         out.write(format_report(rows))
     return rows
-
-
-def count_results(rows: Sequence[ResultLine]) -> tuple[int, int]:
-    """Return how many calls were right, and how many were not; a script that nothing serves counts
-    as one of these."""
-    calls = [row.status == OK for row in rows if isinstance(row, CheckedLine)]
-    unserved = sum(isinstance(row, ServedLine) and row.target is None for row in rows)
-    return sum(calls), calls.count(False) + unserved
-
-
-def format_junit(rows: Sequence[ResultLine]) -> bytes:
-    """Return the results as JUnit's XML: a suite for each script, a case for each call."""
-    from xml.etree import ElementTree as Xml
-
-    top = Xml.Element("testsuites")
-    for script in dict.fromkeys(row.script for row in rows):
-        suite = Xml.SubElement(top, "testsuite", name=script)
-        for row in (row for row in rows if row.script == script):
-            if isinstance(row, CheckedLine):
-                sizes = ", ".join(f"{name}={value}" for name, value in row.sizes.items())
-                name, bad = f"program {row.program} {row.target}, {sizes}", row.status != OK
-                message, text = row.status, f"{row.why}\nagain: {row.again}"
-            elif row.target is None:
-                name, bad, message, text = "serves the device", True, "; ".join(row.why), ""
-            else:
-                continue
-            case = Xml.SubElement(suite, "testcase", name=name, classname=script)
-            if bad:
-                failure = Xml.SubElement(case, "failure", message=message)
-                failure.text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
-        suite.set("tests", str(len(suite)))
-        suite.set("failures", str(len(suite.findall("testcase/failure"))))
-    document: bytes = Xml.tostring(top, encoding="utf-8", xml_declaration=True)
-    return document + b"\n"
-
-
-def main(argv: Sequence[str]) -> int:
-    """Return the exit status: 1 when a program is wrong or nothing serves a script, 2 for a mistake
-    on the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tilusbuild.check", description="Check a package on this machine."
-    )
-    parser.add_argument("root", metavar="PACKAGE")
-    parser.add_argument("names", metavar="SCRIPT", nargs="*")
-    parser.add_argument("--chosen", action="store_true")
-    parser.add_argument("--device", metavar="N")
-    parser.add_argument("--size", metavar="NAME=N[,NAME=N…]", dest="sizes", type=parse_sizes)
-    parser.add_argument("--time-limit", type=float, default=30.0, metavar="S", dest="limit")
-    parser.add_argument("--measure", metavar="LOG", dest="log")
-    parser.add_argument("--budget", metavar="90s|500", type=Budget.parse_budget, default=Budget())
-    parser.add_argument("--json", action="store_true")
-    try:
-        options = vars(parser.parse_args(argv))
-        as_json = options.pop("json")
-        request = CheckRequest(shown=options["root"], **options)
-        _, bad = count_results(write_results(request, sys.stdout, as_json=as_json))
-    except KeyboardInterrupt:
-        return 130
-    except TilusbuildError as error:
-        sys.stderr.write(error.render() + "\n")
-        return error.exit_status
-    except (LoadError, OSError, ValueError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Check a package with tests on this machine, and measure its programs."""

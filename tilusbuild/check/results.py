@@ -1,0 +1,147 @@
+"""The results of a check as lines of JSON, as a table with the failures, and as JUnit's XML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+from xml.etree import ElementTree as Xml
+
+from tilusbuild.table import format_table, format_times
+from tilusbuild.tune.bench.bench import OK
+from tilusbuild.tune.bench.work import CallScalar
+
+_MAX_SHOWN = 20
+"""Failures that the report shows in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedLine:
+    """The instance of a script that serves the device. `target` is None where none does."""
+
+    event: ClassVar[str] = "served"
+    script: str
+    """With its constants."""
+    target: str | None
+    arch: str
+    device: str
+    programs: int
+    cases: int
+    why: tuple[str, ...]
+    """The verdict on each instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedLine:
+    """A program that was called with the tensors of a case."""
+
+    event: ClassVar[str] = "checked"
+    script: str
+    target: str
+    program: int
+    hash: str
+    sizes: Mapping[str, CallScalar]
+    status: str
+    """`ok`, `incorrect`, `crash`, `timeout`, `launch error` or `corrupt`."""
+    why: str
+    compared: bool
+    """Whether the case has expected outputs."""
+    error: float
+    """The largest absolute error."""
+    seconds: float | None
+    """The median of the samples; None where there are none."""
+    chosen: bool
+    """Whether a call at these sizes would choose it."""
+    again: str
+    """The command that shows it again; "" for one that is right."""
+
+
+ResultLine = ServedLine | CheckedLine
+
+
+def format_report(rows: Sequence[ResultLine]) -> str:
+    """Return the table of a check, and each failure with what shows it again."""
+    served = [row for row in rows if isinstance(row, ServedLine)]
+    calls = [row for row in rows if isinstance(row, CheckedLine)]
+    lines = []
+    for row in served:
+        instance = f"{row.target} ({row.arch})" if row.target else "nothing serves it"
+        lines.append(f"{row.script}: {instance} on {row.device}")
+        if row.target is None:
+            lines += [f"  {each}" for each in row.why]
+        elif not row.cases:
+            lines.append("  no case: not checked")
+    groups: dict[tuple[str, str], list[CheckedLine]] = {}
+    for call in calls:
+        groups.setdefault((call.script, str(dict(call.sizes))), []).append(call)
+    best = [_find_least_seconds(each) for each in groups.values()]
+    chosen = [
+        _find_least_seconds([call for call in each if call.chosen]) for each in groups.values()
+    ]
+    unit, shown = format_times([*best, *chosen])
+    cells = [
+        (
+            each[0].script,
+            ", ".join(f"{name}={value}" for name, value in each[0].sizes.items()),
+            len(each),
+            _count_outcomes(each),
+            shown[number],
+            shown[number + len(groups)],
+        )
+        for number, each in enumerate(groups.values())
+    ]
+    if cells:
+        headers = ("script", "sizes", "programs", "outcome", f"best ({unit})", f"chosen ({unit})")
+        lines += ["", format_table(headers, cells).rstrip("\n")]
+    wrong = [call for call in calls if call.status != OK]
+    for call in wrong[:_MAX_SHOWN]:
+        sizes = ", ".join(f"{name}={value}" for name, value in call.sizes.items())
+        lines += ["", f"{call.script}/{call.program} {call.target} at {sizes}: {call.status}"]
+        lines += [f"  {line}" for line in [*call.why.splitlines()[:8], f"again: {call.again}"]]
+    if len(wrong) > _MAX_SHOWN:
+        lines += ["", f"and {len(wrong) - _MAX_SHOWN} more"]
+    return "\n".join(lines) + "\n"
+
+
+def _find_least_seconds(calls: Sequence[CheckedLine]) -> float | None:
+    return min((call.seconds for call in calls if call.seconds is not None), default=None)
+
+
+def _count_outcomes(calls: Sequence[CheckedLine]) -> str:
+    counts = Counter(
+        call.status if call.status != OK or call.compared else "ran, not compared" for call in calls
+    )
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def count_results(rows: Sequence[ResultLine]) -> tuple[int, int]:
+    """Return how many calls were right, and how many were not; a script that nothing serves counts
+    as one of these."""
+    calls = [row.status == OK for row in rows if isinstance(row, CheckedLine)]
+    unserved = sum(isinstance(row, ServedLine) and row.target is None for row in rows)
+    return sum(calls), calls.count(False) + unserved
+
+
+def format_junit(rows: Sequence[ResultLine]) -> bytes:
+    """Return the results as JUnit's XML: a suite for each script, a case for each call."""
+    top = Xml.Element("testsuites")
+    for script in dict.fromkeys(row.script for row in rows):
+        suite = Xml.SubElement(top, "testsuite", name=script)
+        for row in (row for row in rows if row.script == script):
+            if isinstance(row, CheckedLine):
+                sizes = ", ".join(f"{name}={value}" for name, value in row.sizes.items())
+                name, bad = f"program {row.program} {row.target}, {sizes}", row.status != OK
+                message, text = row.status, f"{row.why}\nagain: {row.again}"
+            elif row.target is None:
+                name, bad, message, text = "serves the device", True, "; ".join(row.why), ""
+            else:
+                continue
+            case = Xml.SubElement(suite, "testcase", name=name, classname=script)
+            if bad:
+                failure = Xml.SubElement(case, "failure", message=message)
+                failure.text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    document: bytes = Xml.tostring(top, encoding="utf-8", xml_declaration=True)
+    return document + b"\n"

@@ -1,0 +1,57 @@
+"""The options that `run` and `tune` share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tilusbuild.cli.arguments import option, repeated
+from tilusbuild.errors import input_error
+from tilusbuild.expr import Value
+
+SIZE: Any = repeated(
+    "--size",
+    metavar="NAME=N[,NAME=N…]",
+    help="call kernels at these sizes instead of the manifest's; can be repeated",
+)
+CACHE: Any = option(
+    "--cache",
+    choices=("cold", "warm"),
+    default="cold",
+    help="time with caches that hold none of the data (cold, the default) or all of it (warm)",
+)
+SEED: Any = option(
+    "--seed", type=int, default=0, help="random seed for inputs and search (default: 0)"
+)
+
+
+def parse_pair(word: str) -> tuple[str, str]:
+    """Return the name and the value of NAME=VALUE. Raises `InputError`."""
+    name, equals, value = word.partition("=")
+    if not equals or not name or not value:
+        raise input_error(f'"{word}" is not of the form NAME=VALUE')
+    return name, value
+
+
+def parse_sizes(words: Iterable[str]) -> list[dict[str, Value]]:
+    """Return the sizes by name of each --size. Raises `InputError`."""
+    return [
+        {name: _parse_number(word, text) for name, text in map(parse_pair, word.split(","))}
+        for word in words
+    ]
+
+
+def check_seed(number: int) -> int:
+    """Return the number of --seed. Raises `InputError` for a negative one."""
+    if number < 0:
+        raise input_error(f"--seed {number}: a seed is 0 or more")
+    return number
+
+
+def _parse_number(word: str, text: str) -> Value:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise input_error(f"--size {word}: {text} is not a number")
