@@ -52,7 +52,7 @@ def install(package: str, place: Path) -> tuple[int, int]:
 
 def problems_of(package: str) -> list[PackageError]:
     with open_package(package) as reader:
-        return list(verify_package(reader, Limits()).problems)
+        return list(verify_package(reader, Limits())[1])
 
 
 def contents_of(root: Path) -> dict[str, bytes | str]:

@@ -15,7 +15,7 @@ import zstandard
 
 from support.dlpack import FLOATS
 from support.processes import run_python, run_to_end
-from tilusbuild.package.listing import list_layers, parse_list
+from tilusbuild.package.listing import parse_list, split_layers
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
 STEM = "Marks-1.2"
@@ -52,8 +52,10 @@ def test_the_archive_is_a_plain_tar_of_the_directory_in_layers(packed: Path) -> 
     there = {str(p.relative_to(packed / STEM)) for p in (packed / STEM).rglob("*") if p.is_file()}
     assert {member.name for member in members} == there
     found = parse_list((packed / STEM / "tilus-package.json").read_bytes())
-    assert [m.name for m in members[1:]] == [path for layer in list_layers(found) for path in layer]
-    assert [len(layer) for layer in list_layers(found)] == [
+    assert [m.name for m in members[1:]] == [
+        path for layer in split_layers(found).values() for path in layer
+    ]
+    assert [len(layer) for layer in split_layers(found).values()] == [
         18,
         24,
         8,
@@ -191,7 +193,7 @@ def test_the_layouts_blobs_are_what_they_are_named_by(packed: Path) -> None:
     found = parse_list(blob(layout, manifest["config"]))
     assert manifest["artifactType"] == "application/vnd.tilusbuild.package.v1"
     assert manifest["config"]["digest"] == f"sha256:{found.digest}"
-    for descriptor, paths in zip(manifest["layers"], list_layers(found), strict=True):
+    for descriptor, paths in zip(manifest["layers"], split_layers(found).values(), strict=True):
         assert descriptor["mediaType"] == "application/vnd.oci.image.layer.v1.tar+zstd"
         data = zstandard.ZstdDecompressor().decompress(blob(layout, descriptor))
         with tarfile.open(fileobj=io.BytesIO(data)) as layer:

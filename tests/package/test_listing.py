@@ -69,7 +69,7 @@ BAD: dict[str, tuple[Callable[[Any], object], str]] = {
     "an unknown target": (lambda v: v["scripts"][0].update(target="h101"), "a target h101"),
     "a program of nobody": (
         lambda v: v["scripts"][0]["programs"].clear(),
-        "first script and target",
+        "first script",
     ),
     "scripts in disorder": (lambda v: v["scripts"].reverse(), "not sorted"),
     "a script twice": (lambda v: v["scripts"].append(v["scripts"][-1]), "appears twice"),

@@ -8,14 +8,14 @@ import pytest
 
 from support.packages import Hand
 from support.project import Project
-from tilusbuild.package.diff import changes, open_side
+from tilusbuild.package.diff import list_changes, open_side
 from tilusbuild.package.extract import Limits
 from tilusbuild.report.jsonl import ChangeLine
 
 
 def between(a: Path, b: Path) -> list[ChangeLine]:
     with open_side(str(a), Limits()) as one, open_side(str(b), Limits()) as other:
-        return list(changes(one, other))
+        return list(list_changes(one, other))
 
 
 def edited(project: Project, name: str, old: str, new: str) -> None:

@@ -27,7 +27,7 @@ from tilusbuild.package.collect import PackageOrder, collect_contents
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.install import install_package
-from tilusbuild.package.listing import FileEntry, FileList, list_layers
+from tilusbuild.package.listing import FileEntry, FileList, split_layers
 from tilusbuild.package.read import open_package
 
 LIMITS = Limits()
@@ -74,7 +74,7 @@ class Hand:
         """The files in the layers that the list makes; those it does not know in the last one."""
         found = [
             [(p, self.files[p]) for p in part if p in self.files]
-            for part in list_layers(self.listing)
+            for part in split_layers(self.listing).values()
         ]
         known = {path for part in found for path, _ in part}
         found[-1] += [(path, data) for path, data in self.files.items() if path not in known]
@@ -197,7 +197,7 @@ def problems(path: Path, limits: Limits = LIMITS) -> tuple[PackageError, ...]:
     """What is wrong with a package."""
     try:
         with open_package(str(path)) as reader:
-            return verify_package(reader, limits).problems
+            return tuple(verify_package(reader, limits)[1])
     except PackageError as error:
         return (error,)
 
@@ -223,7 +223,7 @@ from tilusbuild.package.install import install_package
 from tilusbuild.package.read import open_package
 
 def verified(reader):
-    problems = verify_package(reader, Limits()).problems
+    problems = verify_package(reader, Limits())[1]
     if problems:
         raise problems[0]
 

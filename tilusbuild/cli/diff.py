@@ -20,25 +20,25 @@ class DiffArgs(LimitArgs, frozen=True, kw_only=True):
 
 def run(arguments: DiffArgs) -> int:
     """Print what changed from A to B."""
-    from tilusbuild.package.diff import changes, group_changes, open_side
+    from tilusbuild.package.diff import group_changes, list_changes, open_side
 
     limits = options.parse_limits(arguments)
     with open_side(arguments.a, limits) as a, open_side(arguments.b, limits) as b:
-        found = list(changes(a, b))
+        changes = list(list_changes(a, b))
     if arguments.json:
-        for each in found:
+        for each in changes:
             emit_line(each)
-        emit_line(CountsLine({"changes": len(found)}))
+        emit_line(CountsLine({"changes": len(changes)}))
     else:
-        for change, labels in group_changes(found):
+        for change, labels in group_changes(changes):
             shown = labels if arguments.verbose else labels[:_SHOWN]
             more = f" and {len(labels) - len(shown)} more" if len(labels) > len(shown) else ""
             print(f"{change.what} {change.kind}: {'; '.join(shown)}{more}")
             for reason in change.reasons:
                 print(f"  {reason}")
-        if not found:
+        if not changes:
             print("nothing changed")
-    return 1 if found and arguments.exit_code else 0
+    return 1 if changes and arguments.exit_code else 0
 
 
 VERB = Verb(DiffArgs, run, (ChangeLine, CountsLine))

@@ -88,12 +88,11 @@ def _verify_package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, s
 
     try:
         with open_package(path) as reader:
-            result = verify_package(reader, options.parse_limits(arguments))
+            listing, errors = verify_package(reader, options.parse_limits(arguments))
             kind, signer = reader.kind, options.check_signature(arguments, reader)
     except PackageError as error:
         return [(error.kind, str(error))], ""
-    problems = [(error.kind, str(error)) for error in result.problems]
-    listing = result.listing
+    problems = [(error.kind, str(error)) for error in errors]
     if listing is None:
         return problems, ""
     signed = f"\nsigned by {signer}" if signer else ""

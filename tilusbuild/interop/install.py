@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from tilusbuild.cache.layout import list_files_below
 from tilusbuild.interop.listing import ListedCache, get_foreign_cache, is_group, restore_group_paths
 from tilusbuild.package.check import PackageChecker
 from tilusbuild.package.errors import cannot_install
@@ -52,14 +53,10 @@ def install_foreign_cache(
                 f"{destination} cannot be written: {error.strerror or error}",
                 hint="--into names another directory",
             ) from None
-    files = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
-    return (
-        sum(
-            unit in published
-            for _, unit in cache.pair_with_units(entry.path for entry in cache.entries)
-        ),
-        sum(files[path] for path, unit in cache.pair_with_units(files) if unit in published),
-    )
+    sizes = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
+    entry_units = cache.pair_with_units(entry.path for entry in cache.entries)
+    new = sum(unit in published for _, unit in entry_units)
+    return new, sum(sizes[p] for p, unit in cache.pair_with_units(sizes) if unit in published)
 
 
 def _list_missing_units(cache: ListedCache, destination: str) -> set[str]:
@@ -68,6 +65,7 @@ def _list_missing_units(cache: ListedCache, destination: str) -> set[str]:
     if not os.path.isdir(destination):
         return set(cache.units)
     missing = set()
+    # By descriptors of directories: a link in the cache would have the files written elsewhere.
     for unit in cache.units:
         parent, _, name = unit.rpartition("/")
         try:
@@ -102,13 +100,11 @@ def _unpack_units(
 def _write_paths_into_groups(cache: ListedCache, unpacked: str, destination: str) -> None:
     """Write the absolute paths of the destination into Triton's groups, which name their files by
     them."""
-    for directory, _, files in os.walk(unpacked):
-        entry_path = os.path.relpath(directory, unpacked)
-        for name in files:
-            if is_group(cache.system, os.path.join(entry_path, name)):
-                path = os.path.join(directory, name)
-                group = restore_group_paths(read_bytes(path), os.path.join(destination, entry_path))
-                write_atomic(path, group)
+    for path in list_files_below(unpacked):
+        if is_group(cache.system, path):
+            file = os.path.join(unpacked, path)
+            entry_directory = os.path.join(destination, os.path.dirname(path))
+            write_atomic(file, restore_group_paths(read_bytes(file), entry_directory))
 
 
 def _make_links(cache: ListedCache, missing: set[str], unpacked: str) -> None:
@@ -129,7 +125,7 @@ def _publish_units(
     Units with links come last, so that no link leads to an entry that is not there yet.
     """
     linking = {unit for _, unit in cache.pair_with_units(cache.links)}
-    for unit in sorted(missing, key=lambda each: (each in linking, each)):
+    for unit in sorted(missing, key=lambda unit: (unit in linking, unit)):
         final = os.path.join(destination, unit)
         make_directories_below(destination, *unit.split("/")[:-1])
         if rename_if_free(os.path.join(unpacked, unit), final):

@@ -4,37 +4,35 @@ Its files are listed below `caches/SYSTEM`, under the names that the system gave
 files: the list has their paths, and each leads to an entry of the same cache. So nothing of a
 checked list leads out of the directory that the package is installed into.
 
-An entry is what the list says: from the bytes of its library, the code in it is what is listed, and
-asks no more of a host than the list says. Of everything else, pickles among it, only the digest is
-compared: what it means is the system's own affair. Triton's groups, `__grp__NAME.json`, are the
-only files of a foreign cache that name their own place: the files of their entry, by absolute
-paths. In a package each path is only its name, which must be that of a listed file beside the
-group; installing makes paths of them again.
+The code in an entry's library is read from its bytes and compared with the list, as are the
+library's requirements. Of all other files, pickles among them, only the digest is compared: their
+meaning is the system's own affair. Triton's groups, `__grp__NAME.json`, are the only files of a
+foreign cache with absolute paths, those of the files of their entry. In a package each path is only
+its name, which must be that of a listed file beside the group; installing makes paths of them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, NoReturn
+from itertools import accumulate
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 from msgspec.json import decode, encode
 
-from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.interop.caches import SYSTEMS, triton
 from tilusbuild.package import names
-from tilusbuild.package.check import find_host_problem
+from tilusbuild.package.check import check_code
 from tilusbuild.package.errors import (
     cannot_pack,
-    code_mismatch,
     inconsistent,
     malformed,
     no_package,
     over_limit,
 )
-from tilusbuild.package.listing import FileList, HostNeeds
-from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name, read_code
+from tilusbuild.package.listing import FileList
+from tilusbuild.package.model import MAX_LIBRARY_SIZE, Image, Name
 from tilusbuild.report.text import format_count
 from tilusbuild.runtime.regular import read_text
 
@@ -42,6 +40,7 @@ ROOT = "caches"
 _Text = Annotated[str, Meta(max_length=200)]
 _Path = Annotated[str, Meta(max_length=names.MAX_PATH)]
 _MAX_UNIT_PARTS = 8
+_join = "{}/{}".format
 
 
 class ListedEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,14 +68,16 @@ class ListedCache(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of the paths of the cache's files in the list."""
+        """The beginning of the paths of the cache's files in the list."""
         return f"{ROOT}/{self.system}/"
 
     def pair_with_units(self, paths: Iterable[str]) -> Iterator[tuple[str, str | None]]:
         """Yield each path with the unit that contains it; None for a path in no unit."""
         units = frozenset(self.units)
         for path in paths:
-            yield path, next((each for each in _list_beginnings(path) if each in units), None)
+            # Bounded: the parts of a million long paths would be joined for as long as they like.
+            beginnings = accumulate(path.split("/", _MAX_UNIT_PARTS)[:_MAX_UNIT_PARTS], _join)
+            yield path, next((path for path in beginnings if path in units), None)
 
     def list_libraries(self) -> dict[str, ListedEntry]:
         """Return the entries, by the listed path of their library."""
@@ -94,7 +95,7 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
         return f"{format_count(len(self.part.entries), 'entry', 'entries')} of {self.part.system}"
 
     @staticmethod
-    def path_problem(below: Sequence[str]) -> str | None:
+    def find_path_problem(below: Sequence[str]) -> str | None:
         if len(below) > 1 and below[0] in SYSTEMS:
             return None
         return f"below caches come {', '.join(sorted(SYSTEMS))}, and a file"
@@ -103,27 +104,28 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
         group, entry = is_group(self.part.system, path), self.part.list_libraries().get(path)
         if entry is None and not group:
             return None
+        # Checked before the content is read: it is held in memory.
         limit = MAX_GROUP_BYTES if group else MAX_LIBRARY_SIZE
         if size > limit:
             raise over_limit(f"{path} has more than {limit} bytes")
         if entry is None:
             return lambda data: check_group(path, data, self.files)
-        return lambda data: _check_code(path, entry, self.needs, data)
+        return lambda data: check_code(path, data, entry.images, entry.machine, self.needs)
 
     def check_kind(self) -> None:
         prefix, links = self.part.prefix, self.part.links
         names.check_paths([*self.files, *(prefix + link for link in links)])
         for path in self.files:
             if not path.startswith(prefix):
-                _refuse_list(f"{path} belongs to no cache of {self.part.system}")
+                raise malformed(f"{path} belongs to no cache of {self.part.system}")
         _check_entries(self.part, self)
         _check_units(self.part, [p.removeprefix(prefix) for p in self.files])
         entry_paths = {entry.path for entry in self.part.entries}
         for link, target in links.items():
             if target not in entry_paths:
-                _refuse_list(f"the link {link} leads to {target!r:.200}, which is not an entry")
+                raise malformed(f"the link {link} leads to {target!r:.200}, which is not an entry")
             if link in self.part.units:
-                _refuse_list(f"the link {link} is in the place of an entry")
+                raise malformed(f"the link {link} is in the place of an entry")
 
 
 def get_foreign_cache(listing: FileList) -> ListedCache:
@@ -140,13 +142,11 @@ def count_pickles(listing: FileList) -> int:
 
 def format_pickle_warning(listing: FileList) -> str:
     """Return a line that warns of the pickles in a package; "" if there are none."""
-    count = count_pickles(listing)
-    if not count:
+    if not (count := count_pickles(listing)):
         return ""
-    system = get_foreign_cache(listing).system
     return (
-        f"{count} of its files are pickles: tilusbuild opens none, {system}"
-        " does. Install it only if you trust its author\n"
+        f"{count} of its files are pickles: tilusbuild opens none,"
+        f" {get_foreign_cache(listing).system} does. Install it only if you trust its author\n"
     )
 
 
@@ -154,56 +154,46 @@ def _check_entries(cache: ListedCache, listing: FileList) -> None:
     """Raise `PackageError` unless the entries are sorted, printable, within units, and have
     libraries."""
     if cache.system not in SYSTEMS:
-        _refuse_list(
+        raise malformed(
             f"adopted.system is {cache.system!r:.60}, not one of {', '.join(sorted(SYSTEMS))}"
         )
     texts = (text for entry in cache.entries for text in (entry.kind, entry.name))
+    # A terminal would obey a control character.
     if not all(text.isprintable() for text in (cache.version, *texts)):
-        _refuse_list("a name holds a character that cannot be printed")  # a terminal would obey it
+        raise malformed("a name holds a character that cannot be printed")
     paths = [entry.path for entry in cache.entries]
     if paths != sorted(set(paths)):
-        _refuse_list("the entries are not sorted, or one appears twice")
+        raise malformed("the entries are not sorted, or one appears twice")
     for path, entry in cache.list_libraries().items():
         if path not in listing.files:
-            _refuse_list(f"the entry {entry.path!r:.200} has no library {entry.library!r:.200}")
+            raise malformed(f"the entry {entry.path!r:.200} has no library {entry.library!r:.200}")
     for path, unit in cache.pair_with_units(paths):
         if unit is None:
-            _refuse_list(f"the entry {path!r:.200} belongs to no unit")
+            raise malformed(f"the entry {path!r:.200} belongs to no unit")
 
 
 def _check_units(cache: ListedCache, files: Iterable[str]) -> None:
     """Raise `PackageError` unless the units are sorted, disjoint, not empty, and contain every
     file."""
     if list(cache.units) != sorted(set(cache.units)):
-        _refuse_list("the units are not sorted, or one appears twice")
+        raise malformed("the units are not sorted, or one appears twice")
+    # A unit in another one would be published twice: with that one, and by itself.
     for path, unit in cache.pair_with_units(cache.units):
         if path != unit:
-            _refuse_list(
+            raise malformed(
                 f"the unit {path!r:.200} is in another one,"
                 f" or has more than {_MAX_UNIT_PARTS} parts"
             )
     used_units = set()
     for path, unit in cache.pair_with_units((*files, *cache.links)):
         if unit is None:
-            _refuse_list(f"{path} belongs to no unit")
+            raise malformed(f"{path} belongs to no unit")
         used_units.add(unit)
     if unused_units := set(cache.units) - used_units:
-        _refuse_list(f"the unit {min(unused_units)!r:.200} holds nothing")
+        raise malformed(f"the unit {min(unused_units)!r:.200} holds nothing")
 
 
-def _list_beginnings(path: str) -> Iterator[str]:
-    """Yield the first part of a path, its first two parts, and so on, up to the number of parts
-    that a unit can have."""
-    end = -1
-    for _ in range(_MAX_UNIT_PARTS):
-        end = path.find("/", end + 1)
-        if end < 0:
-            yield path
-            return
-        yield path[:end]
-
-
-# What is in the files.
+# The content of files.
 
 
 MAX_GROUP_BYTES = 16 << 20
@@ -214,26 +204,6 @@ class _TritonGroup(Struct, frozen=True, forbid_unknown_fields=True):
     name."""
 
     child_paths: Mapping[str, str]
-
-
-def _check_code(path: str, entry: ListedEntry, needs: HostNeeds, data: bytes) -> None:
-    """Raise `PackageError` unless a library has the listed code, and needs no more of a host than
-    is listed."""
-    images, machine = read_code(data)
-    if set(images) != set(entry.images) or machine != entry.machine:
-        actual_code = _format_code(sorted(i.arch for i in images), machine)
-        listed_code = _format_code(sorted(i.arch for i in entry.images), entry.machine)
-        raise code_mismatch(f"{path} holds code for {actual_code}; listed is {listed_code}")
-    try:
-        problem = find_host_problem(needs, read_needs(data)) if machine else None
-    except BinaryError as error:
-        problem = str(error)
-    if problem:
-        raise inconsistent(f"{path} {problem}; the list says otherwise")
-
-
-def _format_code(archs: list[str], machine: str | None) -> str:
-    return ", ".join([*archs, *([machine] if machine else [])]) or "nothing that is known"
 
 
 def is_group(system: str, path: str) -> bool:
@@ -266,7 +236,3 @@ def restore_group_paths(data: bytes, directory: str) -> bytes:
     """Return a checked group file with absolute paths in `directory`, that of its entry."""
     names = decode(data, type=_TritonGroup).child_paths
     return encode(_TritonGroup({name: os.path.join(directory, name) for name in names}))
-
-
-def _refuse_list(problem: str) -> NoReturn:
-    raise malformed(problem)

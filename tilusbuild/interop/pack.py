@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from itertools import accumulate
 
 from msgspec import Struct, field
 
@@ -33,12 +33,7 @@ from tilusbuild.interop.listing import (
 )
 from tilusbuild.package.contents import Contents, collect_host_needs
 from tilusbuild.package.errors import cannot_pack
-from tilusbuild.package.listing import (
-    ANY_MACHINE,
-    FileEntry,
-    FileList,
-    HostNeeds,
-)
+from tilusbuild.package.listing import ANY_MACHINE, FileEntry, FileList, HostNeeds
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, read_code
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
@@ -47,15 +42,15 @@ _SHARED_UNIT = {tilus.SYSTEM: 3, hidet.SYSTEM: 2, tilelang.SYSTEM: 4, triton.SYS
 """The number of path parts of the unit that a file without an entry belongs to:
 `scripts/NAME/KEY`, `graphs/KEY`, `VERSION/MACHINE/autotuner/KEY`."""
 _FATBIN = "kernel.fatbin"
-"""TileLang's file with code for several architectures. It is not an ELF file, so reading the cache
-has found no library in its entry."""
+"""TileLang's file with code for several architectures. It is not an ELF file, so that the reader of
+the cache reports no library of its entry."""
 
 
 def collect_foreign_cache(cache: ForeignCache, name: str, version: str) -> Contents:
     """Collect the contents of a package of a cache. Links to missing files are left out. Raises
     `PackageError` for broken entries and for names that a package cannot have."""
     _check_all_versions(cache)
-    # A package has no place that could be wrong.
+    # The paths that are wrong in a moved entry are not packed.
     broken = [p for entry in cache.entries for p in entry.problems if not p.moved]
     if broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
@@ -77,10 +72,8 @@ def collect_foreign_cache(cache: ForeignCache, name: str, version: str) -> Conte
 
 
 def _check_all_versions(cache: ForeignCache) -> None:
-    """Raise `InputError` for the directory of one version of TileLang's cache.
-
-    The version is only in the name of that directory: installed elsewhere, it would never be found.
-    """
+    """Raise `InputError` for the directory of one version of TileLang's cache."""
+    # The version is only in the name of that directory: installed elsewhere, no TileLang finds it.
     if cache.system == tilelang.SYSTEM and any(
         entry.path.split("/")[0] == "cuda-binaries" or entry.path.split("/")[1] == "kernels"
         for entry in cache.entries
@@ -108,18 +101,21 @@ class _CacheCollector(Struct):
         # Counted as its files are added: a unit without files is not listed.
         self.units[entry.removed_with] = 0
         library = self._find_library(entry)
-        data = self.directory.read_bytes(entry.path, library) or b""
+        data = self.directory.read_bytes(f"{entry.path}/{library}") or b""
         if len(data) > MAX_LIBRARY_SIZE:
             raise cannot_pack(f"{entry.path}/{library} has more than {MAX_LIBRARY_SIZE} bytes")
+        images, needs = read_code(data)
+        name, machine = _to_printable(entry.name), needs.machine if needs else None
         self.entries[entry.path] = ListedEntry(
-            entry.path, entry.kind, _to_printable(entry.name), library, *read_code(data)
+            entry.path, entry.kind, name, library, images, machine
         )
 
     def add_file(self, path: str) -> None:
         full, listed_path = self.directory.join_path(path), f"{ROOT}/{self.system}/{path}"
         if not os.path.exists(full):
             return
-        unit = next((u for u in _list_ancestors(path) if u in self.units), None)
+        parents = accumulate(path.split("/")[:-1], "{}/{}".format)
+        unit = next((parent for parent in parents if parent in self.units), None)
         unit = unit or "/".join(path.split("/")[: _SHARED_UNIT[self.system]])
         self.units[unit] = self.units.get(unit, 0) + 1
         if self.units[unit] > MAX_FILES:
@@ -129,18 +125,20 @@ class _CacheCollector(Struct):
             return
         if not stat.S_ISREG(os.lstat(full).st_mode):
             raise cannot_pack(f"{full} is not a plain file")
-        self.origins[listed_path] = full
-        size, digest = os.path.getsize(full), sha256_file(full)
         if is_group(self.system, path):
             group = strip_group_paths(full)
-            self.origins[listed_path], size, digest = group, len(group), sha256_bytes(group)
-        self.files[listed_path] = FileEntry(size, digest)
+            self.origins[listed_path] = group
+            self.files[listed_path] = FileEntry(len(group), sha256_bytes(group))
+        else:
+            self.origins[listed_path] = full
+            self.files[listed_path] = FileEntry(os.path.getsize(full), sha256_file(full))
         if path.endswith(".so"):
             self._add_host_code(path)
 
     def _add_link(self, path: str, full: str) -> None:
-        leads_to = os.path.join(os.path.dirname(full), os.readlink(full))
-        target = os.path.relpath(leads_to, self.directory.root)
+        absolute = os.path.join(os.path.dirname(full), os.readlink(full))
+        target = os.path.relpath(absolute, self.directory.root)
+        # Any other link could lead out of the cache, or nowhere once it is installed.
         if target not in self.entries:
             raise cannot_pack(f"{full} leads to {target}, which is not an entry")
         self.links[path] = target
@@ -151,17 +149,16 @@ class _CacheCollector(Struct):
             needs = read_needs(self.directory.read_bytes(path) or b"")
         except BinaryError:
             return
-        command = self.directory.read_text(os.path.dirname(path), "compile.sh") or ""
+        command = self.directory.read_text(f"{os.path.dirname(path)}/compile.sh")
         self.host.append((path, needs, command))
 
     def _find_library(self, entry: ForeignEntry) -> str:
         """Return the path of an entry's library, relative to the entry. Raises `PackageError`."""
         for path in entry.files:
             full = self.directory.join_path(path)
-            if entry.library is not None and path.endswith((".so", ".cubin", ".hsaco")):
-                if sha256_file(full) == entry.library:
-                    return os.path.relpath(path, entry.path)
-            elif os.path.basename(path) == _FATBIN:
+            is_code = entry.library is not None and path.endswith((".so", ".cubin", ".hsaco"))
+            # Of several libraries in an entry, the one that the reader of the cache has read.
+            if sha256_file(full) == entry.library if is_code else path.endswith(f"/{_FATBIN}"):
                 return os.path.relpath(path, entry.path)
         raise cannot_pack(
             f"{self.directory.join_path(entry.path)} has no library", hint="pack again"
@@ -197,13 +194,6 @@ def choose_default_name(cache: ForeignCache) -> tuple[str, str]:
     # A cache of several versions says "0.1, 0.2", which cannot name a file.
     usable = cache.version and all(c.isalnum() or c in ".+" for c in cache.version)
     return f"{cache.system}-cache", cache.version if usable else "0"
-
-
-def _list_ancestors(path: str) -> Iterator[str]:
-    """Yield the parents of a relative path, the nearest first, and "" last."""
-    while path:
-        path = os.path.dirname(path)
-        yield path
 
 
 def _to_printable(text: str) -> str:

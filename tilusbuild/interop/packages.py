@@ -7,15 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import (
-    DIST,
-    SIGN,
-    Common,
-    Verb,
-    option,
-    positional,
-    repeated,
-)
+from tilusbuild.cli.arguments import DIST, SIGN, Common, Verb, option, positional, repeated
 from tilusbuild.cli.options import emit_line, print_message
 from tilusbuild.cli.package import PackageFileLine, parse_formats, show_files
 from tilusbuild.report.jsonl import declare_line
@@ -28,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PackCacheArgs(Common, frozen=True, kw_only=True):
-    """Which cache, in which format, where to."""
+    """The cache to package, the formats and the directory for the files."""
 
     source: str = positional("DIR", help="a cache of Tilus, TileLang, Hidet or Triton")
     formats: tuple[str, ...] = repeated(
@@ -58,7 +50,7 @@ PackedCacheLine = declare_line(
     files=int,
     size=int,
 )
-"""What is in a package of a foreign cache."""
+"""A package of a foreign cache, and the counts of its content."""
 
 
 InstalledCacheLine = declare_line(
@@ -132,8 +124,8 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     )
     new, size = install_foreign_cache(reader, listing, destination, options.parse_limits(arguments))
     if arguments.json:
-        named = (destination, system, listing.title, listing.version, listing.digest)
-        emit_line(InstalledCacheLine(*named, entries, new, size, count_pickles(listing)))
+        names = (destination, system, listing.title, listing.version, listing.digest)
+        emit_line(InstalledCacheLine(*names, entries, new, size, count_pickles(listing)))
         return 0
     if not arguments.quiet:
         print(

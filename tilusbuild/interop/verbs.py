@@ -104,6 +104,7 @@ def ls(path: str, arguments: Common) -> int:
 
 def _format_age(seconds: float) -> str:
     """Return an age in its largest unit, such as "3 d"."""
+    # A file of another machine's clock may be younger than now.
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
@@ -116,29 +117,23 @@ def stats(path: str, arguments: Common) -> int:
     from tilusbuild.table import format_table
 
     cache = read_foreign_cache(path)
-    doubles = cache.duplicates
-    duplicate_bytes = sum(entry.size for group in doubles for entry in group[1:])
+    groups = cache.duplicates
+    duplicates = [entry.size for group in groups for entry in group[1:]]
     facts: list[tuple[str, int, str]] = [
         ("entries", len(cache.entries), format_bytes(cache.size)),
         ("broken", sum(bool(e.problems) for e in cache.entries), ""),
-        (
-            "the same code as another",
-            sum(len(group) - 1 for group in doubles),
-            format_bytes(duplicate_bytes),
-        ),
+        ("the same code as another", len(duplicates), format_bytes(sum(duplicates))),
         ("left over", len(cache.stale), format_bytes(sum(file.size for file in cache.stale))),
         ("pickles, never opened", sum(len(e.pickles) for e in cache.entries), ""),
     ]
     if arguments.json:
         counts = {name: count for name, count, _ in facts}
-        paths = tuple(tuple(entry.path for entry in group) for group in doubles)
+        paths = tuple(tuple(entry.path for entry in group) for group in groups)
         emit_line(StatsLine(cache.root, cache.system, cache.version, cache.size, counts, paths))
         return 0
     print(f"{cache.root}: {format_title(cache)}")
     print(format_table(("", "count", "size"), facts), end="")
-    for name in cache.out_of_scope:
-        print(f"{name}/ holds no kernels: out of scope, and left alone")
-    for group in doubles if arguments.verbose else ():
+    for group in groups if arguments.verbose else ():
         print("the same code: " + ", ".join(entry.path for entry in group))
     return 0
 
@@ -181,27 +176,25 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
         max_size=parse_size(arguments.max_size) if arguments.max_size else None,
         broken=arguments.broken,
     )
-    removed = (
-        [(each, True) for each in removals]
-        if arguments.dry_run
-        else list(remove_unless_in_use(cache, removals))
-    )
-    freed = sum(each.size for each, went in removed if went)
-    in_use = [each for each, went in removed if not went]
-    for each, is_gone in removed:
+    removed = in_use = freed = 0
+    dry = arguments.dry_run
+    for removal, is_removed in (
+        ((removal, True) for removal in removals) if dry else remove_unless_in_use(cache, removals)
+    ):
+        removed, in_use = removed + is_removed, in_use + (not is_removed)
+        freed += removal.size * is_removed
         if arguments.json:
-            fate = "removed" if is_gone else "in use"
-            emit_line(GarbageLine(each.path, fate, each.size, why=each.why))
-        elif arguments.verbose or arguments.dry_run or not is_gone:
-            why = each.why if is_gone else "in use, kept"
-            print(f"{format_bytes(each.size):>10}  {each.path}: {why}")
+            fate = "removed" if is_removed else "in use"
+            emit_line(GarbageLine(removal.path, fate, removal.size, why=removal.why))
+        elif arguments.verbose or dry or not is_removed:
+            why = removal.why if is_removed else "in use, kept"
+            print(f"{format_bytes(removal.size):>10}  {removal.path}: {why}")
     if arguments.json:
-        removed_count = len(removed) - len(in_use)
-        emit_line(CountsLine({"removed": removed_count, "freed": freed, "left": len(in_use)}))
+        emit_line(CountsLine({"removed": removed, "freed": freed, "left": in_use}))
     else:
-        verb = "would remove" if arguments.dry_run else "removed"
         entries = format_count(len(cache.entries), "entry", "entries")
-        print(f"{verb} {len(removed) - len(in_use)} of {entries}, {format_bytes(freed)}")
+        verb = "would remove" if dry else "removed"
+        print(f"{verb} {removed} of {entries}, {format_bytes(freed)}")
     return 1 if in_use else 0
 
 
@@ -211,7 +204,7 @@ def format_title(cache: ForeignCache) -> str:
 
 
 class CacheExportArgs(Common, frozen=True, kw_only=True):
-    """Where to, and in whose layout."""
+    """The directory to export to, and the system whose layout it has."""
 
     into: str = positional("DIR", help="a new directory, or an earlier export")
     layout: str = option(
@@ -223,7 +216,7 @@ class CacheExportArgs(Common, frozen=True, kw_only=True):
 
 
 ExportedLine = declare_line("exported", path=str, layout=str, files=int, linked=int, copied=int)
-"""What was exported; `copied` are bytes, the other files are links."""
+"""The files of an export, and its links among them; `copied` are the bytes of the others."""
 
 
 def _run_export(arguments: CacheExportArgs) -> int:

@@ -31,7 +31,7 @@ from tilusbuild.package.errors import (
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.archive import open_frames, read_entries, write_layer
 from tilusbuild.package.formats.directory import (
-    make_directory,
+    open_directory,
     open_plain,
     read_plain,
     sync_public_file,
@@ -76,7 +76,8 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
     seconds since 1970. Raises `PackageError` and `OSError`."""
     blobs = os.path.join(path, "blobs", "sha256")
     for directory in (path, os.path.dirname(blobs), blobs):
-        make_directory(directory)
+        os.mkdir(directory)
+        open_directory(directory)
     listing = contents.listed
     layers = []
     for owner, paths in split_layers(listing).items():

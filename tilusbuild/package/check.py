@@ -11,17 +11,16 @@ program's library and texts, or several where a container mixes them up.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, field
 
-from tilusbuild.binary import BinaryError, LibraryNeeds, read_archs, read_needs
+from tilusbuild.binary import LibraryNeeds
 from tilusbuild.cache import layout
 from tilusbuild.cache.checks import FileFacts, Origin, check_entry
 from tilusbuild.cache.entries import parse_meta
 from tilusbuild.cache.includes import Problem, check_headers
 from tilusbuild.manifest.table import format_toml
-from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, code_mismatch, inconsistent, over_limit
 from tilusbuild.package.extract import (
     ErrorHandler,
@@ -35,8 +34,6 @@ from tilusbuild.package.listing import (
     FileEntry,
     FileList,
     HostNeeds,
-    PackageTarget,
-    ProgramEntry,
     ScriptEntry,
     parse_list,
 )
@@ -44,10 +41,12 @@ from tilusbuild.package.model import (
     MAX_LIBRARY_SIZE,
     PROGRAM_FILES,
     ContainerFile,
+    Image,
     Reader,
     classify_script_file,
-    format_images,
+    format_code,
     parse_version,
+    read_code,
 )
 from tilusbuild.plan.identity import parse_section
 from tilusbuild.runtime import choose
@@ -64,20 +63,18 @@ _MAX_TEXT_SIZE = 64 << 20
 _MAX_WAITING = 512 << 20
 """Bytes that are held of programs with missing files."""
 _MAX_PROBLEMS = 100
+_CHECKED_NAMES = {layout.PROGRAMS: PROGRAM_FILES, layout.INCLUDE: (layout.MANIFEST,)}
+"""The files whose content is checked, by the kind of their directory."""
 
 Files = Mapping[str, FileEntry]
 """The packed files of a program or a header directory, by their names in it."""
 
 
-class VerifyResult(Struct, frozen=True):
-    """The list of a package, None if it cannot be read, and the problems."""
+def verify_package(reader: Reader, limits: Limits) -> tuple[FileList | None, list[PackageError]]:
+    """Check all of a package. Return its list, None if it cannot be read, and the problems.
 
-    listing: FileList | None
-    problems: tuple[PackageError, ...]
-
-
-def verify_package(reader: Reader, limits: Limits) -> VerifyResult:
-    """Check all of a package and return its problems; one that ends the check is the last."""
+    A problem that ends the check is the last.
+    """
     problems: list[PackageError] = []
 
     def add_problem(error: PackageError) -> None:
@@ -98,10 +95,12 @@ def verify_package(reader: Reader, limits: Limits) -> VerifyResult:
                     checker.read_member(member, keep=member.path.startswith(layout.SCRIPTS))
                 except PackageError as error:
                     add_problem(error)
-            checker.check_scripts()
+            # A script with a wrong or missing file would only give problems that follow from it.
+            if not problems:
+                checker.check_scripts()
     except PackageError as error:
         problems.append(error)
-    return VerifyResult(listing, tuple(problems))
+    return listing, problems
 
 
 class PackageChecker(Struct):
@@ -117,17 +116,12 @@ class PackageChecker(Struct):
     _data: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """The contents of programs and header directories of which files are missing."""
     _files: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
-    _missing_count: dict[str, int] = field(default_factory=dict)
-    """The number of files of each script that were not written yet."""
     _waiting_bytes: int = 0
 
     def __post_init__(self) -> None:
         for path, entry in self.listing.files.items():
-            kind, _, digest = names.split_root(path)
-            if kind == layout.SCRIPTS:
-                self._missing_count[digest] = self._missing_count.get(digest, 0) + 1
-            else:
-                self._files.setdefault(f"{kind}/{digest}", {})[_name_in_root(path)] = entry
+            root, name = _split_path(path)
+            self._files.setdefault(root, {})[name] = entry
 
     def read_member(self, member: ContainerFile, *, keep: bool) -> None:
         """Read a file to its end, and check the program that it completes. With `keep` the file is
@@ -139,22 +133,16 @@ class PackageChecker(Struct):
             if check is not None:
                 self._run_check(check, content)
             return
-        kind, _, digest = names.split_root(member.path)
-        name = _name_in_root(member.path)
-        checked_names = {layout.PROGRAMS: PROGRAM_FILES, layout.INCLUDE: (layout.MANIFEST,)}.get(
-            kind, ()
-        )
-        if name not in checked_names:
-            for _ in pieces:
+        root, name = _split_path(member.path)
+        kind, _, digest = root.partition("/")
+        if name not in _CHECKED_NAMES.get(kind, ()):
+            for _ in pieces:  # size and digest are compared as the pieces are read
                 pass
-            if keep and kind == layout.SCRIPTS:
-                self._missing_count[digest] -= 1
             return
         self._add_waiting(member, MAX_LIBRARY_SIZE if name == layout.LIBRARY else _MAX_TEXT_SIZE)
-        root = f"{kind}/{digest}"
         data = self._data.setdefault(root, {})
         data[name] = b"".join(pieces)
-        if len(data) == len(checked_names):
+        if len(data) == len(_CHECKED_NAMES[kind]):
             self._waiting_bytes -= sum(map(len, self._data.pop(root).values()))
             if kind == layout.PROGRAMS:
                 self._run_check(check_program, self.listing, digest, data, self._files[root])
@@ -162,9 +150,9 @@ class PackageChecker(Struct):
                 self._run_check(check_include, digest, data[name], self._files[root])
 
     def check_scripts(self) -> None:
-        """Check the scripts of which all files were written."""
+        """Check the scripts that were written, each with all of its files."""
         for script in self.listing.scripts:
-            if not self._missing_count[script.hash]:
+            if os.path.isdir(os.path.join(self.directory, script.root)):
                 self._run_check(check_script, self.listing, script, self.directory)
 
     def _add_waiting(self, member: ContainerFile, limit: int) -> None:
@@ -182,9 +170,10 @@ class PackageChecker(Struct):
             self.refuse(error)
 
 
-def _name_in_root(path: str) -> str:
-    """Return a file's name within its program or header directory."""
-    return path.split("/", 2)[2]
+def _split_path(path: str) -> tuple[str, str]:
+    """Return a program or header directory, and the name of the file in it."""
+    kind, digest, name = path.split("/", 2)
+    return f"{kind}/{digest}", name
 
 
 # Programs and headers.
@@ -198,15 +187,17 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
         raise _make_problem_error(where, problems[0])
     if parse_meta(data[layout.META], digest)["status"] != Status.BUILT:
         raise inconsistent(f"{where}/{layout.META} is not the metadata of a program that was built")
-    library = f"{where}/{layout.LIBRARY}"
-    images = _check_code(library, listing.programs[digest], data[layout.LIBRARY], listing.needs)
-    promised = _list_target_images(listing.targets[listing.programs[digest].target])
+    library, program = f"{where}/{layout.LIBRARY}", listing.programs[digest]
+    check_code(library, data[layout.LIBRARY], program.images, listing.needs.machine, listing.needs)
+    target = listing.targets[program.target]
+    images = {(image.arch, image.kind) for image in program.images}
+    promised = set(choose.list_images(target.archs, target.ptx)) if target.kind == "cuda" else set()
     # A library of objects has what these have: none of them may be device code.
     linked = "library" in parse_section(data[layout.PROGRAM_TXT].decode("utf-8", "replace"), "")
     if images != promised and not linked:
         raise code_mismatch(
-            f"{library} holds code for {format_images(images)};"
-            f" target {listing.programs[digest].target} is {format_images(promised)}"
+            f"{library} holds {format_code(images, None)};"
+            f" target {program.target} is {format_code(promised, None)}"
         )
 
 
@@ -216,37 +207,25 @@ def _make_problem_error(where: str, problem: Problem) -> PackageError:
     return inconsistent(f"{where}/{name}: {what}" if name else f"{where}: {what}")
 
 
-def _check_code(
-    where: str, program: ProgramEntry, data: bytes, host: HostNeeds
-) -> set[tuple[str, str]]:
-    """Return (kind, architecture) of the GPU code in a library. Raises `PackageError` for code or
-    host requirements that are not listed."""
-    try:
-        images: set[tuple[str, str]] = {(image.kind, image.arch) for image in read_archs(data)}
-        needs = read_needs(data)
-    except BinaryError as error:
-        raise code_mismatch(f"{where} is not a library: {error}") from None
-    listed_images: set[tuple[str, str]] = {(image.kind, image.arch) for image in program.images}
-    if images != listed_images:
-        raise code_mismatch(
-            f"{where} holds code for {format_images(images)};"
-            f" listed is {format_images(listed_images)}"
+def check_code(
+    where: str, data: bytes, images: Iterable[Image], machine: str | None, needs: HostNeeds
+) -> None:
+    """Raise `PackageError` unless a library has exactly the listed GPU code, and host code for the
+    listed machine (None: no host code) that needs no more of a host than the list says."""
+    code, library_needs = read_code(data)
+    actual_machine = library_needs.machine if library_needs else None
+    if set(code) != set(images) or actual_machine != machine:
+        actual, listed = (
+            format_code(((image.arch, image.kind) for image in group), host)
+            for group, host in ((code, actual_machine), (images, machine))
         )
-    if problem := find_host_problem(host, needs):
+        raise code_mismatch(f"{where} holds {actual}; listed is {listed}")
+    if library_needs and (problem := _find_host_problem(needs, library_needs)):
         raise inconsistent(f"{where} {problem}; the list says otherwise")
-    return images
 
 
-def _list_target_images(target: PackageTarget) -> set[tuple[str, str]]:
-    if target.kind == "cpu":
-        return set()
-    return {(kind, arch) for arch, kind in choose.list_images(target.archs, target.ptx)}
-
-
-def find_host_problem(host_needs: HostNeeds, needs: LibraryNeeds) -> str | None:
-    """Return which host requirement of a library is not listed; None if all are."""
-    if needs.machine != host_needs.machine:
-        return f"is for {needs.machine}"
+def _find_host_problem(host_needs: HostNeeds, needs: LibraryNeeds) -> str | None:
+    """Return the host requirement of a library that is not listed; None if all are."""
     if extra := set(needs.libraries) - set(host_needs.libraries):
         return f"needs {min(extra)}"
     if needs.glibc is not None and needs.glibc > parse_version(host_needs.glibc or "0"):
@@ -268,6 +247,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     """Check a script's directory below `root`. Raises `PackageError`."""
     where = entry.root
     path = os.path.join(root, where)
+    # The file could be one that a later version of the runtime reads.
     for name in layout.list_files_below(path):
         if classify_script_file(name) is None:
             raise inconsistent(f"{where}/{name} is not a file that a script has")
@@ -275,9 +255,11 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
         script = read_script(path)
         tables = read_serving_tables(script).tables
     except LoadError as error:
+        # The directory is private, and gone when the message is read.
         raise inconsistent(str(error).replace(f"{root}/", "")) from None
     _check_description(where, listing, entry, script)
     packed = set(entry.programs)
+    # Else a call with these sizes would fail on the machine that has only the package.
     for row in (row for table in tables for row in table.entries):
         if script.programs[row.program] not in packed:
             raise inconsistent(

@@ -19,7 +19,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from tilusbuild._version import __version__
-from tilusbuild.binary import BinaryError, LibraryNeeds, read_archs, read_needs
+from tilusbuild.binary import LibraryNeeds, read_needs
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, scripts
 from tilusbuild.cache.entries import list_meta_files, lookup_entry
@@ -39,11 +39,11 @@ from tilusbuild.package.listing import (
     make_title,
 )
 from tilusbuild.package.model import (
-    Image,
     Purpose,
     classify_program_file,
     classify_script_file,
     parse_version,
+    read_code,
 )
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, select_script_targets
@@ -70,16 +70,16 @@ class PackageOrder(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """What its files are called."""
+        """The name that its files begin with."""
         return make_title(self.project, self.name)
 
     @property
     def purposes(self) -> frozenset[Purpose]:
-        """What the files that are packed are for."""
-        more: set[Purpose] = set()
-        for each in self.package.include:
-            more |= {"sources", "logs"} if each == "all" else {each}
-        return frozenset({"runtime", *more})
+        """The purposes of the files that are packed."""
+        purposes: set[Purpose] = {"runtime"}
+        for purpose in self.package.include:
+            purposes |= {"sources", "logs"} if purpose == "all" else {purpose}
+        return frozenset(purposes)
 
 
 def collect_contents(
@@ -93,15 +93,15 @@ def collect_contents(
     collector = _Collector(cache, order.purposes, order.package.programs == "dispatched")
     entries: list[ScriptEntry] = []
     targets: dict[str, PackageTarget] = {}
-    read = sorted(
+    ordered = sorted(
         _read_scripts(cache, instances),
-        key=lambda each: (each[0].name, each[0].target, each[0].hash),
+        key=lambda pair: (pair[0].name, pair[0].target, pair[0].hash),
     )
-    for script, params in read:
+    for script, params in ordered:
         entries.append(collector.add_script(script, params))
         cuda = script.kind == "cuda"
         target = targets.get(script.target)
-        toolkits = [each for each in (script.code.toolkit, target and target.toolkit) if each]
+        toolkits = [v for v in (script.code.toolkit, target and target.toolkit) if v]
         # The newest, which a driver must know to run the code of all.
         toolkit = max(toolkits, key=parse_version, default=None) if cuda else None
         kind: Literal["cuda", "cpu"] = "cuda" if cuda else "cpu"
@@ -110,7 +110,7 @@ def collect_contents(
         raise cannot_pack("there is no script to pack")
     for path, origin in tests.items():
         collector.add_file(path, read_file(origin), origin)
-    package = FileList(
+    listing = FileList(
         name=order.name,
         version=order.version,
         project=order.project,
@@ -121,7 +121,7 @@ def collect_contents(
         programs=collector.programs,
         files=collector.files,
     )
-    return Contents(package, package.encode(), collector.origins, {})
+    return Contents(listing, listing.encode(), collector.origins, {})
 
 
 def _read_scripts(
@@ -139,7 +139,8 @@ def _read_scripts(
 
 
 class _Collector(Struct):
-    """What was collected so far. `dispatched`: only programs that dispatch can choose."""
+    """The files, programs and needs collected so far. `dispatched`: only programs that dispatch can
+    choose are collected."""
 
     cache: Tree
     purposes: frozenset[Purpose]
@@ -158,6 +159,7 @@ class _Collector(Struct):
                 path = os.path.join(script.path, name)
                 data = read_file(path)
                 self.add_file(f"{entry.root}/{name}", data, path)
+                # The C dispatcher is a library of the host, too.
                 if name.endswith(".so"):
                     self.needs.append((path, read_needs(data), ""))
         for program in programs:
@@ -192,20 +194,18 @@ class _Collector(Struct):
                 self.add_file(f"{root}/{name}", texts[name], path)
                 if self.files[f"{root}/{name}"] != FileEntry(size, digest):
                     raise cannot_pack(f"{path} is not what was built", hint=_AGAIN)
+        # Sealed again: the package is checked against a meta.json that lists exactly its files.
         packed_files = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
         meta = seal_json({**entry.meta, "files": packed_files})
         self.add_file(f"{root}/{layout.META}", meta, meta)
         for digest in layout.find_header_digests(texts.get(layout.COMPILE_SH, b"")):
             self._add_headers(digest)
-        try:
-            images = read_archs(texts[layout.LIBRARY])
-            needs = read_needs(texts[layout.LIBRARY])
-        except BinaryError as error:
-            raise cannot_pack(f"{root}/{layout.LIBRARY}: {error}", hint=_AGAIN) from None
+        images, needs = read_code(texts[layout.LIBRARY])
+        if needs is None:
+            raise cannot_pack(f"{root}/{layout.LIBRARY} is not a library", hint=_AGAIN)
         options = texts[layout.OPTIONS_TXT].decode("utf-8", "replace")
         self.needs.append((root, needs, options))
-        code_images = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in images))
-        return ProgramEntry(script.name, script.target, code_images)
+        return ProgramEntry(script.name, script.target, images)
 
     def _add_headers(self, digest: str) -> None:
         root = f"{layout.INCLUDE}/{digest}"
@@ -222,7 +222,7 @@ class _Collector(Struct):
             raise cannot_pack(f"{root} cannot be read: {error.strerror}", hint=_AGAIN) from None
 
     def add_file(self, path: str, data: bytes, origin: bytes | str) -> None:
-        """Add a file of the package; `origin` is what its bytes are, or where they are read."""
+        """Add a file of the package; `origin` is its bytes, or the path to read them from again."""
         self.files[path] = FileEntry(len(data), sha256_bytes(data))
         self.origins[path] = origin
 
@@ -233,6 +233,7 @@ def find_reachable(script: Script) -> frozenset[int]:
     dispatch = read_serving_tables(script)
     refused = explain_refusals(script.programs, dispatch.refused)
     for entry in (entry for table in dispatch.tables for entry in table.entries):
+        # The choices of a measurement are made again without them; a row by hand is an order.
         if entry.source == "table" and entry.program in refused:
             raise LoadError(
                 f"{script.label}: the row by hand for {list(entry.key)} chooses program"
@@ -248,21 +249,17 @@ def find_reachable(script: Script) -> frozenset[int]:
     chosen = entries | {rule.program for rule in script.rules}
     if script.default is not None:
         chosen.add(script.default)
-    reachable_programs = built & chosen
-    # Without a default, and with none that was built, the first program serves.
-    return (
-        reachable_programs
-        if script.default in built
-        else reachable_programs | frozenset(sorted(built)[:1])
-    )
+    # Without a default that was built the first program serves.
+    first = [] if script.default in built else sorted(built)[:1]
+    return (built & chosen) | frozenset(first)
 
 
 def list_planned_scripts(
     project: Project, planned: Iterable[PlannedInstance]
 ) -> tuple[tuple[str, str], ...]:
-    """Return (directory, hash) of the scripts that are planned now. Raises `PackageError` when not
-    all of it was built."""
-    instances = [each for each in planned if _is_shipped(project.manifest, each.script)]
+    """Return (directory, hash) of the scripts that are planned now. Raises `PackageError` for a
+    program that was not built."""
+    instances = [plan for plan in planned if _is_shipped(project.manifest, plan.script)]
     missing = [
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances
@@ -271,18 +268,16 @@ def list_planned_scripts(
     ]
     if missing:
         total = sum(len(instance.programs) for instance in instances)
-        named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        raise cannot_pack(
-            f"{len(missing)} of {total} programs are not built, or out of date: {named}",
-            hint=_BUILD,
-        )
+        examples = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        text = f"{len(missing)} of {total} programs are not built, or out of date: {examples}"
+        raise cannot_pack(text, hint=_BUILD)
     for instance in instances:
         _check_published(project.cache, instance)
     return tuple((instance.directory, instance.hash) for instance in instances)
 
 
 def _is_shipped(manifest: Manifest, script: str) -> bool:
-    """Return whether a deployment has use for a script: an object, or an archive, is for a link."""
+    """Return whether a script can be loaded; an object or an archive can only be linked."""
     return manifest.scripts[script].form in ("kernel", "entry", "shared")
 
 
@@ -294,31 +289,32 @@ def _check_published(cache: Tree, instance: PlannedInstance) -> None:
         raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD) from None
     for index, program in instance.programs_by_number.items():
         entry = lookup_entry(cache, program)
+        # A build that was stopped may have published programs, and not yet their script.
         if entry is None or (entry.status == Status.BUILT) == (index in script.not_built):
-            raise cannot_pack(
-                f"the published {instance.label} is older than its programs", hint=_BUILD
-            )
+            text = f"the published {instance.label} is older than its programs"
+            raise cannot_pack(text, hint=_BUILD)
 
 
 def list_built_scripts(
     cache: Tree, manifest: Manifest, selection: PlanSelection
 ) -> tuple[tuple[str, str], ...]:
-    """Return (directory, hash) of the selected scripts as the last build made them: here, or
-    elsewhere, when all builds of a project of this name made the same. Raises `PackageError` and
-    `InputError`."""
+    """Return (directory, hash) of the selected scripts as the last build of the manifest made them.
+
+    A cache that was built at another path has them too, if all of its projects of this name are the
+    same. Raises `PackageError` and `InputError`.
+    """
     try:
         projects = read_index(cache)
     except CorruptFileError as error:
         raise cannot_pack(str(error), hint=_BUILD) from None
     built = projects.get(manifest.path)
-    named = {each for each in projects.values() if each.name == manifest.project.name}
-    if built is None and len(named) == 1:
-        (built,) = named
+    namesakes = {entry for entry in projects.values() if entry.name == manifest.project.name}
+    if built is None and len(namesakes) == 1:
+        (built,) = namesakes
     if built is None:
-        several = (
-            f", and {len(named)} different ones of other {manifest.project.name}" if named else ""
-        )
-        raise cannot_pack(f"{cache.root} has no build of {manifest.path}{several}", hint=_BUILD)
+        others = f", and {len(namesakes)} different ones of other {manifest.project.name}"
+        text = f"{cache.root} has no build of {manifest.path}{others if namesakes else ''}"
+        raise cannot_pack(text, hint=_BUILD)
     pairs = {
         (to_snake_case(script), target.name)
         for script, target in select_script_targets(manifest, selection)

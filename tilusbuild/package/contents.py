@@ -15,11 +15,7 @@ from msgspec import Struct
 
 from tilusbuild.binary import LibraryNeeds
 from tilusbuild.package.errors import cannot_pack
-from tilusbuild.package.listing import (
-    FileEntry,
-    FileList,
-    HostNeeds,
-)
+from tilusbuild.package.listing import FileEntry, FileList, HostNeeds
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes
 
@@ -79,28 +75,23 @@ def collect_host_needs(library_facts: Iterable[tuple[str, LibraryNeeds, str]]) -
     return HostNeeds(
         machine=next(iter(machines)),
         isa=_join_isas(isas),
-        glibc=_format_version(max((each.glibc for each in libraries if each.glibc), default=None)),
-        libraries=tuple(sorted({name for each in libraries for name in each.libraries})),
+        glibc=_format_newest(library.glibc for library in libraries),
+        libraries=tuple(sorted({name for library in libraries for name in library.libraries})),
         tvm_ffi=None
-        if all(each.find_missing_exports("__tvm_ffi_launch") for each in libraries)
+        if all(library.find_missing_exports("__tvm_ffi_launch") for library in libraries)
         else TVM_FFI_ABI,
-        libstdcxx=_format_version(
-            max((each.libstdcxx for each in libraries if each.libstdcxx), default=None)
-        ),
+        libstdcxx=_format_newest(library.libstdcxx for library in libraries),
     )
 
 
 def _join_isas(isas: set[str]) -> str | None:
     """Return the highest x86-64 level, joined with the names that are not levels; None for a
     baseline, which needs no more than the machine."""
+    # A level includes those below it. A name such as "znver3" is in no order: it stays beside.
     levels = [level for level in _LEVELS if level in isas][-1:]
-    other_names = sorted(isas.difference(_LEVELS))
-    if other_names:
-        levels = [level for level in levels if level not in _BASELINES]
-    # Baseline code needs nothing of a host of its machine.
-    joined_name = "+".join([*levels, *(each for each in other_names if each not in _BASELINES)])
-    return None if joined_name in ("", *_BASELINES) else joined_name
+    isa_names = (*levels, *sorted(isas.difference(_LEVELS)))
+    return "+".join(name for name in isa_names if name not in _BASELINES) or None
 
 
-def _format_version(version: tuple[int, ...] | None) -> str | None:
-    return None if version is None else ".".join(map(str, version))
+def _format_newest(versions: Iterable[tuple[int, ...] | None]) -> str | None:
+    return ".".join(map(str, max(filter(None, versions), default=()))) or None

@@ -36,11 +36,12 @@ ScriptKey: TypeAlias = tuple[str, str, str]
 
 
 class PackageSide(Struct, frozen=True):
-    """One of the two. `libraries` has the sha256 of each program's library, by program hash."""
+    """A package or cache to compare. `libraries` has the sha256 of each program's library, by
+    program hash."""
 
     root: str
     facts: Mapping[str, str]
-    """What is known of the whole, by name."""
+    """Name, version and requirements of the package; empty for a cache."""
     scripts: Mapping[ScriptKey, Script]
     libraries: Mapping[str, str]
 
@@ -54,17 +55,19 @@ def open_side(path: str, limits: Limits) -> Iterator[PackageSide]:
         yield _read_cache(Tree(path))
         return
     with unpack_package(path, select_texts, limits) as (listing, directory):
-        paths = [os.path.join(directory, s.root) for s in listing.scripts]
+        paths = [os.path.join(directory, script.root) for script in listing.scripts]
         libraries = {
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in listing.programs
         }
-        yield PackageSide(directory, _list_facts(listing), _scripts(paths, directory), libraries)
+        scripts = _read_scripts(paths, directory)
+        yield PackageSide(directory, _list_facts(listing), scripts, libraries)
 
 
 def _read_cache(cache: Tree) -> PackageSide:
     rooted = {pair for project in read_index(cache).values() for pair in project.scripts}
     present = [(script.directory, script.hash) for script in list_scripts(cache)]
+    # A cache keeps the scripts of earlier builds until `gc`; one that was copied may have no index.
     current = [pair for pair in present if pair in rooted] or present
     libraries = {}
     for program in list_programs(cache):
@@ -72,15 +75,16 @@ def _read_cache(cache: Tree) -> PackageSide:
         if entry is not None and entry.status == Status.BUILT:
             libraries[program] = get_product(entry.meta).sha256 or ""
     paths = [cache.script_path(*pair) for pair in current]
-    return PackageSide(cache.root, {}, _scripts(paths, cache.root), libraries)
+    return PackageSide(cache.root, {}, _read_scripts(paths, cache.root), libraries)
 
 
-def _scripts(paths: Sequence[str], root: str) -> dict[ScriptKey, Script]:
+def _read_scripts(paths: Sequence[str], root: str) -> dict[ScriptKey, Script]:
     try:
-        read = [read_script(path) for path in paths]
+        scripts = [read_script(path) for path in paths]
     except LoadError as error:
+        # A package is unpacked in a private directory, which is gone when the message is read.
         raise TilusbuildError(str(error).replace(f"{root}/", "")) from None
-    return {(s.name, s.target, _format_values(s.params)): s for s in read}
+    return {(s.name, s.target, _format_values(s.params)): s for s in scripts}
 
 
 def _list_facts(listing: FileList) -> dict[str, str]:
@@ -104,8 +108,8 @@ def _list_facts(listing: FileList) -> dict[str, str]:
 # Comparing.
 
 
-def changes(a: PackageSide, b: PackageSide) -> Iterator[ChangeLine]:
-    """Yield everything that differs: the whole first, then script by script."""
+def list_changes(a: PackageSide, b: PackageSide) -> Iterator[ChangeLine]:
+    """Yield everything that differs: the packages' facts first, then script by script."""
     for name in dict.fromkeys([*a.facts, *b.facts]) if a.facts and b.facts else ():
         before, after = a.facts.get(name), b.facts.get(name)
         if before != after:
@@ -117,23 +121,26 @@ def changes(a: PackageSide, b: PackageSide) -> Iterator[ChangeLine]:
             script = new or old
             assert script is not None  # noqa: S101 - the key is of one of them
             size = format_count(len(script.programs), "program")
-            yield ChangeLine("script", _kind(old, new), script.label, (size,))
+            yield ChangeLine("script", _classify(old, new), script.label, (size,))
             continue
-        yield from _programs(a, b, old, new)
+        yield from _diff_programs(a, b, old, new)
         yield from _diff_tables(old, new)
 
 
-def _kind(before: object, after: object) -> str:
+def _classify(before: object, after: object) -> str:
     return "added" if before is None else "removed" if after is None else "changed"
 
 
-def _programs(a: PackageSide, b: PackageSide, old: Script, new: Script) -> Iterator[ChangeLine]:
-    before, after = _by_schedule(a, old), _by_schedule(b, new)
+def _diff_programs(
+    a: PackageSide, b: PackageSide, old: Script, new: Script
+) -> Iterator[ChangeLine]:
+    # By schedule and not by number: a value that was added to a space moves all numbers after it.
+    before, after = _map_schedules(a, old), _map_schedules(b, new)
     for schedule in dict.fromkeys([*after, *before]):
         label = f"{new.label} ({schedule})" if schedule else new.label
         one, other = before.get(schedule), after.get(schedule)
         if one is None or other is None:
-            yield ChangeLine("program", _kind(one, other), label)
+            yield ChangeLine("program", _classify(one, other), label)
         elif one != other:
             yield ChangeLine("program", "changed", label, _list_reasons(a, b, one, other))
         elif a.libraries[one] != b.libraries[other]:
@@ -141,23 +148,27 @@ def _programs(a: PackageSide, b: PackageSide, old: Script, new: Script) -> Itera
             yield ChangeLine("program", "changed", label, (why,))
 
 
-def _by_schedule(where: PackageSide, script: Script) -> dict[str, str]:
+def _map_schedules(side: PackageSide, script: Script) -> dict[str, str]:
     """Return the programs that exist, by their schedule as text."""
     return {
         _format_values(script.get_schedule(number)): program
         for number, program in script.programs.items()
-        if program in where.libraries
+        if program in side.libraries
     }
 
 
 def _list_reasons(a: PackageSide, b: PackageSide, one: str, other: str) -> tuple[str, ...]:
+    """Return the differences between the texts of two programs. Raises `TilusbuildError`."""
     reasons: list[str] = []
-    for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT):
-        old, new = (
-            _read_side_text(os.path.join(where.root, layout.PROGRAMS, program, name))
-            for where, program in ((a, one), (b, other))
-        )
-        reasons += list_differences(old, new)
+    for name in layout.TEXTS:
+        texts = []
+        for side, program in ((a, one), (b, other)):
+            path = os.path.join(side.root, layout.PROGRAMS, program, name)
+            try:
+                texts.append(read_text(path, "surrogateescape"))
+            except OSError as error:
+                raise TilusbuildError(f"{path} cannot be read: {error.strerror}") from None
+        reasons += list_differences(*texts)
     return tuple(reasons)
 
 
@@ -166,8 +177,8 @@ def _diff_tables(old: Script, new: Script) -> Iterator[ChangeLine]:
     for name in dict.fromkeys([*after, *before]):
         one, other = before.get(name), after.get(name)
         if one != other:
-            changed = (f"{one} → {other}",) if one and other else ()
-            yield ChangeLine("table", _kind(one, other), f"{new.label} {name}", changed)
+            reasons = (f"{one} → {other}",) if one and other else ()
+            yield ChangeLine("table", _classify(one, other), f"{new.label} {name}", reasons)
 
 
 def _list_rows(script: Script) -> dict[str, str]:
@@ -188,13 +199,6 @@ def _list_rows(script: Script) -> dict[str, str]:
 
 def _format_values(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} = {format_toml(value)}" for name, value in values.items())
-
-
-def _read_side_text(path: str) -> str:
-    try:
-        return read_text(path, "surrogateescape")
-    except OSError as error:
-        raise TilusbuildError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def group_changes(changes: Sequence[ChangeLine]) -> Iterator[tuple[ChangeLine, list[str]]]:

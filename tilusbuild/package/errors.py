@@ -1,7 +1,7 @@
 """The error of packages, which ends a command with exit status 1.
 
-The price of one class: who wants to act on one kind of trouble compares `kind`. Nothing here does:
-`verify` prints it, and everything else stops.
+The price of one class: a caller that acts on one kind of error compares `kind`. Only `verify`
+prints it; everything else stops.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PackageError(TilusbuildError):
 cannot_pack = partial(PackageError, "CannotPack")
 """The cache does not hold what the package should, or the result is too large or has no place."""
 no_package = partial(PackageError, "NoPackage")
-"""There is no package here, or none in a known format."""
+"""A path holds no package, or none in a known format."""
 malformed = partial(PackageError, "MalformedList")
 """`tilus-package.json` is not what a packer writes: in form, size or content."""
 unsafe_name = partial(PackageError, "UnsafeName")
@@ -54,6 +54,6 @@ code_mismatch = partial(PackageError, "CodeMismatch")
 not_reproduced = partial(PackageError, "NotReproduced")
 """A program compiled again gave other bytes."""
 cannot_install = partial(PackageError, "CannotInstall")
-"""The place that a foreign cache belongs to cannot be written."""
+"""The directory of a foreign cache cannot be written."""
 badly_signed = partial(PackageError, "PackageSignature")
 """Not signed, or not in a form that is known, or by another signer, or about another list."""

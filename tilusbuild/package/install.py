@@ -63,8 +63,8 @@ def install_package(reader: Reader, cache: Tree, limits: Limits) -> InstalledPac
         missing = _list_missing(cache, listing)
         if missing:
             _unpack_and_publish(reader, cache, listing, missing)
-        places = [script.place for script in listing.scripts]
-        record_build(cache, ROOT + listing.title, f"{listing.title} {listing.version}", places)
+        pairs = [script.pair for script in listing.scripts]
+        record_build(cache, ROOT + listing.title, f"{listing.title} {listing.version}", pairs)
     installed_paths = [path for path in listing.files if _name_root(path) in missing]
     return InstalledPackage(
         listing,
@@ -130,17 +130,16 @@ def _list_missing(cache: Tree, listing: FileList) -> set[str]:
     }
     built_scripts = _list_built_scripts(cache)
     for script in listing.scripts:
-        if script.place not in built_scripts and not _has_script(cache, listing, script):
+        if script.pair not in built_scripts and not _has_script(cache, listing, script):
             missing.add(script.root)
     return missing
 
 
 def _has_program(cache: Tree, listing: FileList, program: str) -> bool:
     entry = lookup_entry(cache, program)
-    if entry is None:
-        return False
-    _check_same_library(cache, listing, entry)
-    return True
+    if entry is not None:
+        _check_same_library(cache, listing, entry)
+    return entry is not None
 
 
 def _check_same_library(cache: Tree, listing: FileList, entry: Entry) -> None:
@@ -148,13 +147,9 @@ def _check_same_library(cache: Tree, listing: FileList, entry: Entry) -> None:
     listed_digest = listing.files[f"{layout.PROGRAMS}/{entry.hash}/{layout.LIBRARY}"].sha256
     built_digest = get_product(entry.meta).sha256
     if built_digest != listed_digest:
-        what = (
-            f"is {entry.status}"
-            if built_digest is None
-            else f"has a library of sha256 {built_digest}"
-        )
+        state = f"has a library of sha256 {built_digest}" if built_digest else f"is {entry.status}"
         raise not_reproduced(
-            f"{layout.PROGRAMS}/{entry.hash} {what} in {cache.root};"
+            f"{layout.PROGRAMS}/{entry.hash} {state} in {cache.root};"
             f" in the package it is {listed_digest}",
             hint="the same inputs gave other results; --cache-dir names another cache",
         )
@@ -171,21 +166,20 @@ def _list_built_scripts(cache: Tree) -> set[tuple[str, str]]:
         for key, project in projects.items()
         if not key.startswith(ROOT)
         for script in project.scripts
+        # The index may name a script that was deleted by hand: that one is installed.
         if os.path.isdir(cache.script_path(*script))
     }
 
 
 def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
-    where = f"{script.root}/"
-    paths = (p for p in listing.files if p.startswith(where) and f"/{layout.LATENCY}/" not in p)
-    listed_digests = {path.removeprefix(where): listing.files[path].sha256 for path in paths}
-    path = cache.script_path(*script.place)
+    prefix = f"{script.root}/"
+    # Measurements are this machine's own; and the links to programs are made by publishing.
+    paths = (p for p in listing.files if p.startswith(prefix) and f"/{layout.LATENCY}/" not in p)
+    listed_digests = {path.removeprefix(prefix): listing.files[path].sha256 for path in paths}
+    path = cache.script_path(*script.pair)
     try:
-        names = [name for name in layout.list_files_below(path) if not name.startswith(_LINKS)]
-        return sorted(names) == sorted(listed_digests) and all(
-            sha256_file(os.path.join(path, name)) == digest
-            for name, digest in listed_digests.items()
-        )
+        present = [name for name in layout.list_files_below(path) if not name.startswith(_LINKS)]
+        return listed_digests == {name: sha256_file(os.path.join(path, name)) for name in present}
     except OSError:
         return False
 
@@ -205,10 +199,8 @@ def _publish_missing(cache: Tree, listing: FileList, missing: set[str], director
     for program in listing.programs:
         if f"{layout.PROGRAMS}/{program}" in missing:
             path = os.path.join(directory, layout.PROGRAMS, program)
-            entry = install_program(cache, program, path)
-            _check_same_library(
-                cache, listing, entry
-            )  # it may have been built since it was missing
+            # It may have been built since it was missing: then the cache keeps its own.
+            _check_same_library(cache, listing, install_program(cache, program, path))
     for script in listing.scripts:
         path = os.path.join(directory, script.root)
         if os.path.isdir(path):
@@ -216,6 +208,6 @@ def _publish_missing(cache: Tree, listing: FileList, missing: set[str], director
 
 
 def _publish_script(cache: Tree, script: ScriptEntry, path: str) -> None:
-    files = {each.name: read_bytes(each) for each in Path(path).iterdir() if each.is_file()}
+    files = {file.name: read_bytes(file) for file in Path(path).iterdir() if file.is_file()}
     dispatcher = os.path.join(path, layout.DISPATCH)
-    install_script(cache, *script.place, files, dispatcher if os.path.lexists(dispatcher) else None)
+    install_script(cache, *script.pair, files, dispatcher if os.path.lexists(dispatcher) else None)

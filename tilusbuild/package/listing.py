@@ -15,7 +15,7 @@ needed before the first byte (docs/design-notes.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, NoReturn
+from typing import Annotated, ClassVar, Literal
 
 import rfc8785
 from msgspec import Meta, Struct, convert, to_builtins
@@ -24,14 +24,7 @@ from msgspec.json import decode
 from tilusbuild.cache import layout
 from tilusbuild.package import names
 from tilusbuild.package.errors import malformed
-from tilusbuild.package.model import (
-    PROGRAM_FILES,
-    SCRIPT_FILES,
-    Digest,
-    Image,
-    Name,
-    Version,
-)
+from tilusbuild.package.model import PROGRAM_FILES, SCRIPT_FILES, Digest, Image, Name, Version
 from tilusbuild.report.text import format_count, to_one_line
 from tilusbuild.runtime.naming import to_snake_case
 from tilusbuild.state.files import sha256_bytes
@@ -87,14 +80,14 @@ class ScriptEntry(Struct, frozen=True, forbid_unknown_fields=True):
     programs: tuple[Digest, ...]
 
     @property
-    def place(self) -> tuple[str, str]:
+    def pair(self) -> tuple[str, str]:
         """The name of the directory below `scripts`, and the hash below that."""
         return to_snake_case(self.script), self.hash
 
     @property
     def root(self) -> str:
         """The path of its directory."""
-        return "/".join((layout.SCRIPTS, *self.place))
+        return "/".join((layout.SCRIPTS, *self.pair))
 
 
 class ProgramEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,21 +127,22 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The key by which lists of the kind are known."""
 
     @staticmethod
-    def path_problem(below: Sequence[str]) -> str | None:
-        """Say why no file can have this path below the kind's root; None if one can."""
+    def find_path_problem(below: Sequence[str]) -> str | None:
+        """Return the reason why no file can have this path below the kind's root, else None."""
 
     def check_content(self, path: str, size: int) -> Callable[[bytes], None] | None:
-        """Return what checks a file's content, or raises a `PackageError`; None where its digest
-        says all. Raises `OverLimit` errors."""
+        """Return a function that raises `PackageError` for a wrong content of a file; None for a
+        file of which only the digest is compared. Raises `PackageError` for a file too large."""
 
     def check_kind(self) -> None:
-        """Raise a `PackageError` for what is wrong with the kind's own part."""
+        """Raise `PackageError` for the first inconsistency of the kind's own part."""
 
     def encode(self) -> bytes:
         """Return the text of the list. Raises `PackageError` where `parse_list` would."""
         check_list(self)
         try:
             value = to_builtins(self)
+            # Patterns and ranges are checked by decoding alone, never as a Struct is made.
             convert(value, type(self))
             data = rfc8785.dumps(value)
         except ValueError as error:
@@ -169,7 +163,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def summary(self) -> str:
-        """A few words on what the package holds."""
+        """The number of scripts and programs, as words of a message."""
         scripts, programs = len(self.scripts), len(self.programs)
         return f"{format_count(scripts, 'script')}, {format_count(programs, 'program')}"
 
@@ -204,23 +198,24 @@ def parse_list(data: bytes) -> FileList:
     return listing
 
 
-# Whether a list agrees with itself. Asked before it is written and after it was read.
+# The checks of a list, made before it is written and after it was read.
 
 
 def check_list(listing: FileList) -> None:
     """Raise `PackageError` for the first inconsistency of a list."""
     if listing.schema != SCHEMA:
-        _raise_malformed(f"a list of schema {listing.schema}; this version reads {SCHEMA}")
+        raise malformed(f"a list of schema {listing.schema}; this version reads {SCHEMA}")
+    # First: all that follows takes the paths apart.
     names.check_paths(listing.files)
     if list(listing.needs.libraries) != sorted(set(listing.needs.libraries)):
-        _raise_malformed("needs.libraries is not sorted")
+        raise malformed("needs.libraries is not sorted")
     machines = _MACHINES if listing.key is None else (*_MACHINES, ANY_MACHINE)
     if listing.needs.machine not in machines:
-        _raise_malformed(
+        raise malformed(
             f"needs.machine is {listing.needs.machine!r:.60}, not one of {', '.join(machines)}"
         )
     if listing.key is not None and (listing.scripts or listing.programs or listing.targets):
-        _raise_malformed(f"it lists both programs and {listing.summary}")
+        raise malformed(f"it lists both programs and {listing.summary}")
     listing.check_kind()
     _check_scripts(listing)
     _check_programs(listing)
@@ -228,65 +223,56 @@ def check_list(listing: FileList) -> None:
 
 
 def _check_scripts(listing: FileList) -> None:
-    keys = [(each.script, each.target, each.hash) for each in listing.scripts]
-    if keys != sorted(set(keys)) or len({each.hash for each in listing.scripts}) != len(keys):
-        _raise_malformed("the scripts are not sorted, or one appears twice")
+    keys = [(script.script, script.target, script.hash) for script in listing.scripts]
+    if keys != sorted(set(keys)) or len({script.hash for script in listing.scripts}) != len(keys):
+        raise malformed("the scripts are not sorted, or one appears twice")
     for script in listing.scripts:
+        name = f"script {script.script}"
         if script.target not in listing.targets:
-            _raise_malformed(
-                f"script {script.script} is for a target {script.target} that is not listed"
-            )
+            raise malformed(f"{name} is for a target {script.target} that is not listed")
         for digest in script.programs:
             if digest not in listing.programs:
-                _raise_malformed(
-                    f"script {script.script} has a program {digest} that is not listed"
-                )
+                raise malformed(f"{name} has a program {digest} that is not listed")
         _check_files_listed(listing, script.root, SCRIPT_FILES)
-    if used := listing.targets.keys() - {script.target for script in listing.scripts}:
-        _raise_malformed(f"no script is for the target {min(used)}")
+    if unused := listing.targets.keys() - {script.target for script in listing.scripts}:
+        raise malformed(f"no script is for the target {min(unused)}")
 
 
 def _check_programs(listing: FileList) -> None:
     owners: dict[str, tuple[str, str]] = {}
     for script in listing.scripts:
-        for each in script.programs:
-            owners.setdefault(each, (script.script, script.target))
+        for digest in script.programs:
+            owners.setdefault(digest, (script.script, script.target))
     for digest, program in listing.programs.items():
         if owners.get(digest) != (program.script, program.target):
-            _raise_malformed(
-                f"program {digest} is not that of the first script and target that have it"
-            )
+            raise malformed(f"program {digest} does not name the first script that has it")
         _check_files_listed(listing, f"{layout.PROGRAMS}/{digest}", PROGRAM_FILES)
 
 
 def _check_files_listed(listing: FileList, prefix: str, required: Iterable[str]) -> None:
     for name in required:
         if f"{prefix}/{name}" not in listing.files:
-            _raise_malformed(f"{prefix}/{name} is not listed")
+            raise malformed(f"{prefix}/{name} is not listed")
 
 
 def _check_owners(listing: FileList) -> None:
     """Raise `PackageError` for a file that no program or script has: it would not be checked."""
-    places = {script.place for script in listing.scripts}
-    hashes = {digest for _, digest in places}
+    pairs = {script.pair for script in listing.scripts}
+    hashes = {digest for _, digest in pairs}
     for path in listing.files:
         kind, directory, digest = names.split_root(path)
         if kind == layout.PROGRAMS and digest not in listing.programs:
-            _raise_malformed(f"{path} belongs to no listed program")
-        if kind == layout.SCRIPTS and (directory, digest) not in places:
-            _raise_malformed(f"{path} belongs to no listed script")
-        if kind == layout.TESTS and digest not in hashes:
-            _raise_malformed(f"{path} belongs to no listed script")
+            raise malformed(f"{path} belongs to no listed program")
+        if (kind == layout.SCRIPTS and (directory, digest) not in pairs) or (
+            kind == layout.TESTS and digest not in hashes
+        ):
+            raise malformed(f"{path} belongs to no listed script")
         if listing.key is None and names.find_list_class(kind):
-            _raise_malformed(f"{path} is below {kind}, which the list does not mention")
-
-
-def _raise_malformed(problem: str) -> NoReturn:
-    raise malformed(problem)
+            raise malformed(f"{path} is below {kind}, which the list does not mention")
 
 
 # Layers: one for each script and target, so that what changes together travels together, and what
-# did not change is not sent again. The list alone decides.
+# did not change is not sent again. They follow from the list alone: equal lists, equal layers.
 
 
 def split_layers(listing: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -306,8 +292,3 @@ def split_layers(listing: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
         parts.setdefault(owner, []).append(path)
     ordered = sorted(parts, key=lambda owner: (owner == ("", ""), owner))
     return {owner: tuple(parts[owner]) for owner in ordered}
-
-
-def list_layers(listing: FileList) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of each layer."""
-    return tuple(split_layers(listing).values())

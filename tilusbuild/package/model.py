@@ -1,17 +1,18 @@
-"""The model of packages that readers and writers share: containers, purposes of files, GPU code.
+"""The model that readers and writers of packages share: containers, purposes of files, GPU code.
 
-A `Reader` yields names and bytes in its container's order; `extract` trusts none of them before it
-has compared them with the list.
+A `Reader` yields names and bytes in its container's order. `extract` compares both with the list
+before anything else sees them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Meta, Struct
 
-from tilusbuild.binary import BinaryError, read_archs, read_needs
+from tilusbuild.binary import BinaryError, LibraryNeeds, read_archs, read_needs
 from tilusbuild.cache import layout
 from tilusbuild.package.errors import over_limit
 
@@ -67,7 +68,7 @@ class Reader(Protocol):
         `MAX_ATTESTATION_SIZE` bytes."""
 
     def stream(self) -> Iterator[ContainerFile]:
-        """Yield every file except the list and the attestations."""
+        """Yield every file except the list and the attestations, in the container's order."""
 
     def close(self) -> None:
         """Close the container."""
@@ -141,21 +142,23 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True):
     arch: Name
 
 
-def format_images(images: Iterable[tuple[str, str]]) -> str:
-    """Return the architectures and kinds of images as words of a message."""
-    return ", ".join(sorted(f"{arch} ({kind})" for kind, arch in images)) or "no GPU"
+def format_code(images: Iterable[tuple[str, str]], machine: str | None) -> str:
+    """Return the code of a library in words, from (architecture, kind) of its images and the
+    machine of its host code."""
+    parts = sorted(f"{arch} ({kind})" for arch, kind in images)
+    return f"code for {', '.join([*parts, *([machine] if machine else [])]) or 'no GPU'}"
 
 
-def read_code(data: bytes) -> tuple[tuple[Image, ...], str | None]:
-    """Return the GPU images in a file, and the machine of its host code (None: no host code)."""
-    try:
+def read_code(data: bytes) -> tuple[tuple[Image, ...], LibraryNeeds | None]:
+    """Return the GPU images in a file, and the needs of its host code (None: no host code)."""
+    images: tuple[Image, ...] = ()
+    needs = None
+    # A cubin has no host code, and a library may have no GPU code; a file of several is not ELF.
+    with suppress(BinaryError):
         images = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in read_archs(data)))
-    except BinaryError:
-        images = ()
-    try:
-        return images, read_needs(data).machine
-    except BinaryError:
-        return images, None
+    with suppress(BinaryError):
+        needs = read_needs(data)
+    return images, needs
 
 
 def parse_version(version: str) -> tuple[int, ...]:

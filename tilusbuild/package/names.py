@@ -1,8 +1,8 @@
-"""Which names a package's files may have, and the kinds of packages, which decide where files are.
+"""The names that files of a package may have, and the kinds of packages, which decide on roots.
 
-Everywhere that a package is read or written, a name passes here first. What is refused: a name
-that leads out or says the same as another, on any file system, and one that a terminal would show
-as something else.
+Whoever reads or writes a package checks each name by `check_path` first. A name is refused if it
+leads out of the package, is the same file as another name on some file system, or is shown
+otherwise by a terminal.
 
 A package of programs is the ordinary kind. Any other kind is recognised by its own key, the first
 of the list, keeps its files below a root directory of its own, and has a list class of its own.
@@ -30,7 +30,7 @@ SIGNATURE, PROVENANCE, SBOM = (
 BESIDE = (SIGNATURE, PROVENANCE, SBOM)
 """Files about the list, which are never in it."""
 
-# What Linux takes: a longer name could be listed and never written.
+# The limits of Linux: a longer name could be listed and never written.
 MAX_PATH = 4096
 MAX_PART = 255
 
@@ -106,7 +106,7 @@ def _find_root_problem(parts: list[str]) -> str | None:
     root, rest = parts[0], parts[1:]
     list_class = find_list_class(root)
     if list_class is not None:
-        problem: str | None = list_class.path_problem(rest)
+        problem: str | None = list_class.find_path_problem(rest)
         return problem
     if root == layout.SCRIPTS:
         if len(rest) < 3 or not layout.is_script_directory(rest[0]):

@@ -40,7 +40,7 @@ Attest = Callable[[Contents], Mapping[str, bytes]]
 Tests = Callable[[Sequence[PlannedInstance]], Mapping[str, str]]
 """A function from what is packed to the files of its tests: the path in the package, and where."""
 _MAX_TIME = 4354819199
-"""The end of 2107, the last that a zip can say."""
+"""The end of 2107, the last time that a zip can hold."""
 
 
 def list_orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
@@ -54,9 +54,9 @@ def list_orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
             f'no package "{name}" in {manifest.path}', hint=did_you_mean(name, declared)
         )
     return [
-        PackageOrder(each, package, manifest.project.name, manifest.project.version)
-        for each, package in declared.items()
-        if name in (None, each)
+        PackageOrder(title, package, manifest.project.name, manifest.project.version)
+        for title, package in declared.items()
+        if name in (None, title)
     ]
 
 
@@ -96,37 +96,26 @@ def write_formats(
     """Write a package in each format into a directory: in all of them, or none. Return the format,
     path and bytes of each. Raises `PackageError` and `InputError`."""
     time = read_source_date() if time is None else time
-    stem = f"{order.title}-{order.version}"
+    stem, limit = f"{order.title}-{order.version}", order.package.max_size
     signed = replace(contents, beside=attest(contents))
+    sizes: dict[str, int] = {}
     with _make_staging(directory) as staged:
-        written_files = []
         for form in formats:
             container = load_format(form)
             name = container.file_name(stem, contents.listed)
-            container.write(signed, os.path.join(staged, name), time=time)
-            written_files.append(
-                (form, os.path.join(directory, name), _measure_size(os.path.join(staged, name)))
-            )
-        _check_size(order, written_files)
-        _move_into_place(
-            staged, directory, [os.path.basename(path) for _, path, _ in written_files]
-        )
-    return written_files
-
-
-def _check_size(order: PackageOrder, written_files: Sequence[tuple[str, str, int]]) -> None:
-    limit = order.package.max_size
-    for form, _, size in written_files:
-        if limit is not None and size > limit:
-            raise cannot_pack(
-                f"package {order.name} as {form} has {size} bytes, more than max-size, {limit}",
-                hint="less is packed with `scripts`, `targets` and `programs`;"
-                " `tilusbuild report` lists the largest programs",
-            )
-
-
-def _measure_size(path: str) -> int:
-    return os.stat(path).st_size if os.path.isfile(path) else layout.measure_files(path)[0]
+            path = os.path.join(staged, name)
+            container.write(signed, path, time=time)
+            size = os.stat(path).st_size if os.path.isfile(path) else layout.measure_files(path)[0]
+            if limit is not None and size > limit:
+                raise cannot_pack(
+                    f"package {order.name} as {form} has {size} bytes, more than max-size, {limit}",
+                    hint="less is packed with `scripts`, `targets` and `programs`;"
+                    " `tilusbuild report` lists the largest programs",
+                )
+            sizes[name] = size
+        _move_into_place(staged, directory, list(sizes))
+    files = zip(formats, sizes.items(), strict=True)
+    return [(form, os.path.join(directory, name), size) for form, (name, size) in files]
 
 
 def read_source_date() -> int:
@@ -137,13 +126,6 @@ def read_source_date() -> int:
             f"SOURCE_DATE_EPOCH is {text!r}", hint=f"it is seconds since 1970, at most {_MAX_TIME}"
         )
     return int(text)
-
-
-# Putting packages in their place.
-
-
-_ASIDE = ".old"
-"""In the private directory: the packages that were replaced."""
 
 
 @contextmanager
@@ -173,7 +155,8 @@ def _move_into_place(staged: str, output: str, names: Sequence[str]) -> None:
                 f"{path} exists, and is not a package of tilusbuild",
                 hint="remove it, or name another directory with --output",
             )
-    aside = os.path.join(staged, _ASIDE)
+    # Replaced packages go with the private directory; no name of a package begins with a dot.
+    aside = os.path.join(staged, ".old")
     os.mkdir(aside)
     for name in names:
         replace_directory(os.path.join(staged, name), os.path.join(output, name), aside)
@@ -186,6 +169,7 @@ def is_package(path: str) -> bool:
         return False
     with suppress(OSError, TilusbuildError):
         container = find_format(path)
+        # Such a format is recognized by the list in it, which no reader returns.
         if container is not None and not container.is_readable:
             return True
         with open_package(path) as reader:

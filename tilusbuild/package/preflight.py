@@ -43,7 +43,7 @@ class DescribedHost(Struct, frozen=True):
 
 
 class PreflightReport(Struct, frozen=True):
-    """The instances, and what of the host itself is not enough."""
+    """The prediction for one machine: a line for each instance, and the problems of the host."""
 
     host: DescribedHost
     instances: tuple[PreflightLine, ...]
@@ -60,12 +60,13 @@ def predict_run(listing: FileList, directory: str, host: DescribedHost) -> Prefl
 
     Raises `LoadError` for scripts that the runtime would not read.
     """
-    packed = {each.hash: frozenset(each.programs) for each in listing.scripts}
+    packed = {entry.hash: frozenset(entry.programs) for entry in listing.scripts}
     groups: dict[tuple[str, str], list[Script]] = {}
-    for each in listing.scripts:
-        script = read_script(os.path.join(directory, each.root))
+    for entry in listing.scripts:
+        script = read_script(os.path.join(directory, entry.root))
         groups.setdefault((script.name, repr(sorted(script.params.items()))), []).append(script)
     instances = tuple(_predict_instance(listing, group, packed, host) for group in groups.values())
+    # Of a machine that none of the scripts is for, the missing libraries would be noise.
     needed = any(instance.target for instance in instances)
     return PreflightReport(
         host, instances, tuple(list_host_problems(listing.needs, host)) if needed else ()
@@ -85,12 +86,12 @@ def _predict_instance(
         chosen, evaluations = choose.choose_instance(scripts, host.device, host.machine)
     except LoadError as error:
         evaluations = tuple(
-            choose.evaluate_instance(each, host.device, host.machine) for each in scripts
+            choose.evaluate_instance(script, host.device, host.machine) for script in scripts
         )
         return _make_line(host, scripts[0], None, evaluations, (), (str(error).splitlines()[0],))
     packed_programs = packed[chosen.hash]
     packed_indices = frozenset(i for i, p in chosen.programs.items() if p in packed_programs)
-    problems = [*_list_code_problems(listing, chosen, packed_indices, host)]
+    problems = list(_list_code_problems(listing, chosen, packed_indices, host))
     dispatch = read_serving_tables(chosen)
     tables = _select_tables(chosen, dispatch.tables, host)
     entries = tables[0].entries if tables else ()
@@ -118,10 +119,9 @@ def _make_line(
         script=format_instance_name(script.name, script.params),
         params=dict(script.params),
         target=chosen.target if chosen else None,
-        why=next((each.reason for each in evaluations if each.script is chosen), ""),
+        why=next((e.reason for e in evaluations if e.script is chosen), ""),
         candidates=tuple(
-            PreflightCandidate(each.script.target, each.rank is not None, each.reason)
-            for each in evaluations
+            PreflightCandidate(e.script.target, e.rank is not None, e.reason) for e in evaluations
         ),
         tables=tables,
         problems=problems,
@@ -152,15 +152,12 @@ def _select_tables(
 ) -> list[DeviceTable]:
     """Return the tables for the device or, if only its architecture is known, for that."""
     fingerprint = host.device.make_fingerprint(script.hash)
-    return [
-        table
-        for table in tables
-        if not table.explain_mismatch(
-            {**fingerprint, "device": table.fingerprint["device"]}
-            if host.device.name == ANY_GPU
-            else fingerprint
-        )
-    ]
+
+    def fits(table: DeviceTable) -> bool:
+        known = {"device": table.fingerprint["device"]} if host.device.name == ANY_GPU else {}
+        return not table.explain_mismatch({**fingerprint, **known})
+
+    return list(filter(fits, tables))
 
 
 # The host.
@@ -170,17 +167,15 @@ def list_host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
     """Yield a problem for each requirement of the libraries that the host does not meet."""
     if needs.machine != host.machine:
         yield f"the libraries are for {needs.machine}, and the host is {host.machine}"
-    for what, needed, available in (
+    for name, needed, available in (
         ("glibc", needs.glibc, host.glibc),
         ("libstdc++ symbols GLIBCXX", needs.libstdcxx, host.libstdcxx),
     ):
         if needed and available and parse_version(available) < parse_version(needed):
-            yield f"the libraries need {what} {needed}, and the host has {available}"
-    if (
-        needs.tvm_ffi
-        and host.tvm_ffi
-        and parse_version(host.tvm_ffi)[:2] != parse_version(needs.tvm_ffi)
-    ):
+            yield f"the libraries need {name} {needed}, and the host has {available}"
+    # A series has one ABI: a later one is not known to take these libraries.
+    series = parse_version(host.tvm_ffi)[:2] if host.tvm_ffi else None
+    if needs.tvm_ffi and series and series != parse_version(needs.tvm_ffi):
         yield f"the libraries are for tvm-ffi {needs.tvm_ffi}, and the host has {host.tvm_ffi}"
     if needs.isa and host.isa:
         yield from _list_isa_problems(needs.isa, host.isa)
@@ -188,6 +183,7 @@ def list_host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
 
 def _list_isa_problems(needed: str, available: str) -> Iterator[str]:
     levels = [_parse_level(name) for name in (needed, available)]
+    # Names that are not levels are in no order: only the very same CPU is known to do.
     if needed != available and (None in levels or levels[0] > levels[1]):  # type: ignore[operator]
         yield f"the libraries need a CPU with {needed}, and the host's has {available}"
 

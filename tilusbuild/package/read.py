@@ -63,7 +63,7 @@ def _open_reader(path: str) -> Reader:
     container = recognize_format(path, start)
     if container is not None:
         return container.read(path)
-    titles = [each.title for each in load_formats() if each.is_readable]
+    titles = [form.title for form in load_formats() if form.is_readable]
     hint = f"a package is {', '.join(titles[:-1])} or {titles[-1]}"
     if os.path.isdir(path):
         if is_cache(path):
@@ -72,8 +72,8 @@ def _open_reader(path: str) -> Reader:
         raise no_package(f"a directory without {names.LIST}", hint=hint)
     if start[:1] == _PICKLE:
         raise no_package("it looks like a pickle, and tilusbuild never unpickles", hint=hint)
-    what = "text" if start and start.isascii() and start.decode().isprintable() else "another file"
-    raise no_package(f"it is {what}, not an archive", hint=hint)
+    kind = "text" if start and start.isascii() and start.decode().isprintable() else "another file"
+    raise no_package(f"it is {kind}, not an archive", hint=hint)
 
 
 def _read_start(path: str) -> bytes:
@@ -84,8 +84,8 @@ def _read_start(path: str) -> bytes:
         with open_file(path) as file:
             return file.read(4)
     except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or str(error)
-        raise input_error(f"{path!r} cannot be read: {what}") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise input_error(f"{path!r} cannot be read: {reason}") from None
 
 
 @contextmanager
@@ -95,10 +95,7 @@ def unpack_package(
     """Unpack the paths that `choose` returns for the list; yield the list and the directory, which
     is removed after the block. Raises `PackageError`.
     """
-    with (
-        open_package(path) as reader,
-        TemporaryDirectory("package") as directory,
-    ):
+    with open_package(path) as reader, TemporaryDirectory("package") as directory:
         listing = parse_list(reader.list_bytes())
         if listing.key is not None:
             raise no_package(f"it holds {listing.summary}, not programs of tilusbuild")
@@ -108,11 +105,9 @@ def unpack_package(
         for member in check_members(reader, listing):
             if member.path not in chosen:
                 continue
-            if names.split_root(member.path)[0] == layout.SCRIPTS:
-                checker.read_member(member, keep=True)
-            else:
-                for _ in write_member(member, directory.path):
-                    pass
+            # Programs are not checked here: not all of their files need to be among the chosen.
+            for _ in write_member(member, directory.path):
+                pass
         checker.check_scripts()
         yield listing, directory.path
 
@@ -124,9 +119,6 @@ def select_script_files(listing: FileList) -> set[str]:
 
 def select_texts(listing: FileList) -> set[str]:
     """Return the paths of all files of scripts, and of the two texts of each program."""
-    names_of_texts = (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
-    return select_script_files(listing) | {
-        f"{layout.PROGRAMS}/{program}/{name}"
-        for program in listing.programs
-        for name in names_of_texts
-    }
+    programs = (f"{layout.PROGRAMS}/{program}" for program in listing.programs)
+    texts = {f"{program}/{name}" for program in programs for name in layout.TEXTS}
+    return select_script_files(listing) | texts

@@ -32,10 +32,11 @@ def rebuild_share(path: str, share: float, limits: Limits) -> Iterator[RebuildRe
         cache = Tree(path)
         yield from _compile_all(cache.root, _list_recorded(cache, share))
         return
-    with unpack_package(path, lambda each: _select_needed_files(each, share), limits) as (
-        listing,
-        root,
-    ):
+
+    def select(listing: FileList) -> set[str]:
+        return _select_needed_files(listing, share)
+
+    with unpack_package(path, select, limits) as (listing, root):
         recorded = {
             program: listing.files[f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}"].sha256
             for program in sample_programs(listing.programs, share)
@@ -46,7 +47,8 @@ def rebuild_share(path: str, share: float, limits: Limits) -> Iterator[RebuildRe
 def sample_programs(programs: Iterable[str], share: float) -> set[str]:
     """Return the programs whose hashes are in the lowest `share` of all hashes; at least one."""
     ordered = sorted(programs)
-    chosen = {each for each in ordered if int(each[:15], 16) < share * (1 << 60)}
+    # 15 hexadecimal digits are 60 bits, which a product with a float keeps apart well enough.
+    chosen = {program for program in ordered if int(program[:15], 16) < share * (1 << 60)}
     return chosen or set(ordered[:1])
 
 
@@ -83,4 +85,5 @@ def _compile_all(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResu
         try:
             yield from pool.map(Rebuilder(root, runner).rebuild_program, programs, digests)
         finally:
-            runner.close()  # first: the pool waits for its threads, and they for compilers
+            # Before the pool ends: it waits for its threads, and they for compilers.
+            runner.close()

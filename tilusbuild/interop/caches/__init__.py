@@ -19,11 +19,11 @@ SYSTEMS: Mapping[str, ModuleType] = {
     module.SYSTEM: module for module in (tilus, tilelang, hidet, triton)
 }
 _HOMES = {
-    "tilelang": (("TILELANG_CACHE_DIR", ""), "~/.tilelang/cache"),
-    "triton": (("TRITON_CACHE_DIR", ""), ("TRITON_HOME", ".triton/cache"), "~/.triton/cache"),
+    "tilelang": ({"TILELANG_CACHE_DIR": ""}, "~/.tilelang/cache"),
+    "triton": ({"TRITON_CACHE_DIR": "", "TRITON_HOME": ".triton/cache"}, "~/.triton/cache"),
 }
-"""The places in order of precedence: a variable and what is appended to its value, or a directory
-of the user (TileLang 0.1.15, env.py; Triton 3.7, knobs.py)."""
+"""Variables in order of precedence, with the path below each one's value; and the directory of a
+user who sets none (TileLang 0.1.15, env.py; Triton 3.7, knobs.py)."""
 
 
 def recognize_system(path: str) -> str | None:
@@ -53,14 +53,13 @@ def find_home(system: str, environment: Mapping[str, str]) -> str:
     Raises `InputError` for a system whose cache is beside its installation, which only its own
     Python knows.
     """
-    for candidate in _HOMES.get(system, ()):
-        if isinstance(candidate, str):
-            return os.path.abspath(os.path.expanduser(candidate))
-        variable, subdirectory = candidate
-        if environment.get(variable):
-            return os.path.abspath(
-                os.path.join(os.path.expanduser(environment[variable]), subdirectory)
-            )
+    if system in _HOMES:
+        variables, home = _HOMES[system]
+        for variable, below in variables.items():
+            if environment.get(variable):
+                home = os.path.join(environment[variable], below)
+                break
+        return os.path.abspath(os.path.expanduser(home))
     raise input_error(
         f"where {system} keeps its cache depends on where {system} is installed",
         hint=f"name the directory with --into: {system}.option.get_cache_dir() returns it",

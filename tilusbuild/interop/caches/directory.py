@@ -1,7 +1,7 @@
-"""A foreign cache as values, and the reader that makes them of a directory that another system
-wrote.
+"""A foreign cache as values, and the reader of a directory that another system wrote.
 
-What is read is bounded, named by the reader and never by a file's content, and no link is followed.
+Each read is bounded. Paths come from the reader and never from a file's content, and no link is
+followed: whoever can write the cache cannot lead a reader out of it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from tilusbuild.binary import BinaryError, read_archs, read_needs
+from tilusbuild.binary import BinaryError
 from tilusbuild.binary.elf import Elf
+from tilusbuild.package.model import read_code
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.state.directories import list_below, open_below
 from tilusbuild.state.files import sha256_bytes
 
 _GENCODE = re.compile(r"code=\[?(sm_\d+[af]?)|-arch[= ](sm_\d+[af]?)")
+_ANY = re.compile(".*", re.DOTALL)
 _MAX_TEXT = 16 << 20
 _MAX_LIBRARY = 1 << 30
 MAX_FILES = 10_000
 """Below one directory; further files are ignored."""
 
 
-# What is read, as values.
-
-
 class ForeignProblem(Struct, frozen=True):
     """A problem of a cache. `path` is relative to the cache. `moved`: the entry is complete, and
-    would work in its old directory."""
+    works in its old directory."""
 
     path: str
     what: str
@@ -52,12 +51,12 @@ class ForeignEntry(Struct):
     path: str
     """Its directory, relative to the cache."""
     kind: str
-    """What the system calls it: "program", "kernel", "op", …"""
+    """The system's word for it: "program", "kernel", "op", …"""
     name: str
     declared_arch: str = ""
     """The architecture that the entry's text names: "sm_90a", "cpu"; "" when it names none."""
     code_archs: tuple[str, ...] = ()
-    """What the binary has code for, as read from it: "sm_90a", "sm_80 ptx", or a CPU's name."""
+    """The architectures of the code in the binary: "sm_90a", "sm_80 ptx", or a CPU's name."""
     compiled_by: str = ""
     """The compiler or system that made it, as far as the entry says; else ""."""
     files: tuple[str, ...] = ()
@@ -91,7 +90,7 @@ class ForeignEntry(Struct):
 
     def has_files(self, *names: str) -> bool:
         """Return whether all files exist. Each missing file is added as a problem."""
-        missing = [name for name in names if not self.directory.is_file(self.path, name)]
+        missing = [name for name in names if not self.directory.is_file(f"{self.path}/{name}")]
         for name in missing:
             self.add_problem("is missing", name)
         return not missing
@@ -99,15 +98,14 @@ class ForeignEntry(Struct):
     def read_library(self, file: str) -> bytes | None:
         """Read a library or cubin, and set the digest and the architectures of the entry. A missing
         or damaged file is added as a problem. Return its bytes; None if it is missing."""
-        data = self.directory.read_bytes(self.path, file)
+        data = self.directory.read_bytes(f"{self.path}/{file}")
         if data is None:
             self.add_problem("is missing", file)
             return None
-        why = find_damage(data)
-        if why:
-            self.add_problem(why, file)
+        if damage := _find_damage(data):
+            self.add_problem(damage, file)
             return data
-        self.library, self.code_archs = sha256_bytes(data), read_code_archs(data)
+        self.library, self.code_archs = sha256_bytes(data), _list_code_archs(data)
         return data
 
     def check_declared_arch(self, file: str) -> None:
@@ -116,7 +114,9 @@ class ForeignEntry(Struct):
         device = [arch for arch in self.code_archs if arch.startswith("sm_")]
         if not self.declared_arch.startswith("sm_") or not device:
             return
-        if not any(_are_same_arch(self.declared_arch, arch.split()[0]) for arch in device):
+        # A text may omit the suffix of sm_90a, and code has " ptx" after its architecture.
+        archs = [arch.split()[0] for arch in device]
+        if self.declared_arch not in (*archs, *(arch.rstrip("af") for arch in archs)):
             self.add_problem(
                 f"holds code for {', '.join(device)}; its entry says {self.declared_arch}", file
             )
@@ -152,8 +152,6 @@ class ForeignCache(Struct, frozen=True):
     """Outside of entries: a link to nothing, a table that cannot be read."""
     shared: tuple[str, ...] = field(default=())
     """Files outside of entries that make the cache work: scripts, tables, graphs."""
-    out_of_scope: tuple[str, ...] = ()
-    """Directories of the system that hold no kernels; nothing here touches them."""
 
     @property
     def size(self) -> int:
@@ -180,111 +178,104 @@ class ForeignCache(Struct, frozen=True):
 _Bytes = bytes  # the class below has a method of that name
 
 
-def _split_names(names: tuple[str, ...]) -> list[str]:
-    return [part for name in names for part in name.split("/") if part]
-
-
 class CacheDirectory:
     """A directory of a foreign cache. Paths are relative to it, and no link is followed."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
 
-    def join_path(self, *names: str) -> str:
-        return os.path.join(self.root, *names)
+    def join_path(self, path: str) -> str:
+        return os.path.join(self.root, path)
 
-    def list_names(self, *names: str) -> list[str]:
-        """Return the sorted names in a directory. For anything else, and behind a link, there are
-        none."""
+    def list_names(self, path: str = "") -> list[str]:
+        """Return the sorted names in a directory; [] for anything else, and behind a link."""
         try:
-            return list_below(self.root, *_split_names(names))
+            return list_below(self.root, *_split_path(path))
         except OSError:
             return []
 
-    def list_directories(self, *names: str) -> list[str]:
-        return [name for name in self.list_names(*names) if self.is_directory(*names, name)]
+    def list_directories(self, path: str = "", pattern: re.Pattern[str] = _ANY) -> list[str]:
+        """Return the sorted names of the subdirectories that a pattern matches fully."""
+        names = filter(pattern.fullmatch, self.list_names(path))
+        return [name for name in names if self.is_directory(f"{path}/{name}")]
 
-    def is_directory(self, *names: str) -> bool:
-        status = self.get_status(*names)
+    def is_directory(self, path: str) -> bool:
+        status = self.get_status(path)
         return status is not None and stat.S_ISDIR(status.st_mode)
 
-    def is_file(self, *names: str) -> bool:
-        status = self.get_status(*names)
+    def is_file(self, path: str) -> bool:
+        status = self.get_status(path)
         return status is not None and stat.S_ISREG(status.st_mode)
 
-    def get_status(self, *names: str) -> os.stat_result | None:
+    def get_status(self, path: str) -> os.stat_result | None:
         """Return the status of a file, a directory or a link; None if there is nothing, or behind a
         link."""
         try:
-            with self.open_parent(*names) as (above, name):
+            with self.open_parent(path) as (above, name):
                 return os.stat(name, dir_fd=above, follow_symlinks=False)
         except OSError:
             return None
 
     @contextmanager
-    def open_parent(self, *names: str) -> Iterator[tuple[int, str]]:
+    def open_parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the parent directory of a path. Yield its descriptor and the last name. Raises
         `OSError`, also for a link on the way."""
-        *parents, name = _split_names(names) or ["."]
+        *parents, name = _split_path(path) or ["."]
         with open_below(self.root, *parents) as handle:
             yield handle, name
 
-    def list_files(self, *names: str) -> list[str]:
+    def list_files(self, path: str = "") -> list[str]:
         """Return the paths of all files and links below a directory, sorted. After 10,000 the rest
         is ignored."""
         files: list[str] = []
-        waiting = ["/".join(_split_names(names))]
+        waiting = [path]
         while waiting and len(files) <= MAX_FILES:
             directory = waiting.pop()
             for name in self.list_names(directory):
-                path = f"{directory}/{name}" if directory else name
-                (waiting if self.is_directory(path) else files).append(path)
+                below = f"{directory}/{name}" if directory else name
+                (waiting if self.is_directory(below) else files).append(below)
         return sorted(files)
 
-    def read_text(self, *names: str) -> str | None:
-        """Return at most the first 16 MiB of a text file; None if it cannot be read."""
-        data = self._read_up_to(_MAX_TEXT, names)
-        return None if data is None else data.decode("utf-8", "replace")
+    def read_text(self, path: str) -> str:
+        """Return at most the first 16 MiB of a text file; "" if it cannot be read."""
+        return (self._read_up_to(_MAX_TEXT, path) or b"").decode("utf-8", "replace")
 
-    def read_json(self, *names: str) -> Any:
+    def read_json(self, path: str) -> Any:
         """Return the value of a JSON file; None if it is missing or not JSON."""
-        text = self.read_text(*names)
         try:
-            return None if text is None else json.loads(text)
+            return json.loads(self.read_text(path))
         except (ValueError, RecursionError):
             return None
 
-    def read_bytes(self, *names: str) -> _Bytes | None:
+    def read_bytes(self, path: str) -> _Bytes | None:
         """Return the content of a file; None if it cannot be read, or is larger than 1 GiB."""
-        data = self._read_up_to(_MAX_LIBRARY + 1, names)
+        # One more byte than the limit: by it a larger file is known.
+        data = self._read_up_to(_MAX_LIBRARY + 1, path)
         return None if data is None or len(data) > _MAX_LIBRARY else data
 
-    def _read_up_to(self, limit: int, names: tuple[str, ...]) -> _Bytes | None:
+    def _read_up_to(self, limit: int, path: str) -> _Bytes | None:
         try:
-            with os.fdopen(self._open_file(*names), "rb") as file:
+            with os.fdopen(self._open_file(path), "rb") as file:
                 return file.read(limit)
         except OSError:
             return None
 
-    def _open_file(self, *names: str) -> int:
-        with self.open_parent(*names) as (above, name):
+    def _open_file(self, path: str) -> int:
+        with self.open_parent(path) as (above, name):
             return open_regular(name, follow=False, dir_fd=above)
 
     def measure_files(self, files: Iterable[str]) -> tuple[int, float]:
         """Return the total bytes of files, and the latest time at which one was written (seconds
         since 1970)."""
-        size, latest = 0, 0.0
-        for name in files:
-            status = self.get_status(name)
-            if status is None:
-                continue
-            size, latest = size + status.st_size, max(latest, status.st_mtime)
-        return size, latest
+        # A file may be removed by its system meanwhile.
+        statuses = [status for status in map(self.get_status, files) if status is not None]
+        latest = max((status.st_mtime for status in statuses), default=0.0)
+        return sum(status.st_size for status in statuses), latest
 
-    def is_locked(self, name: str) -> bool:
+    def is_locked(self, path: str) -> bool:
         """Return whether a process holds a lock on a file now."""
         try:
-            handle = self._open_file(name)
+            handle = self._open_file(path)
         except OSError:
             return False
         try:
@@ -296,13 +287,11 @@ class CacheDirectory:
         return False
 
 
-def _are_same_arch(declared: str, compiled: str) -> bool:
-    """Return whether a declared and a compiled architecture agree. A text may omit the suffix of
-    sm_90a."""
-    return declared == compiled or declared == compiled.rstrip("af")
+def _split_path(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
 
 
-def find_damage(data: bytes) -> str | None:
+def _find_damage(data: bytes) -> str | None:
     """Return the reason why a library is incomplete; None if it is complete."""
     if not data:
         return "is empty"
@@ -313,28 +302,17 @@ def find_damage(data: bytes) -> str | None:
     return f"is cut short: {len(data)} bytes of {size}" if size > len(data) else None
 
 
-def read_code_archs(data: bytes) -> tuple[str, ...]:
+def _list_code_archs(data: bytes) -> tuple[str, ...]:
     """Return the architectures of the code in a library; the machine of its host code if it has no
     GPU code."""
-    try:
-        images = read_archs(data)
-    except BinaryError:
-        return ()
-    arch_names = [image.arch + (" ptx" if image.kind == "ptx" else "") for image in images]
-    if arch_names:
-        return tuple(dict.fromkeys(arch_names))
-    try:
-        return (read_needs(data).machine,)
-    except BinaryError:
-        return ()
+    images, needs = read_code(data)
+    if not images and needs is not None:
+        return (needs.machine,)
+    # A dictionary in the place of a set: it keeps the order of the binary.
+    return tuple(dict.fromkeys(i.arch + (" ptx" if i.kind == "ptx" else "") for i in images))
 
 
 def find_command_arch(command: str) -> str:
     """Return the architecture that a command line of a compiler names; "" if none."""
     match = _GENCODE.search(command)
     return (match[1] or match[2]) if match else ""
-
-
-def match_names(names: list[str], pattern: re.Pattern[str]) -> Iterator[str]:
-    """Yield the names that a pattern matches completely."""
-    return (name for name in names if pattern.fullmatch(name))

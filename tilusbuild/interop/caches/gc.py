@@ -36,54 +36,33 @@ def choose_removals(
 ) -> tuple[Removal, ...]:
     """Choose what to remove: stale files, entries older than `older_than` seconds, with `broken`
     the broken ones, and then the oldest entries until the rest has at most `max_size` bytes."""
-    removals = {
-        file.path: Removal(file.path, file.what, file.size)
+    removals = [
+        Removal(file.path, file.what, file.size)
         for file in cache.stale
         if older_than is None or now - file.modified > older_than
-    }
-    remaining_units = []
-    for unit in _list_units(cache):
-        problem = next((p for entry in unit.entries for p in entry.problems), None)
+    ]
+    # The kernels of a graph are removed together: the age of the latest counts, the size of all.
+    units: dict[str, list[ForeignEntry]] = {}
+    for entry in cache.entries:
+        units.setdefault(entry.removed_with, []).append(entry)
+    modified = {path: max(entry.modified for entry in unit) for path, unit in units.items()}
+    sizes = {path: sum(entry.size for entry in unit) for path, unit in units.items()}
+    reasons: dict[str, str] = {}
+    for path, unit in units.items():
+        problem = next((problem for entry in unit for problem in entry.problems), None)
         if broken and problem is not None:
-            removals[unit.path] = unit.make_removal(f"broken: {problem.what}")
-        elif older_than is not None and now - unit.modified > older_than:
-            removals[unit.path] = unit.make_removal("old")
-        else:
-            remaining_units.append(unit)
-    size = sum(unit.size for unit in remaining_units)
-    for unit in remaining_units:
+            reasons[path] = f"broken: {problem.what}"
+        elif older_than is not None and now - modified[path] > older_than:
+            reasons[path] = "old"
+    remaining = sorted(units.keys() - reasons.keys(), key=lambda path: (modified[path], path))
+    size = sum(sizes[path] for path in remaining)
+    for path in remaining:
         if max_size is None or size <= max_size:
             break
-        removals[unit.path] = unit.make_removal("the oldest")
-        size -= unit.size
-    return tuple(removals.values())
-
-
-class _RemovalUnit(Struct, frozen=True):
-    """Entries that are removed together, such as the kernels of a graph."""
-
-    path: str
-    entries: tuple[ForeignEntry, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(entry.size for entry in self.entries)
-
-    @property
-    def modified(self) -> float:
-        return max(entry.modified for entry in self.entries)
-
-    def make_removal(self, why: str) -> Removal:
-        return Removal(self.path, why, self.size, self.entries[0].lock)
-
-
-def _list_units(cache: ForeignCache) -> list[_RemovalUnit]:
-    """Return the units, the oldest first."""
-    entries_by_path: dict[str, list[ForeignEntry]] = {}
-    for entry in cache.entries:
-        entries_by_path.setdefault(entry.removed_with, []).append(entry)
-    units = [_RemovalUnit(path, tuple(entries)) for path, entries in entries_by_path.items()]
-    return sorted(units, key=lambda unit: (unit.modified, unit.path))
+        reasons[path] = "the oldest"
+        size -= sizes[path]
+    units_removed = (Removal(p, why, sizes[p], units[p][0].lock) for p, why in reasons.items())
+    return (*removals, *units_removed)
 
 
 def remove_unless_in_use(

@@ -20,7 +20,6 @@ from tilusbuild.interop.caches.directory import (
     ForeignCache,
     ForeignEntry,
     StaleFile,
-    match_names,
 )
 from tilusbuild.state.files import sha256_bytes
 
@@ -45,9 +44,11 @@ def read_cache(directory: CacheDirectory) -> ForeignCache:
     entries, versions = [], set()
     for version, above, kind in _list_entry_directories(directory):
         versions.add(version)
-        for key in match_names(directory.list_directories(above), _KEY):
-            make = _KINDS[kind]
-            entries.append(make(directory, os.path.join(above, key), f"tilelang {version}".strip()))
+        for key in directory.list_directories(above, _KEY):
+            entry = ForeignEntry(directory, os.path.join(above, key), "kernel", "")
+            entry.compiled_by = f"tilelang {version}".strip()
+            _READERS[kind](entry)
+            entries.append(entry.measure_files())
     return ForeignCache(
         system=SYSTEM,
         version=", ".join(sorted(versions - {""})),
@@ -68,59 +69,58 @@ def _list_versions(directory: CacheDirectory) -> Iterator[str]:
 
 
 def _list_entry_directories(directory: CacheDirectory) -> Iterator[tuple[str, str, str]]:
-    """Yield (version, directory of entries, key of `_KINDS`). If the directory is one version's,
+    """Yield (version, directory of entries, key of `_READERS`). If the directory is one version's,
     the version is its base name."""
     for version in ("", *directory.list_directories()):
-        keys = match_names(directory.list_directories(version), _KEY)
+        keys = directory.list_directories(version, _KEY)
         files = (os.path.join(version, key, name) for key in keys for name in _EARLIER)
         if any(map(directory.is_file, files)):
             yield version, version, "earlier"
     for version in _list_versions(directory):
         name = version or os.path.basename(directory.root)
-        for machine in match_names(directory.list_directories(version), _MACHINE):
+        for machine in directory.list_directories(version, _MACHINE):
             above = os.path.join(version, machine, "kernels")
-            if any(True for _ in match_names(directory.list_directories(above), _KEY)):
+            if directory.list_directories(above, _KEY):
                 yield name, above, "kernel"
         above = os.path.join(version, "cuda-binaries")
-        if any(True for _ in match_names(directory.list_directories(above), _KEY)):
+        if directory.list_directories(above, _KEY):
             yield name, above, "binary"
 
 
-def _read_kernel(
-    directory: CacheDirectory, home: str, by: str, *, earlier: bool = False
-) -> ForeignEntry:
-    entry = ForeignEntry(directory, home, "kernel", _find_kernel_name(directory, home))
-    entry.compiled_by = by
-    manifest = {"files": {}} if earlier else directory.read_json(home, "manifest.json")
+def _read_kernel(entry: ForeignEntry, *, earlier: bool = False) -> None:
+    directory, home = entry.directory, entry.path
+    sources = (directory.read_text(f"{home}/{name}") for name in ("device_kernel.cu", "kernel.cu"))
+    match = next(filter(None, map(_NAME.search, sources)), None)
+    entry.name = match[1] if match else ""
+    # An earlier version wrote no digests: only its library can be checked.
+    manifest = {"files": {}} if earlier else directory.read_json(f"{home}/manifest.json")
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict):
         entry.add_problem("is missing or not a manifest", "manifest.json")
         files = {}
-    library = next((name for name in _LIBRARIES if directory.is_file(home, name)), None)
+    library = next((name for name in _LIBRARIES if directory.is_file(f"{home}/{name}")), None)
     if library is None and not any(name in files for name in _LIBRARIES):
         entry.add_problem("has no library")
     for name, facts in sorted(files.items()):
         _check_file(entry, name, facts)
     if library is not None:
         entry.read_library(library)
-    return entry.measure_files()
 
 
-def _read_binary(directory: CacheDirectory, home: str, by: str) -> ForeignEntry:
-    entry = ForeignEntry(directory, home, "binary", "")
-    entry.compiled_by = by
-    name = next((n for n in ("kernel.cubin", "kernel.fatbin") if directory.is_file(home, n)), None)
-    facts = directory.read_json(home, "metadata.json")
+def _read_binary(entry: ForeignEntry) -> None:
+    entry.kind = "binary"
+    binaries = ("kernel.cubin", "kernel.fatbin")
+    name = next((n for n in binaries if entry.directory.is_file(f"{entry.path}/{n}")), None)
     if name is None:
         entry.add_problem("has no binary")
-        return entry.measure_files()
-    _check_file(entry, name, facts)
+        return
+    _check_file(entry, name, entry.directory.read_json(f"{entry.path}/metadata.json"))
+    # A fatbin is not an ELF file: only its digest can be checked.
     if name == "kernel.cubin":
         entry.read_library(name)
-    return entry.measure_files()
 
 
-_KINDS: Mapping[str, Callable[[CacheDirectory, str, str], ForeignEntry]] = {
+_READERS: Mapping[str, Callable[[ForeignEntry], None]] = {
     "kernel": _read_kernel,
     "binary": _read_binary,
     "earlier": partial(_read_kernel, earlier=True),
@@ -132,7 +132,7 @@ def _check_file(entry: ForeignEntry, name: str, facts: Any) -> None:
     if "/" in name or not isinstance(facts, dict):
         entry.add_problem(f"lists {name!r:.80}, which is not a file of an entry")
         return
-    data = entry.directory.read_bytes(entry.path, name)
+    data = entry.directory.read_bytes(f"{entry.path}/{name}")
     if data is None:
         entry.add_problem("is missing", name)
     elif len(data) != facts.get("size"):
@@ -141,24 +141,15 @@ def _check_file(entry: ForeignEntry, name: str, facts: Any) -> None:
         entry.add_problem("is not what its digest says", name)
 
 
-def _find_kernel_name(directory: CacheDirectory, home: str) -> str:
-    """Return the name of the kernel in an entry's source; "" if none is found."""
-    for source in ("device_kernel.cu", "kernel.cu"):
-        if match := _NAME.search(directory.read_text(home, source) or ""):
-            return match[1]
-    return ""
-
-
 def _list_abandoned_stages(directory: CacheDirectory) -> Iterator[StaleFile]:
     """Yield staging directories in which nothing was written for an hour."""
     now = time.time()
     for version in _list_versions(directory):
-        places = [os.path.join(version, ".staging", "cuda-binaries")]
-        machines = match_names(directory.list_directories(version), _MACHINE)
-        places += (os.path.join(version, machine, ".staging") for machine in machines)
-        for above in places:
-            for name in directory.list_directories(above):
-                path = os.path.join(above, name)
+        machines = directory.list_directories(version, _MACHINE)
+        parents = [f"{machine}/.staging" for machine in machines] + [".staging/cuda-binaries"]
+        for parent in parents:
+            for name in directory.list_directories(f"{version}/{parent}"):
+                path = os.path.join(version, parent, name)
                 size, modified = directory.measure_files(directory.list_files(path))
                 # An empty stage has no files: its own time counts.
                 modified = max(modified, os.lstat(directory.join_path(path)).st_mtime)
@@ -169,6 +160,7 @@ def _list_abandoned_stages(directory: CacheDirectory) -> Iterator[StaleFile]:
 
 def _list_autotuner_files(directory: CacheDirectory) -> Iterator[str]:
     for version in _list_versions(directory):
-        for machine in match_names(directory.list_directories(version), _MACHINE):
-            for key in directory.list_directories(version, machine, "autotuner"):
-                yield from directory.list_files(version, machine, "autotuner", key)
+        for machine in directory.list_directories(version, _MACHINE):
+            above = os.path.join(version, machine, "autotuner")
+            for key in directory.list_directories(above):
+                yield from directory.list_files(f"{above}/{key}")

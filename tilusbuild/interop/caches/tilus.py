@@ -16,7 +16,6 @@ from tilusbuild.interop.caches.directory import (
     ForeignEntry,
     ForeignProblem,
     StaleFile,
-    match_names,
 )
 from tilusbuild.state.files import sha256_text
 
@@ -29,11 +28,10 @@ _TARGET = re.compile(r"arch='sm(\d+[af]?)'")
 
 def is_cache_root(directory: CacheDirectory) -> bool:
     """Return whether a directory is a cache of Tilus."""
-    programs = list(match_names(directory.list_directories("programs"), _PROGRAM))
-    return any(directory.is_file("programs", name, "options.txt") for name in programs) or any(
-        directory.is_file("scripts", name, key, "build_options.txt")
-        for name in directory.list_directories("scripts")
-        for key in directory.list_directories("scripts", name)
+    programs = directory.list_directories("programs", _PROGRAM)
+    return any(directory.is_file(f"programs/{name}/options.txt") for name in programs) or any(
+        directory.is_file(f"{home}/build_options.txt")
+        for _, home in _list_script_directories(directory)
     )
 
 
@@ -50,7 +48,7 @@ def read_cache(directory: CacheDirectory) -> ForeignCache:
         _read_program(
             directory, digest, name_by_program.get(digest, ""), failed=digest in failed_programs
         )
-        for digest in match_names(directory.list_directories("programs"), _PROGRAM)
+        for digest in directory.list_directories("programs", _PROGRAM)
     ]
     problems, stale, shared = _read_scripts(directory)
     return ForeignCache(
@@ -69,16 +67,17 @@ def _read_program(
 ) -> ForeignEntry:
     home = f"programs/{digest}"
     entry = ForeignEntry(directory, home, "program", name)
-    entry.lock = f"{home}/.lock" if directory.is_file(home, ".lock") else None
-    options = directory.read_text(home, "options.txt") or ""
+    entry.lock = f"{home}/.lock" if directory.is_file(f"{home}/.lock") else None
+    options = directory.read_text(f"{home}/options.txt")
     match = _TARGET.search(options)
     entry.declared_arch = f"sm_{match[1]}" if match else ""
-    entry.compiled_by = "nvcc" if directory.is_file(home, "module", "nvcc_output.txt") else ""
+    entry.compiled_by = "nvcc" if directory.is_file(f"{home}/module/nvcc_output.txt") else ""
     if entry.has_files("program.txt", "options.txt"):
-        program = directory.read_text(home, "program.txt") or ""
+        program = directory.read_text(f"{home}/program.txt")
         if not sha256_text(options + program).startswith(digest):
             entry.add_problem("is not named by its options.txt and program.txt")
-    if not failed or directory.is_file(home, "module", "lib.so"):
+    # A program that does not compile has no library: nothing is missing.
+    if not failed or directory.is_file(f"{home}/module/lib.so"):
         entry.read_library("module/lib.so")
         entry.check_declared_arch("module/lib.so")
     return entry.measure_files()
@@ -86,14 +85,14 @@ def _read_program(
 
 def _list_script_directories(directory: CacheDirectory) -> Iterator[tuple[str, str]]:
     for name in directory.list_directories("scripts"):
-        for key in match_names(directory.list_directories("scripts", name), _SCRIPT):
+        for key in directory.list_directories(f"scripts/{name}", _SCRIPT):
             yield name, f"scripts/{name}/{key}"
 
 
 def _list_program_links(directory: CacheDirectory, home: str) -> Iterator[tuple[str, str]]:
     """Yield the path of each link to a program, and the name of the program."""
     for above in ("programs", _FAILED):
-        for name in directory.list_names(home, above):
+        for name in directory.list_names(f"{home}/{above}"):
             path = f"{home}/{above}/{name}"
             if os.path.islink(directory.join_path(path)):
                 yield path, os.path.basename(os.readlink(directory.join_path(path)))
@@ -107,13 +106,13 @@ def _read_scripts(
     for _, home in _list_script_directories(directory):
         links = list(_list_program_links(directory, home))
         for path, program in links:
-            if not directory.is_directory("programs", program):
-                problems.append(
-                    ForeignProblem(path, f"leads to program {program}, which is missing")
-                )
+            if not directory.is_directory(f"programs/{program}"):
+                text = f"leads to program {program}, which is missing"
+                problems.append(ForeignProblem(path, text))
         files = directory.list_files(home)
         shared += files
-        if not links and not directory.list_names(home, "failed", "scheduling"):
+        # Tilus keeps a script of which no schedule can be compiled, to not try it again.
+        if not links and not directory.list_names(f"{home}/failed/scheduling"):
             size, modified = directory.measure_files(files)
             stale.append(StaleFile(home, "a script without programs", size, modified))
     return problems, stale, shared

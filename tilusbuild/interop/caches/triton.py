@@ -14,7 +14,6 @@ from tilusbuild.interop.caches.directory import (
     ForeignCache,
     ForeignEntry,
     StaleFile,
-    match_names,
 )
 
 SYSTEM = "triton"
@@ -24,14 +23,12 @@ _TEMPORARY = re.compile(r"tmp\.pid_.*")
 
 def is_cache_root(directory: CacheDirectory) -> bool:
     """Return whether a directory is a cache of Triton."""
-    return any(_is_entry(directory, key) for key in match_names(directory.list_directories(), _KEY))
+    return any(_is_entry(directory, key) for key in directory.list_directories("", _KEY))
 
 
 def read_cache(directory: CacheDirectory) -> ForeignCache:
     """Read the cache."""
-    keys = [
-        key for key in match_names(directory.list_directories(), _KEY) if _is_entry(directory, key)
-    ]
+    keys = [key for key in directory.list_directories("", _KEY) if _is_entry(directory, key)]
     entries = tuple(_read_kernel(directory, key) for key in keys)
     versions = {entry.compiled_by.partition(" ")[2] for entry in entries} - {""}
     stale = tuple(piece for key in keys for piece in _list_temporary_files(directory, key))
@@ -67,24 +64,23 @@ def _read_kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
 def _check_group_files(entry: ForeignEntry, group: str) -> None:
     """Add the problems of a group: files that it names and that are missing, or that were moved
     with the cache."""
-    value = entry.directory.read_json(entry.path, group)
+    value = entry.directory.read_json(f"{entry.path}/{group}")
     paths = value.get("child_paths") if isinstance(value, dict) else None
     if not isinstance(paths, dict):
         entry.add_problem("is not a group", group)
         return
-    missing_names = [name for name, path in paths.items() if not os.path.isfile(str(path))]
-    moved_names = [name for name in missing_names if entry.directory.is_file(entry.path, name)]
-    if moved_names:
-        message = f"names {len(moved_names)} files by paths that do not exist: it was moved"
+    missing = [name for name, path in paths.items() if not os.path.isfile(str(path))]
+    moved = [name for name in missing if entry.directory.is_file(f"{entry.path}/{name}")]
+    if moved:
+        message = f"names {len(moved)} files by paths that do not exist: it was moved"
         entry.add_problem(message, group, moved=True)
-    for name in missing_names:
-        if name not in moved_names:
-            entry.add_problem("is missing", name)
+    for name in sorted({*missing} - {*moved}):
+        entry.add_problem("is missing", name)
 
 
 def _read_metadata(entry: ForeignEntry, name: str) -> None:
     """Set the architecture and the compiler of an entry by its JSON."""
-    value = entry.directory.read_json(entry.path, name)
+    value = entry.directory.read_json(f"{entry.path}/{name}")
     if not isinstance(value, dict):
         entry.add_problem("is missing or not JSON", name)
         return
@@ -96,9 +92,8 @@ def _read_metadata(entry: ForeignEntry, name: str) -> None:
 
 def _list_temporary_files(directory: CacheDirectory, key: str) -> list[StaleFile]:
     stale_files = []
-    for name in match_names(directory.list_directories(key), _TEMPORARY):
-        size, modified = directory.measure_files(directory.list_files(key, name))
-        stale_files.append(
-            StaleFile(f"{key}/{name}", "a leftover of a killed process", size, modified)
-        )
+    for name in directory.list_directories(key, _TEMPORARY):
+        path = f"{key}/{name}"
+        size, modified = directory.measure_files(directory.list_files(path))
+        stale_files.append(StaleFile(path, "a leftover of a killed process", size, modified))
     return stale_files

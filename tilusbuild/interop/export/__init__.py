@@ -47,7 +47,7 @@ def export_scripts(
 def _export_into(
     layout: str, scripts: Iterable[ExportedScript], directory: str, private: str
 ) -> tuple[int, int, int]:
-    """Write the export into a private directory, and replace_directory it by one rename."""
+    """Write the export into a private directory, and move it into its place by one rename."""
     staged, aside = os.path.join(private, "new"), os.path.join(private, "old")
     os.mkdir(staged)
     os.mkdir(aside)

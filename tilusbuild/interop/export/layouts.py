@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
-from tilusbuild.interop.export.scripts import (
-    ExportedProgram,
-    ExportedScript,
-    ExportItem,
-    name_script_directory,
-)
+from tilusbuild.interop.export.scripts import ExportedProgram, ExportedScript, ExportItem
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.tables import DeviceTable
 from tilusbuild.state.files import sha256_bytes
@@ -41,7 +37,9 @@ def lay_out_for_tilus(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]
         for program in (*exported.built, *exported.refused):
             if program.hash not in laid_out:
                 laid_out.add(program.hash)
-                yield from _list_tilus_program(program)
+                home = f"programs/{_make_tilus_name(program.directory)}"
+                for name in program.files:
+                    yield ExportItem(f"{home}/{name}", source=f"{program.directory}/{name}")
         for directory in sorted({path for program in exported.built for path in program.includes}):
             if directory not in laid_out:
                 laid_out.add(directory)
@@ -50,7 +48,9 @@ def lay_out_for_tilus(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]
 
 def _list_tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
     script = exported.script
-    home = f"scripts/{exported.name}/{name_script_directory(script, _TILUS_SCRIPT_DIGITS)}"
+    # As Tilus does: the constants, and the beginning of the hash.
+    key = "-".join(map(str, (*script.params.values(), script.hash[:_TILUS_SCRIPT_DIGITS])))
+    home = f"scripts/{exported.name}/{re.sub('[^A-Za-z0-9_.+-]', '_', key)}"
     yield ExportItem(f"{home}/meta.json", _encode_json(_make_tilus_meta(exported)))
     yield ExportItem(f"{home}/schedule.txt", _format_schedules(exported).encode())
     for number, program in enumerate(exported.built):
@@ -73,18 +73,10 @@ def _list_tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
         yield ExportItem(f"{home}/{report}", source=os.path.join(script.path, report))
 
 
-def _list_tilus_program(program: ExportedProgram) -> Iterator[ExportItem]:
-    home = f"programs/{_make_tilus_name(program.directory)}"
-    for name in program.files:
-        yield ExportItem(f"{home}/{name}", source=os.path.join(program.directory, name))
-
-
 def _list_headers(directory: str) -> Iterator[ExportItem]:
-    for directory_path, _, names in os.walk(directory):
-        for name in sorted(names):
-            path = os.path.join(directory_path, name)
-            relative_path = os.path.relpath(path, os.path.dirname(os.path.dirname(directory)))
-            yield ExportItem(relative_path, source=path)
+    home = f"{layout.INCLUDE}/{os.path.basename(directory)}"
+    for name in layout.list_files_below(directory):
+        yield ExportItem(f"{home}/{name}", source=os.path.join(directory, name))
 
 
 def _make_program_link(program: ExportedProgram) -> str:
@@ -190,6 +182,7 @@ def lay_out_for_hidet(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]
                 continue
             laid_out.add(home)
             original_by_name = {os.path.basename(program.product): program.product, **_HIDET_FILES}
+            # A program that is linked of objects has no source of its own.
             for name, original in original_by_name.items():
                 if original in (*program.files, layout.META):
                     path = os.path.join(program.directory, original)

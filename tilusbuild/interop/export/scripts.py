@@ -7,7 +7,6 @@ that names it, never silently missing from the export.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -65,9 +64,8 @@ class ExportedScript(Struct, frozen=True):
 
     @property
     def refused(self) -> tuple[ExportedProgram, ...]:
-        return tuple(
-            each for each in self.programs if each.status in (Status.FAILED, Status.PRUNED)
-        )
+        refusals = (Status.FAILED, Status.PRUNED)
+        return tuple(program for program in self.programs if program.status in refusals)
 
 
 class ExportItem(Struct, frozen=True):
@@ -80,21 +78,12 @@ class ExportItem(Struct, frozen=True):
     leads_to: str = ""
 
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
-
-
-def name_script_directory(script: Script, digits: int) -> str:
-    """Return the name of an instance's directory: its constants, and the first `digits` of its
-    hash."""
-    return _UNSAFE.sub("_", "-".join(map(str, (*script.params.values(), script.hash[:digits]))))
-
-
 def list_exported_scripts(cache: Tree) -> list[ExportedScript]:
     """Return the scripts that can be called, of the last build of each project. Raises
     `TilusbuildError`."""
     roots = {pair for project in read_index(cache).values() for pair in project.scripts}
     scripts = (_read_exported_script(cache, *pair) for pair in sorted(roots))
-    return [each for each in scripts if each.script.form == CALLED]
+    return [script for script in scripts if script.script.form == CALLED]
 
 
 def _read_exported_script(cache: Tree, name: str, digest: str) -> ExportedScript:
@@ -114,7 +103,7 @@ def _read_exported_program(cache: Tree, index: int, digest: str) -> ExportedProg
     entry, path = lookup_entry(cache, digest), cache.program_path(digest)
     if entry is None:
         return ExportedProgram(index, digest, path, Status.MISSING, {}, ())
-    headers = tuple(cache.include_path(each) for each in read_header_digests(path))
+    headers = tuple(map(cache.include_path, read_header_digests(path)))
     return ExportedProgram(index, digest, path, entry.status, entry.meta, headers)
 
 

@@ -37,7 +37,7 @@ class PackageFormat(Struct, frozen=True, kw_only=True):
     """Whether `read` returns a reader. Of a format that is only written it raises what to read
     instead."""
     holds_kinds: bool = True
-    """Whether a package of another kind than programs can be written in it (`names.py`)."""
+    """Whether a package of another kind than programs (`names.py`) can be written in it."""
 
 
 def load_format(name: str) -> PackageFormat:

@@ -24,7 +24,7 @@ from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import no_package, over_limit, truncated, unlisted, unsafe_entry
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.directory import open_plain, sync_public_file
-from tilusbuild.package.listing import MAX_LIST_SIZE, list_layers
+from tilusbuild.package.listing import MAX_LIST_SIZE, split_layers
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, choose_mode
 
 MAGIC = struct.pack("<I", 0xFD2FB528)
@@ -43,11 +43,11 @@ def open_frames(file: BinaryIO) -> Read:
     pieces, data = _decompress_frames(file), bytearray()
 
     def read(count: int) -> bytes:
-        while len(data) < count and (piece := next(pieces, None)) is not None:
-            data.extend(piece)
-        taken = bytes(data[:count])
+        while len(data) < count and (unpacked := next(pieces, None)) is not None:
+            data.extend(unpacked)
+        piece = bytes(data[:count])
         del data[:count]
-        return taken
+        return piece
 
     return read
 
@@ -84,21 +84,23 @@ _MAX_PADDING = 1 << 20
 
 
 def read_entries(read: Read) -> Iterator[ContainerFile]:
-    """Yield the files, to be read one after the other. What is left unread of one is skipped. The
+    """Yield the files, to be read one after the other. The unread rest of a file is skipped. The
     end-of-archive mark must come, and nothing after it. Raises `PackageError`."""
+    # A block of zeros is the first half of the mark.
     while any(header := _read_exactly(read, BLOCK)):
         info = _parse_header(header, read)
-        left = info.size
+        remaining = info.size
 
         def pieces() -> Iterator[bytes]:
-            nonlocal left
-            while left:
-                data = _read_exactly(read, min(READ_SIZE, left))
-                left -= len(data)
+            nonlocal remaining
+            while remaining:
+                data = _read_exactly(read, min(READ_SIZE, remaining))
+                remaining -= len(data)
                 yield data
 
         yield ContainerFile(info.name, info.size, pieces())
-        for _ in pieces():  # what was left unread
+        # A reader may leave a file unread, or stop within it: the next header comes after its end.
+        for _ in pieces():
             pass
         # Bytes in the padding are in no file and no digest: a place to hide something in.
         if any(_read_exactly(read, -info.size % BLOCK)):
@@ -121,12 +123,15 @@ def _parse_header(header: bytes, read: Read) -> tarfile.TarInfo:
             last = _read_exactly(read, BLOCK)
             header += extended + last
             info = tarfile.TarInfo.frombuf(last, "utf-8", "strict")
+            # A packer of ours writes one record, the name's: the comparison below sees any other.
             info.name = extended.partition(b"=")[2].partition(b"\n")[0].decode()
     except (tarfile.HeaderError, ValueError) as error:
         raise truncated(f"the archive is corrupt: {error}") from None
     if info.type != tarfile.REGTYPE:
-        what = f"an entry of type {info.type!r}, not a plain file"
-        raise unsafe_entry(f"{info.name!r:.200} is {what}")
+        raise unsafe_entry(
+            f"{info.name!r:.200} is an entry of type {info.type!r}, not a plain file"
+        )
+    # Every other field is a place to hide something in, or one that extractors read differently.
     if header != _make_header(info.name, info.size, int(info.mtime)):
         raise truncated(f"{info.name!r:.200} has a header that no packer writes")
     return info
@@ -160,7 +165,7 @@ def write_archive(contents: Contents, path: str, *, time: int) -> None:
         heads = {names.LIST: contents.encoded, **dict(sorted(contents.beside.items()))}
         first = [(name, len(data), partial(bytes, data)) for name, data in heads.items()]
         write_frame(out, first, time=time, end=False)
-        for paths in list_layers(contents.listed):
+        for paths in split_layers(contents.listed).values():
             write_layer(contents, paths, out, time=time, end=False)
         write_frame(out, (), time=time, end=True)
         sync_public_file(out)

@@ -41,30 +41,22 @@ def list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
 def write_tree(path: str, files: Iterable[tuple[str, bytes]], *, time: int) -> None:
     """Write the directory `path`, which must not exist, with these files. Raises `OSError`, and
     what `files` raises."""
-    make_directory(path)
-    existing = {""}
+    os.mkdir(path)
     for name, data in files:
-        _make_directories(path, os.path.dirname(name), existing)
         file = os.path.join(path, name)
+        os.makedirs(os.path.dirname(file), exist_ok=True)
         write_file(file, data, choose_mode(name))
         os.utime(file, (time, time))
     # Below before above, and after all files: whatever is put into a directory changes its time.
-    for directory in sorted(existing, reverse=True):
-        os.utime(os.path.join(path, directory).rstrip("/"), (time, time))
+    for directory, _, _ in os.walk(path, topdown=False):
+        open_directory(directory)
+        os.utime(directory, (time, time))
     sync_tree(path)
 
 
-def _make_directories(path: str, directory: str, existing: set[str]) -> None:
-    if directory not in existing:
-        _make_directories(path, os.path.dirname(directory), existing)
-        make_directory(os.path.join(path, directory))
-        existing.add(directory)
-
-
-def make_directory(path: str) -> None:
-    """Make a directory that everybody may read. Raises `OSError`."""
-    os.mkdir(path)
-    # Not by the mode of mkdir, which the umask cuts: a deployment's other users load from here.
+def open_directory(path: str) -> None:
+    """Let everybody read a directory. Raises `OSError`."""
+    # Not by the mode of mkdir, which the umask cuts: a deployment's other users load from it.
     os.chmod(path, 0o755)  # noqa: S103
 
 
@@ -85,12 +77,13 @@ def sync_public_file(file: BinaryIO) -> None:
 def sync_tree(path: str) -> None:
     """Sync a whole directory: all of its files, then their names. Raises `OSError`."""
     disk = Disk()
-    directories = list(os.walk(path))
+    tree = list(os.walk(path))
+    # Content before names: after a power failure no name leads to an empty file.
     disk.sync_files(
-        [os.path.join(where, name) for where, _, files in directories for name in files]
+        [os.path.join(directory, name) for directory, _, files in tree for name in files]
     )
-    for where, _, _ in directories:
-        disk.sync_directory(where)
+    for directory, _, _ in tree:
+        disk.sync_directory(directory)
 
 
 # Reading.
@@ -169,8 +162,8 @@ def open_plain(path: str, name: str) -> int:
     except FileNotFoundError:
         raise no_package(f"there is no {name}") from None
     except (NotAFileError, IsADirectoryError) as error:
-        what = getattr(error, "kind", "a directory")
-        raise unsafe_entry(f"{name!r:.200} is {what}, not a plain file") from None
+        kind = getattr(error, "kind", "a directory")
+        raise unsafe_entry(f"{name!r:.200} is {kind}, not a plain file") from None
     except (OSError, ValueError) as error:
         raise truncated(f"{name!r:.200} cannot be read: {error}") from None
 
@@ -179,7 +172,7 @@ def _walk_files(directory: str) -> Iterator[str]:
     """Yield the relative names of all files, sorted in each directory; follow no link. Raises
     `PackageError`."""
     pending = [""]
-    seen = 0
+    count = 0
     while pending:
         prefix = pending.pop()
         try:
@@ -187,10 +180,11 @@ def _walk_files(directory: str) -> Iterator[str]:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
             raise truncated(f"{prefix or '.'!r} cannot be read: {error.strerror}") from None
-        seen += len(entries)
+        count += len(entries)
         # Millions of empty directories would keep a verifier busy with nothing that is listed.
-        if seen > _MAX_ENTRIES:
+        if count > _MAX_ENTRIES:
             raise over_limit(f"more than {_MAX_ENTRIES} names")
         below = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+        # The last is the next: a stack in the place of a recursion, which a deep tree would end.
         pending += [f"{prefix}{name}/" for name in reversed(below)]
         yield from (prefix + e.name for e in entries if not e.is_dir(follow_symlinks=False))

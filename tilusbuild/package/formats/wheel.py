@@ -13,6 +13,8 @@ a package a target (`targets`).
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import os
 import re
 import stat
@@ -38,7 +40,7 @@ from tilusbuild.state.files import sha256_bytes
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 MIN_TIME = 315532800
-"""1980-01-01, the least time that a zip can say."""
+"""1980-01-01, the first time that a zip can hold."""
 _MIN_GLIBC = (2, 17)
 _ALLOWED = frozenset(
     (
@@ -128,12 +130,15 @@ def choose_platform(needs: HostNeeds) -> str:
 
 def _list_members(contents: Contents, wheel: Distribution) -> Iterator[tuple[str, bytes]]:
     """Yield each file but the record, in the order of the zip. Raises `PackageError`."""
-    yield from list_module_code(wheel.title, wheel.module)
+    module = wheel.module
+    code = _CODE.format(title=wheel.title, module=module, runtime=RUNTIME, inside=INSIDE)
+    yield f"{module}/__init__.py", code.encode()
+    yield from ((f"{module}/{name}", data) for name, data in list_runtime_code())
     for name, data in {names.LIST: contents.encoded, **contents.beside}.items():
-        yield f"{wheel.module}/{INSIDE}/{name}", data
+        yield f"{module}/{INSIDE}/{name}", data
     for path in sorted(contents.listed.files):
-        yield f"{wheel.module}/{INSIDE}/{path}", contents.read_listed(path)
-    yield from list_metadata(wheel)
+        yield f"{module}/{INSIDE}/{path}", contents.read_listed(path)
+    yield from _list_metadata(wheel)
 
 
 _MAGIC = b"PK\x03\x04"
@@ -154,15 +159,20 @@ def is_wheel(path: str, start: bytes) -> bool:
 def write_wheel(contents: Contents, path: str, *, time: int) -> None:
     """Write the file. `time`: every entry's, in seconds since 1970. Raises `PackageError` and
     `OSError`."""
-    wheel, lines = make_distribution(contents.listed), []
+    wheel, lines = make_distribution(contents.listed), list[tuple[str, str, object]]()
     date = clock.gmtime(max(time, MIN_TIME))[:6]
     with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in _list_members(contents, wheel):
             _put_member(archive, name, data, date)
-            lines.append(format_record_line(name, sha256_bytes(data), len(data)))
+            digest = base64.urlsafe_b64encode(bytes.fromhex(sha256_bytes(data))).rstrip(b"=")
+            lines.append((name, f"sha256={digest.decode()}", len(data)))
+        # PEP 376: the record lists itself, without a digest, which it cannot hold.
         record = f"{wheel.dist_info}/RECORD"
-        _put_member(archive, record, "".join([*lines, format_last_line(record)]).encode(), date)
-        archive.close()  # it writes the directory of the zip, which is to be synced, too
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([*lines, (record, "", "")])
+        _put_member(archive, record, text.getvalue().encode(), date)
+        # Closing writes the directory of the zip, which is to be synced, too.
+        archive.close()
         sync_public_file(out)
 
 
@@ -176,7 +186,7 @@ def _put_member(
     archive.writestr(info, data)
 
 
-def list_metadata(wheel: Distribution) -> Iterator[tuple[str, bytes]]:
+def _list_metadata(wheel: Distribution) -> Iterator[tuple[str, bytes]]:
     """Yield the files with the wheel's metadata, in their order, without the record."""
     texts = {
         "METADATA": (
@@ -192,21 +202,6 @@ def list_metadata(wheel: Distribution) -> Iterator[tuple[str, bytes]]:
     }
     for name, text in texts.items():
         yield f"{wheel.dist_info}/{name}", text.encode()
-
-
-def format_record_line(name: str, sha256: str, size: int) -> str:
-    """Return a file's line in the record (PEP 376)."""
-    digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
-    return f"{_quote_name(name)},sha256={digest},{size}\n"
-
-
-def format_last_line(name: str) -> str:
-    """Return the record's line for itself."""
-    return f"{_quote_name(name)},,\n"
-
-
-def _quote_name(name: str) -> str:
-    return f'"{name.replace(chr(34), chr(34) * 2)}"' if "," in name or '"' in name else name
 
 
 # The code.
@@ -239,14 +234,6 @@ def __getattr__(name):
 
     return getattr({runtime}, name)
 '''
-
-
-def list_module_code(title: str, module: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the module's code: `load`, and tilusbuild's runtime as `_runtime`."""
-    text = _CODE.format(title=title, module=module, runtime=RUNTIME, inside=INSIDE)
-    yield f"{module}/__init__.py", text.encode()
-    for name, data in list_runtime_code():
-        yield f"{module}/{name}", data
 
 
 def list_runtime_code() -> Iterator[tuple[str, bytes]]:
