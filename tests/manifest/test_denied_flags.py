@@ -9,8 +9,7 @@ import pytest
 from support.hostile import reads
 from support.processes import run_to_end
 from tilusbuild.errors import InputError
-from tilusbuild.manifest.check_targets import flag_problems
-from tilusbuild.manifest.denied_flags import find_denied_flags
+from tilusbuild.manifest.denied_flags import find_denied_flags, list_flag_problems
 
 
 def flags(text: str) -> list[str]:
@@ -165,6 +164,6 @@ def test_unsafe_flags_leaves_what_tilusbuild_sets(load_script):
 )
 def test_a_file_of_flags_is_never_taken(flag: str, refused: bool) -> None:
     """Not with `unsafe-flags` either: no hash has its words, and nothing says that it was read."""
-    problems = list(flag_problems([flag], unsafe=True, cpu=False))
+    problems = list(list_flag_problems([flag], unsafe=True, cpu=False))
     assert bool(problems) == refused
     assert all("write its flags here" in hint for _, _, hint in problems)

@@ -1,6 +1,7 @@
 """What a person reads for each mistake: `mistakes.txt` holds the exact words.
 
-An entry there is a name, what is appended to the preamble of `conftest.py`, and what is said.
+An entry there is a name, what is appended to the preamble of `conftest.py`, and what is said: for
+each mistake its line, its first and last column, the message, and the hint on lines of its own.
 """
 
 import random
@@ -11,6 +12,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from manifest.conftest import PREAMBLE
 
 from support.hostile import manifests
 from support.paths import ROOT
@@ -31,8 +33,16 @@ ENTRIES = list(ENTRY.finditer(MISTAKES))
 def test_says(entry: re.Match[str], load_script: Callable[[str], Manifest], project: Path) -> None:
     with pytest.raises(InputError) as raised:
         load_script(entry["text"])
-    assert raised.value.exit_status == 2
-    assert raised.value.render().replace(str(project), "PROJECT") == entry["says"]
+    lines = (PREAMBLE + entry["text"]).split("\n")
+    said = []
+    for message, place, hint, _ in raised.value.diagnostics:
+        assert place is not None
+        assert place.line is not None
+        assert place.column is not None
+        assert (place.path, place.text) == ("tilus.toml", lines[place.line - 1])
+        said.append(f"{place.line}:{place.column}-{place.column + place.width - 1} {message}")
+        said += [f"  {line}" for line in (hint or "").splitlines()]
+    assert "\n".join(said).replace(str(project), "PROJECT") == entry["says"]
 
 
 def test_the_preamble_alone_is_right(load_script: Callable[[str], Manifest]) -> None:

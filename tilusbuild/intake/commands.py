@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from tilusbuild.expr import Value
 from tilusbuild.intake.draft import ManifestDraft
 from tilusbuild.intake.spy import BEFORE, COMPILER, get_tool_name
-from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.command_words import Option, options
+from tilusbuild.manifest.denied_flags import list_flag_problems
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.names import IDENTIFIER
 
@@ -179,7 +179,7 @@ _HOST_FLAG = re.compile(
 
 
 def _is_refused(words: list[str]) -> bool:
-    return any(flag_problems(words, unsafe=False, cpu=False))
+    return any(list_flag_problems(words, unsafe=False, cpu=False))
 
 
 def _add_host_flags(arguments: CompileArguments, value: str) -> None:

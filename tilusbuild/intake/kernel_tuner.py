@@ -23,7 +23,7 @@ from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.intake import recorder
 from tilusbuild.intake.builds import run_recorded
 from tilusbuild.intake.draft import KernelDraft, ManifestDraft, make_table_name, to_standard
-from tilusbuild.manifest.check_targets import flag_problems
+from tilusbuild.manifest.denied_flags import list_flag_problems
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.signature.reading import (
     DeclaredKernel,
@@ -239,7 +239,9 @@ class _CallReader(Struct, frozen=True):
             std_option = re.fullmatch(r"--?std[= ](\S+)", str(word))
             if std_option and (std := to_standard(std_option[1])):
                 self.draft.toolchain.setdefault("std", std)
-            elif isinstance(word, str) and not any(flag_problems([word], unsafe=False, cpu=False)):
+            elif isinstance(word, str) and not any(
+                list_flag_problems([word], unsafe=False, cpu=False)
+            ):
                 kernel.flags.append(word)
             else:
                 self._add_note(

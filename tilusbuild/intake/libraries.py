@@ -34,9 +34,8 @@ from tilusbuild.intake.draft import (
     make_table_name,
     to_standard,
 )
-from tilusbuild.manifest.check_targets import flag_problems
 from tilusbuild.manifest.command_words import has_value
-from tilusbuild.manifest.denied_flags import find_denied_flags, names_march
+from tilusbuild.manifest.denied_flags import find_denied_flags, list_flag_problems, names_march
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.plan.library import name_library_files
 from tilusbuild.runtime.where import is_within
@@ -358,7 +357,9 @@ class _LibraryReader(Struct):
 
     def _keep_allowed_flags(self, flags: list[str]) -> list[str]:
         """Return the flags that a manifest may have, and note the others."""
-        hints = {number: hint for number, _, hint in flag_problems(flags, unsafe=False, cpu=False)}
+        hints = {
+            number: hint for number, _, hint in list_flag_problems(flags, unsafe=False, cpu=False)
+        }
         allowed_flags: list[str] = []
         number = 0
         while number < len(flags):

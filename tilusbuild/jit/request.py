@@ -22,8 +22,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
-from tilusbuild.manifest.check_targets import flag_problems
-from tilusbuild.manifest.denied_flags import names_march
+from tilusbuild.manifest.denied_flags import list_flag_problems, names_march
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.table import format_toml, format_toml_key
 from tilusbuild.plan.model import make_targets
@@ -385,7 +384,7 @@ def _check_flags(manifest: Manifest, script: str, target: str, request: KernelRe
     """Raise `InputError` for flags and a `-march` that a manifest may not have."""
     unsafe = manifest.build.unsafe_flags or manifest.scripts[script].unsafe_flags
     cpu = manifest.targets[target].is_cpu
-    for _, message, hint in flag_problems(request.flags, unsafe=unsafe, cpu=cpu):
+    for _, message, hint in list_flag_problems(request.flags, unsafe=unsafe, cpu=cpu):
         raise input_error(f"compile_flags: {message}", hint=hint)
     if request.target_host is not None and not names_march(request.target_host):
         raise input_error(

@@ -7,7 +7,7 @@ target. So each expression is checked for every target of its script.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
-from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import COSTS, split_linked_names
 from tilusbuild.manifest.scanner import Path
@@ -49,7 +49,8 @@ class NameScope(Struct, frozen=True):
     strides: frozenset[str]
     """Arguments that are read off strides. Dispatch does not know them."""
     facts: frozenset[str]
-    open_space: bool
+    target: str
+    has_file: bool
     """Whether the space comes from a file, which may declare further names."""
 
 
@@ -69,7 +70,7 @@ def check_expressions(checks: Checks) -> None:
             scope = collect_scope(checks, path, target, script)
             for inner, source, sees in _list_sites(script, target):
                 where = _resolve_path(path, target, inner, checks)
-                check_expression(checks, where, source, scope, target, sees)
+                _check_expression(checks, where, source, scope, sees)
             _check_cycles(checks, path, target, script)
 
 
@@ -97,8 +98,8 @@ def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]
         yield ("kernel",), source, _STATIC
     for name, arg in script.args.items():
         yield from _list_tensor_map_sites(name, arg)
-    for table in (script.launch, override.launch):
-        yield from _list_launch_sites(table)
+    yield from _list_launch_sites(script.launch)
+    yield from _list_launch_sites(override.launch)
     yield from _list_dispatch_sites(script.dispatch)
 
 
@@ -113,18 +114,14 @@ def _list_tensor_map_sites(name: str, arg: Arg) -> Iterator[_ExpressionSite]:
 
 
 def _list_launch_sites(table: LaunchOverride | None) -> Iterator[_ExpressionSite]:
-    if table is None:
-        return
-    for axis, sources in (("grid", table.grid), ("block", table.block), ("cluster", table.cluster)):
-        for number, source in enumerate(sources or ()):
-            yield ("launch", axis, number), source, _CALL
-    if table.smem is not None:
-        yield ("launch", "smem"), table.smem, _CALL
-    # These are set once for a device, before any call, so that arguments have no value there.
-    for key in ("cooperative", "pdl", "carve_out"):
-        source = getattr(table, key)
-        if source is not None:
-            yield ("launch", key.replace("_", "-")), source, _STATIC
+    for key, value in table or ():
+        # The last three are set once for a device, before any call: arguments have no value there.
+        sees = _STATIC if key in ("cooperative", "pdl", "carve_out") else _CALL
+        if isinstance(value, tuple):
+            for number, source in enumerate(value):
+                yield ("launch", key, number), source, sees
+        elif value is not None:
+            yield ("launch", key.replace("_", "-")), value, sees
 
 
 def _list_dispatch_sites(dispatch: DispatchSection | None) -> Iterator[_ExpressionSite]:
@@ -140,7 +137,7 @@ def _list_dispatch_sites(dispatch: DispatchSection | None) -> Iterator[_Expressi
 
 def _resolve_path(path: Path, target: str, inner: Path, checks: Checks) -> Path:
     own: Path = (*path, "override", target, *inner)
-    return own if checks.value_in_file(*own) is not None else (*path, *inner)
+    return own if checks.has(*own) else (*path, *inner)
 
 
 def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection) -> NameScope:
@@ -148,29 +145,24 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
 
     Names come from the file, so that an entry with a mistake still declares its name.
     """
-
-    def names_in_section(section: str) -> frozenset[str]:
-        return frozenset(
+    names = {
+        section: frozenset(
             checks.list_names(*path, section)
             + checks.list_names(*path, "override", target, section)
         )
-
-    broken = set(checks.list_names(*path, "args")) - set(script.args)
-    sizes = {name for name, arg in script.args.items() if _may_be_integer(arg.type)}
+        for section in ("params", "space", "derived")
+    }
+    arguments = frozenset(checks.list_names(*path, "args"))
+    others = {name for name, arg in script.args.items() if not _may_be_integer(arg.type)}
+    strides = {each for arg in script.args.values() for each in arg.strides or ()}
     return NameScope(
-        params=names_in_section("params"),
-        space=names_in_section("space"),
-        derived=names_in_section("derived"),
-        sizes=frozenset(sizes | broken),
-        arguments=frozenset(checks.list_names(*path, "args")),
-        strides=frozenset(
-            stride
-            for arg in script.args.values()
-            for stride in arg.strides or ()
-            if isinstance(stride, str)
-        ),
+        **names,
+        sizes=arguments - others,
+        arguments=arguments,
+        strides=frozenset(each for each in strides if isinstance(each, str)),
         facts=frozenset(checks.list_names("target", target, "facts")),
-        open_space=script.space_file is not None,
+        target=target,
+        has_file=script.space_file is not None,
     )
 
 
@@ -186,20 +178,24 @@ def _may_be_integer(type_text: str) -> bool:
 _NO_INTEGERS = FLOATS | {"bool", POINTER, TENSOR_MAP}
 
 
-def check_expression(
-    checks: Checks, path: Path, source: Value, scope: NameScope, target: str, sees: frozenset[str]
+def _check_expression(
+    checks: Checks, path: Path, source: Value, scope: NameScope, sees: frozenset[str]
 ) -> None:
     """Report the mistakes of one expression: its syntax, and each unknown name."""
     try:
         parsed = parse_cached(source)
     except ExprError as error:
-        where = checks.document.locate_inside(path, error.column)
-        checks.add_error(error.message, where, getattr(error, "hint", None))
+        place = checks.document.locate_inside(path, error.column)
+        checks.add_error(place, error.message, getattr(error, "hint", None))
         return
     for name in sorted(parsed.names):
-        problem = _explain_name(checks, path, name, scope, target, sees)
-        if problem:
-            checks.add_error(problem[0], _locate_name(checks, path, str(source), name), problem[1])
+        problem = (
+            _explain_dotted_name(path, name, scope)
+            if "." in name
+            else _explain_name(checks, path, name, scope, sees)
+        )
+        if problem is not None:
+            checks.add_error(_locate_name(checks, path, str(source), name), *problem)
 
 
 def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:
@@ -210,17 +206,17 @@ def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:
     return checks.document.locate_inside(path, match.start() + 1, match.end() - match.start())
 
 
-Problem = tuple[str, str | None]
+_Problem: TypeAlias = tuple[str, str | None]
+"""A message and a hint."""
+STRIDE_HINT = "dispatch depends on shapes and integers that are passed"
 
 
 def _explain_name(
-    checks: Checks, path: Path, name: str, scope: NameScope, target: str, sees: frozenset[str]
-) -> Problem | None:
-    if "." in name:
-        in_model = path[-2:] == ("dispatch", "model")
-        return _explain_dotted_name(name, scope, target, in_model=in_model)
+    checks: Checks, path: Path, name: str, scope: NameScope, sees: frozenset[str]
+) -> _Problem | None:
+    """Return the problem of a name without a point; None if the expression may use the name."""
     if name in scope.strides and "dispatch" in path:
-        return explain_stride(name)
+        return f'"{name}" is a stride', STRIDE_HINT
     if any(name in getattr(scope, section) for section in sees):
         return None
     if name in scope.space or name in scope.derived:
@@ -235,59 +231,41 @@ def _explain_name(
         )
     if name in scope.arguments:
         return f'"{name}" is not an integer argument', "expressions see integer arguments only"
-    if scope.open_space:
+    if scope.has_file:
         return None
-    if _is_declared_elsewhere(checks, path, name):
-        return (
-            f'"{name}" is not declared for target "{target}"',
-            "another target's override declares it",
-        )
-    return f'unknown name "{name}"', _suggest_name(name, scope, sees)
+    for other in checks.list_names(*path[:2], "override"):
+        if any(name in checks.list_names(*path[:2], "override", other, s) for s in _STATIC):
+            message = f'"{name}" is not declared for target "{scope.target}"'
+            return message, "another target's override declares it"
+    # Who forgets `arch.` gets the whole name, which is not like the short one.
+    dotted = (*(f"arch.{each}" for each in ARCH_NAMES), *(f"facts.{each}" for each in scope.facts))
+    exact = next((each for each in sorted(dotted) if each.endswith(f".{name}")), None)
+    plain = {declared for section in sees for declared in getattr(scope, section)}
+    hint = f'did you mean "{exact}"?' if exact else _suggest_name(name, plain)
+    return f'unknown name "{name}"', hint
 
 
-def explain_stride(name: str) -> Problem:
-    """Return the problem of a stride in an expression of `dispatch`."""
-    return f'"{name}" is a stride', "dispatch depends on shapes and integers that are passed"
-
-
-def _is_declared_elsewhere(checks: Checks, path: Path, name: str) -> bool:
-    return any(
-        name in checks.list_names(*path[:2], "override", other, section)
-        for other in checks.list_names(*path[:2], "override")
-        for section in ("params", "space", "derived")
-    )
-
-
-def _explain_dotted_name(
-    name: str, scope: NameScope, target: str, *, in_model: bool
-) -> Problem | None:
+def _explain_dotted_name(path: Path, name: str, scope: NameScope) -> _Problem | None:
+    """Return the problem of `arch.NAME`, `facts.NAME` or `resources.NAME`; None for a known one."""
     prefix, _, rest = name.partition(".")
-    if prefix == "resources" and not in_model:
-        return f'"{name}" is not known here', "only the model of [dispatch] sees resources"
-    if prefix in ("arch", "resources"):
-        names = ARCH_NAMES if prefix == "arch" else RESOURCE_NAMES
-        known = [f"{prefix}.{each}" for each in names]
-        if name in known:
-            return None
-        return f'there is no "{name}"', did_you_mean(name, known, max_listed=len(known))
     if prefix == "facts":
         if rest in scope.facts:
             return None
         near = did_you_mean(rest, scope.facts, max_listed=0)
         return (
-            f'target "{target}" has no fact "{rest}"',
-            near or f"declare it: facts = {{ {rest} = … }} in [target.{target}]",
+            f'target "{scope.target}" has no fact "{rest}"',
+            near or f"declare it: facts = {{ {rest} = … }} in [target.{scope.target}]",
         )
-    return f'unknown name "{name}"', "only arch.NAME and facts.NAME have a point"
+    if prefix == "resources" and path[-2:] != ("dispatch", "model"):
+        return f'"{name}" is not known here', "only the model of [dispatch] sees resources"
+    # The parser lets no other prefix through.
+    names = ARCH_NAMES if prefix == "arch" else RESOURCE_NAMES
+    known = [f"{prefix}.{each}" for each in names]
+    return None if name in known else (f'there is no "{name}"', _suggest_name(name, known))
 
 
-def _suggest_name(name: str, scope: NameScope, sees: Iterable[str]) -> str | None:
-    plain = {known for section in sees for known in getattr(scope, section)}
-    dotted = {f"arch.{known}" for known in ARCH_NAMES} | {f"facts.{known}" for known in scope.facts}
-    exact = next((known for known in sorted(dotted) if known.endswith(f".{name}")), None)
-    if exact:
-        return f'did you mean "{exact}"?'
-    return did_you_mean(name, plain, max_listed=len(plain))
+def _suggest_name(name: str, known: Collection[str]) -> str | None:
+    return did_you_mean(name, known, max_listed=len(known))
 
 
 def _check_arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
@@ -300,52 +278,39 @@ def _check_arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
     arguments = dict.fromkeys(checks.list_names(*path, "args"), _STAND_IN)
     for name, arg in script.args.items():
         if arg.constant and script.entry is not None:
-            checks.add_error(
+            checks.add_key_error(
+                (*path, "args", name, "constant"),
                 "with entry, the template's own function fills its constants",
-                checks.document.locate_key(*path, "args", name, "constant"),
                 "it takes the argument, and copies it with cudaMemcpyToSymbolAsync on its stream",
             )
-        arguments[name] = _check_argument(checks, path, name, arg) or _STAND_IN
+        try:
+            arguments[name] = make_argument(name, arg)
+        except SignatureError as error:
+            _add_signature_error(checks, path, name, error, script)
+        except ExprError:
+            pass  # an expression of a tensor map, which has been checked by itself
+    # `join_arguments` stops at the first mistake. So an argument with one gives place to the
+    # stand-in, and the rest is joined again.
     for _ in script.args:
-        error = _find_join_error(arguments, constants)
-        if error is None:
+        try:
+            join_arguments([replace(arg, name=n) for n, arg in arguments.items()], constants)
             return
-        name = error.argument or ""
-        of = script.args[name].type if name in script.args else None
-        _report_signature_error(checks, path, name, error, of)
-        arguments[name] = _STAND_IN
-
-
-def _find_join_error(
-    arguments: Mapping[str, Argument], constants: Collection[str]
-) -> SignatureError | None:
-    try:
-        join_arguments([replace(arg, name=name) for name, arg in arguments.items()], constants)
-    except SignatureError as error:
-        return error
-    return None
+        except SignatureError as error:
+            name = error.argument or ""
+            _add_signature_error(checks, path, name, error, script)
+            arguments[name] = _STAND_IN
 
 
 _STAND_IN = Argument("_", "i32", None)
 """For an argument whose mistake is reported: others may use it as a dimension."""
 
 
-def _check_argument(checks: Checks, path: Path, name: str, arg: Arg) -> Argument | None:
-    try:
-        return make_argument(name, arg)
-    except SignatureError as error:
-        _report_signature_error(checks, path, name, error, arg.type)
-    except ExprError:
-        pass  # of a tensor map's: its own place says so
-    return None
-
-
-def _report_signature_error(
-    checks: Checks, path: Path, name: str, error: SignatureError, of: str | None
+def _add_signature_error(
+    checks: Checks, path: Path, name: str, error: SignatureError, script: ScriptSection
 ) -> None:
-    where: Path = (*path, "args", name, "type")
-    place = checks.document.locate_inside(where, error.column, of=of)
-    checks.add_error(error.message, place, error.hint)
+    of = script.args[name].type if name in script.args else None
+    place = checks.document.locate_inside((*path, "args", name, "type"), error.column, of=of)
+    checks.add_error(place, error.message, error.hint)
 
 
 def _check_cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:
@@ -360,29 +325,27 @@ def _check_cycles(checks: Checks, path: Path, target: str, script: ScriptSection
             uses[name], where[name] = _parse_names(parameter.when or ""), ("space", key, "when")
     graph = {name: used & uses.keys() for name, used in uses.items()}
     while cycle := _find_cycle(graph):
-        checks.add_error(
+        checks.add_value_error(
+            _resolve_path(path, target, where[cycle[0]], checks),
             f'"{cycle[0]}" depends on itself: {" → ".join([*cycle, cycle[0]])}',
-            checks.document.locate_value(*_resolve_path(path, target, where[cycle[0]], checks)),
         )
         graph |= dict.fromkeys(cycle, frozenset())
 
 
 def _find_cycle(graph: Mapping[str, frozenset[str]]) -> list[str]:
-    """Return names of which each depends on the next, from the one that is declared first; [] where
-    there are none."""
+    """Return names that each depend on the next, from the one that is declared first; else []."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        found = list[str](error.args[1][:0:-1])
-        start = min(map(list(graph).index, found))
-        at = found.index(list(graph)[start])
-        return [*found[at:], *found[:at]]
+        # The sorter names a node's users, and the first name again at the end.
+        cycle = list[str](error.args[1][:0:-1])
+        start = cycle.index(min(cycle, key=list(graph).index))
+        return cycle[start:] + cycle[:start]
     return []
 
 
 def _parse_names(source: Value) -> frozenset[str]:
     try:
-        parsed: Expr = parse_cached(source)
+        return parse_cached(source).names
     except ExprError:
         return frozenset()
-    return parsed.names

@@ -7,12 +7,12 @@ the file, also of entries that were removed from the manifest as mistakes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, Place, did_you_mean
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.names import split_declared_names
 from tilusbuild.manifest.scanner import Path
@@ -25,10 +25,8 @@ MAX_MISTAKES = 100
 """Checking stops after so many mistakes: a user corrects a few at a time."""
 
 
-def too_many_error(document: Document, more: int | None = None) -> Diagnostic:
-    """Return the diagnostic behind the last mistake that is shown. `more` counts the others."""
-    message = "there are more mistakes" if more is None else f"there are {more} more mistakes"
-    return Diagnostic(message, Place(document.shown), "they appear when you have fixed these")
+class TooManyMistakesError(Exception):
+    """There are more mistakes than are shown."""
 
 
 class Checks(Struct):
@@ -37,38 +35,61 @@ class Checks(Struct):
     document: Document
     manifest: Manifest
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    unsound: set[Path] = field(default_factory=set)
-    """Parameters whose values cannot be listed; `check_space` has reported them."""
     looked_for: set[str] = field(default_factory=set)
     """The paths of all files and directories that the checks looked for, missing ones too."""
 
-    def add_error(
-        self, message: str, place: Place | Callable[[], Place], hint: str | None = None
-    ) -> None:
-        """Add a mistake, unless there is an equal one. Raises `InputError` at `MAX_MISTAKES`.
-
-        `place` may be a function: then a manifest without mistakes is never scanned for positions.
-        """
-        diagnostic = Diagnostic(message, place() if callable(place) else place, hint)
+    def add_error(self, place: Place, message: str, hint: str | None = None) -> None:
+        """Add a mistake, unless there is an equal one. Raises `TooManyMistakesError`."""
+        diagnostic = Diagnostic(message, place, hint)
+        # An expression is checked for each target of its script.
         if diagnostic in self.diagnostics:
             return
         self.diagnostics.append(diagnostic)
-        if len(self.diagnostics) >= MAX_MISTAKES:
-            self.diagnostics.append(too_many_error(self.document))
-            raise InputError(*self.diagnostics)
+        if len(self.diagnostics) > MAX_MISTAKES:
+            raise TooManyMistakesError
+
+    # Positions are looked up only for a mistake: a manifest without one is never scanned.
+
+    def add_key_error(self, path: Path, message: str, hint: str | None = None) -> None:
+        """Add a mistake in the key at a path."""
+        self.add_error(self.document.locate_key(*path), message, hint)
+
+    def add_value_error(self, path: Path, message: str, hint: str | None = None) -> None:
+        """Add a mistake in the value at a path."""
+        self.add_error(self.document.locate_value(*path), message, hint)
 
     def reject_keys(self, path: Path, keys: Iterable[str], whose: str, why: str) -> None:
         """Report each of these keys that a table has: they belong to another kind of table."""
         for key in keys:
-            if self.value_in_file(*path, key) is not None:
-                self.add_error(f'"{key}" is for {whose}', self.document.locate_key(*path, key), why)
+            if self.has(*path, key):
+                self.add_key_error((*path, key), f'"{key}" is for {whose}', why)
+
+    def check_references(
+        self,
+        path: Path,
+        names: Sequence[str],
+        known: Collection[str],
+        kind: str,
+        hint: str | None = None,
+    ) -> None:
+        """Check that all names in the array at a path are known, and that each is there once."""
+        for number, name in enumerate(names):
+            if name not in known:
+                near = did_you_mean(name, known)
+                self.add_value_error((*path, number), f'unknown {kind} "{name}"', near or hint)
+            elif name in names[:number]:
+                self.add_value_error((*path, number), f'"{name}" is listed twice')
+
+    def has(self, *path: str | int) -> bool:
+        """Return whether the file sets a key, rightly or not."""
+        return self.value_in_file(*path) is not None
 
     def value_in_file(self, *path: str | int) -> Any:
         """Return a value of the file, whether it is right or not; None if it is absent."""
-        at: Any = self.document.data
+        value: Any = self.document.data
         for part in path:
-            at = _get_member(at, part)
-        return at
+            value = _get_member(value, part)
+        return value
 
     def list_keys(self, *path: str | int) -> tuple[str, ...]:
         """Return the keys of a table in the file."""
@@ -92,11 +113,10 @@ class Checks(Struct):
         return tuple(t for t in self.manifest.targets_of(script) if t in self.manifest.targets)
 
 
-def _get_member(at: Any, part: str | int) -> Any:
-    if isinstance(at, dict):
-        return at.get(part)
-    if isinstance(at, list) and isinstance(part, int) and part < len(at):
-        return at[part]
-    if part == 0 and isinstance(at, str | int):
-        return at  # a single value is the first item of its array
-    return None
+def _get_member(value: Any, part: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(part)
+    if isinstance(value, list) and isinstance(part, int) and part < len(value):
+        return value[part]
+    # A single value may take the place of an array of one.
+    return value if part == 0 and isinstance(value, str | int) else None

@@ -13,8 +13,11 @@ the same on every machine, whatever the compiler there knows.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from tilusbuild.manifest.table import format_toml
 
 
 class DeniedFlag(NamedTuple):
@@ -88,6 +91,79 @@ _OPENS_NOTHING = re.compile(r"-D|-f(file|macro|debug)-prefix-map=")
 _FILE = re.compile(r"[^-].*\.[A-Za-z]\w*", re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]*")
 """The words that a shell takes as they are: nvcc hands its words to one. Macros are escaped."""
+
+_TARGET = "set arch and ptx in [target.NAME]"
+_OUTPUT = "tilusbuild decides where outputs go; `--dump-ir` keeps the intermediate files"
+_STAGE = "tilusbuild decides what each step makes"
+_TRACKED = "use include-dirs, so that headers are tracked and carried"
+_FLAG_FILE = "write its flags here: a hash covers the words of a manifest, and not that file"
+_HOST = "tilusbuild finds the host compiler that fits nvcc; `tilusbuild doctor` shows which"
+_HOST_MARCH = "use host-march in [toolchain]; a package must run on other machines"
+_OWNED_TEXT = (
+    (r"-o|--output-file|-odir|--output-directory|--?(keep|keep-dir|save-temps|dryrun)", _OUTPUT),
+    (r"-clean|--clean-targets", _OUTPUT),
+    (r"-[cES]|-dc|-dw|--compile|--preprocess|--?(shared|ptx|cubin|fatbin|link|lib|run)", _STAGE),
+    (r"--?cuda|--device-c|-dlink|--device-link|-M[MDFPTQ]?|-MMD", _STAGE),
+    (r"-gencode|--generate-code|-arch|--gpu-architecture|-code|--gpu-code", _TARGET),
+    (r"-(I|isystem|iquote|idirafter).*|--include-path|--system-include", _TRACKED),
+    (r"-include|--pre-include", "include the header in the template"),
+    (r"--?std", 'use std in [toolchain], as in std = "c++20"'),
+    (r"-ccbin|--compiler-bindir", _HOST),
+    (r"-march|-mtune", _HOST_MARCH),
+    (r"-optf|--options-file", _FLAG_FILE),
+)
+_OWNED = tuple((re.compile(pattern, re.DOTALL), remedy) for pattern, remedy in _OWNED_TEXT)
+"""The flags that tilusbuild sets itself, with what to write in their place."""
+_ALLOW = "unsafe-flags = true in [build] or in the script allows it"
+
+
+def list_flag_problems(
+    flags: Sequence[str], *, unsafe: bool, cpu: bool
+) -> Iterator[tuple[int, str, str]]:
+    """Yield each mistake of flags: the number of the flag, a message, and a hint.
+
+    With `cpu` the flags are for the host compiler; with `unsafe` no flag is denied.
+    """
+    denied = {} if unsafe else {each.position: each for each in find_denied_flags(flags, cpu=cpu)}
+    is_passed_on = False
+    for number, flag in enumerate(flags):
+        arguments = _split_shell_string(flag)
+        # A flag for another tool may be spelt as one of ours: `-Xptxas -c`.
+        owner = None if is_passed_on else _find_owner(flag)
+        if is_passed_on and "-march=" in flag:
+            owner = _HOST_MARCH
+        if len(arguments) > 1:
+            message = "one argument per item: this is a shell string"
+            yield number, message, f"write {', '.join(map(format_toml, arguments))}"
+        elif owner is not None:
+            yield number, f'"{flag}" is set by tilusbuild', owner
+        elif unsafe and names_flag_file(flag):
+            yield number, f'"{flag}" names a file of flags', _FLAG_FILE
+        elif (found := denied.get(number)) is not None:
+            hint = f"{found.remedy}; {_ALLOW}" if found.remedy else _ALLOW
+            yield number, f'"{found.words}" {found.reason}', hint
+        is_passed_on = _PASSES_ON.fullmatch(flag) is not None
+
+
+def _split_shell_string(flag: str) -> list[str]:
+    """Return the arguments in a flag that clearly is a shell string; of any other, the flag."""
+    if not flag.startswith("-") or not any(c.isspace() for c in flag):
+        return [flag]
+    try:
+        arguments = shlex.split(flag)
+    except ValueError:
+        return [flag]
+    # The blank in `-DX=a b` belongs to the macro.
+    is_split = _PASSES_ON.fullmatch(arguments[0]) or _find_owner(arguments[0])
+    return arguments if is_split or (arguments[1:2] and arguments[1].startswith("-")) else [flag]
+
+
+def _find_owner(flag: str) -> str | None:
+    """Return what to write in place of a flag that tilusbuild sets itself; None for others."""
+    name = flag.partition("=")[0]
+    if "-march=" in flag and _PASSES_ON.fullmatch(name):
+        return _HOST_MARCH
+    return next((remedy for pattern, remedy in _OWNED if pattern.fullmatch(name)), None)
 
 
 def names_march(word: str) -> bool:

@@ -8,13 +8,14 @@ are remembered.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Literal
 
 from tilusbuild.manifest.script import Form, ScriptSection
 from tilusbuild.manifest.sections import ProductKeys
-from tilusbuild.manifest.table import Key, Text
+from tilusbuild.manifest.table import Key, Text, ValueFault
 from tilusbuild.space.model import Parameter
 from tilusbuild.state.patterns import PatternTooWideError, find_matches
 
@@ -26,6 +27,17 @@ LANGUAGES = {".cu": "cu", ".c": "c", **dict.fromkeys((".cc", ".cpp", ".cxx"), "c
 """What a source is compiled as, by its suffix."""
 LINKED = {"shared": (".o", ".a"), "static": (".o",)}
 """What `objects` may hold, by kind: an archive of archives is none."""
+
+
+def _check_output(output: str) -> str:
+    unknown = set(re.findall(r"\{[^{}]*\}", output)) - {"{target}"}
+    if os.path.isabs(output) or os.pardir in output.split("/"):
+        raise ValueFault("must be inside the project")
+    if unknown:
+        raise ValueFault(f"has no placeholder {min(unknown)}", "{target} is the target's name")
+    if os.path.basename(output) in ("", "."):
+        raise ValueFault("is a directory")
+    return output
 
 
 class LibrarySection(ProductKeys, frozen=True, kw_only=True):
@@ -48,7 +60,10 @@ class LibrarySection(ProductKeys, frozen=True, kw_only=True):
     library: Annotated[Text | None, Key(examples=["backend"])] = None
     """The `[library.NAME]` that the sources become a part of, in place of a library of their own:
     so one library has sources of several flags, macros and toolchains."""
-    output: Annotated[Text | None, Key(examples=["build/{target}/libbackend.so"])] = None
+    output: Annotated[
+        Annotated[Text, Key(after=_check_output)] | None,
+        Key(examples=["build/{target}/libbackend.so"]),
+    ] = None
     """A file of the project that each build brings up to date with the library; `{target}` stands
     for the target's name."""
     rdc: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -31,7 +32,7 @@ from tilusbuild.manifest.check_libraries import check_libraries
 from tilusbuild.manifest.check_names import check_names
 from tilusbuild.manifest.check_space import check_space
 from tilusbuild.manifest.check_targets import NAMED, check_flags, check_targets
-from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, too_many_error
+from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, TooManyMistakesError
 from tilusbuild.manifest.document import Document, read_document, shorten_path
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.reading import fill_from_templates
@@ -49,6 +50,8 @@ from tilusbuild.manifest.table import ValueFault, check_table, describe_kind, fo
 _ALIKE = 0.8
 """Likeness, 0 to 1, above which a key of another table is suggested. Keys are short, so that a
 lower one would suggest unrelated keys."""
+_MAX_OWNERS = 4
+"""Tables that a hint names; a key of more of them says little about what was meant."""
 _CHECKS = (
     check_names,
     check_targets,
@@ -77,15 +80,19 @@ def _load_checked(path: str) -> Manifest:
     diagnostics += unread
     looked_for = set(read.sightings)
     if manifest is not None:
-        checks = Checks(document, manifest)
-        with suppress(InputError):  # raised after too many mistakes; `diagnostics` has them
+        checks = Checks(document, manifest, diagnostics)
+        with suppress(TooManyMistakesError):
             # After a template that cannot be read, other checks would only report consequences.
             for check in (check_files,) if unread else _CHECKS:
                 check(checks)
-        diagnostics += checks.diagnostics
         looked_for |= checks.looked_for | manifest.searched_directories
     if diagnostics or manifest is None:
-        raise InputError(*sorted(diagnostics, key=_position_of), looked_for=looked_for)
+        last = []
+        if len(diagnostics) > MAX_MISTAKES:
+            more = "they appear when you have fixed these"
+            last = [Diagnostic("there are more mistakes", Place(document.shown), more)]
+        diagnostics = [*sorted(diagnostics[:MAX_MISTAKES], key=_position_of), *last]
+        raise InputError(*diagnostics, looked_for=looked_for)
     return manifest.replace_values(_reading=read).with_libraries()
 
 
@@ -147,18 +154,16 @@ _LIMITS = {
     "greater_than": ("gt", "must be more than"),
     "less_than_equal": ("le", "must be at most"),
 }
-_PLACEHOLDERS: Mapping[Path, Any] = {
-    ("edition",): 1,
-    ("project", "name"): "unnamed",
-    ("project", "version"): "0",
-}
+_PLACEHOLDERS: Mapping[str, Any] = {"edition": 1, "project": {"name": "unnamed", "version": "0"}}
+"""What takes the place of a mistake in a required table of the top level."""
 _ROUNDS = 8
+"""A removed value may leave a mistake in the table around it, and tables are at most so deep."""
 
 
 def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
     """Return the manifest without its mistaken values, and the mistakes.
 
-    The manifest is None if there are too many mistakes, or no rest without mistakes was found.
+    The manifest is None if no rest without mistakes was found.
     """
     diagnostics: list[Diagnostic] = []
     data: dict[str, Any] = copy.deepcopy(document.data)
@@ -169,14 +174,12 @@ def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagno
         if isinstance(validated, Manifest):
             return validated.replace_values(_document=document), diagnostics
         if round_number == 0:
-            causes = _drop_consequences(validated)
-            diagnostics = [_make_diagnostic(document, each) for each in causes[:MAX_MISTAKES]]
-            if len(causes) > MAX_MISTAKES:
-                return None, [*diagnostics, too_many_error(document, len(causes) - MAX_MISTAKES)]
-        for detail in validated:
-            _remove_mistake(
-                data, _find_existing_path(data, detail), missing=detail["type"] == "missing"
-            )
+            # One more than are shown says that there are more.
+            causes = _drop_consequences(validated)[: MAX_MISTAKES + 1]
+            diagnostics = [_make_diagnostic(document, detail) for detail in causes]
+        # All paths first: of two mistakes in one array, the second would lead to the table around.
+        for path in {_find_existing_path(data, tuple(detail["loc"])) for detail in validated}:
+            _remove_value(data, path)
     return None, diagnostics
 
 
@@ -201,37 +204,28 @@ def _freeze_arrays(value: Any) -> Any:
     return value
 
 
-def _find_existing_path(data: dict[str, Any], detail: ErrorDetails) -> Path:
+def _find_existing_path(data: dict[str, Any], location: Path) -> Path:
     """Return the longest prefix of an error's path that consists of keys in the data."""
     path: Path = ()
-    at: Any = data
-    for part in detail["loc"]:
-        if not isinstance(at, dict) or part not in at:
+    table: Any = data
+    for part in location:
+        if not isinstance(table, dict) or part not in table:
             break
         path = (*path, part)
-        at = at[part]
+        table = table[part]
     return path
 
 
-def _remove_mistake(data: dict[str, Any], path: Path, *, missing: bool) -> None:
-    """Remove the value at `path` from the data, or put a placeholder for a required key."""
-    if missing and path in ((), ("project",)):
-        for needed, value in _PLACEHOLDERS.items():
-            at: Any = data
-            for part in needed[:-1]:
-                at = at[str(part)] if isinstance(at, dict) else at
-            if isinstance(at, dict):
-                at.setdefault(str(needed[-1]), copy.deepcopy(value))
+def _remove_value(data: dict[str, Any], path: Path) -> None:
+    """Remove the value at `path`, or put a placeholder in a required table of the top level."""
+    if not path or path[0] in _PLACEHOLDERS:
+        key = str(path[0]) if path else "edition"
+        data[key] = copy.deepcopy(_PLACEHOLDERS[key])
         return
-    if not path:
-        return
-    at = data
+    table: Any = data
     for part in path[:-1]:
-        at = at[str(part)]
-    if path in _PLACEHOLDERS:
-        at[str(path[-1])] = copy.deepcopy(_PLACEHOLDERS[path])
-    else:
-        at.pop(str(path[-1]), None)
+        table = table.get(part, {})  # a value around it may be removed already
+    table.pop(path[-1], None)
 
 
 def _make_diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
@@ -247,9 +241,11 @@ def _make_diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
             document.locate_value("edition"),
             "this tilusbuild reads edition = 1",
         )
+    # pydantic's mark of an error in the key, and not in its value.
+    locate = document.locate_key if path[-1:] == ("[key]",) else document.locate_value
     written = document.find_longest_path(path)
     message, hint = _explain_error(detail, written)
-    return Diagnostic(f"{_quote_key(written)} {message}", document.locate_value(*path), hint)
+    return Diagnostic(f"{_quote_key(written)} {message}", locate(*path), hint)
 
 
 def _quote_key(path: Path) -> str:
@@ -261,26 +257,24 @@ def _quote_key(path: Path) -> str:
 
 
 def _explain_error(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
-    kind, given = detail["type"], detail["input"]
+    kind, value = detail["type"], detail["input"]
     context = detail.get("ctx", {})
-    key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    example = example_at(path)
-    hint = f"as in: {example}" if example else None
+    hint = _format_example(path)
     if kind == "value_error":
         error: ValueFault = context["error"]
         return error.message, error.hint or hint
     if kind in _KINDS:
-        return f"must be {_KINDS[kind]}, not {describe_kind(given)}", _suggest_kind(
-            kind, given, key
-        ) or hint
+        hint = _suggest_kind(kind, value, path) or hint
+        return f"must be {_KINDS[kind]}, not {describe_kind(value)}", hint
     if kind in _LIMITS:
         limit, words = _LIMITS[kind]
-        return f"{words} {context[limit]:g}, not {format_toml(given)}", None
+        return f"{words} {context[limit]:g}, not {format_toml(value)}", None
     if kind == "literal_error":
-        hint = did_you_mean(given, _list_choices(context)) if isinstance(given, str) else None
+        choices = re.findall(r"'(.*?)'", context["expected"])
+        hint = did_you_mean(value, choices) if isinstance(value, str) else None
         return f"must be {context['expected'].replace(chr(39), chr(34))}", hint
     if kind == "string_pattern_mismatch":
-        return f"cannot be {format_toml(given)}", hint
+        return f"cannot be {format_toml(value)}", hint
     if kind == "too_short":
         return f"needs at least {_count_items(context['min_length'])}", hint
     if kind == "too_long":
@@ -294,38 +288,33 @@ def _count_items(number: int) -> str:
     return "1 item" if number == 1 else f"{number} items"
 
 
-def _list_choices(context: Mapping[str, Any]) -> list[str]:
-    return [word.strip(" '") for word in context["expected"].replace(" or ", ",").split(",")]
+def _format_example(path: Path) -> str | None:
+    example = example_at(path)
+    return f"as in: {example}" if example else None
 
 
-def _suggest_kind(kind: str, given: Any, key: str) -> str | None:
+def _suggest_kind(kind: str, value: Any, path: Path) -> str | None:
     """Return the probable meaning of a value of the wrong kind, as a line to write, or None."""
-    if kind == "tuple_type" and isinstance(given, str):
-        words = given.split() if key in ("flags", "launcher") else [given]
-        return f"write {key} = {format_toml(words)}"
-    if kind == "bool_type" and given in ("true", "false", 0, 1):
-        truth = "true" if given in ("true", 1) else "false"
-        return f"write {key} = {truth}"
-    if kind == "int_type" and isinstance(given, str) and given.strip().isdigit():
-        return f"write {key} = {int(given)}"
-    if kind == "string_type" and key == "version" and isinstance(given, (int, float)):
-        return f'write {key} = "{given}"'
-    return None
+    key = next((part for part in reversed(path) if isinstance(part, str)), "")
+    meaning: Any = None
+    if kind == "tuple_type" and isinstance(value, str):
+        meaning = value.split() if key in ("flags", "launcher") else [value]
+    elif kind == "bool_type" and value in ("true", "false", 0, 1):
+        meaning = value in ("true", 1)
+    elif kind == "int_type" and isinstance(value, str) and value.strip().isdigit():
+        meaning = int(value)
+    elif kind == "string_type" and key == "version" and isinstance(value, (int, float)):
+        meaning = str(value)
+    return None if meaning is None else f"write {key} = {format_toml(meaning)}"
 
 
 def _explain_missing_key(document: Document, path: Path) -> Diagnostic:
     *table, key = path
-    example = example_at(path)
-    if key == "edition":
-        example = "edition = 1"
     subject = format_header(tuple(table)) if table else "the manifest"
     if table and isinstance(table[-1], int):
         subject = _quote_key(tuple(table))
-    return Diagnostic(
-        f'{subject} is missing "{key}"',
-        document.locate_key(*table),
-        f"as in: {example}" if example else None,
-    )
+    place = document.locate_key(*table)
+    return Diagnostic(f'{subject} is missing "{key}"', place, _format_example(path))
 
 
 def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagnostic:
@@ -337,29 +326,28 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
         where = f"[remote] of {WHERE_SECRETS_ARE} has it, or {variable}"
         return Diagnostic(f'a manifest cannot hold "{key}"', place, where)
     table = table_at(tuple(outer))
-    here = list(list_keys(table)) if table else []
-    hint = did_you_mean(key, here, likeness=_ALIKE, max_listed=0)
-    hint = hint or _suggest_elsewhere(key) or did_you_mean(key, here)
+    own = list(list_keys(table)) if table else []
+    hint = did_you_mean(key, own, likeness=_ALIKE, max_listed=0)
+    hint = hint or _suggest_elsewhere(key) or did_you_mean(key, own)
     if (*outer,) == NAMED[:1] and isinstance(value, Mapping):
         hint = f"another toolchain is declared as {format_header((*NAMED, key))}"
     where = f"in {format_header(tuple(outer))}" if outer else "at the top level"
     return Diagnostic(f'unknown key "{key}" {where}', document.locate_key(*path), hint)
 
 
-def _find_tables_with(key: str) -> list[str]:
-    return [
-        format_header(path)
-        for path, table in list_tables().items()
-        if key in list_keys(table) and not {"override", "kernels", "named", 0} & {*path}
-    ]
-
-
 def _suggest_elsewhere(key: str) -> str | None:
-    homes = _find_tables_with(key)
-    if homes and len(homes) <= 4:
-        return f'"{key}" is a key of {" and ".join(homes)}'
-    words = {word for table in list_tables().values() for word in list_keys(table)}
-    near = find_nearest_word(key, sorted(words), _ALIKE)
-    if homes or near is None or not (owners := _find_tables_with(near)):
+    """Return a hint with the tables that have this key, or one that is spelt nearly so."""
+    tables = {
+        format_header(path): list_keys(table)
+        for path, table in list_tables().items()
+        # What these have, the script has, too.
+        if not {"override", "kernels", "named", 0} & {*path}
+    }
+    near = find_nearest_word(
+        key, sorted({word for keys in tables.values() for word in keys}), _ALIKE
+    )
+    owners = [header for header, keys in tables.items() if near in keys]
+    if near is None or len(owners) > _MAX_OWNERS:
         return None
-    return f'did you mean "{near}" of {" and ".join(owners)}?'
+    names = " and ".join(owners)
+    return f'"{key}" is a key of {names}' if near == key else f'did you mean "{near}" of {names}?'

@@ -15,6 +15,7 @@ from tilusbuild.manifest.library import (
     list_searched_directories,
     make_scripts,
 )
+from tilusbuild.manifest.names import TableName
 from tilusbuild.manifest.reading import TemplateReading
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import (
@@ -26,7 +27,7 @@ from tilusbuild.manifest.sections import (
     TargetSection,
     ToolchainSection,
 )
-from tilusbuild.manifest.table import NOTHING, Entries, Key, Table, reject_boolean
+from tilusbuild.manifest.table import NOTHING, Key, Table, reject_boolean
 
 NO_DOCUMENT = Document("", "")
 
@@ -34,7 +35,7 @@ NO_DOCUMENT = Document("", "")
 class Manifest(Table, frozen=True, kw_only=True):
     """A project of tuned CUDA kernels: its scripts, their tuning spaces, and what to build for."""
 
-    edition: Annotated[Literal[1], Key(before=reject_boolean)]
+    edition: Annotated[Literal[1], Key(before=reject_boolean, examples=[1])]
     """The format of this file; 1 is the only one so far."""
     project: ProjectSection = ProjectSection(name="kernels", version="0.1.0")
     """The project's name and version. Without it: its directory's name, version 0.1.0."""
@@ -44,14 +45,14 @@ class Manifest(Table, frozen=True, kw_only=True):
     """Which compilers are used, and how they are started."""
     remote: RemoteSection = RemoteSection()
     """A cache that other machines share."""
-    targets: Entries[TargetSection] = field(name="target", default=NOTHING)
+    targets: Mapping[TableName, TargetSection] = field(name="target", default=NOTHING)
     """The devices to compile for, by name. Without any: the GPUs of this machine, or `sm_80` with
     PTX where it has none; and `cpu` for scripts whose template asks for `target.kind`."""
-    scripts: Entries[ScriptSection] = field(name="script", default=NOTHING)
+    scripts: Mapping[TableName, ScriptSection] = field(name="script", default=NOTHING)
     """Kernel scripts, by name."""
-    libraries: Entries[LibrarySection] = field(name="library", default=NOTHING)
+    libraries: Mapping[TableName, LibrarySection] = field(name="library", default=NOTHING)
     """Libraries of many objects, by name."""
-    packages: Entries[PackageSection] = field(name="package", default=NOTHING)
+    packages: Mapping[TableName, PackageSection] = field(name="package", default=NOTHING)
     """Packages, by name."""
 
     _document: Document = NO_DOCUMENT

@@ -1,11 +1,12 @@
-"""Which names a manifest may declare."""
-
-from __future__ import annotations
+"""Which names a manifest may declare: the types of the keys of its open tables."""
 
 import keyword
 import re
+from collections.abc import Callable
+from typing import Annotated
 
 from tilusbuild.expr.tree import FUNCTIONS
+from tilusbuild.manifest.table import Key, ValueFault
 
 PACKAGE = "package:"
 """What the name of a template of an installed package begins with; `PACKAGE/PATH` follows."""
@@ -14,7 +15,7 @@ COSTS = ("model", "bytes", "flops")
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""A script's, target's or package's: safe as a file name and on a command line."""
+_HEADER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\.(h|hh|hpp|cuh|inc|inl)")
 
 RESERVED = FUNCTIONS.keys() | {
     *("arch", "args", "derived", "facts", "launch", "params", "resources", "schedule", "script"),
@@ -26,18 +27,57 @@ RESERVED = FUNCTIONS.keys() | {
 }
 """Names that a template or an expression already means something by."""
 
+_LETTERS = "a name is made of letters, digits and _"
 
-def explain_identifier(name: str) -> str | None:
-    """Return why `name` cannot name a parameter, derived value or argument; or None."""
-    if not IDENTIFIER.fullmatch(name):
-        return "a name is made of letters, digits and _, and does not start with a digit"
+
+def _make_rule(pattern: re.Pattern[str], hint: str) -> Callable[[str], str]:
+    """Return a function that returns a name of this pattern, and raises `ValueFault` for others."""
+
+    def check_name(name: str) -> str:
+        if not pattern.fullmatch(name):
+            raise ValueFault("cannot be a name", hint)
+        return name
+
+    return check_name
+
+
+_check_letters = _make_rule(IDENTIFIER, f"{_LETTERS}, and does not start with a digit")
+
+
+def _check_identifier(name: str) -> str:
+    _check_letters(name)
     if keyword.iskeyword(name):
-        return "it is a word of the expression language"
+        raise ValueFault("cannot be a name", "it is a word of the expression language")
     if name in FUNCTIONS:
-        return "it is a function of the expression language"
+        raise ValueFault("cannot be a name", "it is a function of the expression language")
     if name in RESERVED:
-        return "templates and expressions already use this name"
-    return None
+        raise ValueFault("cannot be a name", "templates and expressions already use this name")
+    return name
+
+
+def _check_linked_names(key: str) -> str:
+    for name in split_linked_names(key):
+        _check_identifier(name)
+    return key
+
+
+# A file name of the cache tree, and a word on the command line.
+TableName = Annotated[
+    str, Key(after=_make_rule(TABLE_NAME, f"{_LETTERS}, - and ., and does not start with - or ."))
+]
+FactName = Annotated[str, Key(after=_check_letters)]
+MacroName = Annotated[
+    str, Key(after=_make_rule(IDENTIFIER, f"{_LETTERS}; macros with arguments belong in a header"))
+]
+# The header is put beside the source, so it cannot have the source's name, or a tool's.
+HeaderName = Annotated[
+    str,
+    Key(after=_make_rule(_HEADER, "as in config.h: .h, .hh, .hpp, .cuh, .inc or .inl, and no /")),
+]
+DeclaredName = Annotated[str, Key(after=_check_identifier)]
+"""The name of an argument or a derived value."""
+LinkedNames = Annotated[str, Key(after=_check_linked_names)]
+"""The name of a parameter, or of several linked ones."""
 
 
 def split_declared_names(section: str, key: str) -> tuple[str, ...]:

@@ -6,7 +6,12 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import field
 
 from tilusbuild.expr import Expr, Value
-from tilusbuild.manifest.names import split_linked_names
+from tilusbuild.manifest.names import (
+    DeclaredName,
+    HeaderName,
+    LinkedNames,
+    split_linked_names,
+)
 from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
     Arg,
@@ -23,7 +28,7 @@ from tilusbuild.manifest.script_sections import (
     make_argument,
     parse_cached,
 )
-from tilusbuild.manifest.sections import DeviceCompiler, ProductKeys, Standard
+from tilusbuild.manifest.sections import DeviceCompiler, Macros, ProductKeys, Standard
 from tilusbuild.manifest.table import (
     NOTHING,
     VALUE_SCHEMA,
@@ -58,8 +63,10 @@ RowOrValue = Annotated[Value | Row, Key(plain=_check_row, schema=_ROW_SCHEMA)]
 
 
 def _check_constant(value: object) -> Value | tuple[Value | Row, ...]:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and value:
         return tuple(_check_row(item) for item in value)
+    if value == ():
+        raise ValueFault("needs at least 1 item")
     if isinstance(value, dict):
         raise ValueFault(
             "must be a value or an array of values, not a table", "a tuned parameter is in `space`"
@@ -77,6 +84,40 @@ ParamValues = Annotated[
 """A constant, or an array that makes one instance of the script for each item."""
 
 
+_MAX_VALUES = 1_000_000
+"""The most values of one parameter."""
+
+
+def _check_bounds(key: str, bounds: tuple[int, ...]) -> tuple[int, ...]:
+    first, last, *_ = bounds
+    if max(map(abs, bounds)) >= 2**63:
+        raise ValueFault("does not fit in 64 bits")
+    if first > last:
+        hint = f"{key} = [{last}, {first}]"
+        raise ValueFault("is empty: its first value is larger than its last", hint)
+    return bounds
+
+
+def _check_range(bounds: tuple[int, ...]) -> tuple[int, ...]:
+    first, last, step = (*_check_bounds("range", bounds), 1)[:3]
+    if step < 1:
+        raise ValueFault("must have a step of at least 1")
+    if (last - first) // step >= _MAX_VALUES:
+        raise ValueFault(f"holds more than {_MAX_VALUES:,} values")
+    return bounds
+
+
+def _check_powers(bounds: tuple[int, int]) -> tuple[int, ...]:
+    for bound in bounds:
+        if bound < 1:
+            raise ValueFault(f"takes powers of two, not {bound}", "the least power of two is 1")
+        if bound.bit_count() != 1:
+            lower = 1 << (bound.bit_length() - 1)
+            near = f"the nearest are {lower} and {2 * lower}"
+            raise ValueFault(f"takes powers of two, not {bound}", near)
+    return _check_bounds("pow2", bounds)
+
+
 class ParameterSection(Table, frozen=True):
     """One tuning parameter, or several linked ones (`"warp_m, warp_n"`, with rows of values).
 
@@ -91,14 +132,15 @@ class ParameterSection(Table, frozen=True):
     )
 
     values: Annotated[
-        tuple[RowOrValue, ...] | None, Key(examples=[[1, 2, 4], [[1, 1], [2, 2]]])
+        tuple[RowOrValue, ...] | None, Key(min_length=1, examples=[[1, 2, 4], [[1, 1], [2, 2]]])
     ] = None
     """The values, in order."""
     bounds: Annotated[
-        tuple[int, ...] | None, Key(min_length=2, max_length=3, examples=[[2, 6], [32, 128, 32]])
+        tuple[int, ...] | None,
+        Key(min_length=2, max_length=3, after=_check_range, examples=[[2, 6], [32, 128, 32]]),
     ] = field(name="range", default=None)
     """First and last value, both included, and optionally the step."""
-    pow2: Annotated[tuple[int, int] | None, Key(examples=[[16, 256]])] = None
+    pow2: Annotated[tuple[int, int] | None, Key(after=_check_powers, examples=[[16, 256]])] = None
     """All powers of two from the first to the last, both included."""
     when: Annotated[Text | None, Key(examples=["not persistent"])] = None
     """An expression over other parameters. Where it is false the parameter is not tuned: it has the
@@ -107,6 +149,13 @@ class ParameterSection(Table, frozen=True):
     """The value where `when` is false."""
     default: Annotated[RowOrValue | None, Key(examples=[4])] = None
     """The value in the default schedule."""
+
+    def __post_init__(self) -> None:
+        if [self.values, self.bounds, self.pow2].count(None) != 2:
+            raise ValueFault('needs exactly one of "values", "range" and "pow2"')
+        if (self.when is None) != (self.otherwise is None):
+            hint = "the value is that of `else` where `when` is false"
+            raise ValueFault('needs both "when" and "else", or neither', hint)
 
     def list_values(self) -> tuple[Value | Row, ...]:
         """Return the values as written or counted out, not yet as rows."""
@@ -142,14 +191,14 @@ class OverrideSection(Table, frozen=True):
     `flags` replaces the script's list; `restrict.NAME = false` removes a rule.
     """
 
-    params: Annotated[Entries[ParamValues], Key(examples=[{"in_bytes": 1}])] = NOTHING
+    params: Annotated[Mapping[LinkedNames, ParamValues], Key(examples=[{"in_bytes": 1}])] = NOTHING
     """Constants of this target."""
-    space: Annotated[Entries[ParameterSection], Key(examples=[{"stages": {"range": [3, 8]}}])] = (
-        NOTHING
-    )
+    space: Annotated[
+        Mapping[LinkedNames, ParameterSection], Key(examples=[{"stages": {"range": [3, 8]}}])
+    ] = NOTHING
     """Parameters of this target."""
     derived: Annotated[
-        Entries[ExprSource], Key(examples=[{"threads": "warp_m * warp_n * 32 + 128"}])
+        Mapping[DeclaredName, ExprSource], Key(examples=[{"threads": "warp_m * warp_n * 32 + 128"}])
     ] = NOTHING
     """Derived values of this target."""
     restrict: Annotated[Entries[RuleOrFalse], Key(examples=[{"tile_m": False}])] = NOTHING
@@ -160,7 +209,7 @@ class OverrideSection(Table, frozen=True):
     """The default schedule of this target."""
     flags: Annotated[tuple[Text, ...] | None, Key(examples=[["-O2"]])] = None
     """Compiler arguments in place of the script's."""
-    defines: Annotated[Entries[AnyValue], Key(examples=[{"USE_TMA": 1}])] = NOTHING
+    defines: Annotated[Macros, Key(examples=[{"USE_TMA": 1}])] = NOTHING
     """Macros of this target."""
 
 
@@ -180,7 +229,9 @@ class KernelSection(Table, frozen=True):
         Key(examples=["ops::backward<{{ block }}>"]),
     ] = None
     """The `__global__` function; without it the name of this table."""
-    args: Annotated[Entries[Arg], Key(examples=[{"x": "f32*[n]", "n": "i32"}])] = NOTHING
+    args: Annotated[Mapping[DeclaredName, Arg], Key(examples=[{"x": "f32*[n]", "n": "i32"}])] = (
+        NOTHING
+    )
     """The call signature, in the kernel's order."""
     launch: LaunchSection | None = None
     """The launch geometry."""
@@ -198,20 +249,20 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
     """What a script is tuned over, and what each target has of it."""
 
     params: Annotated[
-        Entries[ParamValues], Key(examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}])
+        Mapping[LinkedNames, ParamValues], Key(examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}])
     ] = NOTHING
     """Constants. An array makes one instance of the script for each value; several arrays, one for
     each combination. Linked constants are written like linked parameters."""
     space: Annotated[
-        Entries[ParameterSection],
+        Mapping[LinkedNames, ParameterSection],
         Key(examples=[{"block_k": [16, 32, 64], "stages": {"range": [2, 6]}}]),
     ] = NOTHING
     """The tuning space: the first parameter varies slowest."""
     space_file: Annotated[Text | None, Key(examples=["spaces/matmul.t1.json"])] = None
     """A T1 JSON file that holds the space, in place of `space`."""
-    derived: Annotated[Entries[ExprSource], Key(examples=[{"threads": "warp_m * warp_n * 32"}])] = (
-        NOTHING
-    )
+    derived: Annotated[
+        Mapping[DeclaredName, ExprSource], Key(examples=[{"threads": "warp_m * warp_n * 32"}])
+    ] = NOTHING
     """Values computed from the parameters. Rules, template, launch and dispatch see them by name;
     they may use each other in any order."""
     restrict: Annotated[
@@ -285,9 +336,9 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     ]
     """The Jinja2 template, relative to the manifest and inside the project; or of an installed
     Python package, which is not imported."""
-    generate: Annotated[Entries[Text], Key(examples=[{"config.inc": "kernels/config.inc.j2"}])] = (
-        NOTHING
-    )
+    generate: Annotated[
+        Mapping[HeaderName, Text], Key(examples=[{"config.inc": "kernels/config.inc.j2"}])
+    ] = NOTHING
     """Headers that are rendered for each program, as its source is: the name that `#include "…"`
     has, and the template."""
     render: bool = True
@@ -315,7 +366,9 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     library: Annotated[Text | None, Key(examples=["backend"])] = None
     """The `[library.NAME]` that every program of this script is an object of, in place of `kernel`
     and `entry`: the template defines what it likes, under C++ names."""
-    args: Annotated[Entries[Arg], Key(examples=[{"a": "f16*[m, k]", "m": "i32"}])] = NOTHING
+    args: Annotated[Mapping[DeclaredName, Arg], Key(examples=[{"a": "f16*[m, k]", "m": "i32"}])] = (
+        NOTHING
+    )
     """The call signature, in the kernel's order. Arguments that you leave out are read from the
     template's own parameters: a pointer to `const` is an input of any shape, another one an output,
     a scalar is passed. So you give what they do not say: shapes, sizes read off them, strides,

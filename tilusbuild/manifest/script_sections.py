@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from msgspec import field
@@ -81,6 +82,13 @@ class PruneSection(Table, frozen=True):
     """The minimum number of blocks that fit one multiprocessor at a time."""
 
 
+def _check_edges(edges: tuple[int, ...]) -> tuple[int, ...]:
+    for edge, following in pairwise((0, *edges)):
+        if following <= edge:
+            raise ValueFault(f"must be counts that rise, and {following} follows {edge}")
+    return edges
+
+
 class BucketSection(Table, frozen=True):
     """How the sizes of one dimension are grouped.
 
@@ -97,7 +105,9 @@ class BucketSection(Table, frozen=True):
 
     kind: Annotated[Literal["tilus", "pow2", "exact"] | None, Key(examples=["tilus"])] = None
     """A rule by name."""
-    edges: Annotated[tuple[int, ...] | None, Key(min_length=1, examples=[[16, 64, 256]])] = None
+    edges: Annotated[
+        tuple[int, ...] | None, Key(min_length=1, after=_check_edges, examples=[[16, 64, 256]])
+    ] = None
     """The greatest size of each bucket, rising."""
     every: Annotated[int | None, Key(ge=1, examples=[128])] = None
     """Buckets of this many sizes."""

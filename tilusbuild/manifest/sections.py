@@ -2,11 +2,15 @@
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
+from tilusbuild.expr import Value
+from tilusbuild.manifest.names import FactName, MacroName, TableName
 from tilusbuild.manifest.table import (
     NOTHING,
+    VALUE_SCHEMA,
     AnyValue,
     Duration,
     Entries,
@@ -15,6 +19,7 @@ from tilusbuild.manifest.table import (
     Table,
     Text,
     ValueFault,
+    check_value,
     describe_kind,
     reject_boolean,
 )
@@ -26,6 +31,24 @@ if TYPE_CHECKING:
 DeviceCompiler: TypeAlias = Literal["nvcc", "nvrtc"]
 Standard = Literal["c++14", "c++17", "c++20", "c++23"]
 Level = Annotated[Literal[0, 1, 2], Key(before=reject_boolean)]
+
+
+def _check_macro_value(value: object) -> Value:
+    text = check_value(value)
+    # nvcc hands macros to a shell, and g++ reads none of several lines.
+    if isinstance(text, str) and (_NO_MACRO.search(text) or text.rstrip().endswith("\\")):
+        raise ValueFault(
+            "cannot be passed to a compiler",
+            "a macro is one line: it holds no line break, no control character but a tab, and "
+            "ends in no backslash; longer ones belong in a header",
+        )
+    return text
+
+
+_NO_MACRO = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+Macros: TypeAlias = Mapping[
+    MacroName, Annotated[Value, Key(plain=_check_macro_value, schema=VALUE_SCHEMA)]
+]
 
 
 class ProjectSection(Table, frozen=True):
@@ -102,7 +125,7 @@ class ProductKeys(Table, frozen=True, kw_only=True):
     library's also compiles the objects of scripts that name none themselves."""
     unsafe_flags: bool = False
     """As `unsafe-flags` of `[build]`, for these sources and for the overrides of a script."""
-    defines: Annotated[Entries[AnyValue], Key(examples=[{"EPILOGUE": "relu"}])] = NOTHING
+    defines: Annotated[Macros, Key(examples=[{"EPILOGUE": "relu"}])] = NOTHING
     """Preprocessor macros, over those of `[build]` and of the target."""
     link_libs: Annotated[tuple[LibraryName, ...], Key(examples=[["cublas", "dl"]])] = ()
     """Libraries to link, as after `-l`. One that is in a directory of `link-dirs` is in the hash
@@ -164,7 +187,7 @@ class BuildSection(Table, frozen=True):
     unsafe_flags: bool = False
     """Pass on flags that run a program, write beside the output, or name files or directories: no
     hash covers those, and a build warns of it."""
-    defines: Annotated[Entries[AnyValue], Key(examples=[{"NDEBUG": 1}])] = NOTHING
+    defines: Annotated[Macros, Key(examples=[{"NDEBUG": 1}])] = NOTHING
     """Preprocessor macros, for every target. `true` defines a macro as 1; `false` leaves out one
     that would be inherited."""
     line_directives: bool = False
@@ -277,7 +300,7 @@ class ToolchainSection(NamedToolchainSection, frozen=True):
     cudart: Literal["static", "shared"] = "static"
     launcher: Annotated[tuple[Text, ...], Key(examples=[["srun", "-n1"]])] = ()
     """A command that every compiler is started through."""
-    named: Entries[NamedToolchainSection] = NOTHING
+    named: Mapping[TableName, NamedToolchainSection] = NOTHING
     """Other toolchains, by name."""
 
 
@@ -317,12 +340,14 @@ class TargetSection(Table, frozen=True):
     flags: Annotated[tuple[Text, ...], Key(examples=[["-Xptxas", "-O3"]])] = ()
     """Arguments for this target's compiler, after those of `[build]`; for `cpu`, the host
     compiler's."""
-    defines: Annotated[Entries[AnyValue], Key(examples=[{"USE_TMA": True}])] = NOTHING
+    defines: Annotated[Macros, Key(examples=[{"USE_TMA": True}])] = NOTHING
     """Preprocessor macros, over those of `[build]`."""
     toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
     """The `[toolchain.named.NAME]` that scripts and libraries which name none are compiled with for
     this target."""
-    facts: Annotated[Entries[AnyValue], Key(examples=[{"sms": 132, "dram_gbs": 3350}])] = NOTHING
+    facts: Annotated[
+        Mapping[FactName, AnyValue], Key(examples=[{"sms": 132, "dram_gbs": 3350}])
+    ] = NOTHING
     """Numbers about the device that expressions read as `facts.NAME`: for models of cost. They
     enter a hash only through an expression."""
 

@@ -127,9 +127,9 @@ class ProgramTexts:
             raise InputError(Diagnostic(f"flags: {error.message}", place)) from None
         unsafe = self._manifest.build.unsafe_flags or self._owner.unsafe_flags
         # Imported only here: few flags have values, and the start should be quick.
-        from tilusbuild.manifest.check_targets import flag_problems
+        from tilusbuild.manifest.denied_flags import list_flag_problems
 
-        problems = flag_problems(
+        problems = list_flag_problems(
             flags, unsafe=unsafe, cpu=self._manifest.targets[self._target].is_cpu
         )
         diagnostics = [Diagnostic(message, place, hint) for _, message, hint in problems]
