@@ -129,7 +129,7 @@ def _identify(row: Sequence[Value]) -> tuple[tuple[type, Value], ...]:
 def _list_rows(key: str, parameter: ParameterSection) -> list[Row]:
     """Return all rows that a parameter may have; [] if one does not fit the names.
 
-    `_check_arity` reports such a row, and what follows from it is no mistake of its own.
+    `_check_arity` reports such a row, and other checks do not repeat that.
     """
     others = () if parameter.otherwise is None else (parameter.otherwise,)
     rows = [as_row(value) for value in (*parameter.list_values(), *others)]
