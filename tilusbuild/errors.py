@@ -44,6 +44,9 @@ class Diagnostic(NamedTuple):
     place: Place | None = None
     hint: str | None = None
     severity: str = "error"
+    undetermined: bool = False
+    """Whether it is about a header whose name is not known before the compile. A compile that
+    misses a header then proves nothing of the program: the header may have another name."""
 
     def render(self) -> str:
         """Return the diagnostic as text of several lines, without a final newline."""

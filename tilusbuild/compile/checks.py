@@ -39,7 +39,8 @@ from tilusbuild.signature import Tile
 from tilusbuild.status import Cause
 
 _MAX_CLUSTER = 16
-_MOST = {
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": on every GPU.
+_MAX_SIZES = {
     "grid.x": 2**31 - 1,
     "grid.y": 65535,
     "grid.z": 65535,
@@ -57,10 +58,10 @@ def find_launch_problem(recipe: Recipe) -> str | None:
         launch = build_geometry(recipe)
     except ValueError as error:
         return str(error)
-    for name, most in _MOST.items():
+    for name, limit in _MAX_SIZES.items():
         size = launch.read_fixed_numbers(name) if name in launch.slots else None
-        if size is not None and not 1 <= size[0] <= most:
-            return f"{name} is {size[0]}, outside 1..{most}"
+        if size is not None and not 1 <= size[0] <= limit:
+            return f"{name} is {size[0]}, outside 1..{limit}"
     block, smem = launch.block, launch.smem
     if block is not None and math.prod(block) > 1024:
         return f"a block of {block} has {math.prod(block)} threads, more than 1024"
@@ -75,6 +76,7 @@ def find_launch_problem(recipe: Recipe) -> str | None:
     return _find_attribute_problem(recipe, launch) or _find_tensor_map_problem(recipe, launch)
 
 
+# The values of CUtensorMapInterleave, …Swizzle and …L2promotion of cuda.h, in bytes.
 _MAP_WIDTHS = {
     "interleave": (0, 16, 32),
     "swizzle": (0, 32, 64, 128),
@@ -85,20 +87,19 @@ _MAP_WIDTHS = {
 def _find_tensor_map_problem(recipe: Recipe, launch: Geometry) -> str | None:
     """Return why the driver would refuse a tensor map (cuTensorMapEncodeTiled); None if it would
     not."""
+    old = _find_before_hopper(recipe)
     for name, tile in recipe.signature.tensor_maps:
-        values = {place: launch.read_number(place) for place in collect_map_numbers(name, tile)}
-        for arch in recipe.archs:
-            if arch.number < 90:
-                return f"tensor maps need sm_90 or later, which {arch.name} is not"
+        if old:
+            return f"tensor maps need sm_90 or later, which {old} is not"
+        values = {number: launch.read_number(number) for number in collect_map_numbers(name, tile)}
         for number_name, value in values.items():
             key = number_name.split(".")[1]
-            most = {"box": 256, "element-strides": 8}.get(key)
-            if most is not None and not 1 <= value <= most:
-                return f"{number_name} is {value}, outside 1..{most}"
-            if most is None and value not in _MAP_WIDTHS[key]:
-                return (
-                    f"{number_name} is {value}, not one of {', '.join(map(str, _MAP_WIDTHS[key]))}"
-                )
+            limit = {"box": 256, "element-strides": 8}.get(key)
+            if limit is not None and not 1 <= value <= limit:
+                return f"{number_name} is {value}, outside 1..{limit}"
+            if limit is None and value not in _MAP_WIDTHS[key]:
+                widths = ", ".join(map(str, _MAP_WIDTHS[key]))
+                return f"{number_name} is {value}, not one of {widths}"
         if reason := _find_inner_box_problem(recipe, name, tile, values):
             return reason
     return None
@@ -124,8 +125,9 @@ def _find_attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
     """Return why a target does not support the launch's attributes; None if all do."""
     if recipe.launch is None or not recipe.launch.has_attributes:
         return None
-    old = next((arch.name for arch in recipe.archs if arch.number < 90), None)
+    old = _find_before_hopper(recipe)
     carve_out = launch.read_number("carve-out")
+    # -1 is CUDA's own default, and is not a percentage that a manifest may give.
     if not -1 <= carve_out <= 100 or (recipe.launch.carve_out is not None and carve_out < 0):
         return f"carve-out is {carve_out}, outside 0..100 percent"
     if launch.read_number("pdl") and old:
@@ -137,6 +139,11 @@ def _find_attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
         if cluster and (blocks := math.prod(cluster)) > _MAX_CLUSTER:
             return f"a cluster of {cluster} has {blocks} blocks, more than {_MAX_CLUSTER}"
     return _find_uneven_grid(launch, cluster)
+
+
+def _find_before_hopper(recipe: Recipe) -> str | None:
+    """Return the name of the first architecture before sm_90; None without one."""
+    return next((arch.name for arch in recipe.archs if arch.number < 90), None)
 
 
 def _find_uneven_grid(launch: Geometry, cluster: tuple[int, ...] | None) -> str | None:
@@ -216,10 +223,8 @@ def find_exceeded_limit(
     for arch, usage in usages:
         if limits.max_registers is not None and usage.registers > limits.max_registers:
             return f"{usage.registers} registers on {arch.name}, more than {limits.max_registers}"
-        sm_occupancy, least = (
-            _compute_occupancy(build_geometry(recipe), arch, usage),
-            limits.min_blocks_per_sm,
-        )
+        least = limits.min_blocks_per_sm
+        sm_occupancy = _compute_occupancy(build_geometry(recipe), arch, usage)
         if sm_occupancy is not None and least is not None and sm_occupancy.blocks_per_sm < least:
             return (
                 f"{sm_occupancy.blocks_per_sm} blocks per SM on {arch.name}, "
@@ -241,15 +246,17 @@ def find_symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
         return None
     if is_cpp_name(recipe.symbol):
         return f'"{recipe.symbol}" is not a kernel that the source defines'
-    mangled = [name for name in names if demangle_name(name).rpartition("::")[2] == recipe.symbol]
     if _is_template(recipe):
-        return _explain_template(recipe, "kernel")
-    if mangled:
-        name = demangle_name(mangled[0])
         return (
-            f'kernel "{recipe.symbol}" has a C++ name ({mangled[0]}): write kernel = '
-            f'"{name}", or declare it extern "C"'
+            f'"{recipe.symbol}" is a C++ template, which has no C name: name one of its '
+            f'kernels, as in kernel = "{recipe.symbol}<{{{{ block }}}}>"'
         )
+    for symbol in names:
+        if (name := demangle_name(symbol)).rpartition("::")[2] == recipe.symbol:
+            return (
+                f'kernel "{recipe.symbol}" has a C++ name ({symbol}): write kernel = '
+                f'"{name}", or declare it extern "C"'
+            )
     kernels = ", ".join(names) or "none"
     return f'the source holds no kernel "{recipe.symbol}" (it holds: {kernels})'
 
@@ -257,35 +264,33 @@ def find_symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
 def explain_link_error(recipe: Recipe, log: str) -> str | None:
     """Return a linker's error in the words of the manifest: a missing library, or an undefined
     symbol. Return None for another error."""
-    if nowhere := re.search(r"cannot find -l(\S+?):?(?:\s|$)", log):
-        name = nowhere[1]
+    if library := re.search(r"cannot find -l(\S+?):?(?:\s|$)", log):
+        name = library[1]
         files = name[1:] if name.startswith(":") else f"lib{name}.so or lib{name}.a"
         return f"error: {files} is neither in link-dirs, nor in the toolkit, nor in the system"
     if device := re.search(r"Unresolved extern function '(\w+)'", log):
         return f"error: this source does not define {device[1]}, and another object {_LINKED_APART}"
     missing = re.findall(r"undefined reference to [`']([^']+)'", log)
     if recipe.symbol in missing and _is_template(recipe):
-        return _explain_template(recipe, "function")
-    if recipe.symbol not in missing:
-        return _explain_undefined_symbols(recipe, missing)
-    return f'the source defines no function "{recipe.symbol}" with C linkage: declare it extern "C"'
+        return (
+            f'"{recipe.symbol}" is a C++ template, which has no C name: write a function that is '
+            f'none, extern "C", with the values that are rendered, and call the template in it'
+        )
+    if recipe.symbol in missing:
+        name = recipe.symbol
+        return f'the source defines no function "{name}" with C linkage: declare it extern "C"'
+    # nvcc's names for device code that waits for a device link.
+    if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
+        return (
+            NO_DEVICE_LINK if recipe.pipeline.has_source else f"error: device code {_LINKED_APART}"
+        )
+    names = ", ".join(dict.fromkeys(missing))
+    return f"error: nothing that is linked defines {names}" if names else None
 
 
 def _is_template(recipe: Recipe) -> bool:
     head = rf"\btemplate\s*<[^;{{}}]*>[^;{{}}()]*\b{re.escape(recipe.symbol)}\s*\("
     return re.search(head, recipe.source) is not None
-
-
-def _explain_template(recipe: Recipe, what: str) -> str:
-    if what == "kernel":
-        return (
-            f'"{recipe.symbol}" is a C++ template, which has no C name: name one of its '
-            f'kernels, as in kernel = "{recipe.symbol}<{{{{ block }}}}>"'
-        )
-    return (
-        f'"{recipe.symbol}" is a C++ template, which has no C name: write a {what} that is none, '
-        f'extern "C", with the values that are rendered, and call the template in it'
-    )
 
 
 NO_DEVICE_LINK = (
@@ -294,18 +299,6 @@ NO_DEVICE_LINK = (
     "rdc = true"
 )
 _LINKED_APART = "needs a device link: rdc = true in [library.NAME]"
-
-
-def _explain_undefined_symbols(recipe: Recipe, missing: Sequence[str]) -> str | None:
-    """Return the meaning of a linker's error about other names."""
-    if not missing:
-        return None
-    if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
-        return (
-            NO_DEVICE_LINK if recipe.pipeline.has_source else f"error: device code {_LINKED_APART}"
-        )
-    names = ", ".join(dict.fromkeys(missing))
-    return f"error: nothing that is linked defines {names}"
 
 
 def find_library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:
@@ -322,11 +315,10 @@ def find_library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage
     if recipe.pipeline.launcher.starts_kernel and not needs.unwinds:
         # What ld leaves out where it could not read an object's entries, and ends well.
         return "lib.so has unwind entries and no index of them (.eh_frame_hdr)"
-    found_images: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
-    expected_images = list_expected_images(recipe)
-    if found_images != expected_images:
-        found, expected = _format_images(found_images), _format_images(expected_images)
-        return f"lib.so holds code for {found} instead of {expected}"
+    held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
+    expected = list_expected_images(recipe)
+    if held != expected:
+        return f"lib.so holds code for {_format_images(held)} instead of {_format_images(expected)}"
     return None
 
 

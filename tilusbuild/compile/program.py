@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct, field
 
@@ -41,7 +42,6 @@ from tilusbuild.compile.steps import (
 from tilusbuild.compile.units import UnitOutput, UnitSteps
 from tilusbuild.errors import Diagnostic
 from tilusbuild.process.base import Command, CompletedCommand, Runner, WorkerRun
-from tilusbuild.render.closure import UNDETERMINED
 from tilusbuild.runtime.regular import read_bytes, try_read_text
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import RECORDED, Cause, Compiled, Status
@@ -95,26 +95,26 @@ def compile_program(
     if starts_kernel and (problem := checks.find_launch_problem(recipe)):
         return _finish_compile(stage, Compiled.stopped(Cause.CHECK, "", problem))
     work = f"{stage}.work"
+    tools = collect_tools(toolchain)
+    compiling = Compile(recipe, tools, stage, work, runner, launchers, timeout, notes=notes)
+    compiling.units = units or compiling.units
     try:
-        compiling = Compile(
-            recipe, collect_tools(toolchain), stage, work, runner, launchers, timeout
-        )
-        compiling.notes = notes
-        compiling.units = units or compiling.units
         compiling.prepare_directory(include_dir)
         for number, path in enumerate(objects):
             try:
-                shutil.copyfile(path, os.path.join(work, format_object_name(number)))
+                shutil.copyfile(path, compiling.resolve_path(format_object_name(number)))
             except FileNotFoundError:
                 # A wrong remote's entries are removed, also while others link them.
                 reason = f"{path} no longer exists"
                 return _finish_compile(stage, Compiled.stopped(Cause.OUTPUT, "", reason))
         return _finish_compile(stage, compiling.run_steps())
     finally:
+        # What cannot be removed stays beside the stage, and so is not published.
         shutil.rmtree(work, ignore_errors=True)
 
 
 def _finish_compile(stage: str, outcome: Compiled) -> Compiled:
+    """Write the log with the reason, and return the outcome."""
     log = outcome.log
     if outcome.reason and outcome.reason not in log:
         log = f"{log}{outcome.reason}\n"
@@ -149,9 +149,9 @@ class Compile(Struct):
         """Create the private directory with the links of `TOOLS`, by which tools find each
         other."""
         for name in ("tmp", TOOLS):
-            os.makedirs(os.path.join(self.work, name))
+            os.makedirs(self.resolve_path(name))
         for name, path in self.tools.links.items():
-            os.symlink(os.path.abspath(path), os.path.join(self.work, TOOLS, name))
+            os.symlink(os.path.abspath(path), self.resolve_path(TOOLS, name))
 
     def prepare_directory(self, include_dir: str | None) -> None:
         """Create the private directory with copies of the inputs and a link to the headers."""
@@ -162,10 +162,10 @@ class Compile(Struct):
         for name in ("source.cu", *pipeline.fixed_files, *pipeline.collect_own_files(self.recipe)):
             source = os.path.join(module, name)
             if os.path.exists(source):
-                shutil.copyfile(source, os.path.join(self.work, name))
+                shutil.copyfile(source, self.resolve_path(name))
                 # With -lineinfo, ptxas writes its inputs' times into the code.
-                os.utime(os.path.join(self.work, name), (1, 1))
-        headers = os.path.join(self.work, "include")
+                os.utime(self.resolve_path(name), (1, 1))
+        headers = self.resolve_path("include")
         if include_dir is not None and pipeline.copies_headers(self.recipe):
             shutil.copytree(include_dir, headers)
             for parent, _, names in os.walk(headers):
@@ -174,7 +174,7 @@ class Compile(Struct):
         elif include_dir is not None:
             os.symlink(os.path.abspath(include_dir), headers)
         for link, directory in pipeline.list_links(self.recipe, self.tools).items():
-            os.symlink(directory, os.path.join(self.work, link))
+            os.symlink(directory, self.resolve_path(link))
 
     def run_steps(self, *, until: str | None = None) -> Compiled:
         """Run all steps, check their outputs, and move the product into the stage. With `until`,
@@ -184,15 +184,12 @@ class Compile(Struct):
         try:
             self._check_source()
             for step in list_steps(self.recipe):
-                path = os.path.join(self.work, step.output)
+                path = self.resolve_path(step.output)
                 if step == LAUNCHER_STEP:
+                    # The source has compiled before, so only the declaration can be wrong.
                     self._check_declaration()
                     with open(path, "wb") as file:
                         file.write(self.load_launcher())
-                elif step.unless_empty and not os.path.getsize(
-                    self._resolve_path(step.unless_empty[0])
-                ):
-                    os.replace(self._resolve_path(step.unless_empty[1]), path)
                 elif step.alone:
                     self._run_shared_step(step, path)
                 else:
@@ -223,19 +220,25 @@ class Compile(Struct):
             elsewhere=self.elsewhere,
         )
 
-    def _resolve_path(self, name: str) -> str:
-        return os.path.join(self.work, name)
+    def resolve_path(self, *names: str) -> str:
+        """Return the path of a file in the private directory."""
+        return os.path.join(self.work, *names)
+
+    def _fail(self, cause: Cause, error: str) -> NoReturn:
+        """Add a compiler's error line to the log, and raise `StepError`."""
+        self.logs.append(f"{error}\n")
+        raise StepError(cause, error)
 
     def _check_source(self) -> None:
-        headers = os.path.join(self.work, "include")
+        headers = self.resolve_path("include")
         copies = os.path.realpath(headers) if os.path.exists(headers) else None
         if error := self.recipe.pipeline.find_source_problem(self.recipe, copies):
-            self.logs.append(error + "\n")
-            raise StepError(Cause.CHECK, error)
-        listed = self.recipe.pipeline.compiler != "NVRTC"
-        if not listed and (error := self._make_reads().explain_unconfined(self.notes)):
-            self.logs.append(error + "\n")
-            raise StepError(Cause.OUTSIDE, error)
+            self._fail(Cause.CHECK, error)
+        # Other compilers list their reads, which are checked after the step.
+        if self.recipe.pipeline.compiler == "NVRTC" and (
+            error := self._make_reads().explain_unconfined(self.notes)
+        ):
+            self._fail(Cause.OUTSIDE, error)
 
     def _check_declaration(self) -> None:
         """Compile a unit that compares the template's function with the declared arguments. Raises
@@ -248,7 +251,7 @@ class Compile(Struct):
         unit, shared = check
 
         def ask_compiler() -> bytes:
-            with open(self._resolve_path(declared.CHECK), "w", encoding="utf-8") as file:
+            with open(self.resolve_path(declared.CHECK), "w", encoding="utf-8") as file:
                 file.write(unit)
             command = self.recipe.pipeline.find_source_command(self.recipe)
             argv = declared.derive_check_command(command, shared=shared)
@@ -256,17 +259,15 @@ class Compile(Struct):
                 finished = self.execute_step(Step("declaration", argv, declared.CHECK))
             except OSError as error:
                 raise make_start_error("g++", error) from None
+            log = finished.output.decode("utf-8", "replace")
             # Only these lines: paths and line numbers differ between schedules that share the
             # entry.
-            return "\n".join(
-                declared.extract_findings(finished.output.decode("utf-8", "replace"))
-            ).encode()
+            return "\n".join(declared.extract_findings(log)).encode()
 
         key = StepStore.make_key(unit, (declared.CHECK,), self.tools.cc_fingerprint)
         problem = self.launchers.get_or_make(key, ask_compiler) if shared else ask_compiler()
         if error := declared.find_declaration_problem(self.recipe, problem.decode()):
-            self.logs.append(error + "\n")
-            raise StepError(Cause.SOURCE, error)
+            self._fail(Cause.SOURCE, error)
 
     def _run_shared_step(self, step: Step, path: str) -> None:
         """Read the output of a unit's step from the store, or run the step and store its output. If
@@ -283,6 +284,7 @@ class Compile(Struct):
                     raise
                 return UnitOutput(None, "")
             finally:
+                # The stored log is added below, for the program that ran the step as for others.
                 del self.logs[before:]
 
         # The store may hold a failure: the kernels do not compile together.
@@ -304,35 +306,29 @@ class Compile(Struct):
         log = self.scrub_log(finished.output)
         if log:
             self.logs.append(log if log.endswith("\n") else log + "\n")
-        reads = self._make_reads()
+        # Before the compiler's own error: a file that the sandbox hides is "not found" there.
         if not finished.timed_out and (
-            outside := reads.find_problem(step, finished, self.recipe.source)
+            outside := self._make_reads().find_problem(step, finished, self.recipe.source)
         ):
-            outside = self.scrub_log(outside.encode("utf-8", "surrogateescape"))
-            self.logs.append(f"{outside}\n")
-            raise StepError(Cause.OUTSIDE, outside)
+            self._fail(Cause.OUTSIDE, self.scrub_log(outside.encode("utf-8", "surrogateescape")))
         if finished.status or finished.timed_out:
             program = self._describe_program() if step.of_program else None
             meaning = checks.explain_link_error(self.recipe, log)
             if step_error := find_step_error(step.tool, finished, log, program, meaning):
                 raise step_error
-        if not os.path.isfile(os.path.join(self.work, step.output)):
+        if not os.path.isfile(self.resolve_path(step.output)):
             raise StepError(Cause.OUTPUT, f"{step.tool} ended well but made no {step.output}")
 
     def _describe_program(self) -> ProgramInputs:
         """Return the inputs by which a tool's errors are attributed to the program."""
         recipe = self.recipe
-        march = f"-march={choose_host_march(recipe)}" if recipe.pipeline.host_code else ""
+        flags = [*recipe.options.flags, *format_defines(recipe), f"-std={recipe.options.std}"]
+        if recipe.pipeline.host_code:
+            flags.append(f"-march={choose_host_march(recipe)}")
         generated = recipe.pipeline.collect_own_files(recipe).keys() - recipe.headers.keys()
-        generated_files = {LAUNCHER, *recipe.pipeline.fixed_files, *generated}
         return ProgramInputs(
-            flags=(
-                *recipe.options.flags,
-                *format_defines(recipe),
-                f"-std={recipe.options.std}",
-                march,
-            ),
-            generated_files=frozenset(generated_files),
+            flags=tuple(flags),
+            generated_files=frozenset({LAUNCHER, *recipe.pipeline.fixed_files, *generated}),
             headers=self._list_promised_headers,
             roots=tuple(name for name, _ in recipe.includes.roots),
         )
@@ -340,37 +336,34 @@ class Compile(Struct):
     def _list_promised_headers(self) -> frozenset[str] | None:
         """Return the names of the program's headers; None if a computed include leaves them open or
         the list is missing."""
-        if any(UNDETERMINED in note.message for note in self.notes):
+        if any(note.undetermined for note in self.notes):
             return None
         if self.recipe.includes.digest is None:
             return frozenset()
-        manifest = try_read_text(self._resolve_path(os.path.join("include", "MANIFEST")), "replace")
+        manifest = try_read_text(self.resolve_path("include", "MANIFEST"), "replace")
+        # A line is a sha256, two blanks and the name.
         return frozenset(line[66:] for line in manifest.splitlines()) if manifest else None
 
     def execute_step(self, step: Step) -> CompletedCommand:
         """Run one step's command in the private directory. Raises `OSError` if it cannot start."""
-        reads = self._make_reads()
+        pipeline, reads = self.recipe.pipeline, self._make_reads()
         reads.remove_lists()
-        remote_outputs = self.recipe.pipeline.list_remote_outputs(step)
-        local_reason = (
-            self.recipe.pipeline.explain_local_only(self.recipe, self.notes)
-            if remote_outputs
-            else None
-        )
-        if stays := local_reason is not None:
-            remote_outputs = ()
         command = Command(
             reads.build_argv(step),
             self.work,
             {**self.tools.environment, **ENVIRONMENT, **reads.environment},
             self.timeout,
-            outputs=(*remote_outputs, *reads.list_dependency_files(step)) if remote_outputs else (),
-            stays=stays,
-            on_worker=self.recipe.pipeline.find_worker_command(step, self.tools)
-            if remote_outputs
-            else None,
             sandbox=reads.select_sandbox(step),
         )
+        if remote_outputs := pipeline.list_remote_outputs(step):
+            if pipeline.explain_local_only(self.recipe, self.notes) is not None:
+                command = replace(command, stays=True)
+            else:
+                command = replace(
+                    command,
+                    outputs=(*remote_outputs, *reads.list_dependency_files(step)),
+                    on_worker=pipeline.find_worker_command(step, self.tools),
+                )
         finished = self.runner.run(command)
         self.seconds += finished.seconds
         self.elsewhere = finished.elsewhere or self.elsewhere
@@ -381,6 +374,7 @@ class Compile(Struct):
         return CompileReads(self.tools, self.work, self.include_dir)
 
     def scrub_log(self, output: bytes) -> str:
+        """Return a tool's output with the names of directories that every machine has."""
         return scrub_output(output, {self.work: "", "/proc/self/cwd": "", **self.tools.directories})
 
     def load_launcher(self) -> bytes:
@@ -388,18 +382,17 @@ class Compile(Struct):
         source = format_launcher(self.recipe)
 
         def compile_source() -> bytes:
-            path = os.path.join(self.work, LAUNCHER)
-            with open(path, "w", encoding="utf-8") as copy:
-                copy.write(source)
+            with open(self.resolve_path(LAUNCHER), "w", encoding="utf-8") as file:
+                file.write(source)
             self._run_step(LAUNCHER_STEP)
-            return read_bytes(os.path.join(self.work, LAUNCHER_OBJECT))
+            return read_bytes(self.resolve_path(LAUNCHER_OBJECT))
 
         self.launcher_key = StepStore.make_key(source, CC_FLAGS, self.tools.cc_fingerprint)
         return self.launchers.get_or_make(self.launcher_key, compile_source)
 
     def _publish_product(self) -> None:
         pipeline = self.recipe.pipeline
-        path = os.path.join(self.work, pipeline.product)
+        path = self.resolve_path(pipeline.product)
         data = read_bytes(path)
         images = checks.read_images(data)
         if pipeline.launcher.is_there and (

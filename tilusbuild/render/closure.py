@@ -30,9 +30,6 @@ from tilusbuild.state.patterns import PatternTooWideError, find_matches
 
 MANIFEST = "MANIFEST"
 KEEP = ".keep"
-UNDETERMINED = "is not known before the compile"
-"""In the notes of a closure, about a header. A compile that misses one says nothing of the program:
-the header may have another name than was thought of."""
 
 
 class Root(Struct, frozen=True):

@@ -26,7 +26,6 @@ from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.render.closure import (
     HEADER_SUFFIXES,
     KEEP,
-    UNDETERMINED,
     Closure,
     Header,
     Outside,
@@ -214,7 +213,7 @@ class ReachedHeaders(Struct):
     external: set[str] = field(default_factory=set)
     sought: set[str] = field(default_factory=set)
     unknown: bool = False
-    notes: dict[tuple[HeaderFile | None, str, str, str], None] = field(default_factory=dict)
+    notes: dict[tuple[HeaderFile | None, str, str, str], bool] = field(default_factory=dict)
     queue: list[HeaderFile] = field(default_factory=list)
     """Files whose includes are still to be found."""
 
@@ -315,10 +314,16 @@ class ReachedHeaders(Struct):
         )
 
     def add_note(
-        self, include_text: str, includer: HeaderFile | None, message: str, hint: str
+        self,
+        include_text: str,
+        includer: HeaderFile | None,
+        message: str,
+        hint: str,
+        *,
+        undetermined: bool = False,
     ) -> None:
-        """Remember what is to be said of an include."""
-        self.notes[includer, include_text, message, hint] = None
+        """Remember what is to be said of an include; `undetermined` as in `Diagnostic`."""
+        self.notes[includer, include_text, message, hint] = undetermined
 
 
 class _ClosureSearch(ReachedHeaders):
@@ -350,15 +355,19 @@ class _ClosureSearch(ReachedHeaders):
                 self.add_reached(self.headers.follow_includes(file, self.rendered))
         for operand, includer in [*self.operands.items()][:_MAX_NOTES]:
             self.add_note(
-                operand, includer, f"which header {operand} names {UNDETERMINED}",
+                operand, includer, f"which header {operand} names is not known before the compile",
                 "those that it can name are looked for in include-dirs: put them there, or declare "
-                'them: headers = ["…/*.h"] in [build] or in the script',
+                'them: headers = ["…/*.h"] in [build] or in the script', undetermined=True,
             )  # fmt: skip
         headers = self._list_headers()
         overlap = self.headers.overlap
+        notes = [
+            _make_diagnostic(source, *note)._replace(undetermined=undetermined)
+            for note, undetermined in self.notes.items()
+        ]
         return Closure(
             headers, sha256_text(format_manifest(headers)),
-            tuple(dict.fromkeys(_make_diagnostic(source, *note) for note in self.notes)), unmatched,
+            tuple(dict.fromkeys(notes)), unmatched,
             tuple(sorted(self.probed | overlap.probed)),
             None if self.unknown else tuple(sorted(self.external)),
             frozenset(self.sought | overlap.sought),
@@ -421,8 +430,8 @@ class _ClosureSearch(ReachedHeaders):
     def _make_too_wide_error(self, source: str, error: PatternTooWideError) -> InputError:
         operand, includer = next(iter(self.operands.items()), ("", None))
         message = (
-            f"which header {operand or 'a macro'} names {UNDETERMINED}, and the directory is too "
-            f"large for all of it to be a part of the program: {error.what}"
+            f"which header {operand or 'a macro'} names is not known before the compile, and the "
+            f"directory is too large for all of it to be a part of the program: {error.what}"
         )
         hint = (
             "name the header in plain words, or put those that it can name into a smaller "

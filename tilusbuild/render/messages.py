@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from tilusbuild.errors import Diagnostic, did_you_mean
-from tilusbuild.render.closure import HEADER_SUFFIXES, UNDETERMINED
+from tilusbuild.render.closure import HEADER_SUFFIXES
 from tilusbuild.render.linemap import LineMap, Origin
 
 _SEVERITY = r"(?:catastrophic |fatal )?(?:error|warning|note|remark)"
@@ -223,8 +223,8 @@ def explain_missing_header(
     name = match["gcc"] or match["edg"]
     if nvrtc and name in _LIBRARY:
         return _explain_library_header(name) + "\n"
-    certain = [note.render() for note in notes if UNDETERMINED not in note.message]
-    others = [note.render() for note in notes if UNDETERMINED in note.message]
+    certain = [note.render() for note in notes if not note.undetermined]
+    others = [note.render() for note in notes if note.undetermined]
     return "\n".join([*(certain or [_explain_absent_header(name, directories)]), *others]) + "\n"
 
 
