@@ -12,8 +12,7 @@ from typing import Any
 
 from tilusbuild.toolchain import nvrtc_command, nvrtc_library, nvrtc_pch
 
-nvrtc_pch._WORTH = float(os.environ.get("PCH_WORTH", "0"))
-nvrtc_pch._LEAST_BYTES = int(os.environ.get("PCH_LEAST", "0"))
+nvrtc_pch._MIN_SECONDS = float(os.environ.get("PCH_WORTH", "0"))
 
 
 class Counting(nvrtc_library.Nvrtc):

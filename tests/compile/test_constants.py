@@ -11,7 +11,6 @@ from tilusbuild.compile.arguments import (
     find_constants_problem,
     mangle_variable_name,
 )
-from tilusbuild.compile.pipelines.nvrtc import select_assembler_flags
 from tilusbuild.signature import Argument, parse_argument
 from tilusbuild.tune.inputs import get_numpy_type
 
@@ -68,14 +67,3 @@ def test_bytes_are_those_of_an_array_of_the_shape() -> None:
 def test_names_of_variables_are_those_of_the_compilers() -> None:
     assert mangle_variable_name("d_filter") == mangle_variable_name("::d_filter") == "d_filter"
     assert mangle_variable_name("conv::nn::filter") == "_ZN4conv2nn6filterE"
-
-
-def test_what_no_kernel_reads_stays_where_it_is_filled() -> None:
-    source = "#include <cuda_fp16.h>\n" + KERNEL
-    assert (
-        select_assembler_flags(make_recipe("kernel-nvrtc", source=source, assembled=True))
-        is not None
-    )
-    arguments = {"x": "f32*[4]", "f": ("f32", {"constant": "f"})}
-    filled = make_recipe("kernel-nvrtc", arguments=arguments, out=(), source=source, assembled=True)
-    assert select_assembler_flags(filled) is None

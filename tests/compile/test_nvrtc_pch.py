@@ -17,7 +17,7 @@ import pytest
 
 from support.processes import run_to_end
 from tilusbuild.process import landlock
-from tilusbuild.toolchain.nvrtc_pch import _INCLUDES, _LEAST_BYTES
+from tilusbuild.toolchain.nvrtc_pch import _INCLUDES
 
 HARNESS = Path(__file__).with_name("pch_process.py")
 SOURCES = int(os.environ.get("PCH_SOURCES", "10"))
@@ -292,28 +292,15 @@ def test_the_top_of_a_source(top, rest):
     assert text[: max(match.end("end"), 0)] == top.encode()
 
 
-def test_a_program_without_headers_of_its_own_shares_those_of_the_toolkit(shelf, monkeypatch):
-    commands = [shelf.add(HALF.replace("@", str(n)), "a" * 64, []) for n in (1, 2)]
+def test_headers_are_made_for_the_second_program_where_the_first_took_long(shelf, monkeypatch):
+    """Programs without headers of their own share those of the toolkit."""
+    commands = [shelf.add(HALF.replace("@", str(number)), "a" * 64, []) for number in range(3)]
     for directory, _ in commands:
         Path(directory, "include").unlink()
-    monkeypatch.setenv("PCH_WORTH", "0.001")  # so that the first one makes none
-    assert [used for _, used in shelf.compile(commands, "precompile")] == [0, 1]
-
-
-def test_headers_are_made_at_once_where_more_programs_follow(shelf, monkeypatch):
-    """Else a second program of the same headers must ask, and the first must have taken long.
-    Headers that take little are not kept."""
-    texts = [HALF.replace("@", str(number)) for number in range(3)]
-    commands = [shelf.add(text, "a" * 64, []) for text in texts]
     plain = [answer for answer, _ in shelf.compile(commands, "plain")]
     assert len({answer[2] for answer in plain}) == 3
+    monkeypatch.setenv("PCH_WORTH", "0.001")
+    found = shelf.compile(commands, "precompile")
+    assert found == list(zip(plain, (0, 1, 1), strict=True))
     monkeypatch.setenv("PCH_WORTH", "1000")
     assert [used for _, used in shelf.compile(commands, "precompile")] == [0, 0, 0]
-    commands = [(directory, ["--more", *words]) for directory, words in commands]
-    assert shelf.compile(commands, "precompile") == [(answer, 1) for answer in plain]
-    monkeypatch.setenv("PCH_LEAST", str(_LEAST_BYTES))
-    assert [used for _, used in shelf.compile(commands, "precompile")] == [0, 0, 0]
-    monkeypatch.delenv("PCH_LEAST")
-    monkeypatch.setenv("PCH_WORTH", "0.001")
-    commands = [(directory, words[1:]) for directory, words in commands]
-    assert [used for _, used in shelf.compile(commands, "precompile")] == [0, 1, 1]

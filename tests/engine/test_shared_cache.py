@@ -31,9 +31,6 @@ class Compiler:
             file.write(job.text)
         return built()
 
-    def expect_jobs(self, jobs):
-        pass
-
     def cancel(self):
         pass
 

@@ -60,7 +60,6 @@ def a_recipe(chosen: random.Random) -> tuple[Recipe, list[Header]]:
             std=chosen.choice(("c++17", "c++20")),
             host_march=chosen.choice((None, "native-ish", "x86-64-v3")),
             cudart=chosen.choice(("static", "shared")),
-            assembled=form == "kernel-nvrtc" and chosen.random() < 0.5,
         ),
         "includes": Includes(make_closure(headers).digest if headers else None, tuple(roots)),
         "headers": {"made.h": "#define X\n"} if chosen.random() < 0.3 else {},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,9 +138,6 @@ class FakeCompiler:
             self.runs[work.program_txt] += 1
             self.order.append(work.program_txt)
         return self._script(job)
-
-    def expect_jobs(self, jobs: Iterable[Any], /) -> None:
-        """Do nothing."""
 
     def cancel(self) -> None:
         """Do nothing: what a test's own script does of it is that script's."""

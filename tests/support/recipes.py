@@ -126,7 +126,6 @@ def make_toolchain(
         nvrtc=None,
         fingerprint_nvrtc=(),
         fingerprint_joiner=(),
-        fingerprint_assembler=(),
         fingerprint_cudart=(),
         fingerprint_host=("gcc 0 test",),
         find_reach=lambda: None,

@@ -26,9 +26,9 @@ _FORMAT_SIZED, _FORMAT_BYTE = 4, 2
 _REGCOUNT, _FRAME_SIZE, _MIN_STACK_SIZE = 0x2F, 0x11, 0x12
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _BLOCKS_OF_CLUSTER = 0x3D
+# `_PARAMETER` has three words for each parameter: an index; offset and position, 16 bits each;
+# the size from bit 18 on. `_ALL_PARAMETERS` has the size of all parameters. Sizes are bytes.
 _PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
-"""`_PARAMETER` has three words for each parameter: an index; offset and position, 16 bits each; the
-size from bit 18 on. `_ALL_PARAMETERS` has the size of all parameters. Sizes are bytes."""
 
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_(\d{2,3})[af]?)(?![0-9a-z])")
 

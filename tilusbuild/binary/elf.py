@@ -178,9 +178,9 @@ class Elf:
 _DYNAMIC = struct.Struct("<qQ")
 _DT_NEEDED = 1
 _GLIBC = re.compile(rb"GLIBC_(\d{1,4})\.(\d{1,4})(?:\.\d+)?\0")
+# The versions that a library needs of its symbols. They are names in its dynamic string table,
+# where no other names have this form.
 _GLIBCXX = re.compile(rb"GLIBCXX_(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?\0")
-"""The versions that a library needs of its symbols. They are names in its dynamic string table,
-where no other names have this form."""
 
 
 class LibraryNeeds(Struct, frozen=True):

@@ -55,8 +55,8 @@ class Cubin(Struct, frozen=True):
     data: bytes
 
 
+# An image, its offset in the file, the flags of its entry, and its size before packing.
 _ImageLocation: TypeAlias = tuple[CodeImage, int, int, int]
-"""An image, its offset in the file, the flags of its entry, and its size before packing."""
 
 
 def read_archs(data: bytes) -> tuple[CodeImage, ...]:

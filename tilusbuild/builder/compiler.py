@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from tilusbuild.toolchain.nvrtc import NvrtcLibrary
 
 
-_SEVERAL = 3
-"""Programs of one script that are worth preparing for: their headers are precompiled."""
-
 WrapRunner: TypeAlias = Callable[[Runner, Job, Toolchain], Runner]
 """Returns a runner that runs a job's commands on the given one or on another machine."""
 
@@ -65,10 +61,7 @@ class RunnerStack(Struct, frozen=True):
         scope = self.local.open_scope()
         runner: Runner = scope
         if toolchain.nvrtc is not None and not self.prefix:
-            from tilusbuild.toolchain.nvrtc_command import MORE
-
-            more = MORE if residents.expects_several(job.script) else ()
-            runner = residents.find_pool(toolchain.nvrtc).make_runner(scope, more)
+            runner = residents.find_pool(toolchain.nvrtc).make_runner(scope)
         if self.prefix or self.nice:
             runner = PrefixRunner(self.prefix, runner, self.nice, self.environment)
         return runner if self.elsewhere is None else self.elsewhere(runner, job, toolchain)
@@ -90,24 +83,14 @@ class RecordingRunner:
 
 
 class ResidentPools:
-    """The processes that have NVRTC loaded, by its library, and how much they have to expect."""
+    """The processes that have NVRTC loaded, by its library, and the running compiles."""
 
     def __init__(self, runner: LocalRunner) -> None:
         self._runner = runner
         self._guard = threading.Lock()
         self._pools: dict[NvrtcLibrary, ResidentPool] = {}
-        self._expected: Counter[str] = Counter()
         self.running: list[tuple[Job, Runner]] = []
         """What is compiled now, and by whom."""
-
-    def expect_jobs(self, jobs: Iterable[Job]) -> None:
-        """Count the jobs of each script that are still to be compiled."""
-        self._expected = Counter(job.script for job in jobs)
-
-    def expects_several(self, script: str) -> bool:
-        """Return whether each compiler will probably get several more of a script."""
-        self._expected[script] -= 1
-        return self._expected[script] >= _SEVERAL * (len(self.running) + 1)
 
     def find_pool(self, nvrtc: NvrtcLibrary) -> ResidentPool:
         """Return the processes of one library."""
@@ -254,9 +237,6 @@ class ProgramCompiler:
             self._layout.lay_out_program(work, stage.path, self._runners.local.open_scope())
         finally:
             stage.discard()
-
-    def expect_jobs(self, jobs: Iterable[Job], /) -> None:
-        self._residents.expect_jobs(jobs)
 
     def cancel(self) -> None:
         self._residents.release_idle()

@@ -34,6 +34,9 @@ from tilusbuild.status import Cause
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
+# Which accident it was, so that the engine can do the right thing about it. The first match wins:
+# a compiler that meets a full disk often crashes because of it. What matches nothing here is an
+# accident as well, unless it is a diagnosis.
 _ACCIDENTS: Sequence[tuple[Cause, re.Pattern[str]]] = tuple(
     (cause, re.compile(pattern, re.IGNORECASE))
     for cause, pattern in (
@@ -51,13 +54,10 @@ _ACCIDENTS: Sequence[tuple[Cause, re.Pattern[str]]] = tuple(
         (Cause.CRASH, r"internal (?:compiler )?error|nvrtc: fatal"),
     )
 )
-"""Which accident it was, so that the engine can do the right thing about it. The first match wins:
-a compiler that meets a full disk often crashes because of it. What matches nothing here is an
-accident as well, unless it is a diagnosis."""
 _ANY_ACCIDENT = re.compile("|".join(pattern.pattern for _, pattern in _ACCIDENTS), re.IGNORECASE)
 
+# Of `fork` and `vfork`, as the GNU tools end their line.
 _NO_PROCESS = f"fork: {os.strerror(errno.EAGAIN)}"
-"""Of `fork` and `vfork`, as the GNU tools end their line."""
 _ERROR_MARKS = ("error:", "error ", "fatal", "Error:")
 
 
@@ -161,28 +161,28 @@ def _find_first_error(log: str) -> str | None:
 _ABSENT = os.strerror(errno.ENOENT)
 _STRERROR = "|".join(re.escape(os.strerror(number)) for number in errno.errorcode)
 _SYSTEM_ERROR = re.compile(_STRERROR)
+# As tools add it to a message, with the last word before it. "invalid argument" within a message
+# is about the program's arguments.
 _AND_SYSTEM_ERROR = re.compile(rf"(?:^|\S+: |\S*\()(?:{_STRERROR})\)?\.?$")
-"""As tools add it to a message, with the last word before it. "invalid argument" within a message
-is about the program's arguments."""
 
+# gcc, as, EDG (nvcc, NVRTC): `a.cu:3:2: error: …`, `a.s:3: Error: …`, `a.cu(3): error #20-D: …`
 _LOCATED = re.compile(
     r"(?P<file>\S.*?)(?:\((?P<line>\d+)\)|:\d+(?::\d+)?): "
     r"(?P<how>[A-Za-z, ]+?)(?: #[\w-]+)?: ?(?P<text>.*)"
 )
-"""gcc, as, EDG (nvcc, NVRTC): `a.cu:3:2: error: …`, `a.s:3: Error: …`, `a.cu(3): error #20-D: …`"""
 _ERRORS = ("error", "Error", "sorry, unimplemented")
 _GIVEN_UP, _CATASTROPHE = "fatal error", "catastrophic error"
 _REMARKS = ("warning", "Warning", "note", "remark", "message")
 
+# A place that has no line.
 _ELSEWHERE = re.compile(r"(?:At end of source|<command-line>): error: ")
-"""A place that has no line."""
 
 _ASSEMBLER = re.compile(
     r" ?(?:ptxas|nvlink)(?P<place> .*, line \d+;)? +(?P<how>error|fatal) *: (?P<text>.*)"
 )
 _QUOTED_SYMBOL = re.compile(r"'[\w$]+'")
+# Of a place only. Nothing quoted is where a file ends: it may have been cut short.
 _QUOTED = re.compile(r"'[^']+'")
-"""Of a place only. Nothing quoted is where a file ends: it may have been cut short."""
 
 _UNLINKED = re.compile(
     r"(?P<where>.*)(?:undefined reference to|multiple definition of|relocation R_\w+ against) "
@@ -193,10 +193,10 @@ _MISSING = (
     re.compile(rf"(?P<name>.+): {_ABSENT}"),
     re.compile(r'cannot open source file "(?P<name>.+)"'),
 )
+# After these, an error has the source's words, which may be those of a system error.
 _OWN_WORDS = ("#error ", "static assertion failed")
-"""After these, an error has the source's words, which may be those of a system error."""
+# The words with which EDG gives up at an `#error`.
 _DIRECTIVE = "#error directive:"
-"""The words with which EDG gives up at an `#error`."""
 
 _TOKEN = re.compile(r"(?<![\w'\"])-[^\s'\",;()]+|'([^']+)'")
 

@@ -21,8 +21,8 @@ _SIZE_NAMES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "s
 _ATTRIBUTE_NAMES = ("cluster.x", "cluster.y", "cluster.z", "cooperative", "pdl", "carve-out")
 _AXES = ("x", "y", "z")
 _SWITCHES = ("cooperative", "pdl")
+# What a place holds that the launch does not mention, where that is not 1.
 _DEFAULT_NUMBERS = {"cooperative": 0, "pdl": 0, "carve-out": -1}
-"""What a place holds that the launch does not mention, where that is not 1."""
 
 
 class LaunchError(ValueError):

@@ -28,11 +28,11 @@ VARIABLE = "tilus_kernel"
 """The name of the launcher's string with the symbol, and of the variable in PTX; in a unit the
 kernel's number follows."""
 ONLY = "TILUS_KERNEL"
+# An external function. nvcc derives the names of internal linkage from the first such function,
+# and from its process id in a source of nothing but templates. PTX holds no code of the function.
 _ANCHOR = 'extern "C" void tilus_unit(void) {}\n'
-"""An external function. nvcc derives the names of internal linkage from the first such function,
-and from its process id in a source of nothing but templates. PTX holds no code of the function."""
+# The same for NVRTC, which compiles no functions of the host.
 _NVRTC_ANCHOR = _ANCHOR.replace("void", "__device__ void", 1)
-"""The same for NVRTC, which compiles no functions of the host."""
 
 _C_NAME = re.compile(r"[A-Za-z_]\w*")
 _MANGLED = re.compile(r"_Z([NL]?)(?=\d)")

@@ -142,6 +142,7 @@ def _read_part(name: str) -> str:
     return read_text(os.path.join(directory, name))
 
 
+# The macros that compile a part of the launcher, and the arguments that need the part.
 _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_U64": lambda argument: argument.dims is None and argument.dtype == "u64",
     "TL_OPTIONAL": lambda argument: argument.optional,
@@ -154,13 +155,12 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     ),
     "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),
 }
-"""The macros that compile a part of the launcher, and the arguments that need the part."""
+# The same, where a launch has attributes.
 _ATTRIBUTES = "TL_ATTRIBUTES"
-"""The same, where a launch has attributes."""
+# The same, where a kernel's parameters are not the arguments' values, and where some are maps.
 _PARAMETERS, _MAPS = "TL_PARAMETERS", "TL_TENSOR_MAPS"
-"""The same, where a kernel's parameters are not the arguments' values, and where some are maps."""
+# The same, where some arguments are copied to variables of the device code.
 _CONSTANTS = "TL_CONSTANTS"
-"""The same, where some arguments are copied to variables of the device code."""
 
 
 def _check_supported(kind: LauncherKind, symbol: str, signature: Signature) -> None:

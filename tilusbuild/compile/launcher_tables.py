@@ -81,8 +81,8 @@ class DimensionTable:
             raise ValueError(f"dimension {dim.canonical}: {error.message}") from None
 
 
+# A struct in the table of arguments. It is passed to the launcher by its address.
 _STRUCT = DataType("struct", "struct", 255, 0, "const void *", "", "", "")
-"""A struct in the table of arguments. It is passed to the launcher by its address."""
 
 
 def format_argument_tables(
@@ -191,6 +191,7 @@ def format_constant_tables(arguments: Sequence[Argument], strings: StringTable) 
     )
 
 
+# CUtensorMapDataType of cuda.h; all types of one byte are UINT8.
 _MAP_TYPES = {
     "u16": 1,
     "i16": 1,
@@ -203,7 +204,6 @@ _MAP_TYPES = {
     "f64": 8,
     "bf16": 9,
 }
-"""CUtensorMapDataType of cuda.h; all types of one byte are UINT8."""
 
 
 def _find_range(argument: Argument) -> tuple[int, int]:

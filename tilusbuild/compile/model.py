@@ -133,8 +133,6 @@ class Options(Struct, frozen=True):
     """None: x86-64-v2, or armv8-a."""
     cudart: str = "static"
     """How host code gets the CUDA runtime: "static" or "shared"."""
-    assembled: bool = False
-    """Whether there is a ptxas of NVRTC's version, for PTX less what no kernel reaches."""
 
 
 class PartOptions(Struct, frozen=True):
@@ -210,8 +208,6 @@ class Step(Struct, frozen=True):
     alone: tuple[str, ...] = ()
     """For a step that programs of a unit share: the further arguments with which it compiles one
     program alone, after it has failed for all of them."""
-    unless_empty: tuple[str, str] | None = None
-    """(input, other): if the input is empty, the step is not run and `other` becomes the output."""
 
     @property
     def tool(self) -> str:

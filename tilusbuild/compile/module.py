@@ -145,9 +145,6 @@ def format_command_lines(recipe: Recipe) -> list[str]:
 
 def _format_step(step: Step) -> str:
     line = " ".join(word if is_placeholder(word) else _quote_argument(word) for word in step.argv)
-    if step.unless_empty:
-        given, other = step.unless_empty
-        return f"test -s {given} && {line} || cp {other} {step.output}"
     return f"{line} || {_format_step(step.by_itself)}" if step.alone else line
 
 
@@ -212,7 +209,6 @@ _VARIABLES = {
     "{link_flags}": '"${link_flags[@]}"',
     DEVICE_LINKER: f"{HERE}/{NVCC_HERE}/nvcc ${{link_flags:+-L{HERE}/{NVCC_HERE}/../lib}}",
     "{fatbinary}": '"$nvcc_folder/fatbinary"',
-    "{ptxas}": '"$PTXAS"',
     "{cudart}": '"-L${cudart%/*}" "-l:${cudart##*/}"',
     "{cxx}": '"$CXX"',
     "{cc}": '"$CC"',
@@ -281,9 +277,6 @@ def _format_command(step: Step) -> str:
     words = (is_placeholder(word) and _VARIABLES.get(word) for word in step.argv)
     quoted = (known or shlex.quote(word) for known, word in zip(words, step.argv, strict=True))
     line = f"run {' '.join(quoted)}\n"
-    if step.unless_empty:
-        given, other = step.unless_empty
-        return f"if [ -s {given} ]; then {line[:-1]}; else cp {other} {step.output}; fi\n"
     return f"{line[:-1]} || {_format_command(step.by_itself)}" if step.alone else line
 
 
@@ -334,7 +327,6 @@ NVRTC=${{NVRTC:-}}
 nvrtc=("${{PYTHON:-python3}}" "${{module}}../../../include/@SHARED@/{NVRTC_COMMAND}")
 """,
     "{cxx}": "CXX=${CXX:-g++}\n",
-    "{ptxas}": "PTXAS=${PTXAS:-ptxas}\n",
     "{cc}": "CC=${CC:-gcc}\n",
     "{as}": "AS=${AS:-as}\n",
     "{ld}": "LD=${LD:-ld}\n",

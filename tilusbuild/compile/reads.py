@@ -35,29 +35,29 @@ INCLUDED, ASSEMBLED, LINKED = "tmp/included.d", "tmp/assembled.d", "tmp/linked.d
 """The files in the private directory in which preprocessor, assembler and linker list their
 reads."""
 
+# gcc's variable: every preprocessor that runs, nvcc's too, adds its files to the list. Unlike -MD
+# it changes no command, and unlike DEPENDENCIES_OUTPUT it does not leave out system headers.
 _LIST_INCLUDED = {"SUNPRO_DEPENDENCIES": f"{HERE}/{INCLUDED}"}
-"""gcc's variable: every preprocessor that runs, nvcc's too, adds its files to the list. Unlike -MD
-it changes no command, and unlike DEPENDENCIES_OUTPUT it does not leave out system headers."""
 # Not -Wa,…: nvcc splits what it passes on at commas.
 _LIST_ASSEMBLED = ("-Xassembler", "--MD", "-Xassembler", ASSEMBLED)
 _LIST_LINKED = ("-Xlinker", f"--dependency-file={LINKED}")
+# The tools that read a user's source.
 _READERS = ("{nvcc}", "{cxx}", "{nvrtc}")
-"""The tools that read a user's source."""
 
+# strerror() of EACCES and ENOENT, as gcc and ld print it; as; NVRTC.
 _NOT_OPENED = re.compile(
     r"Permission denied|No such file or directory|file not found|cannot open source file",
     re.IGNORECASE,
 )
-"""strerror() of EACCES and ENOENT, as gcc and ld print it; as; NVRTC."""
 _PATH = re.compile(r"[^\s\"'`<>]*/[^\s\"'`<>]*")
+# A tool's own name, at the start of its message.
 _TOOL = re.compile(rf"^{HERE}/{TOOLS}/\S+?: ")
-"""A tool's own name, at the start of its message."""
+# The file of a compiler's message, or of an `included from` line.
 _POSITION = re.compile(r"(?:^|from )(/[^:\n]*?)(?::|\()\d+", re.MULTILINE)
-"""The file of a compiler's message, or of an `included from` line."""
+# A place in the source, or in a header of the program, at the start of a message.
 _MESSAGE_POSITION = re.compile(
     rf"^(?P<file>(?:{HERE}/)?(?:source\.cu|include/[^:\s(]+))(?::(?P<line>\d+)|\((?P<nvrtc>\d+)\))"
 )
-"""A place in the source, or in a header of the program, at the start of a message."""
 
 _NVCC_TEMPORARIES = ("/tmp/source.cudafe1.stub.c", "/tmp/source.fatbin.c")  # noqa: S108 - in a private directory
 

@@ -228,8 +228,6 @@ def collect_tools(toolchain: Toolchain) -> Tools:
     nvrtc = toolchain.nvrtc
     if nvrtc is not None:
         paths["{nvrtc}"] = nvrtc.command
-        if nvrtc.assembler:
-            paths["{ptxas}"] = (nvrtc.assembler,)
     return Tools(
         paths=paths,
         environment={**toolchain.build_environment(), **_OWN_TOOLS},

@@ -188,7 +188,6 @@ class BuildLoop:
         for ticket in earlier_tickets.values():
             ticket.move_to(BuildState.UNWANTED if ticket in self.running else BuildState.DROPPED)
         self._announce_plan()
-        self.compiler.expect_jobs(ticket.job for ticket in self.tickets.values())
         self.asked_tickets.keep_only(self.tickets)
         # Tickets of an earlier plan may be LOCKED or ISOLATED: a new plan tries them at once.
         busy_tickets = {*self.running, *self.asked_tickets.tickets}

@@ -9,7 +9,7 @@ in `running`, with the token source and admission.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,9 +80,6 @@ class Compiler(Protocol):
     def compile(self, job: Any, rendered: Any, stage: ProgramStage, /) -> Compiled:
         """Fill the stage. Return the status and its cause. Raises `process.base.CancelledError`
         after `cancel`, and `OSError` when no process can start."""
-
-    def expect_jobs(self, jobs: Iterable[Any], /) -> None:
-        """Prepare for compiling these jobs. Called before `compile`, and again for a new plan."""
 
     def cancel(self) -> None:
         """Kill all running compiles. May be called again."""

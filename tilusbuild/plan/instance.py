@@ -282,7 +282,6 @@ def make_instance_spec(
             std=manifest.std_for(script, target.name),
             host_march=manifest.toolchain_for(script, target.name).host_march,
             cudart=manifest.cudart_for(script, target.name),
-            assembled=bool(toolchain.fingerprint_assembler),
         ),
         part=PartOptions(
             rdc=is_part and manifest.libraries[owner.library or script].rdc,

@@ -239,7 +239,7 @@ def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
         (recipe.options.std, recipe.options.host_march, recipe.options.cudart, recipe.part.rdc),
         (spec.manifest.build.line_directives, spec.manifest.headers_for(spec.script)),
         (tools.fingerprint_cuda, tools.fingerprint_host, tools.fingerprint_nvrtc),
-        (repr(type(spec.pipeline)), tools.fingerprint_joiner, tools.fingerprint_assembler),
+        (repr(type(spec.pipeline)), tools.fingerprint_joiner),
         tools.fingerprint_cudart if recipe.options.cudart == "shared" else "",
         None if spec.grouping is None else spec.grouping.group,
     )

@@ -58,12 +58,9 @@ class ResidentPool:
         """Return whether these processes can answer a command."""
         return command.argv[: len(self.argv)] == self.argv
 
-    def make_runner(self, inner: Scope, before: tuple[str, ...] = ()) -> ResidentRunner:
-        """Return a runner for one job. `inner` runs the commands of other programs.
-
-        `before` are arguments to put in front of each request's own.
-        """
-        return ResidentRunner(self, inner, before)
+    def make_runner(self, inner: Scope) -> ResidentRunner:
+        """Return a runner for one job. `inner` runs the commands of other programs."""
+        return ResidentRunner(self, inner)
 
     def close(self) -> None:
         """End the idle processes, and keep no further ones. Runners cancel the busy ones."""
@@ -111,9 +108,8 @@ class ResidentPool:
 class ResidentRunner:
     """A `Runner` for the commands of one job."""
 
-    def __init__(self, pool: ResidentPool, inner: Scope, before: tuple[str, ...]) -> None:
+    def __init__(self, pool: ResidentPool, inner: Scope) -> None:
         self._pool = pool
-        self._before = before
         self._inner = inner
         self._guard = threading.Lock()
         self._working: set[Resident] = set()
@@ -130,7 +126,7 @@ class ResidentRunner:
                 resident.kill()
         stays = False
         try:
-            words = (*self._before, *command.argv[len(self._pool.argv) :])
+            words = command.argv[len(self._pool.argv) :]
             finished, stays = resident.send_request(command, words)
         finally:
             with self._guard:

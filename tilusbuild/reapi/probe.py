@@ -87,10 +87,7 @@ def _list_tools(toolchain: Toolchain) -> dict[str, str]:
     libraries: Sequence[tuple[str, str]] = ()
     if (nvrtc := toolchain.nvrtc) is not None:
         # A line for each, in their order. libnvfatbin joins what comes back, and runs here.
-        both = [
-            *zip((nvrtc.library, *nvrtc.builtins), toolchain.fingerprint_nvrtc, strict=False),
-            *zip((nvrtc.assembler or "",), toolchain.fingerprint_assembler, strict=False),
-        ]
+        both = zip((nvrtc.library, *nvrtc.builtins), toolchain.fingerprint_nvrtc, strict=False)
         libraries = [(path, line.split()[-1]) for path, line in both]
     every = (*files, *libraries)
     return {path: digest for path, digest in every if path and os.path.isfile(path)}

@@ -104,8 +104,6 @@ class Toolchain(Struct, frozen=True, eq=False):
     fingerprint_nvrtc: tuple[str, ...] = ()
     fingerprint_joiner: tuple[str, ...] = ()
     """Further lines for programs of several architectures."""
-    fingerprint_assembler: tuple[str, ...] = ()
-    """Further lines for programs of NVRTC's whose PTX is assembled by ptxas; () without one."""
     fingerprint_cudart: tuple[str, ...] = ()
     """Further lines for programs that link the shared CUDA runtime."""
     sandboxed: bool = True
@@ -124,7 +122,7 @@ class Toolchain(Struct, frozen=True, eq=False):
 
     def _list_facts(self) -> dict[str, object]:
         """Return the compared fields: all but `digests`, which differ between processes."""
-        return {**asdict(self), "evidence": None}
+        return {**asdict(self), "digests": None}
 
     def find_reach(self) -> Reach:
         """Return the files of the machine that a compile needs."""
@@ -221,7 +219,6 @@ def discover_toolchain(
         nvrtc=nvrtc,
         fingerprint_nvrtc=(*nvrtc.format_fingerprint(evidence), *fingerprint_host),
         fingerprint_joiner=nvrtc.format_joiner_fingerprint(evidence),
-        fingerprint_assembler=nvrtc.format_assembler_fingerprint(evidence),
     )
 
 

@@ -1,12 +1,11 @@
 """Find NVRTC's library, check that it is complete, and describe it by content.
 
-It needs no nvcc and no host compiler. A separate process loads the library, once for each content:
-a library that crashes while it is loaded is skipped. The toolkit's headers come from any directory
-of the same release; without one, a program can include only NVRTC's built-in headers."""
+NVRTC needs no nvcc and no host compiler. The toolkit's headers come from any directory of the same
+release; without one, a program can include only NVRTC's built-in headers.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import sys
@@ -16,7 +15,6 @@ from msgspec import Struct
 
 from tilusbuild.arch import Arch
 from tilusbuild.process.base import Command, OnWorker
-from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain import nvrtc_places
 from tilusbuild.toolchain.cuda import RejectedError, read_embedded_version
@@ -24,8 +22,8 @@ from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.probe import Probe, ProbeError, run_in_temporary_directory
 
 PYTHON = "python3"
+# The environment of a command on a worker: its Python is on this PATH.
 _ON_WORKER = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
-"""The environment of a command on a worker: its Python is on this PATH."""
 _SECONDS = 60.0
 _COMMAND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvrtc_command.py")
 
@@ -35,8 +33,7 @@ class NvrtcLibrary(Struct, frozen=True):
 
     `numbers` are the architectures that it compiles for, without suffix; `include_dir` is the
     toolkit's directory of headers of the same release, or None; `joiner` is libnvfatbin beside it,
-    which several architectures in one library need, or None; `assembler` is a ptxas of its very
-    version, or None."""
+    which several architectures in one library need, or None."""
 
     library: str
     builtins: tuple[str, ...]
@@ -45,7 +42,6 @@ class NvrtcLibrary(Struct, frozen=True):
     numbers: tuple[int, ...]
     include_dir: str | None
     joiner: str | None
-    assembler: str | None = None
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -59,6 +55,7 @@ class NvrtcLibrary(Struct, frozen=True):
 
         name = os.path.basename(_COMMAND)
         argv = (PYTHON, "-I", "-S", name, "--library", self.library, *words)
+        # A worker without the library is no verdict on the program.
         silent = frozenset({nvrtc_command.USAGE, nvrtc_library.BROKEN})
         shipped = map(os.path.abspath, nvrtc_command.SHIPPED)
         files = {os.path.basename(path): path for path in shipped}
@@ -67,8 +64,7 @@ class NvrtcLibrary(Struct, frozen=True):
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of its files."""
-        others = (self.joiner, self.assembler)
-        return (self.library, *self.builtins, *(path for path in others if path))
+        return (self.library, *self.builtins, *((self.joiner,) if self.joiner else ()))
 
     def can_target(self, arch: Arch) -> bool:
         """Return whether it compiles for a GPU architecture."""
@@ -82,9 +78,8 @@ class NvrtcLibrary(Struct, frozen=True):
     def format_fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return NVRTC's lines of `options.txt`: versions and digests, no path. Raises
         `OSError`."""
-        core = (
-            self.find_header_directories().digest_toolkit_core(memory) if self.include_dir else "-"
-        )
+        headers = self.find_header_directories()
+        core = headers.digest_toolkit_core(memory) if self.include_dir else "-"
         return (
             f"nvrtc {self.version} {memory.digest_file(self.library)}",
             *(f"nvrtc-builtins - {memory.digest_file(path)}" for path in self.builtins),
@@ -94,13 +89,6 @@ class NvrtcLibrary(Struct, frozen=True):
     def format_joiner_fingerprint(self, memory: Digests) -> tuple[str, ...]:
         """Return libnvfatbin's line of `options.txt`. Raises `OSError`."""
         return (f"nvfatbin - {memory.digest_file(self.joiner)}",) if self.joiner else ()
-
-    def format_assembler_fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return the line of `options.txt` of the ptxas that assembles NVRTC's PTX. Raises
-        `OSError`."""
-        if not self.assembler:
-            return ()
-        return (f"ptxas {self.version} {memory.digest_file(self.assembler)}",)
 
 
 def find_candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -132,6 +120,7 @@ def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLi
         raise RejectedError(str(error)) from error
     except (ValueError, IndexError) as error:
         raise RejectedError("does not report its release") from error
+    # Of a toolkit's lib64, and of its targets/x86_64-linux/lib.
     own = (os.path.dirname(directory), os.path.dirname(os.path.dirname(os.path.dirname(directory))))
     roots = tuple(roots)
     joiners = sorted(glob.glob(f"{beside}/libnvfatbin.so*"))
@@ -143,21 +132,7 @@ def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLi
         numbers=numbers,
         include_dir=nvrtc_places.find_headers_among((*own, *roots), release),
         joiner=os.path.realpath(joiners[0]) if joiners else None,
-        assembler=_find_ptxas((*own, *roots), version, probe) if version else None,
     )
-
-
-def _find_ptxas(roots: Iterable[str], version: str, probe: Probe) -> str | None:
-    """Return the path of the first ptxas of a version, or None. Another version's ptxas would make
-    other code than NVRTC does."""
-    for root in roots:
-        path = os.path.realpath(os.path.join(root, "bin", "ptxas"))
-        with contextlib.suppress(OSError, ProbeError):
-            with open_file(path) as file:
-                is_program = file.read(4) == b"\x7fELF"  # not a script that starts one elsewhere
-            if is_program and f"V{version}" in probe.query_program(path, "--version").split():
-                return path
-    return None
 
 
 def _read_identity(
@@ -165,7 +140,7 @@ def _read_identity(
 ) -> tuple[tuple[int, int], tuple[int, ...]]:
     """Return a library's release and its architectures. The answer is stored by the library's
     content."""
-    # Asked in a process of its own: a broken library would take this one with it.
+    # In a process of its own: a library that crashes while it is loaded would end this one.
     key = " ".join(("nvrtc identity", *map(probe.memory.digest_file, (library, *builtins))))
     answer = probe.memory.get_answer(key)
     if answer is None:

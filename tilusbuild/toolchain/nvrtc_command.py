@@ -2,15 +2,13 @@
 
 A script of its own, standard library only: a copy of it and of what it loads (`nvrtc_library.py`,
 `nvrtc_places.py`) lies in the tree beside the launcher, so a library is made again with Python,
-NVRTC, binutils and at most ptxas. `--serve` keeps the library loaded and answers many
+NVRTC and binutils. `--serve` keeps the library loaded and answers many
 commands one after the other. Both ways run the same lines, and what is written depends on the
 command alone.
 
     nvrtc_command.py [--library FILE] cubin SOURCE NAME OUTPUT [OPTION…]
     nvrtc_command.py [--library FILE] both SOURCE NAME CUBIN PTX [OPTION…]
                                       (--kernel=NAME: the symbol of a C++ name to kernel.s)
-    nvrtc_command.py [--library FILE] reached SOURCE NAME CUBIN PTX [OPTION…]
-                                      (PTX of what kernels reach; empty where that is all of it)
     nvrtc_command.py [--library FILE] fatbin OUTPUT [KIND:ARCH:FILE…]
     nvrtc_command.py [--library FILE] --confine LANDLOCK READ… -- WRITE… -- VERB…
     nvrtc_command.py [--library FILE] identify | headers
@@ -68,25 +66,25 @@ ANSWER = struct.Struct("<iQ?I")
 """Exit status, peak resident set in bytes, whether the process goes on, length of the output."""
 
 USAGE = 2
-MORE = ("--more",)
-"""Before a command to `--serve`: several like it will follow, so what they share is prepared."""
+# A process that holds more than so many bytes after a compile is ended: heaps seldom shrink.
 _MAX_KEPT = 512 << 20
-"""A process that holds more than so many bytes after a compile is ended: heaps seldom shrink."""
 
+# Without these, the C library gives each compile's pages back, and the next one faults them in
+# again: 8 percent of its time.
+# malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, in bytes; M_ARENA_MAX, so that the
+# threads of confined compiles share the one heap that is kept.
 _HEAP = ((-1, 64 << 20), (-2, 16 << 20), (-3, 32 << 20), (-8, 1))
-"""malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, in bytes; M_ARENA_MAX, so that the
-threads of confined compiles share the one heap that is kept."""
+# Bytes of address space for the stack of such a thread: templates nest deeply.
 _STACK = 64 << 20
-"""Bytes of address space for the stack of such a thread: templates nest deeply."""
 
 _KERNEL = "--kernel="
-_RESULTS = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX"), "reached": ("CUBIN", "PTX")}
+_RESULTS = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}
 
 
 def _parse_compile(words: list[str]) -> Any:
     """Return (results, source, name, outputs, kernel, options) of a compile; None for other
     verbs."""
-    results = _RESULTS.get(words[0] if words else "")
+    results = _RESULTS.get(words[0]) if words else None
     if results is None or len(words) < 3 + len(results):
         return None
     _, source, name, *others = words
@@ -112,8 +110,7 @@ def run_command(
             if kind == "CUBIN":
                 _write_file(output, nvrtc_library.clear_times(data))
             else:
-                ptx = data.rstrip(b"\0")
-                _write_file(output, nvrtc_library.prune_ptx(ptx) if words[0] == "reached" else ptx)
+                _write_file(output, data.rstrip(b"\0"))
         if kernel and outputs_of_nvrtc:
             _write_file("kernel.s", b'.asciz "' + outputs_of_nvrtc[-1] + b'"\n')
         return status, log
@@ -129,19 +126,19 @@ def run_command(
 
 
 def run_confined(
-    nvrtc: nvrtc_library.Nvrtc, words: list[str], headers: Any = None, more: bool = False
+    nvrtc: nvrtc_library.Nvrtc, words: list[str], headers: Any = None
 ) -> tuple[int, bytes]:
     """As `run_command`, in a thread that can open only the files that the command names. LANDLOCK
     is the path of `process/landlock.py`; `headers` are `nvrtc_pch.PrecompiledHeaders`."""
     landlock = _load_module(words[1])
-    end = words.index("--")
-    after = words.index("--", end + 1)
-    read, write, command = words[2:end], words[end + 1 : after], words[after + 1 :]
-    compiled = _parse_compile(command)
-    if headers is not None and compiled is not None:
-        _, source, name, _, _, options = compiled
-        run_in_sandbox = lambda room, work: _run_in_sandbox(landlock, read, room, work)  # noqa: E731
-        headers.prepare_headers(source, name, options, more, run_in_sandbox)
+    first = words.index("--")
+    second = words.index("--", first + 1)
+    read, write, command = words[2:first], words[first + 1 : second], words[second + 1 :]
+    compile_command = _parse_compile(command)
+    if headers is not None and compile_command is not None:
+        _, source, name, _, _, options = compile_command
+        run_in_sandbox = lambda writable, work: _run_in_sandbox(landlock, read, writable, work)  # noqa: E731
+        headers.prepare_headers(source, name, options, run_in_sandbox)
         read = [*read, *headers.list_files()]
     work = lambda: run_command(nvrtc, command, headers)  # noqa: E731
     return _run_in_sandbox(landlock, read, write, lambda: _catch_failures(work))  # type: ignore[no-any-return]
@@ -150,8 +147,9 @@ def run_confined(
 def _run_in_sandbox(
     landlock: Any, read: list[str], write: list[str], work: Callable[[], Any]
 ) -> Any:
-    """Run a function in a new thread, confined by Landlock, and return its result. Landlock cannot
-    be lifted from a thread again."""
+    """Run a function in a thread that Landlock confines to the paths. Return its result, or raise
+    its exception."""
+    # A new thread for each, since Landlock cannot be lifted from a thread again.
     import threading
 
     answers: list[Any] = []
@@ -177,10 +175,8 @@ def try_command(
 ) -> tuple[int, bytes]:
     """As `run_command`, with what is raised as its output. Only a confined compile uses
     `headers`."""
-    more = words[:1] == list(MORE)
-    words = words[more:]
     if words[:1] == ["--confine"] and words.count("--") >= 2:
-        return _catch_failures(lambda: run_confined(nvrtc, words, headers, more))
+        return _catch_failures(lambda: run_confined(nvrtc, words, headers))
     return _catch_failures(lambda: run_command(nvrtc, words))
 
 
@@ -214,7 +210,7 @@ def serve_commands(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
             _forget_peak()
             os.chdir(folder)
             status, output = try_command(nvrtc, [os.fsdecode(word) for word in words], headers)
-            os.chdir("/")
+            os.chdir("/")  # the builder removes the folder next
             peak, resident_bytes = _measure_memory()
             stays = resident_bytes <= _MAX_KEPT
             channel.sendall(ANSWER.pack(status, peak, stays, len(output)) + output)
@@ -223,14 +219,14 @@ def serve_commands(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
 
 
 def _keep_heap() -> None:
-    """Have the C library keep up to 64 MB for the next compile, which saves 8 percent of its time:
-    otherwise each one gives its pages back and faults them in again."""
+    """Have the C library keep up to 64 MB for the next compile."""
     with contextlib.suppress(AttributeError):  # a C library without mallopt
         for option, value in _HEAP:
             ctypes.CDLL(None).mallopt(option, value)
 
 
 def _forget_peak() -> None:
+    """Set the peak resident set to the present one, as proc(5) says. Do nothing if that fails."""
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "wb") as file:
         file.write(b"5")
 

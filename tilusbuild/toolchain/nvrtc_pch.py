@@ -1,16 +1,18 @@
-"""Precompiled headers of an NVRTC process that stays: programs of one closure share the parsing.
+"""Precompiled headers of a resident NVRTC process: programs of one closure share the parsing.
 
-Loaded by `nvrtc_command.py --serve` alone; standard library only. What is precompiled is a source's
-`#include` lines at its top and nothing of the source itself, from the headers of its closure,
-which are named by their content, in a thread that can read nothing else. So it follows from its
-key, and a program's code does not depend on what was compiled before it. A process makes one when
-the request says that more programs will follow, or when a second one asks for the same headers and
-the first took long; where making it prints anything, fails or finds no room, programs are compiled
-from their text as ever.
+Loaded by `nvrtc_command.py --serve` alone; standard library only. The `#include` lines at the top
+of a source are precompiled, and nothing of the source itself, from the headers of its closure,
+which are named by their content, in a thread that can read nothing else. So the result follows from
+its key, and a program's code does not depend on the programs before it. The second program with the
+same headers makes the file if the first took long. If NVRTC reports anything or fails, programs are
+compiled from their text.
 
-NVRTC deletes and writes the file by name, and only the process that wrote it can use it. It is
-made in the private directory of a compile, opened, and its name removed: nothing is left behind,
-however the process ends.
+NVRTC deletes and writes the file by name, and only the process that wrote the file can use it. It
+is made in the private directory of a compile, opened, and its name removed: nothing remains on the
+disk, however the process ends.
+
+The price: precompiling costs a third more than parsing once, and the first program of a process
+parses alone.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
     Answer = tuple[int, bytes, list[bytes]]
 
+# The top of a source up to its last `#include`. A line that a backslash or a trigraph could
+# continue ends it, and so does a macro, a condition or a computed include.
 _INCLUDES = re.compile(
     rb"""(?: \s+ | //[^\n\\?]*\n | /\*[^\\?]*?\*/
        | [ \t]*\#[ \t]*include[ \t]*(?:<[^>\n\\?]+>|"[^"\n\\?]+")
@@ -36,12 +40,10 @@ _INCLUDES = re.compile(
     )*""",
     re.VERBOSE,
 )
-"""The top of a source up to its last `#include`. A line that a backslash or a trigraph could
-continue ends it, and so does a macro, a condition or a computed include."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
-_OWN = "-I/proc/self/cwd"
-"""The option of a program that has headers of its own, beside its source."""
+# The option of a program that has headers of its own, beside its source.
+_OWN_HEADERS = "-I/proc/self/cwd"
 _STOP = b"#pragma nv_hdrstop\n"
 _END = b'#error "the end of what is precompiled"\n'
 _ONLY_THE_END = re.compile(
@@ -49,25 +51,25 @@ _ONLY_THE_END = re.compile(
     rb'\s*#error "the end of what is precompiled"\n\s*\^\n\s*'
     rb'1 catastrophic error detected in the compilation of "[^"\n]*"\.\nCompilation terminated\.\s*'
 )
-_WORTH = 0.4
-"""Seconds of processor time from which on a source's headers are worth to be kept."""
-_LEAST_BYTES = 24 << 20
-"""A smaller file holds headers that are parsed sooner than the file is mapped."""
-_MAX_KNOWN, _MAX_FILES, _MAX_BYTES = 256, 4, 1 << 30
-"""The tops of sources that one process counts, and the precompiled headers that it keeps."""
+# Processor time of a compile from which on its headers are precompiled. A small kernel with CUB's
+# takes 1.3 s, with those of half precision 0.05 s (docs/performance.md).
+_MIN_SECONDS = 0.4
+# The keys that one process remembers, and the files that it keeps: CuTe's has 281 MB.
+_MAX_KNOWN, _MAX_FILES = 256, 4
+# Bytes of address space for what is precompiled; only what is used is touched.
 _FIRST_HEAP, _MAX_HEAP = 512 << 20, 4 << 30
-"""Bytes of address space for what is precompiled; only what is used is touched."""
+# nvrtcResult: NVRTC_SUCCESS, NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED.
 _CREATED, _EXHAUSTED = 0, 14
-"""nvrtcResult: NVRTC_SUCCESS, NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED."""
 
 
 class _HeaderRecord:
-    """The headers of one key: how often they were asked for, and the file of them, if there is."""
+    """The headers of one key: the time that they cost, and the file of them, if there is one."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.seconds = 0.0
-        self.tries = 2
+        self.size = size  # bytes of the source up to the end of its last `#include`
+        self.seconds = 0.0  # of the last compile without the file
+        # The second attempt has the heap that the first one found to be too small.
+        self.attempts_left = 2
         self.handle: int | None = None
 
     def close(self) -> None:
@@ -77,7 +79,7 @@ class _HeaderRecord:
 
 
 class PrecompiledHeaders:
-    """What a process keeps of headers, the last used last."""
+    """The precompiled headers that a process keeps, the last used last."""
 
     def __init__(self, nvrtc: Any) -> None:
         self._nvrtc = nvrtc
@@ -86,93 +88,90 @@ class PrecompiledHeaders:
 
     def list_files(self) -> list[str]:
         """Return the paths of the files that are kept, for the thread that compiles."""
-        return [
-            _format_fd_path(record.handle)
-            for record in self._known.values()
-            if record.handle is not None
-        ]
+        return [_format_fd_path(record.handle) for record in self._list_kept()]
 
     def prepare_headers(
         self,
         source: str,
         name: str,
         options: list[str],
-        more: bool,
         run_in_sandbox: Callable[[list[str], Callable[[], None]], None],
     ) -> None:
-        """Make what a compile is about to use, if it is worth it: if `more` like it will follow, or
-        another one before it took long. `run_in_sandbox` runs a function in a thread that can write
-        below the given paths and read nothing but headers."""
-        if not hasattr(self._nvrtc.library, "nvrtcSetPCHHeapSize"):
+        """Precompile the headers of a compile that follows, if an earlier one with the same headers
+        took long.
+
+        `run_in_sandbox` runs a function in a thread that can write below the given paths and read
+        nothing but headers.
+        """
+        if not hasattr(self._nvrtc.library, "nvrtcSetPCHHeapSize"):  # before CUDA 12.8
             return
         with open(source, "rb") as file:
             text = file.read()
         record = self._look_up_record(text, name, options)
-        if record is None or record.handle is not None or not record.tries:
+        if record is None or record.handle is not None or not record.attempts_left:
             return
-        if record.seconds < _WORTH and not (more and record.seconds == 0.0):
+        # Not for the first program, also where many more will follow: whether its headers are large
+        # is known from its time alone, and precompiling small ones costs more than it saves.
+        if record.seconds < _MIN_SECONDS:
             return
-        record.tries -= 1
-        room = os.path.join(os.getcwd(), "tmp")
-        path = os.path.join(room, "headers.pch")
+        record.attempts_left -= 1
+        directory = os.path.join(os.getcwd(), "tmp")
+        path = os.path.join(directory, "headers.pch")
+        top = text[: record.size]
+        # Without the file, after any failure, the program is compiled from its text.
         with contextlib.suppress(OSError):
-            self._evict_oldest()
-            run_in_sandbox(
-                [room], lambda: self._create_file(text[: record.size], name, options, path)
-            )
+            for oldest in self._list_kept()[: 1 - _MAX_FILES]:
+                oldest.close()
+            run_in_sandbox([directory], lambda: self._create_file(top, name, options, path))
             record.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             os.unlink(path)
-            if os.fstat(record.handle).st_size < _LEAST_BYTES:
-                record.close()
-                record.tries = 0
 
     def compile(
         self,
         source: bytes,
         name: str,
         options: list[str],
-        wanted: tuple[str, ...],
+        results: tuple[str, ...],
         kernel: str = "",
     ) -> Answer:
-        """As `Nvrtc.compile`, with the headers that are there."""
+        """Compile as `Nvrtc.compile` does, with the precompiled headers of the source, if any."""
         record = self._look_up_record(source, name, options)
-        answer: Answer
         if record is None or record.handle is None:
             began = time.process_time()
-            answer = self._nvrtc.compile(source, name, options, wanted, kernel)
+            answer: Answer = self._nvrtc.compile(source, name, options, results, kernel)
             if record is not None:
                 record.seconds = time.process_time() - began
             return answer
         top = source[: record.size]
+        # The pragma is a line more than the source has, so the numbers start again after it.
         line = b'#line %d "source.cu"\n' % (top.count(b"\n") + 1)
         options = [*options, "--use-pch=" + _format_fd_path(record.handle), "--pch-messages=false"]
         text = top + _STOP + line + source[record.size :]
-        answer = self._nvrtc.compile(source, name, options, wanted, kernel, text)
-        return answer
+        return self._nvrtc.compile(source, name, options, results, kernel, text)  # type: ignore[no-any-return]
 
     def _look_up_record(self, source: bytes, name: str, options: list[str]) -> _HeaderRecord | None:
-        """Return what is known of a source's headers; None for a source that has none of them at
-        its top, or may include what is not named by its content."""
+        """Return the record of a source's headers. Return None for a source without includes at its
+        top, and for one that may include a file which is not named by its content."""
         match = _INCLUDES.match(source)
         size = match.end("end") if match else -1
-        if size <= 0 or b"\0" in source or _OWN in options:
+        if size <= 0 or b"\0" in source or _OWN_HEADERS in options:
             return None
         parts = [name, *options]
         for link in ("include", "cuda"):
-            real = os.path.realpath(link) if os.path.lexists(link) else ""
-            if link == "include" and real and not _DIGEST.fullmatch(os.path.basename(real)):
+            target = os.path.realpath(link) if os.path.lexists(link) else ""
+            # Only a directory that is named by its digest means the same files in the next program.
+            if link == "include" and target and not _DIGEST.fullmatch(os.path.basename(target)):
                 return None
-            parts.append(real)
+            parts.append(target)
         key = hashlib.sha256(b"\0".join([source[:size], *map(os.fsencode, parts)])).hexdigest()
-        if key not in self._known:
-            self._known[key] = _HeaderRecord(size)
-        record = self._known[key] = self._known.pop(key)
+        record = self._known.pop(key) if key in self._known else _HeaderRecord(size)
+        self._known[key] = record  # taken out and put back, so that it is the last one
         while len(self._known) > _MAX_KNOWN:
             self._known.pop(next(iter(self._known))).close()
         return record
 
     def _create_file(self, top: bytes, name: str, options: list[str], path: str) -> None:
-        """Precompile headers to a file at `path`; there is none where that did not go well."""
+        """Precompile headers to a file at `path`. Write none if NVRTC reports anything."""
         library = self._nvrtc.library
         if not self._heap:
             self._heap = _FIRST_HEAP
@@ -185,6 +184,7 @@ class PrecompiledHeaders:
             status_and_size.extend((library.nvrtcGetPCHCreateStatus(program), needed.value))
 
         options = [*options, "--create-pch=" + path, "--pch-messages=false"]
+        # The error ends the compile right after the headers: no code is generated.
         _, log, _ = self._nvrtc.compile(
             b"", name, options, (), text=top + _STOP + _END, after=read_status
         )
@@ -192,21 +192,16 @@ class PrecompiledHeaders:
         if status == _EXHAUSTED and self._heap < needed < _MAX_HEAP:
             self._heap = (needed // 4 * 5 >> 20) + 1 << 20
             library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap))
-            for other in self._known.values():  # they belong to the heap that was
-                other.close()
-        # Headers that warn would warn once: the others' logs would lack it.
+            for record in self._list_kept():  # they belong to the earlier heap
+                record.close()
+        # Headers that warn would warn once: the warning would be missing in the logs of the others.
         if status != _CREATED or not _ONLY_THE_END.fullmatch(log):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
-    def _evict_oldest(self) -> None:
-        """Close what was used longest ago, so that one more may be kept."""
-        records = [record for record in self._known.values() if record.handle is not None]
-        size = sum(os.fstat(one.handle).st_size for one in records if one.handle is not None)
-        while records and (len(records) >= _MAX_FILES or size > _MAX_BYTES // 2):
-            oldest = records.pop(0)
-            size -= os.fstat(oldest.handle).st_size if oldest.handle is not None else 0
-            oldest.close()
+    def _list_kept(self) -> list[_HeaderRecord]:
+        """Return the records with a file, the last used last."""
+        return [record for record in self._known.values() if record.handle is not None]
 
 
 def _format_fd_path(handle: int | None) -> str:

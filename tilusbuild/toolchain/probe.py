@@ -38,6 +38,7 @@ SCRUBBED = frozenset(
 nvcc.profile appends to those from INCLUDES to PTXAS_FLAGS."""
 
 _SECONDS = 60.0
+# errno values of a shortage of the machine, which installing a compiler does not end.
 _SHORTAGES = (
     errno.EAGAIN,
     errno.ENOMEM,
@@ -48,9 +49,8 @@ _SHORTAGES = (
     errno.EDQUOT,
     errno.EIO,
 )
-"""errno values of a shortage of the machine, which installing a compiler does not end."""
+# Signals that other processes send: the kernel when memory runs out, an administrator.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""Signals that other processes send: the kernel when memory runs out, an administrator."""
 
 
 class ProbeError(Exception):
@@ -152,8 +152,8 @@ class Probe(Struct, frozen=True):
         return text
 
 
+# The number of files up to which a tree is always checked in full.
 _SMALL = 64
-"""The number of files up to which a tree is always checked in full."""
 
 
 class ToolsChangedError(TilusbuildError):

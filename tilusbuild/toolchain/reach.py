@@ -17,16 +17,16 @@ from tilusbuild.toolchain.headers import drop_nested
 from tilusbuild.toolchain.host import HostCompiler
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary
 
+# The shell that nvcc runs, the loader, the libraries of every program.
 _SYSTEM = (
     *("/bin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64"),
     *("/usr/libexec", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"),
 )
-"""The shell that nvcc runs, the loader, the libraries of every program."""
+# The package stores of Nix and Guix: each package has its own directory, and programs load files
+# of many.
 _STORES = ("/nix/store", "/gnu/store")
-"""The package stores of Nix and Guix: each package has its own directory, and programs load files
-of many."""
+# The directories beside `bin` that hold the parts of a compiler outside of /usr.
 _OF_A_PREFIX = ("lib", "lib32", "lib64", "libexec")
-"""The directories beside `bin` that hold the parts of a compiler outside of /usr."""
 
 
 class Reach(Struct, frozen=True):
@@ -71,7 +71,6 @@ def find_reach(
     if nvrtc is not None:
         libraries = [os.path.dirname(os.path.realpath(nvrtc.library))]
         headers += [nvrtc.include_dir] if nvrtc.include_dir else []
-        tools += [os.path.dirname(nvrtc.assembler)] if nvrtc.assembler else []
     return Reach(
         _resolve_existing(tools),
         _resolve_existing(headers),

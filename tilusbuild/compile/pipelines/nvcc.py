@@ -58,8 +58,8 @@ def has_line_info(recipe: Recipe) -> bool:
     return not _LINE_INFO.isdisjoint(recipe.options.flags)
 
 
+# Words that nvcc and its shell leave as they are: a comma only in quotes, no odd quote.
 _ARRIVES = re.compile(r'(?:[^\\$`,"]|"[^\\$`"]*")*')
-"""Words that nvcc and its shell leave as they are: a comma only in quotes, no odd quote."""
 
 
 def escape_define(word: str) -> str:
@@ -82,8 +82,8 @@ def _escape_defines(flags: Iterable[str]) -> Iterator[str]:
         value = flag in DEFINE_FLAGS
 
 
+# No C library is linked: its functions are found in the process, whatever its version is.
 _KERNEL_LINK = ("-shared", *LIBRARY_FLAGS, *ONE_SEGMENT_FLAGS, "--hash-style=gnu", "--eh-frame-hdr")
-"""No C library is linked: its functions are found in the process, whatever its version is."""
 
 
 def choose_image_name(recipe: Recipe) -> str:

@@ -5,12 +5,9 @@ finds the program's headers below /proc/self/cwd/include, as with nvcc, and the 
 /proc/self/cwd/cuda; NVRTC searches no other directory. A machine with NVRTC may have no C compiler,
 so the launcher's object is kept beside its source.
 
-Where a source includes anything and there is a ptxas of NVRTC's version, the cubin is assembled
-from NVRTC's PTX less what no kernel reaches (`nvrtc_library.py`): NVRTC keeps a variable for
-each constant of a header. A source that has none such keeps NVRTC's own cubin.
-
 The price: NVRTC's code differs from nvcc's, so its programs are other programs, and an engineer
-chooses it by name (docs/design-notes.md).
+chooses it by name (docs/design-notes.md). It keeps a variable for each constant of a header that
+is instantiated, so a program with large headers is larger than through nvcc (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -23,14 +20,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.arch import list_codes
 from tilusbuild.compile.kernel_names import SYMBOL_FILE, anchor_kernel, is_cpp_name
-from tilusbuild.compile.model import (
-    HERE,
-    SOURCE,
-    TIMES_OF_HEADERS,
-    Recipe,
-    Step,
-    Tools,
-)
+from tilusbuild.compile.model import HERE, SOURCE, TIMES_OF_HEADERS, Recipe, Step, Tools
 from tilusbuild.compile.pipelines.nvcc import KernelPipeline, choose_image_name, has_line_info
 from tilusbuild.compile.steps import CUDA_HEADERS, format_defines, protect_user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
@@ -62,12 +52,12 @@ _WITHOUT = """
 VALUED, BARE = frozenset(_WITH_VALUE.split()), frozenset(_WITHOUT.split())
 """Options of NVRTC 13.0: those with a value, after "=" or as the next word, and those without."""
 
-_MADE = {"cubin": 1, "both": 2, "reached": 2}
-"""How many outputs a compile names after its source."""
+# How many outputs each verb of a compile names after its source.
+_OUTPUT_COUNTS = {"cubin": 1, "both": 2}
 _NAMED = "--kernel="
 
+# nvcc's optimisation level of host code, which NVRTC does not compile.
 _HOST_LEVEL = re.compile(r"-O[0-3]?|--optimize=[0-3]")
-"""nvcc's optimisation level of host code, which NVRTC does not compile."""
 
 _HINTS = {
     "-Xcompiler": "NVRTC has no host compiler: leave it out",
@@ -84,7 +74,8 @@ _TAKES_NEXT = frozenset({"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatb
 
 
 def list_unknown_flags(flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield the flags that NVRTC does not know. It would refuse them program by program."""
+    """Yield (index, flag, hint) for each flag that NVRTC does not know."""
+    # NVRTC itself would refuse them program by program, and far from their place in the manifest.
     words = iter(enumerate(flags))
     for index, flag in words:
         name, equals, _ = flag.partition("=")
@@ -98,41 +89,6 @@ def list_unknown_flags(flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
                 next(words, None)
 
 
-_INCLUDES = re.compile(r"^[ \t]*#[ \t]*include", re.MULTILINE)
-_UNASSEMBLED = """
-    -G --device-debug -lineinfo --generate-line-info -dopt --dopt -Ofc --Ofast-compile
-    -jtd --jump-table-density -device-stack-protector --device-stack-protector
-    -split-compile --split-compile
-"""
-UNASSEMBLED = frozenset(_UNASSEMBLED.split())
-"""Options with which NVRTC's own cubin is kept: their meaning to ptxas is not known, or ptxas would
-record the time of its input."""
-_FOR_PTXAS = frozenset({"-Xptxas", "--ptxas-options"})
-_REGISTERS = frozenset({"-maxrregcount", "--maxrregcount"})
-_ONE_WORD = re.compile(r"-[\w-]+(?:=\w+)?")
-
-
-def select_assembler_flags(recipe: Recipe) -> tuple[str, ...] | None:
-    """Return the options of ptxas besides the architecture; None if NVRTC's own cubin is used."""
-    if not recipe.options.assembled or recipe.ptx or not _INCLUDES.search(recipe.source):
-        return None
-    if recipe.signature.constants:  # the launcher fills them, whether a kernel reads them or not
-        return None
-    found: list[str] = []
-    words = iter(drop_host_flags(recipe.options.flags))
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name in VALUED and not equals:
-            value = next(words, "")
-        if name in UNASSEMBLED or (name in _FOR_PTXAS and not _ONE_WORD.fullmatch(value)):
-            return None
-        if name in _FOR_PTXAS:
-            found += [value] if value not in ("-v", "--verbose") else []
-        elif name in _REGISTERS:
-            found.append(f"-maxrregcount={value}")
-    return tuple(found)
-
-
 def drop_host_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """Return the flags without those for nvcc's host compiler."""
     values = ("", *(flag if flag in VALUED else "" for flag in flags))
@@ -140,13 +96,13 @@ def drop_host_flags(flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(flag for value, flag in every if value or not _HOST_LEVEL.fullmatch(flag))
 
 
+# NVRTC ignores SOURCE_DATE_EPOCH, and a program must not depend on when it was compiled.
 _DATED = re.compile(r"\b__(?:DATE|TIME)__\b")
 
 
 def find_date_macro(texts: Mapping[str, str], headers: str | None) -> str | None:
     """Return a compiler's error line for the first `__DATE__` or `__TIME__` in `texts` (by file
     name) or in the files of the directory `headers`; None without one."""
-    # NVRTC ignores SOURCE_DATE_EPOCH, and a program must not depend on when it was compiled.
     for name, text in texts.items():
         if line := _find_date_line(text):
             return f"{name}({line}): error: {_NO_DATE}"
@@ -159,22 +115,22 @@ _NO_DATE = "NVRTC compiles the present time into __DATE__ and __TIME__: leave th
 @lru_cache(maxsize=64)
 def _find_date_in_headers(directory: str) -> str | None:
     """Return `find_date_macro` of a directory of headers, which many programs share."""
-    for where, _, names in sorted(os.walk(directory)):
+    for parent, _, names in sorted(os.walk(directory)):
         for name in sorted(names):
-            path = os.path.join(where, name)
-            line = _find_date_line(read_text(path, "replace"))
-            if line:
+            path = os.path.join(parent, name)
+            if line := _find_date_line(read_text(path, "replace")):
                 return f"include/{os.path.relpath(path, directory)}({line}): error: {_NO_DATE}"
     return None
 
 
 def _find_date_line(text: str) -> int | None:
     """Return the line of the first use outside comments and strings, from 1."""
+    # A header is searched in full only where it can have one: few do, and tokens take long.
     if "__DATE__" not in text and "__TIME__" not in text:
         return None
     blank = TOKENS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), "\n" + text)
-    found = _DATED.search(blank)
-    return blank.count("\n", 0, found.start()) if found else None
+    match = _DATED.search(blank)
+    return blank.count("\n", 0, match.start()) if match else None
 
 
 def _find_namesake(recipe: Recipe, headers: str) -> str | None:
@@ -203,7 +159,7 @@ class KernelNvrtc(KernelPipeline):
 
     def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
         """Return one compile for each architecture, to a cubin and, if it is kept, its PTX."""
-        made: list[Step] = []
+        steps: list[Step] = []
         images: list[str] = []
         for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
             number = arch.name.removeprefix("sm_")
@@ -213,18 +169,17 @@ class KernelNvrtc(KernelPipeline):
             if with_ptx:
                 outputs.append(f"{stem}.ptx")
                 images.append(f"ptx:{number}:{stem}.ptx")
-            made += _list_arch_steps(recipe, arch.name, outputs)
+            command = _build_compile_command(recipe, arch.name, outputs)
+            steps.append(Step("device", command, outputs[0]))
         if not image.endswith(".cubin"):
             argv = ("{nvrtc}", "fatbin", image, *images)
-            made.append(Step("fatbin", argv, image, False))
-        return made
+            steps.append(Step("fatbin", argv, image, False))
+        return steps
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         several = len(recipe.archs) > 1 or recipe.ptx
         joiner = toolchain.fingerprint_joiner if several else ()
-        assembled = select_assembler_flags(recipe) is not None
-        ptxas = toolchain.fingerprint_assembler if assembled else ()
-        return (*joiner, *ptxas, *toolchain.fingerprint_nvrtc)
+        return (*joiner, *toolchain.fingerprint_nvrtc)
 
     def list_header_directories(self, toolchain: Toolchain) -> HeaderDirectories:
         return toolchain.find_header_directories(cuda=True, nvrtc=True)
@@ -240,12 +195,12 @@ class KernelNvrtc(KernelPipeline):
         return TIMES_OF_HEADERS if has_line_info(recipe) else self.explain_denied_flag(recipe)
 
     def list_remote_outputs(self, step: Step) -> tuple[str, ...]:
-        if step.name == "assemble":
-            return (step.output,)
-        if step.argv[:1] != ("{nvrtc}",) or step.argv[1] not in _MADE:
+        if step.argv[:1] != ("{nvrtc}",) or step.argv[1] not in _OUTPUT_COUNTS:
             return ()
+        # As `_build_compile_command` has them: tool, verb, source, name, outputs.
+        outputs = step.argv[4 : 4 + _OUTPUT_COUNTS[step.argv[1]]]
         named = any(word.startswith(_NAMED) for word in step.argv)
-        return (*step.argv[4 : 4 + _MADE[step.argv[1]]], *((SYMBOL_FILE,) if named else ()))
+        return (*outputs, *((SYMBOL_FILE,) if named else ()))
 
     def find_worker_command(self, step: Step, tools: Tools) -> OnWorker | None:
         if tools.nvrtc is None or step.argv[0] != "{nvrtc}":
@@ -286,25 +241,9 @@ class KernelNvrtc(KernelPipeline):
         dump.disassemble(os.path.join(dump.work, choose_image_name(recipe)))
 
 
-def _list_arch_steps(recipe: Recipe, name: str, outputs: list[str]) -> list[Step]:
-    """Return the commands that make one architecture's cubin and, if it is kept, its PTX."""
-    flags = select_assembler_flags(recipe)
-    if flags is None:
-        return [Step("device", _build_compile_command(recipe, name, outputs), outputs[0])]
-    (cubin,) = outputs
-    own, ptx = f"nvrtc.{cubin}", f"{cubin.removesuffix('cubin')}ptx"
-    argv = ("{ptxas}", f"--gpu-name={name}", *flags, ptx, "-o", cubin)
-    return [
-        Step("device", _build_compile_command(recipe, name, [own, ptx], "reached"), own),
-        Step("assemble", argv, cubin, False, unless_empty=(ptx, own)),
-    ]
-
-
-def _build_compile_command(
-    recipe: Recipe, name: str, outputs: list[str], verb: str = ""
-) -> tuple[str, ...]:
+def _build_compile_command(recipe: Recipe, name: str, outputs: list[str]) -> tuple[str, ...]:
     """Return the command of one compile: to a cubin or, with two outputs, to a cubin and PTX."""
-    verb = verb or ("cubin" if len(outputs) == 1 else "both")
+    verb = "cubin" if len(outputs) == 1 else "both"
     argv = ("{nvrtc}", verb, "source.cu", _choose_source_path(recipe), *outputs)
     kernel = (f"{_NAMED}{recipe.symbol}",) if is_cpp_name(recipe.symbol) else ()
     return (*argv, *kernel, f"--gpu-architecture={name}", *_list_options(recipe))
