@@ -35,7 +35,8 @@ def test_says(entry: re.Match[str], load_script: Callable[[str], Manifest], proj
         load_script(entry["text"])
     lines = (PREAMBLE + entry["text"]).split("\n")
     said = []
-    for message, place, hint, _ in raised.value.diagnostics:
+    for diagnostic in raised.value.diagnostics:
+        message, place, hint = diagnostic[:3]
         assert place is not None
         assert place.line is not None
         assert place.column is not None
