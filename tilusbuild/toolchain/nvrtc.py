@@ -55,7 +55,7 @@ class NvrtcLibrary(Struct, frozen=True):
 
         name = os.path.basename(_COMMAND)
         argv = (PYTHON, "-I", "-S", name, "--library", self.library, *words)
-        # A worker without the library is no verdict on the program.
+        # A worker without the library says nothing about the program.
         silent = frozenset({nvrtc_command.USAGE, nvrtc_library.BROKEN})
         shipped = map(os.path.abspath, nvrtc_command.SHIPPED)
         files = {os.path.basename(path): path for path in shipped}
