@@ -335,6 +335,8 @@ class Walk:
                 _spoil(path, chance)
             self.compared(("build", "--json", "-k", "0"))
             return
+        if self.sources.mistake:  # `verify` cannot read where the cache is
+            return
         entries = world.entries()
         files = [world.cache / name / path for name, of in entries.items() for path in of]
         files = [path for path in files if path.is_file() and not path.is_symlink()]
