@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from support.published_spaces import Published, make_spec, points_of
+from support.published_spaces import Published, points_of
 from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.plan.spaces import KnownSpace
 from tilusbuild.space import (
@@ -20,14 +20,13 @@ from tilusbuild.space import (
     Space,
     SpaceError,
     SpaceSpec,
-    columns,
 )
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
 EDGES = [0, 1, -1, 3, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
 REALS = [0.0, -0.0, 0.5, -1.5, 3.0, 1e308, 5e-324, 2.0**53]
-TEXTS = ["", "a", "é", "f16", "a\0", "\0", "1", "x" * 40]
+TEXTS = ["", "a", "é", "f16", "1", "x" * 40]
 MIXED = [True, 1, 1.0, "1", False, 0, -0.0, "", 2**63 - 1]
 
 
@@ -121,7 +120,7 @@ def test_columns_are_the_points(drawn: dict[str, Any], data: st.DataObject) -> N
     count = min(7, len(points))
     chosen = data.draw(st.lists(st.integers(0, len(points) - 1), min_size=1, max_size=count))
     assert told(space.take_points(chosen)) == [expected[place] for place in chosen]
-    assert told([every[chosen[0]], *every[1:3]]) == [expected[chosen[0]], *expected[1:3]]
+    assert told([every[chosen[0]]]) == [expected[chosen[0]]]
     names, columns = [*every.columns], [column[:] for column in every.columns.values()]
     known = KnownSpace(space.count, 1, "asked", chosen[0], None, names, columns)
     kept, default = msgpack.decode(msgpack.encode(known), type=KnownSpace).restore_schedules()
@@ -131,7 +130,7 @@ def test_columns_are_the_points(drawn: dict[str, Any], data: st.DataObject) -> N
 
 
 def test_a_published_space_is_decoded_alike_both_ways(published: Published) -> None:
-    """All points at once, from the groups' trees; and some, each searched for."""
+    """All points at once, sorted; and some, each searched for."""
     space, draw = Space(published.spec), random.Random(3)
     every = space.take_all()
     some = sorted(draw.sample(range(space.count), 500))
@@ -151,33 +150,3 @@ def test_a_schedule_is_made_only_of_what_is_asked_for(monkeypatch: pytest.Monkey
     assert isinstance(every, Schedules)
     assert every[4321].values == {"a": 43, "b": 21, "c": 903}
     assert made == [4321]
-
-
-def test_derived_values_are_computed_in_blocks_and_keep_their_types(monkeypatch):
-    drawn = make_spec(
-        {"i": range(-4, 7), "p": [True, False], "x": [0.5], "s": ["a", "long"]},
-        {},
-        {"either": "i if p else x", "text": "s if i < 2 else 'longer'", "wide": "i ** 3 * 2 ** 30"},
-    )
-    whole = [(type(v), v) for each in Space(drawn) for v in each.values.values()]
-    monkeypatch.setattr(columns, "BLOCK", 3)
-    assert [(type(v), v) for each in Space(drawn) for v in each.values.values()] == whole
-
-
-def test_a_value_that_is_missing_in_a_later_block_is_found(monkeypatch):
-    monkeypatch.setattr(columns, "BLOCK", 3)
-    drawn = make_spec({"i": range(10), "j": [1]}, {}, {"d": "1 // (i - 7)"})
-    with pytest.raises(SpaceError, match="at i = 7, j = 1"):
-        Space(drawn).take_all()
-
-
-@pytest.mark.usefixtures("arrays")
-@pytest.mark.parametrize(
-    ("values", "size"),
-    [([0, 127], 1), ([-128, 0], 1), ([128], 2), ([-129], 2), ([2**15], 4), ([2**31], 8)],
-)
-def test_integers_take_no_more_bytes_than_they_need(values, size):
-    space = Space(make_spec({"i": values, "j": [1, 2]}, {}, {"d": "i"}))
-    made: Any = space.take_all().columns
-    assert made["i"].array.itemsize == made["d"].array.itemsize == size
-    assert made["d"][0:1] == made["i"][0:1] == [values[0]]

@@ -94,7 +94,6 @@ class CWriter:
             return f"(!{self._write_condition(node.operand)})", BOOLEAN
         if node.op == "~":
             # In two's complement ~x is -1 - x, and so the bits of a bool or int64_t agree.
-            # In two's complement ~x is -1 - x, and so the bits of a bool or int64_t agree.
             return f"(-1 - (int64_t){self._write_integer(node.operand, '~')})", INTEGER
         text, kind = self.write_node(node.operand)
         if kind == REAL:

@@ -216,7 +216,6 @@ def _locate_errors(node: Node, function: Scalar) -> Scalar:
             return function(env)
         except NoValueError as error:
             # Of a binary operation the right side is what fails: a divisor, a shift.
-            # Of a binary operation the right side is what fails: a divisor, a shift.
             column = node.right.column if isinstance(node, t.Binary) else node.column
             raise ExprError(f"{error} in {format_canonical(node):.200}", column) from None
 

@@ -1,8 +1,7 @@
 """Parse the text of an expression: Python's own parser, then a whitelist of its nodes.
 
 Every text gives a tree within the limits below, or an `ExprError` with a column. Nothing is
-evaluated. `_bound_bits` also limits, from the tree alone, how large an integer can become, so that
-no expression takes much time or memory when it is evaluated.
+evaluated.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from collections.abc import Iterable
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import tree as t
-from tilusbuild.expr.tree import FUNCTIONS, INT64_MAX, INT64_MIN, ExprError, Node, list_children
+from tilusbuild.expr.tree import FUNCTIONS, INT64_MAX, INT64_MIN, ExprError, Node
 from tilusbuild.runtime import semantics
 
 MAX_CHARACTERS = 2000
 MAX_NODES = 300
 MAX_DEPTH = 100
 MAX_EXPONENT = 62
-MAX_BITS = 16384  # of an intermediate integer, when every name holds 64 bits
 PREFIXES = ("arch", "facts", "resources")
 
 
@@ -53,10 +51,7 @@ def parse_text(source: str) -> Node:
     text = source[lead:].translate(_ONE_LINE).rstrip()
     if not text:
         raise ExprError("the expression is empty", 1)
-    reader = _TreeReader(text, lead)
-    tree = reader.read_node(_parse_python(text, lead), 1)
-    _bound_bits(tree)
-    return tree
+    return _TreeReader(text, lead).read_node(_parse_python(text, lead), 1)
 
 
 def parse_value(value: bool | int | float) -> Node:
@@ -206,7 +201,6 @@ class _TreeReader:
     def _read_unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
         op = UNARY_OPERATORS[type(node.op)]
         # Python parses -2**63 as the negation of 2**63, which alone does not fit 64 bits.
-        # Python parses -2**63 as the negation of 2**63, which alone does not fit 64 bits.
         if op == "-" and isinstance(node.operand, ast.Constant) and node.operand.value == 2**63:
             self._nodes += 1
             return t.Const(INT64_MIN, column=column)
@@ -279,31 +273,3 @@ class _TreeReader:
             need = count if most == least else f"at least {count}"
             raise ExprError(f'"{name}" takes {need}, not {len(node.args)}', column)
         return t.Call(name, tuple(self.read_node(a, depth + 1) for a in node.args), column=column)
-
-
-def _bound_bits(node: Node) -> int:
-    """Return an upper bound of the bits of the integer value of `node`.
-
-    The bound holds for all 64-bit values of the names. Raises `ExprError` above `MAX_BITS`.
-    """
-    child_bits = [_bound_bits(child) for child in list_children(node)]
-    match node:
-        case t.Const(value=value):
-            bits = value.bit_length() if isinstance(value, int) else 0
-        case t.Name():
-            bits = 64
-        case t.Binary(op="*"):
-            bits = sum(child_bits)
-        case t.Binary(op="**" | "<<", right=t.Const(value=int(exponent))):
-            bits = child_bits[0] * max(exponent, 1) if node.op == "**" else child_bits[0] + exponent
-        case t.Call(function="pow2"):
-            bits = 63
-        case t.Logic() | t.Compare() | t.Member():
-            bits = 1
-        case _:  # a sum carries into one more bit; no other operation gives more
-            bits = max(child_bits) + 1
-    if bits > MAX_BITS:
-        raise ExprError(
-            f"an integer of this size could need {bits} bits, at most {MAX_BITS}", node.column
-        )
-    return bits

@@ -9,8 +9,10 @@ an `or` or an `if` around it drops the mark where the scalar form would not eval
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,51 +48,41 @@ class Column(Struct):
 def evaluate_columns(
     expr: Expr,
     columns: Mapping[str, Any],
-    invalid: Mapping[str, Any] | None = None,
-    bounds: Mapping[str, tuple[int, int]] | None = None,
+    invalid: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Any, Any]:
     """Return the values at all points, and a mask of the points without a value or None.
 
-    The columns may have any shapes that broadcast: what depends on one axis is computed once.
-    `invalid` marks, for a name, the points at which it has no value. `bounds` gives inclusive
-    intervals of integer columns where the caller knows them, which saves a search for the extremes.
+    `columns` are arrays of any shapes that broadcast: an operation over one axis is computed once.
+    `invalid` marks, for a name, the points at which it has no value.
     """
-    shape = _broadcast_shape(columns)
+    shape = np.broadcast_shapes(*(column.shape for column in columns.values()))
     try:
+        # Marked points may divide by zero or overflow: their results are dropped.
         with np.errstate(all="ignore"):
-            part = _ColumnEvaluator(columns, invalid or {}, bounds or {}).evaluate_node(expr.tree)
+            part = _ColumnEvaluator(columns, invalid).evaluate_node(expr.tree)
             values = np.broadcast_to(np.asarray(part.data), shape)
             if part.invalid is None:
                 return values, None
             marks = np.broadcast_to(part.invalid, shape)
             return values, marks if marks.any() else None
     except UnprovenError:
-        return _evaluate_points(expr, columns, invalid or {}, shape)
-
-
-def _broadcast_shape(columns: Mapping[str, Any]) -> tuple[int, ...]:
-    arrays = [column.shape for column in columns.values() if isinstance(column, np.ndarray)]
-    return np.broadcast_shapes(*arrays)
+        return _evaluate_points(expr, columns, invalid, shape)
 
 
 def _evaluate_points(
     expr: Expr, columns: Mapping[str, Any], invalid: Mapping[str, Any], shape: tuple[int, ...]
 ) -> tuple[Any, Any]:
     """Return the same as `evaluate_columns`, by the scalar form at each point."""
-    count = int(np.prod(shape, dtype=np.int64))
     lists: dict[str, list[Any]] = {}
     for name in expr.names:
-        column = columns[name]
-        if isinstance(column, np.ndarray):
-            lists[name] = np.broadcast_to(column, shape).ravel().tolist()
-        else:
-            lists[name] = [column] * count
+        lists[name] = np.broadcast_to(columns[name], shape).ravel().tolist()
         if invalid.get(name) is not None:
+            # Raised only if the evaluation of the point reaches the name.
             unusable = ExprError(f"{name} has no value here")
             for row in np.flatnonzero(np.broadcast_to(invalid[name], shape)):
                 lists[name][row] = unusable
-    points = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
-    values = [_evaluate_or_none(expr, point) for point in (points if lists else [{}] * count)]
+    rows = zip(*lists.values(), strict=True) if lists else [()] * math.prod(shape)
+    values = [_evaluate_or_none(expr, dict(zip(lists, row, strict=True))) for row in rows]
     marks = np.array([value is None for value in values], dtype=bool)
     filler = next((value for value in values if value is not None), 0)
     array = pack_values([filler if value is None else value for value in values])
@@ -109,8 +101,9 @@ def pack_values(values: Sequence[Value]) -> Any:
     kinds = {type(value) for value in values}
     if kinds == {int}:
         return np.array(values, dtype=np.int64)
-    if len(kinds) == 1 and not any(isinstance(v, str) and v.endswith("\0") for v in values):
+    if len(kinds) == 1:
         return np.array(values)
+    # NumPy would make one type of several: 1 and "a" become texts, 1 and True integers.
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
@@ -119,20 +112,14 @@ def pack_values(values: Sequence[Value]) -> Any:
 class _ColumnEvaluator:
     """Evaluates nodes of one tree over the columns of its names."""
 
-    def __init__(
-        self,
-        columns: Mapping[str, Any],
-        invalid: Mapping[str, Any],
-        bounds: Mapping[str, tuple[int, int]],
-    ) -> None:
+    def __init__(self, columns: Mapping[str, Any], invalid: Mapping[str, Any]) -> None:
         self._columns = columns
         self._invalid = invalid
-        self._bounds = bounds
 
     def evaluate_node(self, node: Node) -> Column:
         match node:
             case t.Const():
-                return constant_column(node.value)
+                return make_constant_column(node.value)
             case t.Name():
                 return self._evaluate_name(node.name)
             case t.Unary():
@@ -151,25 +138,15 @@ class _ColumnEvaluator:
                 return self._evaluate_call(node)
 
     def _evaluate_name(self, name: str) -> Column:
-        column = self._columns[name]
-        if not isinstance(column, np.ndarray):
-            result = constant_column(column)
-        elif column.dtype.kind not in KINDS or column.size == 0:
-            result = convert_objects(column)
-        else:
-            result = Column(KINDS[column.dtype.kind], column)
-            if result.kind == INT:
-                bounds = self._bounds.get(name)
-                result.low, result.high = bounds or (int(column.min()), int(column.max()))
-                result.data = column.astype(np.int64, copy=False)
-                if not fits_int64(result.low, result.high):
-                    raise UnprovenError
-            elif result.kind == REAL:
-                result.data = column.astype(np.float64, copy=False)
-                if column.dtype != np.float64 or not np.isfinite(column).all():
-                    raise UnprovenError
-        result.invalid = self._invalid.get(name)
-        return result
+        column, invalid = self._columns[name], self._invalid.get(name)
+        # Values of several types are objects; of an empty column there are no extremes.
+        if column.dtype.kind not in KINDS or column.size == 0:
+            raise UnprovenError
+        kind = KINDS[column.dtype.kind]
+        if kind != INT:
+            return Column(kind, column, invalid=invalid)
+        data = column.astype(np.int64, copy=False)
+        return Column(INT, data, int(data.min()), int(data.max()), invalid)
 
     def _evaluate_unary(self, node: t.Unary) -> Column:
         operand = self.evaluate_node(node.operand)
@@ -262,11 +239,6 @@ class _ColumnEvaluator:
         )
 
 
-def fits_int64(low: int, high: int) -> bool:
-    """Return whether all integers of an interval fit 64 bits."""
-    return low >= INT64_MIN and high <= INT64_MAX
-
-
 def union_marks(*marks: Any) -> Any:
     """Return a mask of the points that any of `marks` has; None if all of them are None."""
     result = None
@@ -276,39 +248,11 @@ def union_marks(*marks: Any) -> Any:
     return result
 
 
-def constant_column(value: Any) -> Column:
-    """Return a column with the same value for all points. Raises `UnprovenError`."""
-    if isinstance(value, bool):
-        return Column(BOOL, np.bool_(value), int(value), int(value))
-    if isinstance(value, int):
-        if not fits_int64(value, value):
-            raise UnprovenError
-        return Column(INT, np.int64(value), value, value)
-    if isinstance(value, str):
-        return Column(TEXT, _check_text(value))
-    if not isinstance(value, float) or not np.isfinite(value):
-        raise UnprovenError
-    return Column(REAL, np.float64(value))
-
-
-def _check_text(value: str) -> str:
-    if value.endswith("\0"):  # numpy drops trailing zeros of a text as padding
-        raise UnprovenError
-    return value
-
-
-def convert_objects(column: Any) -> Column:
-    """Return a column of an array of Python objects of one type. Raises `UnprovenError`."""
-    values = column.ravel().tolist()
-    kinds = {type(value) for value in values}
-    if kinds == {str} and not any(value.endswith("\0") for value in values):
-        return Column(TEXT, np.array(values).reshape(column.shape))
-    if kinds == {bool}:
-        return Column(BOOL, np.array(values, dtype=bool).reshape(column.shape))
-    if kinds <= {int} and all(fits_int64(value, value) for value in values):
-        data = np.array(values, dtype=np.int64).reshape(column.shape)
-        return Column(INT, data, min(values, default=0), max(values, default=0))
-    raise UnprovenError
+def make_constant_column(value: Value) -> Column:
+    """Return a column with the same value for all points."""
+    data = np.asarray(value)
+    low, high = (int(value), int(value)) if isinstance(value, int) else (0, 1)
+    return Column(KINDS[data.dtype.kind], data, low, high)
 
 
 def to_integer_column(part: Column) -> Column:
@@ -340,7 +284,7 @@ def to_booleans(part: Column) -> Any:
 
 def bounded_integers(data: Any, low: int, high: int, invalid: Any) -> Column:
     """Return an integer column. Raises `UnprovenError` if the interval does not fit 64 bits."""
-    if not fits_int64(low, high):
+    if low < INT64_MIN or high > INT64_MAX:
         raise UnprovenError
     return Column(INT, data, low, high, invalid)
 
@@ -353,12 +297,11 @@ def finite_doubles(data: Any, invalid: Any) -> Column:
     return Column(REAL, data, invalid=invalid)
 
 
-def _replace_zeros(divisor: Any, invalid: Any) -> tuple[Any, Any]:
-    """Return the divisor with 1 in the place of each 0, and the marks with these points added."""
-    zero = divisor == 0
-    if not zero.any():
+def _replace_divisors(divisor: Any, excluded: Any, invalid: Any) -> tuple[Any, Any]:
+    """Return the divisor with 1 at the `excluded` points, and the marks with these points added."""
+    if not excluded.any():
         return divisor, invalid
-    return np.where(zero, divisor.dtype.type(1), divisor), union_marks(invalid, zero)
+    return np.where(excluded, divisor.dtype.type(1), divisor), union_marks(invalid, excluded)
 
 
 _ARITHMETIC = {
@@ -375,7 +318,7 @@ def compute_doubles(op: str, left: Column, right: Column, invalid: Any) -> Colum
     """Return `left op right` in doubles, for `+ - * / // %`."""
     a, b = to_doubles(left), to_doubles(right)
     if op in ("/", "//", "%"):
-        b, invalid = _replace_zeros(b, invalid)
+        b, invalid = _replace_divisors(b, b == 0, invalid)
     return finite_doubles(_ARITHMETIC[op](a, b), invalid)
 
 
@@ -383,8 +326,7 @@ def compute_integers(op: str, left: Column, right: Column, invalid: Any) -> Colu
     """Return `left op right` in integers, for `+ - * // %`, with the interval of the result."""
     divisor = right.data
     if op in ("//", "%") and right.low <= 0 <= right.high:
-        divisor, invalid = _replace_zeros(divisor, invalid)
-    # The result of % has the sign of the divisor and a smaller magnitude, as in Python.
+        divisor, invalid = _replace_divisors(divisor, divisor == 0, invalid)
     # The result of % has the sign of the divisor and a smaller magnitude, as in Python.
     if op == "%":
         low, high = min(right.low + 1, 0), max(right.high - 1, 0)
@@ -444,20 +386,15 @@ def call_integer_function(name: str, parts: list[Column], invalid: Any) -> Colum
     first, last = parts[0], parts[-1]
     largest = max(abs(end) for part in parts for end in (part.low, part.high))
     if name == "cdiv":
-        divisor, invalid = _replace_zeros(last.data, invalid)
+        divisor, invalid = _replace_divisors(last.data, last.data == 0, invalid)
         # -(-a // b) rounds up, since // rounds down.
         return bounded_integers(-np.floor_divide(-first.data, divisor), -largest, largest, invalid)
     if name == "align":
         over = max(last.high, 1)
-        step, invalid = _replace_nonpositive(last.data, invalid)
+        step, invalid = _replace_divisors(last.data, last.data < 1, invalid)
         data = -np.floor_divide(-first.data, step) * step
         return bounded_integers(data, min(first.low - over, -largest), first.high + over, invalid)
     if name == "divides":
-        divisor, invalid = _replace_zeros(first.data, invalid)
+        divisor, invalid = _replace_divisors(first.data, first.data == 0, invalid)
         return Column(BOOL, np.remainder(last.data, divisor) == 0, invalid=invalid)
     raise UnprovenError
-
-
-def _replace_nonpositive(step: Any, invalid: Any) -> tuple[Any, Any]:
-    outside = step < 1
-    return (np.where(outside, np.int64(1), step), union_marks(invalid, outside))

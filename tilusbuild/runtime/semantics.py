@@ -31,6 +31,8 @@ Value: TypeAlias = bool | int | float | str
 
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
+MAX_BITS = 16384
+"""Of an integer power: an intermediate result may exceed 64 bits."""
 
 Number = bool | int | float
 
@@ -110,6 +112,9 @@ def raise_to_power(base: Value, exponent: Value) -> Number:
     """`base ** exponent`, exponent 0..62. A float is squared and multiplied, in a fixed order:
     the C library's pow rounds differently from machine to machine."""
     if isinstance(base, int):
+        # A power of a power would take all time and memory; products are as long as their text.
+        if base.bit_length() * to_integer(exponent) > MAX_BITS:
+            raise NoValueError("overflow")
         integer_power: int = int(base) ** to_integer(exponent)
         return integer_power
     square, remaining, result = to_number(base), to_integer(exponent), 1.0

@@ -12,6 +12,7 @@ point, so that the result does not depend on the order of rules.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,6 @@ BLOCK = 1 << 18  # points of one crossing: small enough for the processor's cach
 WORTH_BOUNDING = 1 << 22  # combinations ahead; with fewer, intervals cost more than they save
 MAX_POINTS = 1 << 26  # survivors of one join: half a gigabyte of ranks
 MAX_EXAMINED = 1 << 46  # combinations of one join: they take some two weeks
-EXAMINED_PER_SECOND = 60_000_000  # combinations, measured roughly; only for an error message
 MAX_RANK = 1 << 62  # beyond, ranks are integers of Python, which are slow
 
 
@@ -72,20 +72,10 @@ class Join:
         self._members = members
         self._rules = rules
         self._numbers = {id(rule): number for number, rule in enumerate(rules, 1)}
-        self.radix: dict[int, int] = {}
-        """By position; the last member varies fastest."""
-        size = 1
-        for position in reversed(members):
-            self.radix[position] = size
-            size *= len(model.domains[position].rows)
-        self._kind: Any = np.int64 if size <= MAX_RANK else object
+        self._radix = make_radix(model, members)
+        combinations = math.prod(size for _, size in self._radix.values())
+        self._kind: Any = np.int64 if combinations <= MAX_RANK else object
         self._columns = {p: make_row_columns(model.domains[p], p) for p in members}
-        self._bounds = {
-            name: (int(column.min()), int(column.max()))
-            for columns in self._columns.values()
-            for name, column in columns.items()
-            if column.dtype == np.int64
-        }
         self._intervals: dict[str, Interval] = {}
         for columns in self._columns.values():
             self._intervals |= find_column_intervals(columns)
@@ -124,7 +114,7 @@ class Join:
             names = ", ".join(n for p in self._members for n in self._model.domains[p].names)
             raise SpaceError(
                 f"{least:,} combinations of {names} would have to be looked at, one by one, before"
-                f" a rule drops any: about {_format_duration(least / EXAMINED_PER_SECOND)}",
+                " a rule drops any",
                 hint="add a rule over fewer of them, or take values away",
             )
 
@@ -215,7 +205,7 @@ class Join:
         columns |= {n: column[None, :] for n, column in self._columns[level.position].items()}
         for derived in level.derived:
             values, marks = evaluate_columns(
-                derived.expr, {n: columns[n] for n in derived.expr.names}, invalid, self._bounds
+                derived.expr, {n: columns[n] for n in derived.expr.names}, invalid
             )
             columns[derived.name] = values
             if marks is not None:
@@ -225,9 +215,6 @@ class Join:
         for rule in level.rules:
             rule_holds, marks = self._apply_rule(rule, columns, invalid)
             if marks is not None:
-                rule_holds = rule_holds | (
-                    marks if self._strict else self._keep_unevaluated(rule, columns, marks)
-                )
                 if fault is None:
                     fault = np.zeros(shape, dtype=np.int32)
                 fault = np.where((fault == 0) & marks, np.int32(self._numbers[id(rule)]), fault)
@@ -247,26 +234,20 @@ class Join:
     def _apply_rule(
         self, rule: Rule, columns: Mapping[str, Any], invalid: Mapping[str, Any]
     ) -> tuple[Any, Any]:
+        """Return which points a rule keeps, and which of them have no value of it (or None)."""
         needed = {name: columns[name] for name in rule.expr.names}
-        values, marks = evaluate_columns(rule.expr, needed, invalid, self._bounds)
-        if rule.pinned_parameter is None:
-            return values, marks
-        domain = self._model.domains[rule.pinned_parameter]
-        row = columns[name_row_column(rule.pinned_parameter)]
-        return np.where(values, row < domain.declared, row == domain.pinned), marks
-
-    def _keep_unevaluated(self, rule: Rule, columns: Mapping[str, Any], marks: Any) -> Any:
-        """Return which of the marked points count as points that the rule does not exclude.
-
-        Of a condition only the declared rows count, each once: otherwise a count could be larger
-        than the number of combinations.
-        """
-        if rule.pinned_parameter is None:
-            return marks
-        return marks & (
-            columns[name_row_column(rule.pinned_parameter)]
-            < self._model.domains[rule.pinned_parameter].declared
-        )
+        values, marks = evaluate_columns(rule.expr, needed, invalid)
+        kept_unevaluated = marks
+        if rule.pinned_parameter is not None:
+            domain = self._model.domains[rule.pinned_parameter]
+            row = columns[name_row_column(rule.pinned_parameter)]
+            is_declared = row < domain.declared
+            values = np.where(values, is_declared, row == domain.pinned)
+            # Of a condition without a value only the declared rows count: with the pinned one too,
+            # a count could be larger than the number of combinations.
+            if marks is not None and not self._strict:
+                kept_unevaluated = marks & is_declared
+        return (values if marks is None else values | kept_unevaluated), marks
 
     def _find_possible(self, rule: Rule, columns: Mapping[str, Any]) -> Any:
         """Return a mask of the partial points that the rule may still allow; None if unknown.
@@ -311,7 +292,7 @@ class Join:
             rows = parent if array.shape[0] > 1 or shape[0] == 1 else 0
             return array[rows, digit if array.shape[1] > 1 or shape[1] == 1 else 0]
 
-        step = digit.astype(self._kind, copy=False) * self.radix[level.position]
+        step = digit.astype(self._kind, copy=False) * self._radix[level.position][0]
         return _PartialPoints(
             points.rank[parent] + step,
             {name: take_survivors(columns[name]) for name in level.keep},
@@ -354,20 +335,26 @@ class Join:
     def _decode_rank(self, rank: Any) -> dict[int, int]:
         """Return the row of each member, by position, at the point with this rank."""
         return {
-            position: int(rank) // radix % len(self._model.domains[position].rows)
-            for position, radix in self.radix.items()
+            position: int(rank) // radix % size for position, (radix, size) in self._radix.items()
         }
+
+
+def make_radix(model: Model, members: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return the radix of each member in a rank, and its number of rows, by position.
+
+    The last member varies fastest.
+    """
+    radix: dict[int, tuple[int, int]] = {}
+    combinations = 1
+    for position in reversed(members):
+        size = len(model.domains[position].rows)
+        radix[position] = combinations, size
+        combinations *= size
+    return radix
 
 
 def _has_remainder(rule: Rule) -> bool:
     return any(isinstance(node, Binary) and node.op == "%" for node in walk_tree(rule.expr.tree))
-
-
-def _format_duration(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds / 60:,.0f} minutes"
 
 
 def make_row_columns(domain: Domain, position: int) -> dict[str, Any]:

@@ -9,15 +9,17 @@ the derived values in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.expr.tree import INT64_MAX, INT64_MIN, Logic, format_canonical, is_boolean
+from tilusbuild.expr.parser import parse_value
+from tilusbuild.expr.tree import Logic, format_canonical, is_boolean
 
 
 class Domain(Struct, frozen=True):
@@ -29,20 +31,24 @@ class Domain(Struct, frozen=True):
 
     names: tuple[str, ...]
     rows: tuple[Row, ...]
-    declared: int
-    pinned: int | None
-    default: int | None
+    declared: int = 0
+    pinned: int | None = None
+    default: int | None = None
 
     @property
     def columns(self) -> dict[str, tuple[Value, ...]]:
         """The values of each name, row by row."""
         return dict(zip(self.names, zip(*self.rows, strict=True), strict=True))
 
-    def find_row(self, row: Row) -> int | None:
-        """Return the position of `row`, or None. 1, 1.0 and True are three values."""
-        wanted = _pair_with_types(row)
-        alike = (i for i, known in enumerate(self.rows) if known == row)
-        return next((i for i in alike if _pair_with_types(self.rows[i]) == wanted), None)
+    def find_rows(self, values: Mapping[int, Value]) -> set[int]:
+        """Return the positions of the rows with these values, by their index in a row."""
+        # 1, 1.0 and True are equal for Python, and three values for a template.
+        typed = [(index, type(value), value) for index, value in values.items()]
+        return {
+            position
+            for position, row in enumerate(self.rows)
+            if all(type(row[index]) is kind and row[index] == value for index, kind, value in typed)
+        }
 
 
 class Derived(Struct, frozen=True):
@@ -126,49 +132,35 @@ def locate_error(name: str, what: str, error: ExprError) -> SpaceError:
     return SpaceError(f'{what} "{name}": {error.message}', rule=name, column=error.column)
 
 
-def _pair_with_types(row: Row) -> tuple[tuple[type, Value], ...]:
-    return tuple((type(value), value) for value in row)
-
-
 def _map_owners(spec: SpaceSpec) -> dict[str, int]:
-    owners: dict[str, int] = {}
-    for position, parameter in enumerate(spec.parameters):
-        for name in parameter.names:
-            if name in owners:
-                raise SpaceError(f'the parameter "{name}" is declared twice', rule=name)
-            if name in spec.constants:
-                raise SpaceError(
-                    f'"{name}" is both a parameter of the space and a constant', rule=name
-                )
-            owners[name] = position
-    for name, _ in spec.derived:
-        if name in owners or name in spec.constants:
-            what = "a parameter" if name in owners else "a constant"
-            raise SpaceError(f'the derived value "{name}" is also {what}', rule=name)
-    return owners
+    """Return the position of each name's parameter. Raises `SpaceError` for a name with two
+    meanings, which the manifest's checks do not see in a T1 file."""
+    owners = [(name, n) for n, parameter in enumerate(spec.parameters) for name in parameter.names]
+    names = [*(name for name, _ in owners), *spec.constants, *(name for name, _ in spec.derived)]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SpaceError(f'"{name}" is declared twice', rule=name)
+    return dict(owners)
 
 
 def _make_domain(parameter: Parameter) -> Domain:
+    """Return a parameter's domain. Raises `SpaceError` for a value that no space may have."""
     title = ", ".join(parameter.names)
     if not parameter.values:
         raise SpaceError(f'the parameter "{title}" has no values', rule=title)
-    rows = list(parameter.values)
-    extra = [row for row in (parameter.otherwise, parameter.default) if row is not None]
-    for row in rows + extra:
+    rows, default, pinned = parameter.values, None, None
+    for row in (*rows, parameter.otherwise or (), parameter.default or ()):
         _check_row(title, row)
-    domain = Domain(parameter.names, tuple(rows), len(rows), None, None)
-    default = None
+    domain = Domain(parameter.names, rows)
     if parameter.default is not None:
-        default = domain.find_row(parameter.default)
+        default = next(iter(domain.find_rows(dict(enumerate(parameter.default)))), None)
         if default is None:
             raise outside_error(domain, parameter.default)
-    if parameter.when is None or parameter.otherwise is None:
-        return Domain(parameter.names, tuple(rows), len(rows), None, default)
-    pinned = domain.find_row(parameter.otherwise)
-    if pinned is None:
-        pinned = len(rows)
-        rows.append(parameter.otherwise)
-    return Domain(parameter.names, tuple(rows), len(parameter.values), pinned, default)
+    if parameter.otherwise is not None:
+        pinned = next(iter(domain.find_rows(dict(enumerate(parameter.otherwise)))), len(rows))
+        # Appended, so that the declared rows keep their positions.
+        rows = rows if pinned < len(rows) else (*rows, parameter.otherwise)
+    return Domain(parameter.names, rows, len(parameter.values), pinned, default)
 
 
 def outside_error(domain: Domain, row: Row) -> SpaceError:
@@ -193,12 +185,19 @@ def _quote_text(value: Value) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
+def format_point(values: Mapping[str, Value], domains: Iterable[Domain]) -> str:
+    """Return the text of a point, of the parameters of `domains`."""
+    names = (name for domain in domains for name in domain.names)
+    return ", ".join(f"{name} = {format_row((values[name],))}" for name in names)
+
+
 def _check_row(title: str, row: Row) -> None:
     for value in row:
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SpaceError(f'"{title}": {value!r} is not finite', rule=title)
-        if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
-            raise SpaceError(f'"{title}": {value} does not fit 64 bits', rule=title)
+        try:
+            if not isinstance(value, str):
+                parse_value(value)
+        except ExprError as error:
+            raise SpaceError(f'"{title}": {error.message}', rule=title) from None
 
 
 def _check_names(spec: SpaceSpec, owners: Mapping[str, int]) -> None:
@@ -357,14 +356,10 @@ def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceE
     `digits` has the row of each parameter of the rule, by position.
     """
     env = dict(model.constants)
-    for position in sorted(rule.needs):
-        domain = model.domains[position]
+    domains = {position: model.domains[position] for position in sorted(rule.needs)}
+    for position, domain in domains.items():
         env.update(zip(domain.names, domain.rows[digits[position]], strict=True))
-    point = ", ".join(
-        f"{name} = {format_row((env[name],))}"
-        for position in sorted(rule.needs)
-        for name in model.domains[position].names
-    )
+    point = format_point(env, domains.values())
     what = "the rule" if rule.pinned_parameter is None else "the condition of"
     try:
         for derived in model.derived:
@@ -415,35 +410,14 @@ class Schedules(Sequence[Schedule]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    @overload
-    def __getitem__(self, index: int) -> Schedule: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Schedule]: ...
-
-    def __getitem__(self, index: int | slice) -> Schedule | Sequence[Schedule]:
-        """Return a schedule; of a slice, a tuple of them."""
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step == 1:
-                return tuple(self._make_schedules(start, max(start, stop)))
-            return tuple(self[place] for place in range(start, stop, step))
-        place = range(len(self))[index]
-        return next(self._make_schedules(place, place + 1))
+    def __getitem__(self, index: Any) -> Any:
+        """Return the schedule at a position; slices are not supported."""
+        position = range(len(self))[index]
+        return next(self._make_schedules(position, position + 1))
 
     def __iter__(self) -> Iterator[Schedule]:
         for start in range(0, len(self), CHUNK):
             yield from self._make_schedules(start, min(start + CHUNK, len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or len(other) != len(self):
-            return False
-        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} schedules of {', '.join(self.columns)}>"
 
     def _make_schedules(self, start: int, stop: int) -> Iterator[Schedule]:
         part, names = slice(start, stop), tuple(self.columns)

@@ -9,6 +9,8 @@ after a fixed number of combinations.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +19,8 @@ import numpy as np
 from tilusbuild.expr import Expr
 from tilusbuild.expr.tree import Const, Member, Name
 from tilusbuild.expr.vector import evaluate_columns, pack_values
-from tilusbuild.space.component import Enumerated
-from tilusbuild.space.join import BudgetError, Join, name_row_column
+from tilusbuild.space.component import Component
+from tilusbuild.space.join import BudgetError, Join, make_radix, name_row_column
 from tilusbuild.space.model import Model, Rule, SpaceError, rule_error_at
 
 BATCH = 1 << 16
@@ -33,24 +35,22 @@ class OpenComponent:
         self.members = tuple(members)
         self._model = model
         self._rules = sorted(rules, key=lambda rule: len(rule.needs))
-        self._sizes = {p: len(model.domains[p].rows) for p in members}
-        self._radix: dict[int, int] = {}
-        self.count = 1
-        for position in reversed(self.members):
-            self._radix[position] = self.count
-            self.count *= self._sizes[position]
+        self._radix = make_radix(model, members)
+        self.count = math.prod(size for _, size in self._radix.values())
         names = {name: (p, v) for p in members for name, v in model.domains[p].columns.items()}
         self._arrays = {name: (p, pack_values(values)) for name, (p, values) in names.items()}
         self._derived = {derived.name: derived.expr for derived in model.derived}
 
-    def narrow_to_digit(self, position: int, low: Any, row: Any) -> tuple[Any, Any, Any]:
-        radix = self._radix[position]
-        prefix = (low + row) // radix
-        return prefix % self._sizes[position], prefix * radix, (prefix + 1) * radix
+    def get_digit(self, position: int, index: Any) -> Any:
+        """Return the digit of `position` at the combinations with these indices."""
+        radix, size = self._radix[position]
+        return index // radix % size
 
-    def find_digit_range(self, position: int, low: int, high: int, digit: int) -> tuple[int, int]:
-        first = low + digit * self._radix[position]
-        return first, first + self._radix[position]
+    def find_range(self, position: int, low: Any, digit: Any) -> tuple[Any, Any]:
+        """Return the same as `Component.find_range`, of combinations."""
+        radix, _ = self._radix[position]
+        first = low + digit * radix
+        return first, first + radix
 
     def find_first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
         """Return the rows of the first point whose rows are among `allowed`, by position.
@@ -81,7 +81,10 @@ class OpenComponent:
         looked = 0
         for start in range(0, MAX_DRAWN, BATCH):
             tries = np.arange(start, start + BATCH, dtype=np.uint64)
-            digits = {p: draw_numbers(f"{seed}:{p}", tries, self._sizes[p]) for p in self.members}
+            digits = {
+                position: draw_numbers(f"{seed}:{position}", tries, size)
+                for position, (_, size) in self._radix.items()
+            }
             points = self._filter_points(digits)
             looked += BATCH
             columns = [points[position].tolist() for position in self.members]
@@ -149,7 +152,7 @@ class OpenComponent:
         return values, marks
 
 
-def draw_digits(parts: Sequence[Enumerated | OpenComponent], seed: int) -> Iterator[dict[int, int]]:
+def draw_digits(parts: Sequence[Component | OpenComponent], seed: int) -> Iterator[dict[int, int]]:
     """Yield the rows of random points of all groups together, by position, without end."""
     streams = [
         part.draw_points(seed) if isinstance(part, OpenComponent) else _draw_enumerated(part, seed)
@@ -159,14 +162,11 @@ def draw_digits(parts: Sequence[Enumerated | OpenComponent], seed: int) -> Itera
         yield {position: digit for each in digits for position, digit in each.items()}
 
 
-def _draw_enumerated(part: Enumerated, seed: int) -> Iterator[dict[int, int]]:
-    columns = {position: part.digits_of(position) for position in part.members}
-    position_in_stream = 0
-    while True:
-        tries = np.arange(position_in_stream, position_in_stream + 256, dtype=np.uint64)
-        for row in draw_numbers(f"{seed}:{part.members[0]}", tries, part.count).tolist():
-            yield {position: int(column[row]) for position, column in columns.items()}
-        position_in_stream += 256
+def _draw_enumerated(part: Component, seed: int) -> Iterator[dict[int, int]]:
+    for start in itertools.count(0, 256):
+        tries = np.arange(start, start + 256, dtype=np.uint64)
+        for index in draw_numbers(f"{seed}:{part.members[0]}", tries, part.count).tolist():
+            yield {position: int(part.get_digit(position, index)) for position in part.members}
 
 
 def draw_numbers(stream: str, tries: Any, size: int) -> Any:

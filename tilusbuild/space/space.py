@@ -33,8 +33,7 @@ from tilusbuild.space.model import (
 )
 
 if TYPE_CHECKING:
-    from tilusbuild.space.columns import Decoder
-    from tilusbuild.space.component import Enumerated
+    from tilusbuild.space.component import Component
     from tilusbuild.space.open import OpenComponent
 
 
@@ -72,13 +71,7 @@ class Space:
         return enumerate_small(self._model, self._budget)
 
     @cached_property
-    def _decoder(self) -> Decoder:
-        from tilusbuild.space.columns import Decoder
-
-        return Decoder(self._model)
-
-    @cached_property
-    def _components(self) -> list[Enumerated | OpenComponent]:
+    def _components(self) -> list[Component | OpenComponent]:
         """The groups of parameters, enumerated where the budget allows it."""
         from tilusbuild.space.component import connect_parameters, enumerate_group
         from tilusbuild.space.join import BudgetError
@@ -87,7 +80,7 @@ class Space:
         model = self._model
         if model.never:
             raise self._empty_error()
-        components: list[Enumerated | OpenComponent] = []
+        components: list[Component | OpenComponent] = []
         # A rule without a value is an error only at a point that nothing else excludes. So an empty
         # group comes first: with it there is no such point.
         failures: list[SpaceError] = []
@@ -145,7 +138,8 @@ class Space:
             index += count
         if not 0 <= index < count:
             raise IndexError(f"schedule {index} of {count}")
-        return self.take_points([index])[0]
+        schedule: Schedule = self.take_points([index])[0]
+        return schedule
 
     def has_point(self, index: int) -> bool:
         """Return whether the combination `index` is a point; in an open space most are not."""
@@ -172,11 +166,11 @@ class Space:
         numbers = indices if isinstance(indices, range) else list(indices)
         if self._small is not None and (columns := self._small.make_columns(numbers)) is not None:
             return Schedules(numbers, columns)
-        point_count = None if self._is_open else self._index_count
-        is_all = len(numbers) == point_count and numbers[0] == 0 and numbers[-1] == len(numbers) - 1
-        if is_all and (isinstance(numbers, range) or numbers == list(range(len(numbers)))):
-            return Schedules(range(len(numbers)), self._decoder.decode_columns(self._decode_all()))
-        return Schedules(numbers, self._decoder.decode_columns(self._decode_indices(numbers)))
+        from tilusbuild.space.columns import decode_columns
+
+        is_all = not self._is_open and numbers == range(self._index_count)
+        digits = self._decode_all() if is_all else self._decode_indices(numbers)
+        return Schedules(numbers, decode_columns(self._model, digits))
 
     def take_all(self) -> Schedules:
         """Return all points in order. Raises `SpaceError` if a derived value cannot be computed."""
@@ -253,7 +247,7 @@ class Space:
         return fixed
 
     def _find_first(
-        self, part: Enumerated | OpenComponent, fixed: Mapping[int, tuple[bool, set[int]]]
+        self, part: Component | OpenComponent, fixed: Mapping[int, tuple[bool, set[int]]]
     ) -> dict[int, int]:
         """Return the row of each member at the component's first point that matches `fixed`.
 
@@ -268,7 +262,7 @@ class Space:
             return self._find_first_open(part, ordered, fixed)
         rows = np.arange(part.count, dtype=np.int64)
         for position in ordered:
-            digits = part.digits_of(position)[rows]
+            digits = part.get_digit(position, rows)
             agree = rows[np.isin(digits, list(fixed[position][1]))]
             domain = self._model.domains[position]
             if not len(agree) and not fixed[position][0] and domain.pinned is not None:
@@ -276,7 +270,7 @@ class Space:
             if not len(agree):
                 raise self._missing_default_error(ordered, position, fixed)
             rows = agree
-        return {position: int(part.digits_of(position)[rows[0]]) for position in part.members}
+        return {position: int(part.get_digit(position, rows[0])) for position in part.members}
 
     def _find_first_open(
         self,
@@ -332,9 +326,8 @@ class Space:
         for position in range(len(digits)):
             index = self._component_of[position]
             low, high = ranges[index]
-            first, end = self._components[index].find_digit_range(
-                position, low, high, digits[position]
-            )
+            part = self._components[index]
+            first, end = (int(end) for end in part.find_range(position, low, digits[position]))
             others = total // (high - low)
             rank += (first - low) * others
             total = others * (end - first)
@@ -364,9 +357,8 @@ class Space:
             part = self._components[index]
             others = total // size[index]
             row = remainder // others
-            digit, first, end = part.narrow_to_digit(
-                position, low[index], row.astype(integer_type(part.count))
-            )
+            digit = part.get_digit(position, low[index] + row.astype(integer_type(part.count)))
+            first, end = part.find_range(position, low[index], digit)
             remainder = remainder - (first - low[index]) * others
             low[index], size[index] = first, end - first
             total = others * size[index]
@@ -376,58 +368,37 @@ class Space:
     def _decode_all(self) -> list[Any]:
         """Return for each parameter an array of its rows at all points, of a closed space.
 
-        The trees of the groups are grown together, one parameter at a time. This needs no search,
-        where `_decode_indices` needs one for each point and parameter.
+        `_decode_indices` would search the ranks for each point and parameter: this sorts instead.
         """
         import numpy as np
 
-        from tilusbuild.space.open import OpenComponent
+        from tilusbuild.space.columns import smallest_row_type
 
-        kind = np.int32 if self.count < 2**31 else np.int64
-        levels = [
-            part.build_levels() for part in self._components if not isinstance(part, OpenComponent)
-        ]
-        # Of each group with some members in `columns` and some not: its tree node at each point.
-        nodes: dict[int, Any] = {}
-        columns: list[Any] = []
-        size = 1
-        for position in range(len(self._model.domains)):
-            index = self._component_of[position]
-            level = levels[index].pop(0)
-            node = nodes.pop(index, None)
-            if node is None:  # the first member of its group: all points are below the root
-                node = np.zeros(size, dtype=np.uint8)
-            counts = np.diff(level.first)[node]
-            ends = np.cumsum(counts, dtype=kind)
-            child = np.arange(ends[-1], dtype=kind)
-            child += np.repeat((level.first[node] - (ends - counts)).astype(kind), counts)
-            if len(child) > size:
-                size = len(child)
-                columns = [np.repeat(column, counts) for column in columns]
-                nodes = {key: np.repeat(each, counts) for key, each in nodes.items()}
-            if levels[index]:
-                nodes[index] = child
-            columns.append(level.digit[child])
+        counts = [part.count for part in self._components]
+        # The product of the groups has all points, in the order of the groups.
+        indices = np.unravel_index(np.arange(self._index_count), counts) if counts else ()
+        columns: list[Any] = [None] * len(self._model.domains)
+        for part, index in zip(self._components, indices, strict=True):
+            for position in part.members:
+                kind = smallest_row_type(len(self._model.domains[position].rows))
+                digits = part.get_digit(position, np.arange(part.count))
+                columns[position] = digits.astype(kind)[index]
+        # A group with one point decides no order.
+        members = [p for part in self._components if part.count > 1 for p in part.members]
+        if members != sorted(members):
+            order = np.lexsort(columns[::-1])
+            columns = [column[order] for column in columns]
         return columns
 
 
 def _find_rows(domain: Domain, values: Mapping[int, Value]) -> set[int]:
-    """Return the numbers of the rows with these values, by their index in a row.
-
-    1, 1.0 and True are three values. Raises `SpaceError` if no row has them.
-    """
-    wanted = {i: (type(value), value) for i, value in values.items()}
-    rows = {
-        digit
-        for digit, row in enumerate(domain.rows)
-        if all((type(row[i]), row[i]) == want for i, want in wanted.items())
-    }
-    if not rows:
-        if len(domain.names) == 1:
-            raise outside_error(domain, tuple(values.values()))
-        names = tuple(domain.names[i] for i in values)
-        part = Domain(names, tuple(tuple(r[i] for i in values) for r in domain.rows), 0, None, None)
-        raise outside_error(part, tuple(values.values()))
+    """Return the rows with these values, by their index in a row. Raises `SpaceError` if there are
+    none."""
+    if not (rows := domain.find_rows(values)):
+        names = tuple(domain.names[index] for index in values)
+        # The message shows the values of the given names only, of linked parameters.
+        shown = dict.fromkeys(tuple(row[index] for index in values) for row in domain.rows)
+        raise outside_error(Domain(names, tuple(shown)), tuple(values.values()))
     return rows
 
 
