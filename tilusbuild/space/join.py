@@ -13,7 +13,7 @@ point, so that the result does not depend on the order of rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,6 @@ class Join:
         self._model = model
         self._members = members
         self._rules = rules
-        self._numbers = {id(rule): number for number, rule in enumerate(rules, 1)}
         self._radix = make_radix(model, members)
         combinations = math.prod(size for _, size in self._radix.values())
         self._kind: Any = np.int64 if combinations <= MAX_RANK else object
@@ -87,13 +86,9 @@ class Join:
                 for r in level.partial
                 if r.pinned_parameter is None and self._find_possible(r, {}) is not None
             ]
-        self._budget: int | None = None
-        self.examined = 0  # points that rules were applied to
-        self._rank_blocks: list[Any] = []
-        self._count = 0
+        self.examined = 0  # combinations that rules were applied to
+        self._strict = True
         self._counting = False
-        self._strict = False
-        self._stops_at_first = False
 
     def estimate_examined(self) -> int:
         """Return the least number of combinations to examine before a rule drops any.
@@ -107,16 +102,22 @@ class Join:
                 break
         return combinations
 
-    def _check_work(self) -> None:
-        """Raise `SpaceError` at the start of a join that would take months."""
+    def _check_work(self, budget: int | None) -> None:
+        """Raise `BudgetError` for a join beyond its budget, and `SpaceError` for one that would
+        take weeks, before either starts."""
         least = self.estimate_examined()
-        if least > MAX_EXAMINED:
-            names = ", ".join(n for p in self._members for n in self._model.domains[p].names)
+        if budget is not None and least > budget:
+            raise BudgetError
+        if budget is None and least > MAX_EXAMINED:
             raise SpaceError(
-                f"{least:,} combinations of {names} would have to be looked at, one by one, before"
-                " a rule drops any",
+                f"{least:,} combinations of {self._names} would have to be looked at, one by one,"
+                " before a rule drops any",
                 hint="add a rule over fewer of them, or take values away",
             )
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(n for p in self._members for n in self._model.domains[p].names)
 
     def list_ranks(self, budget: int | None = None) -> Any:
         """Return the ranks of the valid points, ascending.
@@ -124,10 +125,21 @@ class Join:
         Raises `SpaceError` for a point where a rule has no value and, without a budget, for too
         many points. Raises `BudgetError` after `budget` combinations, and for too many points.
         """
-        self._reset(budget)
-        self._strict = True
-        self._join_remaining(0, self._start_points())
-        ranks = np.concatenate([np.array([], dtype=self._kind), *self._rank_blocks])
+        self._check_work(budget)
+        blocks, count = [np.array([], dtype=self._kind)], 0
+        for points in self._join_remaining(0, self._start_points(), budget):
+            count += len(points)
+            if count > MAX_POINTS and budget is not None:
+                raise BudgetError
+            if count > MAX_POINTS:
+                raise SpaceError(
+                    f"more than {MAX_POINTS:,} points: the parameters {self._names}, which the"
+                    " rules connect, cannot be enumerated",
+                    hint="add a restriction, or take values away",
+                )
+            blocks.append(points.rank)
+        ranks = np.concatenate(blocks)
+        # The order of the join is not that of the members.
         ranks.sort()
         return ranks
 
@@ -139,10 +151,9 @@ class Join:
         `list_ranks`, unless another rule excludes it. Raises `BudgetError` after `budget`
         combinations.
         """
-        self._reset(budget)
-        self._counting, self._strict = True, strict
-        self._join_remaining(0, self._start_points())
-        return self._count
+        self._check_work(budget)
+        self._strict, self._counting = strict, True
+        return sum(map(len, self._join_remaining(0, self._start_points(), budget)))
 
     def find_first(self, budget: int) -> dict[int, int] | None:
         """Return the row of each member, by position, at the first point in the order of the join.
@@ -150,55 +161,39 @@ class Join:
         None if there is no point. Raises `SpaceError` if a rule has no value at the first point,
         and `BudgetError` after `budget` combinations.
         """
-        self._reset(None)
-        self._budget, self._strict = budget, True
-        self._stops_at_first = True
-        self._join_remaining(0, self._start_points())
-        if not self._count:
-            return None
-        return self._decode_rank(self._rank_blocks[0][0])
-
-    def _reset(self, budget: int | None) -> None:
-        self._budget, self._count, self._counting, self._stops_at_first = budget, 0, False, False
-        self._rank_blocks = []
-        if budget is not None and self.estimate_examined() > budget:
-            raise BudgetError
-        if budget is None:
-            self._check_work()
+        # Not `_check_work`: the first point may be among the first combinations of very many.
+        points = next(self._join_remaining(0, self._start_points(), budget), None)
+        return None if points is None else self._decode_rank(points.rank[0])
 
     def _start_points(self) -> _PartialPoints:
         return _PartialPoints(np.array([0], dtype=self._kind), {}, {})
 
-    def _join_remaining(self, depth: int, points: _PartialPoints) -> None:
-        """Join the members from `depth` on to `points`, and collect the complete points."""
-        if not len(points):
-            return
+    def _join_remaining(
+        self, depth: int, points: _PartialPoints, budget: int | None
+    ) -> Iterator[_PartialPoints]:
+        """Join the members from `depth` on to `points`; yield blocks of complete points.
+
+        Raises `BudgetError`, and `SpaceError` for a marked point if the join is strict.
+        """
         if depth == len(self._levels):
-            self._collect_points(points)
+            if self._strict and points.fault is not None and points.fault.any():
+                raise self._first_rule_error(points)
+            yield points
             return
-        level = self._levels[depth]
-        width = len(self._model.domains[level.position].rows)
+        width = len(self._model.domains[self._levels[depth].position].rows)
         step = max(1, BLOCK // width)
         for start in range(0, len(points), step):
             block = points if len(points) <= step else _slice_points(points, start, start + step)
             self.examined += len(block) * width
-            if self._budget is not None and self.examined > self._budget:
+            if budget is not None and self.examined > budget:
                 raise BudgetError
-            last = self._counting and depth == len(self._levels) - 1
-            crossed = self._cross_level(level, block, width, count_only=last)
-            if crossed is not None:
-                self._join_remaining(depth + 1, crossed)
-            if self._stops_at_first and self._count:
-                return
+            crossed = self._cross_level(self._levels[depth], block, width)
+            # Depth first: the other blocks of this level wait, and take no memory.
+            if len(crossed):
+                yield from self._join_remaining(depth + 1, crossed, budget)
 
-    def _cross_level(
-        self, level: JoinLevel, points: _PartialPoints, width: int, *, count_only: bool
-    ) -> _PartialPoints | None:
-        """Return the points crossed with the values of one more parameter, as far as rules allow.
-
-        With `count_only` the surviving points are added to the count and None is returned, unless
-        one of them is marked: an error needs the point itself.
-        """
+    def _cross_level(self, level: JoinLevel, points: _PartialPoints, width: int) -> _PartialPoints:
+        """Return the points crossed with one more parameter's values, as far as rules allow."""
         shape = (len(points), width)
         columns = {name: column[:, None] for name, column in points.columns.items()}
         invalid = {name: mask[:, None] for name, mask in points.invalid.items()}
@@ -217,18 +212,17 @@ class Join:
             if marks is not None:
                 if fault is None:
                     fault = np.zeros(shape, dtype=np.int32)
-                fault = np.where((fault == 0) & marks, np.int32(self._numbers[id(rule)]), fault)
+                fault = np.where((fault == 0) & marks, np.int32(1 + self._rules.index(rule)), fault)
             holds = rule_holds if holds is None else holds & rule_holds
         for rule in level.partial if shape[0] * width * level.ahead > WORTH_BOUNDING else ():
             possible = self._find_possible(rule, columns)
             if possible is not None:
                 holds = possible if holds is None else holds & possible
-        if count_only and not (self._strict and fault is not None and fault.any()):
-            count = shape[0] * width
-            if holds is not None:
-                count = int(np.count_nonzero(np.broadcast_to(holds, shape)))
-            self._count += count
-            return None
+        # Only the number of the last points is asked for. An error needs the point itself.
+        is_counted = self._counting and level is self._levels[-1]
+        if is_counted and not (self._strict and fault is not None and fault.any()):
+            survivors = np.broadcast_to(True if holds is None else holds, shape)
+            return _PartialPoints(np.broadcast_to(0, int(np.count_nonzero(survivors))), {}, {})
         return self._gather_points(level, points, shape, holds, columns, invalid, fault)
 
     def _apply_rule(
@@ -304,24 +298,6 @@ class Join:
             None if fault is None else fault[parent, digit],
         )
 
-    def _collect_points(self, points: _PartialPoints) -> None:
-        if self._strict and points.fault is not None and points.fault.any():
-            raise self._first_rule_error(points)
-        if self._counting:
-            self._count += len(points)
-            return
-        self._count += len(points)
-        if self._count > MAX_POINTS:
-            if self._budget is not None:
-                raise BudgetError
-            names = ", ".join(n for p in self._members for n in self._model.domains[p].names)
-            raise SpaceError(
-                f"more than {MAX_POINTS:,} points: the parameters {names}, which the rules connect,"
-                " cannot be enumerated",
-                hint="add a restriction, or take values away",
-            )
-        self._rank_blocks.append(points.rank)
-
     def _first_rule_error(self, points: _PartialPoints) -> SpaceError:
         """Return the error of the marked point with the lowest rank.
 
@@ -359,12 +335,8 @@ def _has_remainder(rule: Rule) -> bool:
 
 def make_row_columns(domain: Domain, position: int) -> dict[str, Any]:
     """Return a parameter's values as arrays by name, and its row numbers as one more."""
-    columns = {name_row_column(position): _to_int64(range(len(domain.rows)))}
+    columns = {name_row_column(position): np.arange(len(domain.rows))}
     return columns | {name: pack_values(values) for name, values in domain.columns.items()}
-
-
-def _to_int64(values: Any) -> Any:
-    return np.array(values, dtype=np.int64)
 
 
 def _slice_points(points: _PartialPoints, start: int, stop: int) -> _PartialPoints:
