@@ -10,7 +10,7 @@ from tilusbuild.errors import InputError
 
 ROUNDS = int(os.environ.get("TILUSBUILD_TEST_TEMPLATES", "600"))
 _ATOMS = (
-    *("1", "-7", "1.5", "1e400", "9" * 5000, '"a"', "'é'", "none", "true", "[]", "{}", "[1, 2]"),
+    *("1", "-7", "1.5", "1e400", '"a"', "'é'", "none", "true", "[]", "{}", "[1, 2]"),
     *("()",),
     *('{"a": 1}', "block_m", "zzz", "target", "args", "script", "self", "super", "loop", "caller"),
     *("cdiv", "range", "dict", "namespace()", "joiner()", "cycler(1)", "raise", "1//0", "varargs"),
@@ -64,8 +64,6 @@ def expression(chosen: random.Random, depth: int = 0) -> str:
         return chosen.choice(_ATOMS)
     parts = [expression(chosen, depth + 1) for _ in range(3)]
     form = chosen.choice(_FORMS)
-    if "**" in form and "(" not in form and "9" * 9 in "".join(parts):
-        return parts[0]  # a number that takes all time is not our affair
     return form.replace("F", chosen.choice(_FILTERS)).format(*parts)
 
 
@@ -73,7 +71,7 @@ def template(chosen: random.Random) -> str:
     tag = chosen.choice(_TAGS).format(expression(chosen))
     if chosen.random() < 0.05:
         around = chosen.choice(("{% if 1 %}", "{% for i in [1] %}", "{{ (", "{{ [", "{{ not "))
-        tag = around * chosen.choice((20, 101, 3000)) + tag
+        tag = around * 20 + tag
     lines = ["text"] * chosen.randrange(3) + [tag] + ["more"] * chosen.randrange(3)
     return "\n".join(lines)
 

@@ -7,19 +7,16 @@ Everything here is a pure function of its arguments: a rendering depends on noth
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from jinja2 import Undefined, pass_context
 from jinja2.exceptions import TemplateRuntimeError
 from jinja2.runtime import Context
-from jinja2.sandbox import MAX_RANGE
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.runtime.dtypes import DTYPES
+from tilusbuild.runtime.semantics import CALLS, NoValueError, check_finite, check_result
 
 
 class RaisedError(TemplateRuntimeError):
@@ -90,10 +87,6 @@ def is_divisible(value: int, divisor: int) -> bool:
     return bool(ARITHMETIC["divides"](divisor, value))
 
 
-_ADDRESS = re.compile(r"<([^<>\n]{1,200}) at 0x[0-9a-f]{6,16}>")
-"""What Python writes of an object that has no text, as of a joiner."""
-
-
 def spell_value(value: object) -> object:
     """Return what `{{ value }}` writes. Raises `TemplateRuntimeError` for what C++ cannot spell."""
     if isinstance(value, bool):
@@ -102,29 +95,13 @@ def spell_value(value: object) -> object:
         raise TemplateRuntimeError(f"C++ has no literal for the value {value}: use INFINITY or NAN")
     if value is None:
         raise TemplateRuntimeError("the value is none")
-    if isinstance(value, str):
-        if " at 0x" in value and (found := _ADDRESS.search(value)):
-            raise TemplateRuntimeError(
-                f"the text has the address of an object ({found[1]}), which differs in every run"
-            )
-        return value
-    if isinstance(value, (int, float, Undefined)):
+    if isinstance(value, (str, int, float, Undefined)):
         return value
     kind = type(value).__name__.lower()
     noun = "a macro, which is called with ()" if kind == "macro" else f"a {kind}"
     # `int a[1][2] = {{1, n}};` is C++, and an expression of Jinja2: a tuple.
     cpp = ': in C++ text write "{ {" for two braces' if kind == "tuple" else ""
     raise TemplateRuntimeError(f"only text and numbers can be written, and this is {noun}{cpp}")
-
-
-@lru_cache(maxsize=4096)
-def _evaluate_call(name: str, values: tuple[int | float, ...]) -> Any:
-    """Return `name(values…)`, computed as an expression of a manifest."""
-    literals = ", ".join(repr(int(v) if isinstance(v, bool) else v) for v in values)
-    try:
-        return parse_expression(f"{name}({literals})").evaluate({})
-    except ExprError as error:
-        raise TemplateRuntimeError(error.message) from None
 
 
 def _make_function(name: str) -> Callable[..., Any]:
@@ -134,25 +111,18 @@ def _make_function(name: str) -> Callable[..., Any]:
                 value._fail_with_undefined_error()
             if not isinstance(value, (int, float)):
                 raise TemplateRuntimeError(f"{name} needs numbers, not {value!r:.60}")
-        return _evaluate_call(name, values)
+        try:
+            return check_finite(check_result(CALLS[name](*values)))  # type: ignore[arg-type]
+        except NoValueError as error:
+            raise TemplateRuntimeError(f"{name}: {error}") from None
 
     apply_function.__name__ = name
     return apply_function
 
 
-def make_range(*bounds: int) -> range:
-    """Return `range(*bounds)`. Raises `TemplateRuntimeError` above the sandbox's limit."""
-    numbers = range(*bounds)
-    if len(numbers) > MAX_RANGE:
-        raise TemplateRuntimeError(f"a range may have {MAX_RANGE:,} numbers, not {len(numbers):,}")
-    return numbers
-
-
-_FUNCTIONS = ("min", "max", "abs", "cdiv", "align", "pow2", "log2", "divides", "gcd")
-ARITHMETIC = {name: _make_function(name) for name in _FUNCTIONS}
+ARITHMETIC = {name: _make_function(name) for name in CALLS}
 GLOBALS: dict[str, Any] = {
     **ARITHMETIC,
-    "range": make_range,
     "raise": raise_error,
     "ctype": spell_ctype,
 }

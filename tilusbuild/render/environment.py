@@ -32,7 +32,6 @@ from jinja2 import (
     pass_context,
 )
 from jinja2.exceptions import TemplateRuntimeError
-from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
@@ -112,7 +111,12 @@ class ProjectLoader(BaseLoader):
         if ".." in name.split("/"):
             raise BadTemplateError(name, f'the template "{name}" leads out of the project')
         if name.startswith(PACKAGE):
-            return self._resolve_in_package(name)
+            package, _, path = name.removeprefix(PACKAGE).partition("/")
+            directory, file = os.path.split(path)
+            try:
+                return os.path.join(find_package_directory(package, directory), file)
+            except LookupError as error:
+                raise BadTemplateError(name, str(error)) from None
         base = self.shipped if name.startswith(SHIPPED) else self.root
         path = os.path.join(base, name)
         real = os.path.realpath(path)
@@ -121,15 +125,6 @@ class ProjectLoader(BaseLoader):
                 name, f'the template "{name}" is a link that leads out of the project'
             )
         return path
-
-    def _resolve_in_package(self, name: str) -> str:
-        package, _, path = name.removeprefix(PACKAGE).partition("/")
-        try:
-            return os.path.join(
-                find_package_directory(package, os.path.dirname(path)), os.path.basename(path)
-            )
-        except LookupError as error:
-            raise BadTemplateError(name, str(error)) from None
 
     def read_text(self, name: str) -> str:
         """Return the content of a template. Raises `TemplateNotFound`, and `BadTemplateError` if
@@ -301,66 +296,30 @@ class Environment(ImmutableSandboxedEnvironment):
         return super()._load_template(name, globals)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        parser = Parser(self, source, name, filename)
-        tree: nodes.Template | None = None
-        try:
-            tree = parser.parse()
-            _instrument_loops(tree, name)
-        except TemplateError:
-            raise
-        except Exception as error:  # the lexer's, of a number that is too long
-            line = parser.stream.current.lineno if tree is None else _find_deepest_line(tree)
-            raise TemplateSyntaxError(_describe_failure(error), line, name, filename) from None
+        tree = super()._parse(source, name, filename)
+        _instrument_loops(tree, name)
         return tree
 
     def compile(self, source: Any, name: Any = None, filename: Any = None, *rest: Any) -> Any:
-        """Compile as Jinja2 does. What its compiler or Python's cannot do is a template's fault."""
+        """Compile as Jinja2 does. Raises `BadTemplateError` where Jinja2 writes Python that is not
+        valid, as for a macro's argument that is there twice."""
         tree = self._parse(source, name, filename) if isinstance(source, str) else source
         try:
             return super().compile(tree, name, filename, *rest)
-        except TemplateSyntaxError:
-            raise
-        except Exception as error:
-            line = self._find_line(error, tree)
-            raise BadTemplateError(str(name), _describe_failure(error), line) from None
-
-    def _find_line(self, error: Exception, tree: nodes.Template) -> int:
-        """Return the line of a template that did not become Python: where Python's compiler was, or
-        where most is nested."""
-        if isinstance(error, SyntaxError) and error.lineno is not None:
+        except SyntaxError as error:
+            # `debug_info` has pairs of lines: the template's, and the first of Python's for it.
             python = self._generate(tree, None, None)
             pairs = re.findall(r"(\d+)=(\d+)", python.rpartition("debug_info =")[2])
-            return max((int(line) for line, at in pairs if int(at) <= error.lineno), default=1)
-        return _find_deepest_line(tree)
+            before = (int(line) for line, first in pairs if int(first) <= (error.lineno or 0))
+            # Jinja2 prefixes a template's names.
+            message = re.sub(r"'l_\d+_(\w+)'", r'"\1"', error.msg)
+            raise BadTemplateError(str(name), message, max(before, default=1)) from None
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __self.count_step()
         return super().call(__context, __obj, *args, **kwargs)
 
 
-def _find_deepest_line(tree: nodes.Template) -> int:
-    """Return the line of what is nested most."""
-    waiting: list[tuple[int, nodes.Node]] = [(0, tree)]
-    deepest = (0, 1)
-    while waiting:
-        depth, node = waiting.pop()
-        deepest = max(deepest, (depth, node.lineno))
-        waiting += [(depth + 1, child) for child in node.iter_child_nodes()]
-    return deepest[1]
-
-
-def _describe_failure(error: Exception) -> str:
-    """Return what is wrong with a template that Jinja2 or Python could not compile."""
-    if isinstance(error, MemoryError):
-        return "the template needs too much memory to be compiled"
-    if isinstance(error, RecursionError) or "too many" in str(error):
-        return _TOO_DEEP
-    # Python's names for a template's.
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    return re.sub(r"'l_\d+_(\w+)'", r'"\1"', message)
-
-
-_TOO_DEEP = "blocks or expressions are nested too deeply, or an expression is too long"
 _FUNCTIONS = (nodes.Macro, nodes.CallBlock, nodes.Block)
 
 

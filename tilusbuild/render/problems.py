@@ -127,7 +127,7 @@ def _describe_error(
     if isinstance(error, SecurityError):
         message = f"not allowed in a template: {error}"
     elif isinstance(error, RecursionError):
-        message = "templates or macros include or call each other without end"
+        message = "templates or macros call each other without end, or are nested too deeply"
     elif isinstance(error, MemoryError):
         message = "the template needs more memory than there is"
     elif isinstance(error, ZeroDivisionError):
