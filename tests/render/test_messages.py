@@ -150,11 +150,13 @@ def test_paths_before_the_sources_name_are_taken_along(gpu):
 
 
 def test_tabs_and_wide_characters_before_the_column(project):
-    _, lines = project.mapped("{# c #}\n\tint a = {{ n }}; /* 漢字 */ oops;\n", n=1)
+    _, lines = project.mapped("{# c #}\n\tint a = {{ n }}; oops; /* 漢字 */ oops;\n", n=1)
     # g++ counts a tab as up to eight columns and each of these characters as two.
-    column = 8 + len("int a = 1; /* ") + 4 + len(" */ ") + 1
+    column = 8 + len("int a = 1; ") + 1
     first = map_messages(f"source.cu:1:{column}: error: oops", lines).split("\n")[0]
-    assert first == f"k.cu.j2:2:{len('.int a = {{ n }}; /* 漢字 */ ') + 1}: error: oops"
+    assert first == f"k.cu.j2:2:{len('.int a = {{ n }}; ') + 1}: error: oops"
+    behind = f"source.cu:1:{column + 18}: error: oops"
+    assert map_messages(behind, lines).split("\n")[0] == "k.cu.j2:2: error: oops"
 
 
 MISTAKES = {

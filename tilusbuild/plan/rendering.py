@@ -31,6 +31,7 @@ from tilusbuild.plan.instance import (
 )
 from tilusbuild.plan.valued import format_launch
 from tilusbuild.render.closure import Closure, add_files
+from tilusbuild.render.problems import UndefinedVariableError
 from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.space import Schedule
 from tilusbuild.state.files import sha256_text
@@ -166,7 +167,9 @@ def _render_template(
         if not os.path.lexists(renderer.resolve_path(template)):
             place = spec.manifest.locate_value("script", spec.script, *keys)
             raise InputError(missing_file_error(spec.manifest.root, template, place)) from None
-        raise error if spec.grouping is None else spec.grouping.explain_undefined(error) from None
+        if spec.grouping is not None and isinstance(error, UndefinedVariableError):
+            raise spec.grouping.explain_undefined(error) from None
+        raise
 
 
 def _read_source_program(

@@ -8,7 +8,6 @@ of the others are built decides no program's hash.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
+    from tilusbuild.render.problems import UndefinedVariableError
 
 
 class ProgramTexts:
@@ -264,23 +264,13 @@ class Grouping(Struct):
     def _make_error(self, message: str, hint: str | None) -> InputError:
         return InputError(Diagnostic(message, self.place, hint))
 
-    def explain_undefined(self, error: InputError) -> InputError:
-        """Return a template's error, with a hint where the undefined name is a parameter of the
-        space."""
-        hidden = {*(name for each in self.spec.parameters for name in each.names)}
-        hidden |= {name for name, _ in self.spec.derived}
+    def explain_undefined(self, error: UndefinedVariableError) -> InputError:
+        """Return a template's error, with a hint if the name is one of the space."""
+        hidden = {name for each in self.spec.parameters for name in each.names}
+        if error.name not in hidden | {name for name, _ in self.spec.derived}:
+            return error
         hint = (
             "the kernels of a unit differ in it: name it in group, or pass it to the kernel, as in "
-            'kernel = "scale<{{{{ {name} }}}}>"'
+            f'kernel = "scale<{{{{ {error.name} }}}}>"'
         )
-        return InputError(
-            *(
-                each._replace(hint=hint.format(name=found[1]))
-                if (found := _UNDEFINED.match(each.message)) and found[1] in hidden
-                else each
-                for each in error.diagnostics
-            )
-        )
-
-
-_UNDEFINED = re.compile(r'"(\w+)" is undefined')
+        return InputError(*(each._replace(hint=hint) for each in error.diagnostics))

@@ -191,7 +191,8 @@ class Strict(StrictUndefined):
         exc: type[TemplateRuntimeError] = UndefinedError,
     ) -> None:
         error: Any = exc
-        if exc is UndefinedError:
+        # A hint is a message of Jinja2's, such as "parameter 'x' was not provided".
+        if exc is UndefinedError and hint is None:
             error = partial(UndefinedNameError, name=None if name is None else str(name), owner=obj)
         super().__init__(hint, obj, name, error)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -19,8 +18,8 @@ from tilusbuild.render.closure import HEADER_SUFFIXES
 from tilusbuild.render.linemap import LineMap, Origin
 
 _SEVERITY = r"(?:catastrophic |fatal )?(?:error|warning|note|remark)"
-_TAB = 8
-"""gcc counts columns with tab stops of eight (-ftabstop)."""
+_MAX_ECHO = 8
+"""Lines in which nvcc's front end repeats the source and points at it."""
 
 
 class _MessageHead(Struct, frozen=True):
@@ -29,7 +28,7 @@ class _MessageHead(Struct, frozen=True):
     line: int
     column: int | None
     rest: str
-    edg: bool
+    is_nvcc: bool
     """Whether it is in the style of nvcc's front end, `file(line): `, and not in gcc's."""
 
 
@@ -42,7 +41,7 @@ class _LogMapper:
     def __init__(self, line_map: LineMap, source: str) -> None:
         self._map = line_map
         name = rf"(?:[^\s\"'()]*/)?{re.escape(source)}"
-        self._edg = re.compile(rf"{name}\((\d+)\)(: (?:{_SEVERITY}).*)")
+        self._nvcc = re.compile(rf"{name}\((\d+)\)(: (?:{_SEVERITY}).*)")
         self._gcc = re.compile(rf"{name}:(\d+):(?:(\d+):)?( .*)")
         self._included = re.compile(
             rf"(In file included from |\s+from ){name}:(\d+)(?::\d+)?([,:])"
@@ -59,6 +58,8 @@ class _LogMapper:
             index += 1
             head = self._parse_head(text)
             if head is None:
+                # The lines of a message about a header count that header's lines.
+                self._in_source &= not self._other_file.match(text)
                 yield self._map_plain_line(text)
                 continue
             end = self._find_echo_end(lines, index, head)
@@ -66,11 +67,11 @@ class _LogMapper:
             index = end
 
     def _parse_head(self, text: str) -> _MessageHead | None:
-        if match := self._edg.fullmatch(text):
-            return _MessageHead(int(match[1]), None, match[2], edg=True)
+        if match := self._nvcc.fullmatch(text):
+            return _MessageHead(int(match[1]), None, match[2], is_nvcc=True)
         if match := self._gcc.fullmatch(text):
             column = int(match[2]) if match[2] else None
-            return _MessageHead(int(match[1]), column, match[3], edg=False)
+            return _MessageHead(int(match[1]), column, match[3], is_nvcc=False)
         return None
 
     def _map_plain_line(self, text: str) -> str:
@@ -80,8 +81,6 @@ class _LogMapper:
             return f"{match[1]}{origin}{match[3]}" if origin else text
         if (match := self._context.fullmatch(text)) and (origin := self._find_first_origin()):
             return origin.template + match[1]
-        if self._other_file.match(text):
-            self._in_source = False
         return self._map_references(text)
 
     def _map_references(self, text: str) -> str:
@@ -105,8 +104,8 @@ class _LogMapper:
 
     def _find_echo_end(self, lines: list[str], index: int, head: _MessageHead) -> int:
         """Return the index after the compiler's echo of the source, which starts at `index`."""
-        if head.edg:
-            for end in range(index, min(index + 8, len(lines))):
+        if head.is_nvcc:
+            for end in range(index, min(index + _MAX_ECHO, len(lines))):
                 if re.fullmatch(r"\s+\^", lines[end]):
                     return end + 1
                 if not lines[end].startswith(" "):
@@ -125,13 +124,13 @@ class _LogMapper:
             return
         template_column = self._map.find_template_column(head.line, column) if column else None
         rest = self._map_references(head.rest)
-        if head.edg:
+        if head.is_nvcc:
             yield f"{origin.template}({origin.line}){rest}"
         else:
             yield f"{origin}{f':{template_column}' if template_column else ''}:{rest}"
         for text in echo:
             number = f"{head.line:>5}"
-            if not head.edg and text.startswith(f"{number} |"):
+            if not head.is_nvcc and text.startswith(f"{number} |"):
                 text = f"{origin.line:>5}{text[5:]}"
             yield self._map_references(text)
         yield from self._format_snippet(head, origin, template_column, echo)
@@ -155,23 +154,24 @@ class _LogMapper:
             yield f"  called from {name}:{line}"
 
     def _find_column(self, head: _MessageHead) -> int | None:
-        """Return the index, from 1, of the character at gcc's column: gcc counts terminal cells."""
+        """Return the index, from 1, of the character at gcc's column; None if it is not certain."""
         if head.column is None or not 1 <= head.line <= len(self._map.rendered):
             return None
-        cell = 1
         text = self._map.rendered[head.line - 1]
+        # gcc counts the cells of a terminal. A tab leads to the next stop of eight (-ftabstop).
+        cells = 0
         for index, character in enumerate(text, 1):
-            if cell >= head.column:
+            if cells >= head.column - 1:
                 return index
-            if character == "\t":
-                cell += _TAB - (cell - 1) % _TAB
-            else:
-                cell += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+            cells += 8 - cells % 8 if character == "\t" else 1
+            # Other characters have one cell, two or none.
+            if not character.isascii():
+                return None
         return len(text) + 1
 
 
 def _format_unmapped(head: _MessageHead) -> str:
-    if head.edg:
+    if head.is_nvcc:
         return f"source.cu({head.line}){head.rest}"
     column = f":{head.column}" if head.column else ""
     return f"source.cu:{head.line}{column}:{head.rest}"
@@ -186,21 +186,15 @@ def _find_pointed_identifier(echo: list[str]) -> str | None:
 
 
 _MISSING = re.compile(
-    r"fatal error: (?P<gcc>.+): No such file or directory|cannot open source file \"(?P<edg>.+)\""
+    r"fatal error: (?P<gcc>.+): No such file or directory|cannot open source file \"(?P<nvcc>.+)\""
 )
 
 
 _MAX_COUNT = 20_000
 """Of names to compare a misspelt one with."""
 
-_LIBRARY_NAMES = """
-    algorithm array atomic bit cassert cfloat chrono climits cmath complex concepts cstddef
-    cstdint cstdio cstdlib cstring functional initializer_list iostream iterator limits memory
-    numeric optional ratio span stdexcept string tuple type_traits utility variant assert.h
-    float.h limits.h math.h stddef.h stdint.h stdio.h stdlib.h string.h vector
-"""
-_LIBRARY = frozenset(_LIBRARY_NAMES.split())
-"""Headers of the C and C++ libraries that device code includes with nvcc."""
+_LIBRARY = re.compile(r"[a-z_]+|(?:assert|float|limits|math|std[a-z]+|string|time)\.h")
+"""The names of headers of the C++ library, which have no suffix, and of the C library."""
 
 
 def misses_header(log: str) -> bool:
@@ -220,8 +214,8 @@ def explain_missing_header(
     match = _MISSING.search(log)
     if match is None:
         return ""
-    name = match["gcc"] or match["edg"]
-    if nvrtc and name in _LIBRARY:
+    name = match["gcc"] or match["nvcc"]
+    if nvrtc and _LIBRARY.fullmatch(name):
         return _explain_library_header(name) + "\n"
     certain = [note.render() for note in notes if not note.undetermined]
     others = [note.render() for note in notes if note.undetermined]
@@ -254,16 +248,12 @@ def _explain_library_header(name: str) -> str:
     )
 
 
-def _explain_torch_header(name: str) -> str | None:
-    if re.match(r"(torch|ATen|c10)/", name):
-        return "PyTorch has it: torch = true in [library.NAME]"
-    return None
-
-
 def _explain_absent_header(name: str, directories: Sequence[str]) -> str:
     exists = any(os.path.isfile(os.path.join(directory, name)) for directory in directories)
     if directories and not exists:
-        near = did_you_mean(name, _list_header_names(directories)) or _explain_torch_header(name)
+        near = did_you_mean(name, _list_header_names(directories))
+        if near is None and re.match(r"(torch|ATen|c10)/", name):
+            near = "PyTorch has it: torch = true in [library.NAME]"
         return (
             f"{name}: neither include-dirs, nor the toolkit, nor the host compiler has it;"
             f"\n  {near or 'add its directory to include-dirs in [build] or in the script'}"

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from jinja2 import Template, TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError, TemplateAssertionError, TemplatesNotFound
 from jinja2.utils import missing
 
-from tilusbuild.errors import InputError, Place, did_you_mean, input_error
+from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean
 from tilusbuild.render.cuda import RaisedError
 from tilusbuild.render.environment import (
     NOT_USABLE,
@@ -28,8 +28,21 @@ from tilusbuild.render.environment import (
     UndefinedNameError,
 )
 
-Problem: TypeAlias = tuple[str, str | None, str | None]
-"""A message, a hint, and the word at whose column they are shown."""
+
+class Problem(NamedTuple):
+    """What an error means to the template's author. `word` is shown where it stands in the line."""
+
+    message: str
+    hint: str | None = None
+    word: str | None = None
+
+
+class UndefinedVariableError(InputError):
+    """A template reads the variable `name`, which it does not see."""
+
+    def __init__(self, name: str, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic)
+        self.name = name
 
 
 def explain_error(
@@ -56,16 +69,19 @@ def explain_error(
             place = callers.pop()
     inner = place.path if place else template
     try:
-        message, hint, word = _describe_error(error, inner, template, context, environment)
+        problem = _describe_error(error, inner, template, context, environment)
     except Exception:  # a value of the template's does what it likes in a message
-        message, hint, word = f"{type(error).__name__} in the template", None, None
-    hints = [hint] if hint else []
+        problem = Problem(f"{type(error).__name__} in the template")
+    hints = [problem.hint] if problem.hint else []
     hints += [f"from {line}" for line in reversed(callers)]
-    return input_error(
-        message,
-        place=_locate_word(place, word, loader) if place else Place(template),
-        hint="\n".join(hints) or None,
+    diagnostic = Diagnostic(
+        problem.message,
+        _locate_word(place, problem.word, loader) if place else Place(template),
+        "\n".join(hints) or None,
     )
+    if isinstance(error, UndefinedNameError) and error.name is not None and error.owner is missing:
+        return UndefinedVariableError(error.name, diagnostic)
+    return InputError(diagnostic)
 
 
 def _list_template_lines(traceback: TracebackType | None) -> list[Place]:
@@ -118,7 +134,7 @@ def _describe_error(
         return _describe_undefined(error, error.name, inner, outer, context, environment)
     if isinstance(error, BadTemplateError):
         hint = None if error.bad_line else "templates lie in the project's directory"
-        return str(error.message), hint, str(error.name)
+        return Problem(str(error.message), hint, str(error.name))
     if isinstance(error, TemplateNotFound):
         return _describe_not_found(error, environment)
     if isinstance(error, TemplateSyntaxError):
@@ -134,7 +150,7 @@ def _describe_error(
         message = "division by zero"
     elif isinstance(error, (TemplateError, TypeError, ValueError, OverflowError, AttributeError)):
         message = str(error)
-    return message, None, None
+    return Problem(message)
 
 
 def _describe_undefined(
@@ -147,29 +163,21 @@ def _describe_undefined(
 ) -> Problem:
     if error.owner is not missing:
         near = did_you_mean(name, _list_members(error.owner))
-        return f'{_describe_owner(error.owner)} has no "{name}"', near, name
-    if not str(error).endswith("is undefined"):
-        return str(error), None, name
+        return Problem(f'{_describe_owner(error.owner)} has no "{name}"', near, name)
     if name in context and inner != outer:
         shared = ", ".join(SHARED_NAMES)
         hint = (
             f"an imported template sees {shared}, and not the schedule: "
             'pass the value to the macro, or import "with context"'
         )
-        return f'"{name}" is undefined here', hint, name
+        return Problem(f'"{name}" is undefined here', hint, name)
     near = did_you_mean(name, [*context, *environment.globals], max_listed=0)
-    script = _name_script(context)
+    script = context.get("script", {}).get("name", "…")
     declare = f"or declare it in [script.{script}.params] or [script.{script}.space]"
     if near is None:
         names = ", ".join(sorted(n for n in context))
         near = f"a template sees {names}" if names else "the context is empty"
-    return f'"{name}" is undefined', f"{near}\n{declare}", name
-
-
-def _name_script(context: Mapping[str, Any]) -> str:
-    script = context.get("script", "…")
-    name = script.get("name") if isinstance(script, Mapping) else getattr(script, "name", script)
-    return str(name)
+    return Problem(f'"{name}" is undefined', f"{near}\n{declare}", name)
 
 
 def _describe_owner(owner: object) -> str:
@@ -191,11 +199,11 @@ def _list_members(owner: object) -> Iterable[str]:
 def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Problem:
     names = error.templates if isinstance(error, TemplatesNotFound) else [error.name or ""]
     if not names:
-        return "there is no template in an empty list, or in none", None, None
+        return Problem("there is no template in an empty list, or in none")
     quoted = " or ".join(f'"{name}"' for name in names)
     known = environment.list_templates()
     hint = did_you_mean(str(names[0]), known) or "names are relative to the project's directory"
-    return f"no template {quoted}", hint, None
+    return Problem(f"no template {quoted}", hint)
 
 
 def _describe_syntax_error(error: TemplateSyntaxError, environment: Environment) -> Problem:
@@ -206,16 +214,16 @@ def _describe_syntax_error(error: TemplateSyntaxError, environment: Environment)
             table: Mapping[str, Any] = getattr(environment, f"{match[1]}s")
             known = [name for name in table if not name.startswith("_")]
             hint = did_you_mean(match[2], known)
-            return f'there is no {match[1]} "{match[2]}"', hint, match[2]
+            return Problem(f'there is no {match[1]} "{match[2]}"', hint, match[2])
     if message == "tag name expected":
         hint = 'in C++ text write "{ %", as in asm("… { %0, %1 }")'
-        return 'a tag has no name: "{%" starts a tag', hint, None
+        return Problem('a tag has no name: "{%" starts a tag', hint)
     if message.startswith("Unexpected end of template"):
-        return message[0].lower() + message[1:], None, None
+        return Problem(message[0].lower() + message[1:])
     token_match = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
     word, hint = token_match[1] if token_match else None, None
     if word in ("}", ",", ";", "{", "end of print statement"):
         # What braces of C++ end in, read as an expression.
         hint = '"{{" starts an expression: in C++ text write "{ {", as in int a[2][2] = { {1, 2}, …'
         word = "{{"
-    return message[0].lower() + message[1:], hint, word
+    return Problem(message[0].lower() + message[1:], hint, word)
