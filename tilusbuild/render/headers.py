@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache, cached_property
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -82,12 +82,13 @@ class Headers:
         self.outside = outside or Outside(())
         self._digests = digests
         self._scans = scans or ScanMemory()
-        self._files: dict[str, HeaderFile | None] = {}
         self._closures: dict[object, Closure] = {}
-        self._reached: dict[tuple[HeaderFile, frozenset[str]], ReachedHeaders] = {}
-        self._ancestors: dict[str, str] = {}
-        self._declared: dict[str, tuple[PatternMatches, ...]] = {}
-        self._below: dict[tuple[str, str, str], PatternMatches] = {}
+        # Each of these asks the disk: one answer for all sources.
+        self.find_file = cache(self._read_file)
+        self.find_existing_ancestor = cache(self._find_existing_ancestor)
+        self.match_declared = cache(lambda pattern: [*match_declared(self.roots, pattern)])
+        self.list_below = cache(self._match_headers)
+        self.follow_includes = cache(self._follow_includes)
 
     def find_closure(
         self,
@@ -108,14 +109,12 @@ class Headers:
             self._closures[key] = closure
         return closure
 
-    def follow_includes(self, includer: HeaderFile, rendered: frozenset[str]) -> ReachedHeaders:
+    def _follow_includes(self, includer: HeaderFile, rendered: frozenset[str]) -> ReachedHeaders:
         """Return what a header's own includes lead to: many sources reach the same ones."""
-        key = includer, rendered
-        if key not in self._reached:
-            self._reached[key] = ReachedHeaders(self, rendered)
-            for include in includer.scan.includes:
-                self._reached[key].resolve_include(include, includer)
-        return self._reached[key]
+        reached = ReachedHeaders(self, rendered)
+        for include in includer.scan.includes:
+            reached.resolve_include(include, includer)
+        return reached
 
     @cached_property
     def overlap(self) -> Overlap:
@@ -133,39 +132,28 @@ class Headers:
                 if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
                     yield root.tree, root.name, root.path
 
-    def list_below(self, tree: str, name: str, path: str) -> PatternMatches:
+    def _match_headers(self, tree: str, name: str, path: str) -> PatternMatches:
         """Return the files below a directory that may be headers. Raises `PatternTooWideError`."""
-        key = tree, name, path
-        if key not in self._below:
-            matches = match_below(*key)
-            # Most of what lies in a tree's own directory is none.
-            is_header = _has_header_suffix if name == tree else _is_not_template
-            files = tuple(file for file in matches.files if is_header(file[0]))
-            self._below[key] = replace(matches, files=files)
-        return self._below[key]
+        matches = match_below(tree, name, path)
+
+        def is_header(file: str) -> bool:
+            # A tree's own directory is often a project's: most of its files are no headers.
+            return file.endswith(HEADER_SUFFIXES) if name == tree else not file.endswith(".j2")
+
+        return replace(matches, files=tuple(file for file in matches.files if is_header(file[0])))
 
     def is_of_source(self, directory: str) -> bool:
         """Return whether the source is taken to lie in a directory of the copy."""
         return any(root.quoted_only and root.name == directory for root in self.roots)
 
-    def find_beside(self, include: Include, includer: HeaderFile) -> HeaderFile | None:
-        """Return the header outside that lies beside the one outside that includes it."""
-        path = os.path.normpath(os.path.join(os.path.dirname(includer.path), include.name))
+    def find_outside(self, directory: str, include: Include) -> HeaderFile | None:
+        """Return the header that an include means in a directory outside of the project."""
+        path = os.path.normpath(os.path.join(directory, include.name))
         return self.find_file("", path, path)
 
-    def list_outside(self, include: Include) -> Iterator[str]:
-        """Yield the places of an include outside, in search order."""
-        for directory in self.outside.directories:
-            yield os.path.normpath(os.path.join(directory, include.name))
-
-    def find_file(self, tree: str, name: str, path: str) -> HeaderFile | None:
-        """Return the file at a path, if it exists; it is scanned only if its digest is new."""
-        key = f"{name}\0{path}"
-        if key not in self._files:
-            self._files[key] = self._read_file(tree, name, path)
-        return self._files[key]
-
     def _read_file(self, tree: str, name: str, path: str) -> HeaderFile | None:
+        """Return the file at a path; None if there is none. It is scanned only if its digest is
+        new. Raises `InputError` if it cannot be read."""
         status = try_stat(path)
         if status is None or not stat.S_ISREG(status.st_mode):
             return None
@@ -173,6 +161,7 @@ class Headers:
             digest = self._digests.digest_file(path)
             if (header_scan := self._scans.get_scan(digest)) is None:
                 data = read_bytes(path)
+                # The file may have changed since: the scan belongs to the bytes that were scanned.
                 digest = sha256_bytes(data)
                 header_scan = scan_text(data.decode("utf-8", "surrogateescape"))
                 self._scans.put_scan(digest, header_scan)
@@ -182,23 +171,15 @@ class Headers:
             ) from None
         return HeaderFile(tree, name, path, digest, header_scan)
 
-    def find_existing_ancestor(self, directory: str) -> str:
-        """Return the nearest directory that exists, which a new file would change."""
-        if (nearest := self._ancestors.get(directory)) is None:
-            parent = os.path.dirname(directory)
-            nearest = (
-                directory
-                if parent == directory or os.path.isdir(directory)
-                else self.find_existing_ancestor(parent)
-            )
-            self._ancestors[directory] = nearest
-        return nearest
+    def _find_existing_ancestor(self, directory: str) -> str:
+        """Return the nearest existing ancestor of a directory, or the directory itself.
 
-    def match_declared(self, pattern: str) -> Iterable[PatternMatches]:
-        """Return what a glob matches below each directory. Raises `PatternTooWideError`."""
-        if (matches := self._declared.get(pattern)) is None:
-            matches = self._declared[pattern] = tuple(match_declared(self.roots, pattern))
-        return matches
+        It is watched in the place of `directory`, because creating `directory` changes it.
+        """
+        parent = os.path.dirname(directory)
+        if parent == directory or os.path.isdir(directory):
+            return directory
+        return self.find_existing_ancestor(parent)
 
 
 class ReachedHeaders(Struct):
@@ -243,8 +224,8 @@ class ReachedHeaders(Struct):
                 )  # fmt: skip
             return
         if outside_includer is not None and include.quoted:
-            file = self.headers.find_beside(include, outside_includer)
-            if self._add_outside(file):
+            directory = os.path.dirname(outside_includer.path)
+            if self._add_outside(self.headers.find_outside(directory, include)):
                 return
         own_includer = None if outside_includer else includer
         if self._resolve_in_roots(include, own_includer) and not include.next:
@@ -256,8 +237,9 @@ class ReachedHeaders(Struct):
                 self._note_leads_out(include, includer, "include-dirs")
             self.external.add(include.name)
         if self.headers.overlap.shadows:
-            for path in self.headers.list_outside(include):
-                if self._add_outside(self.headers.find_file("", path, path)) and not include.next:
+            for directory in self.headers.outside.directories:
+                file = self.headers.find_outside(directory, include)
+                if self._add_outside(file) and not include.next:
                     return
 
     def _resolve_in_roots(self, include: Include, includer: HeaderFile | None) -> bool:
@@ -341,7 +323,12 @@ class _ClosureSearch(ReachedHeaders):
     """The operands of computed includes, and their texts."""
 
     def run_search(self, source_scan: Scan, source: str, extra: Sequence[str]) -> Closure:
-        unmatched = tuple(pattern for pattern in extra if not self._add_declared(pattern))
+        unmatched = tuple(
+            pattern
+            for pattern in extra
+            # A list, and not `any`: all of the matches are to be added.
+            if not any([*map(self._add_matches, self.headers.match_declared(pattern))])
+        )
         if self.headers.overlap.shadows:
             for name in self.headers.outside.implied:
                 self.resolve_include(Include(name, quoted=True), None)
@@ -385,12 +372,6 @@ class _ClosureSearch(ReachedHeaders):
         if includer is not None:
             name, path = posixpath.dirname(includer.name), os.path.dirname(includer.path)
             self.includer_directories[includer.tree, name, path] = None
-
-    def _add_declared(self, pattern: str) -> bool:
-        has_match = False
-        for matches in self.headers.match_declared(pattern):
-            has_match |= self._add_matches(matches)
-        return has_match
 
     def _add_matches(self, matches: PatternMatches) -> bool:
         """Go on in the files that a pattern matches. Return whether there is one."""
@@ -450,14 +431,6 @@ class _ClosureSearch(ReachedHeaders):
             if directory not in existing
         ]
         return tuple(sorted(headers, key=lambda header: header.name))
-
-
-def _has_header_suffix(name: str) -> bool:
-    return name.endswith(HEADER_SUFFIXES)
-
-
-def _is_not_template(name: str) -> bool:
-    return not name.endswith(".j2")
 
 
 def _make_diagnostic(
