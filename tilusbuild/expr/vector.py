@@ -52,9 +52,10 @@ def evaluate_columns(
 ) -> tuple[Any, Any]:
     """Return the values at all points, and a mask of the points without a value or None.
 
-    `columns` are arrays of any shapes that broadcast: an operation over one axis is computed once.
-    `invalid` marks, for a name, the points at which it has no value.
+    `columns` are arrays of any shapes that broadcast, or values: an operation over one axis is
+    computed once. `invalid` marks, for a name, the points at which it has no value.
     """
+    columns = {name: np.asarray(column) for name, column in columns.items()}
     shape = np.broadcast_shapes(*(column.shape for column in columns.values()))
     try:
         # Marked points may divide by zero or overflow: their results are dropped.
