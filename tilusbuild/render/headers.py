@@ -137,7 +137,7 @@ class Headers:
         matches = match_below(tree, name, path)
 
         def is_header(file: str) -> bool:
-            # A tree's own directory is often a project's: most of its files are no headers.
+            # A tree's own directory is often a project's: few of its files are headers.
             return file.endswith(HEADER_SUFFIXES) if name == tree else not file.endswith(".j2")
 
         return replace(matches, files=tuple(file for file in matches.files if is_header(file[0])))
