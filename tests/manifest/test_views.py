@@ -95,7 +95,7 @@ def test_derived_values_and_rules(manifest: Manifest) -> None:
 def test_launch_keeps_what_an_override_leaves_out(manifest: Manifest) -> None:
     launch = manifest.scripts["m"].launch_for("gpu")
     assert launch is not None
-    assert (launch.grid, launch.block, launch.smem) == ((1,), ("block",), 0)
+    assert (launch.grid, launch.block, launch.smem) == ((1,), ("block",), None)
     other = manifest.scripts["m"].launch_for("other")
     own = manifest.scripts["m"].launch
     assert other is not None

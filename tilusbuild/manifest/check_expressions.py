@@ -33,7 +33,7 @@ from tilusbuild.signature import (
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection
-    from tilusbuild.manifest.script_sections import Arg, DispatchSection, LaunchOverride
+    from tilusbuild.manifest.script_sections import Arg, DispatchSection, LaunchSection
 
 
 class NameScope(Struct, frozen=True):
@@ -113,7 +113,7 @@ def _list_tensor_map_sites(name: str, arg: Arg) -> Iterator[_ExpressionSite]:
         yield ("args", name, key.replace("_", "-")), getattr(arg, key), _STATIC
 
 
-def _list_launch_sites(table: LaunchOverride | None) -> Iterator[_ExpressionSite]:
+def _list_launch_sites(table: LaunchSection | None) -> Iterator[_ExpressionSite]:
     for key, value in table or ():
         # The last three are set once for a device, before any call: arguments have no value there.
         sees = _STATIC if key in ("cooperative", "pdl", "carve_out") else _CALL

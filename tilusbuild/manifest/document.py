@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -58,10 +58,10 @@ class Document:
 
         A script `NAME.KERNEL` is written in the kernel's table, or else in the script's.
         """
-        found = locate_keys(self.text)
-        for spans in (found.keys, found.values):
-            _add_kernels(spans, find_kernel_tables(found.keys))
-        return found
+        locations = locate_keys(self.text)
+        for spans in (locations.keys, locations.values):
+            _add_kernels(spans, find_kernel_tables(locations.keys))
+        return locations
 
     @cached_property
     def kernels(self) -> dict[str, tuple[str, str]]:
@@ -91,19 +91,21 @@ class Document:
         if raw[0] == '"' and "\\" in raw:
             return self.locate_value(*path)  # with escapes, columns in the file are others
         fence = raw[:3] if raw[:3] in ('"""', "'''") and len(raw) >= 6 else raw[:1]
+        # TOML leaves out a line end right behind a fence of three.
         start = len(fence) + (len(fence) == 3 and raw[3] == "\n")
         content = raw[start : -len(fence)]
         index = max(0, column - 1 - (0 if of is None else len(of) - len(content)))
-        at = span[0] + start + min(index, len(content))
-        return self.locate_span((at, at + max(1, min(width, len(content) - index))))
+        offset = span[0] + start + min(index, len(content))
+        return self.locate_span((offset, offset + max(1, min(width, len(content) - index))))
 
     def locate_span(self, span: TextSpan) -> Place:
         """Return the place of a span. Of a span of several lines only the first one is marked."""
-        line, column, text = self._find_line(span[0])
+        line, column, text = self.find_line(span[0])
         width = min(span[1] - span[0], len(text) - column + 1)
         return Place(self.shown, line, column, text, max(1, width))
 
-    def _find_line(self, offset: int) -> tuple[int, int, str]:
+    def find_line(self, offset: int) -> tuple[int, int, str]:
+        """Return the line and the column of an offset, both from 1, and the text of the line."""
         line = bisect.bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1, self.lines[line - 1]
 
@@ -216,9 +218,9 @@ def _decode_text(path: str, data: bytes) -> str:
 
 
 def _explain_syntax_error(document: Document, message: str) -> Diagnostic:
-    repeated = document.locations.repeated
-    if repeated and ("overwrite" in message or "twice" in message):
-        path, first, again = repeated
+    locations = document.locations
+    if locations.repeated and ("overwrite" in message or "twice" in message):
+        path, first, again = locations.repeated
         name = ".".join(str(part) for part in path)
         line = document.locate_span(first).line
         return Diagnostic(
@@ -230,15 +232,16 @@ def _explain_syntax_error(document: Document, message: str) -> Diagnostic:
         line, column = int(match.group(1)), int(match.group(2))
         text = document.lines[line - 1] if line <= len(document.lines) else ""
     else:
+        # At the end of the document, that is of its last line with text.
         line, text = max(enumerate(document.lines, 1), key=lambda pair: pair[0] * bool(pair[1]))
         column = len(text) + 1
-    place = Place(document.shown, line, column, text)
     reason = re.sub(r"\(('[^()]*')\)", _dot_keys, reason)
     # A line end prints as an escape in the message, and means an end that came too early.
     reason = "the line ends too early" if reason == "Illegal character '\\n'" else reason
     hint = _suggest_syntax(text, column)
-    if _is_in_inline_table(document.lines, line, column):
+    if locations.broken is not None and document.find_line(locations.broken)[0] == line:
         reason, hint = "the line ends inside of { … }", _INLINE
+    place = Place(document.shown, line, column, text)
     return Diagnostic(f"not TOML: {reason[:1].lower()}{reason[1:]}", place, hint)
 
 
@@ -246,23 +249,6 @@ _INLINE = (
     "an inline table must be on one line; for several lines write a table: [script.NAME.args],\n"
     "with one key on each line below it"
 )
-_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|#.*")
-
-
-def _is_in_inline_table(lines: Sequence[str], line: int, column: int) -> bool:
-    """Return whether a position is at the end of a line, or after it, in an open inline table."""
-    depth, rest = 0, lines[line - 1][column - 1 :].strip()
-    for number in range(line - 1, max(-1, line - 200), -1):
-        text = _STRING.sub(lambda match: "_" * len(match[0]), lines[number])
-        text = text[: column - 1] if number == line - 1 else text
-        for character in reversed(text):
-            depth += (character in "}]") - (character in "{[")
-            if depth < 0:
-                ended = number < line - 1 or not rest or rest.startswith("#")
-                return character == "{" and ended
-        if re.match(r"\s*\[", text) and number < line - 1:
-            return False
-    return False
 
 
 def _dot_keys(names: re.Match[str]) -> str:

@@ -26,6 +26,12 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"[ \t]*")
 _BLANK_LINES = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _SCALAR = re.compile(r"[^,\]}#\n]+")
+# Up to two quotes may stand right before a closing fence of three.
+_STRING = re.compile(
+    r"\"{3}(?:[^\\]|\\.)*?\"{3,5}|'{3}.*?'{3,5}"
+    r"|\"(?!\"\")[^\"\\\n]*(?:\\.[^\"\\\n]*)*\"|'(?!'')[^'\n]*'",
+    re.DOTALL,
+)
 
 
 def import_toml() -> ModuleType:
@@ -48,6 +54,13 @@ class Locations(Struct):
     values: dict[Path, TextSpan] = field(default_factory=dict)
     repeated: tuple[Path, TextSpan, TextSpan] | None = None
     """The first key or header that is set twice: its path, its first and its second span."""
+    broken: int | None = None
+    """The offset of the first line end inside of `{ … }`, which TOML forbids."""
+
+    def add_table(self, path: Path, span: TextSpan) -> None:
+        """Add a table at its first use."""
+        self.keys.setdefault(path, span)
+        self.values.setdefault(path, span)
 
 
 def locate_keys(text: str) -> Locations:
@@ -55,7 +68,7 @@ def locate_keys(text: str) -> Locations:
     scanner = _TomlScanner(text)
     with contextlib.suppress(ValueError, RecursionError):
         scanner.scan_document()
-    return scanner.found
+    return scanner.locations
 
 
 class _TomlScanner:
@@ -63,8 +76,8 @@ class _TomlScanner:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.at = 0
-        self.found = Locations()
+        self.offset = 0
+        self.locations = Locations()
         self.counts: dict[Path, int] = {}
         """The index of the last table in each array of tables."""
         self.headers: dict[Path, TextSpan] = {}
@@ -73,45 +86,43 @@ class _TomlScanner:
         prefix: Path = ()
         while True:
             self.skip_pattern(_BLANK_LINES)
-            if self.at >= len(self.text):
+            if self.offset >= len(self.text):
                 return
             prefix = self.scan_header() if self.is_next("[") else self.scan_pair(prefix, prefix)
 
     def is_next(self, token: str) -> bool:
-        return self.text.startswith(token, self.at)
+        return self.text.startswith(token, self.offset)
 
-    def take_token(self, token: str) -> None:
+    def read_token(self, token: str) -> None:
         if not self.is_next(token):
             raise ValueError
-        self.at += len(token)
+        self.offset += len(token)
 
     def skip_pattern(self, pattern: re.Pattern[str]) -> None:
-        match = pattern.match(self.text, self.at)
+        match = pattern.match(self.text, self.offset)
         if match:
-            self.at = match.end()
+            self.offset = match.end()
 
     def scan_header(self) -> Path:
         many = self.is_next("[[")
-        self.take_token("[[" if many else "[")
+        self.read_token("[[" if many else "[")
         names = self.scan_key()
         path: Path = ()
         for name, span in names[:-1]:
             path = (*path, name)
-            self.found.keys.setdefault(path, span)
-            self.found.values.setdefault(path, span)
+            self.locations.add_table(path, span)
             path = self.resolve_table(path)
         name, span = names[-1]
         path = (*path, name)
         if many:
-            self.found.keys.setdefault(path, span)
-            self.found.values.setdefault(path, span)
+            self.locations.add_table(path, span)
             number = self.counts[path] = self.counts.get(path, -1) + 1
             path = (*path, number)
         elif path in self.headers:
             self.note_repeat(path, self.headers[path], span)
         self.headers[path] = span
-        self.found.keys[path] = self.found.values[path] = span
-        self.take_token("]]" if many else "]")
+        self.locations.keys[path] = self.locations.values[path] = span
+        self.read_token("]]" if many else "]")
         return path
 
     def resolve_table(self, path: Path) -> Path:
@@ -122,44 +133,43 @@ class _TomlScanner:
         names = []
         while True:
             self.skip_pattern(_BLANK)
-            start = self.at
+            start = self.offset
             if self.is_next('"') or self.is_next("'"):
                 self.scan_string()
-                name = str(import_toml().loads(f"key = {self.text[start : self.at]}")["key"])
+                name = str(import_toml().loads(f"key = {self.text[start : self.offset]}")["key"])
             else:
-                match = _BARE_KEY.match(self.text, self.at)
+                match = _BARE_KEY.match(self.text, self.offset)
                 if not match:
                     raise ValueError
-                name, self.at = match.group(), match.end()
-            names.append((name, (start, self.at)))
+                name, self.offset = match.group(), match.end()
+            names.append((name, (start, self.offset)))
             self.skip_pattern(_BLANK)
             if not self.is_next("."):
                 return names
-            self.take_token(".")
+            self.read_token(".")
 
     def scan_pair(self, table: Path, result: Path) -> Path:
         names = self.scan_key()
         path = table
         for name, span in names[:-1]:
             path = (*path, name)
-            self.found.keys.setdefault(path, span)
-            self.found.values.setdefault(path, span)
+            self.locations.add_table(path, span)
         name, span = names[-1]
         path = (*path, name)
-        if path in self.found.keys:
-            self.note_repeat(path, self.found.keys[path], span)
-        self.found.keys[path] = span
-        self.take_token("=")
+        if path in self.locations.keys:
+            self.note_repeat(path, self.locations.keys[path], span)
+        self.locations.keys[path] = span
+        self.read_token("=")
         self.skip_pattern(_BLANK)
         self.scan_value(path)
         return result
 
     def note_repeat(self, path: Path, first: TextSpan, again: TextSpan) -> None:
-        if self.found.repeated is None:
-            self.found.repeated = (path, first, again)
+        if self.locations.repeated is None:
+            self.locations.repeated = (path, first, again)
 
     def scan_value(self, path: Path) -> None:
-        start = self.at
+        start = self.offset
         if self.is_next('"') or self.is_next("'"):
             self.scan_string()
         elif self.is_next("["):
@@ -167,53 +177,49 @@ class _TomlScanner:
         elif self.is_next("{"):
             self.scan_inline_table(path)
         else:
-            match = _SCALAR.match(self.text, self.at)
+            match = _SCALAR.match(self.text, self.offset)
             if not match:
                 raise ValueError
-            self.at += len(match.group().rstrip(" \t"))
-        self.found.values[path] = (start, self.at)
+            # A date may have a blank in it, so that the end is found from behind.
+            self.offset += len(match.group().rstrip(" \t"))
+        self.locations.values[path] = (start, self.offset)
 
     def scan_array(self, path: Path) -> None:
-        self.take_token("[")
+        self.read_token("[")
+        self.skip_lines("]")
         number = 0
-        while True:
-            self.skip_pattern(_BLANK_LINES)
-            if self.is_next("]"):
-                break
+        while not self.is_next("]"):
             item = (*path, number)
             self.scan_value(item)
-            self.found.keys[item] = self.found.values[item]
+            self.locations.keys[item] = self.locations.values[item]
             number += 1
-            self.skip_pattern(_BLANK_LINES)
-            if not self.is_next(","):
-                break
-            self.take_token(",")
-        self.take_token("]")
+            self.skip_comma("]")
+        self.read_token("]")
 
     def scan_inline_table(self, path: Path) -> None:
-        self.take_token("{")
-        while True:
-            self.skip_pattern(_BLANK_LINES)
-            if self.is_next("}"):
-                break
+        self.read_token("{")
+        self.skip_lines("}")
+        while not self.is_next("}"):
             self.scan_pair(path, path)
-            self.skip_pattern(_BLANK_LINES)
-            if not self.is_next(","):
-                break
-            self.take_token(",")
-        self.take_token("}")
+            self.skip_comma("}")
+        self.read_token("}")
+
+    def skip_comma(self, closing: str) -> None:
+        self.skip_lines(closing)
+        if not self.is_next(closing):
+            self.read_token(",")
+            self.skip_lines(closing)
+
+    def skip_lines(self, closing: str) -> None:
+        """Skip blanks, comments and line ends, also in an inline table, to note the place there."""
+        start = self.offset
+        self.skip_pattern(_BLANK_LINES)
+        is_broken = closing == "}" and "\n" in self.text[start : self.offset]
+        if is_broken and self.locations.broken is None:
+            self.locations.broken = start
 
     def scan_string(self) -> None:
-        quote = self.text[self.at]
-        fence = quote * 3 if self.is_next(quote * 3) else quote
-        at = self.at + len(fence)
-        while not self.text.startswith(fence, at):
-            if at >= len(self.text) or (len(fence) == 1 and self.text[at] == "\n"):
-                raise ValueError
-            at += 2 if quote == '"' and self.text[at] == "\\" else 1
-        at += len(fence)
-        if len(fence) == 3:
-            # Up to two quotes may stand right before the closing fence.
-            for _ in range(2):
-                at += self.text.startswith(quote, at)
-        self.at = at
+        match = _STRING.match(self.text, self.offset)
+        if not match:
+            raise ValueError
+        self.offset = match.end()

@@ -17,7 +17,6 @@ from tilusbuild.manifest.script_sections import (
     Arg,
     DispatchSection,
     JinjaSection,
-    LaunchOverride,
     LaunchSection,
     LevelsSection,
     PruneSection,
@@ -203,7 +202,7 @@ class OverrideSection(Table, frozen=True):
     """Derived values of this target."""
     restrict: Annotated[Entries[RuleOrFalse], Key(examples=[{"tile_m": False}])] = NOTHING
     """Rules of this target; `false` removes one."""
-    launch: LaunchOverride | None = None
+    launch: LaunchSection | None = None
     """Launch geometry of this target."""
     default: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 256}])] = NOTHING
     """The default schedule of this target."""

@@ -461,8 +461,12 @@ _SOURCES = {"type": "array", "items": VALUE_SCHEMA, "minItems": 1, "maxItems": 3
 _ONE_OR_MORE = Key(before=_wrap_single, schema={"anyOf": [VALUE_SCHEMA, _SOURCES]})
 
 
-class LaunchOverride(Table, frozen=True):
-    """A target's own launch geometry; what it leaves out stays."""
+class LaunchSection(Table, frozen=True):
+    """The launch geometry, which the launcher computes at each call.
+
+    Expressions see the script's parameters, its derived values, `arch.*`, `facts.*`, and the
+    integer arguments of the call. Needed with `kernel` for GPU targets; a `cpu` target ignores it.
+    """
 
     grid: Annotated[
         tuple[ExprSource, ...] | None,
@@ -477,7 +481,7 @@ class LaunchOverride(Table, frozen=True):
     ] = None
     """An expression, or an array of up to three: threads of a block in x, y and z."""
     smem: Annotated[ExprSource | None, Key(examples=["smem"])] = None
-    """Bytes of dynamic shared memory of a block."""
+    """Bytes of dynamic shared memory of a block; without it none."""
     cluster: Annotated[
         tuple[ExprSource, ...] | None,
         Key(min_length=1, max_length=3, examples=[["cluster_m", 1]]),
@@ -496,14 +500,3 @@ class LaunchOverride(Table, frozen=True):
     carve_out: Annotated[ExprSource | None, Key(examples=[100])] = None
     """How many percent of the memory that shared memory and the L1 cache have in common the driver
     should give to shared memory: 0 to 100, or an expression without arguments of the call."""
-
-
-class LaunchSection(LaunchOverride, frozen=True):
-    """The launch geometry, which the launcher computes at each call.
-
-    Expressions see the script's parameters, its derived values, `arch.*`, `facts.*`, and the
-    integer arguments of the call. Needed with `kernel` for GPU targets; a `cpu` target ignores it.
-    """
-
-    smem: Annotated[ExprSource, Key(examples=["smem"])] = 0
-    """Bytes of dynamic shared memory of a block."""

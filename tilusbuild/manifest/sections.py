@@ -4,8 +4,9 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
+from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
 from tilusbuild.manifest.names import FactName, MacroName, TableName
 from tilusbuild.manifest.table import (
@@ -21,6 +22,7 @@ from tilusbuild.manifest.table import (
     ValueFault,
     check_value,
     describe_kind,
+    format_toml,
     reject_boolean,
 )
 from tilusbuild.rooms import find_contributions, import_value
@@ -357,10 +359,24 @@ class TargetSection(Table, frozen=True):
         return self.arch == ("cpu",)
 
 
-if TYPE_CHECKING:
-    FormatName: TypeAlias = str
-else:
-    FormatName = Literal[tuple(find_contributions("package format"))]
+# The names of the formats are asked for only where a manifest has one, or a schema is made: that
+# imports a file of each optional room.
+
+
+def _check_format(value: object) -> str:
+    names = find_contributions("package format")
+    if not isinstance(value, str):
+        raise ValueFault(f"must be a string, not {describe_kind(value)}")
+    if value not in names:
+        raise ValueFault(f"cannot be {format_toml(value)}", did_you_mean(value, names))
+    return value
+
+
+def _make_format_schema() -> dict[str, Any]:
+    return {"type": "string", "enum": [*find_contributions("package format")]}
+
+
+FormatName = Annotated[str, Key(plain=_check_format, schema=_make_format_schema)]
 
 
 class PackageSection(Table, frozen=True):

@@ -112,35 +112,29 @@ def decide_settings(
     names without dashes (`load-average`). `manifest` is a manifest, or settings by these names.
     `program` has the choices of `tilusbuild.option`.
     """
-    declared = (
-        manifest if isinstance(manifest, Mapping) or manifest is None else read_settings(manifest)
-    )
+    declared = manifest if isinstance(manifest, Mapping | None) else read_settings(manifest)
     sources = (options, program or {}, environment, declared or {})
-    return Settings(
-        cache_dir=_decide_cache_dir(root, sources),
-        jobs=_decide_setting("jobs", count_usable_cores(), sources),
-        load_average=_decide_setting("load-average", None, sources),
-        nice=_decide_setting("nice", 0, sources),
-        level=_decide_setting("level", LEVELS[-1], sources),
-        device_compiler=_decide_setting("device-compiler", DEVICE_COMPILERS[0], sources),
-        dump_ir=_decide_setting("dump-ir", False, sources),
-        disable_ptxas_opt=_decide_setting("disable-ptxas-opt", False, sources),
-        bench_warmup=_decide_setting("bench-warmup", None, sources),
-        bench_repeat=_decide_setting("bench-repeat", None, sources),
-    )
+    defaults: dict[str, Any] = dict.fromkeys(_KINDS) | {
+        "jobs": count_usable_cores(),
+        "nice": 0,
+        "level": LEVELS[-1],
+        "device-compiler": DEVICE_COMPILERS[0],
+        "dump-ir": False,
+        "disable-ptxas-opt": False,
+    }
+    decided = {
+        name.replace("-", "_"): _decide_setting(name, default, sources)
+        for name, default in defaults.items()
+    }
+    return Settings(cache_dir=_decide_cache_dir(root, sources), **decided)
 
 
 def read_settings(manifest: Manifest) -> dict[str, str | float | None]:
     """Return the settings that a manifest has, in the form that `settings` takes."""
-    wrote_compiler = "device_compiler" in manifest.toolchain.given
-    return {
-        "cache-dir": manifest.build.cache_dir,
-        "jobs": manifest.build.jobs,
-        "load-average": manifest.build.load_average,
-        "nice": manifest.build.nice,
-        "level": manifest.build.level,
-        "device-compiler": manifest.toolchain.device_compiler if wrote_compiler else None,
-    }
+    names = ("cache-dir", "jobs", "load-average", "nice", "level")
+    settings = {name: getattr(manifest.build, name.replace("-", "_")) for name in names}
+    # The toolchain has a default of its own, which is not a choice of the manifest.
+    return settings | {"device-compiler": manifest.toolchain.given.get("device_compiler")}
 
 
 SettingValues = Mapping[str, str | float | None]
@@ -163,14 +157,14 @@ OF_KERNEL_CACHE = {
 
 def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | None:
     options, program, environment, declared = sources
-    found = (
+    values = (
         (options.get(name), f"--{name}"),
         (program.get(name), "tilusbuild.option"),
         # An empty variable is how a shell unsets one for a single command.
         (environment.get(format_variable(name)) or None, format_variable(name)),
         (declared.get(name), MANIFEST_NAME),
     )
-    return next((Setting(value, source) for value, source in found if value is not None), None)
+    return next((Setting(value, source) for value, source in values if value is not None), None)
 
 
 def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
@@ -198,15 +192,16 @@ _KINDS: dict[str, tuple[Any, str]] = {
 
 
 def _decide_setting(name: str, default: Kind, sources: SettingSources) -> Setting[Kind]:
-    found = _find_first(name, sources)
-    if found is None:
+    first = _find_first(name, sources)
+    if first is None:
         return Setting(default, DEFAULT)
-    kind, wanted = _KINDS[name]
-    value = SWITCH.get(str(found.value).lower()) if kind is bool else found.value
+    kind, description = _KINDS[name]
+    # msgspec takes "true" and "1", but not the other words that people write for a switch.
+    value = SWITCH.get(str(first.value).lower()) if kind is bool else first.value
     try:
-        return Setting(convert(value, kind, strict=False), found.source)
+        return Setting(convert(value, kind, strict=False), first.source)
     except (ValidationError, UnicodeError):  # of a string that is not UTF-8
         raise input_error(
-            f'{found.source} must be {wanted}, not "{found.value}"',
+            f'{first.source} must be {description}, not "{first.value}"',
             hint=did_you_mean(str(value), DEVICE_COMPILERS) if name == "device-compiler" else None,
         ) from None

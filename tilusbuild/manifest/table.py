@@ -165,37 +165,42 @@ class KeyInfo(Struct, frozen=True):
     examples: tuple[Any, ...]
 
 
+def _list_owners(table: type[Table]) -> list[type]:
+    return [*reversed(table.__mro__[: table.__mro__.index(Table)])]
+
+
 @cache
 def list_keys(table: type[Table]) -> dict[str, KeyInfo]:
     """Return the keys of a table in declared order, those of its base classes last."""
     fields = {field.name: field for field in structs.fields(table)}
     names: list[str] = []
-    for each in _list_bases(table):
-        names = [*(name for name in each.__annotations__ if name not in names), *names]
-    found = {}
+    for owner in _list_owners(table):
+        names = [*(name for name in owner.__annotations__ if name not in names), *names]
+    keys = {}
     for field in (fields[name] for name in names if not name.startswith("_")):
         notes = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
-        examples = [each for note in notes if isinstance(note, Key) for each in note.examples]
+        examples = [item for note in notes if isinstance(note, Key) for item in note.examples]
         is_required = field.default is NODEFAULT
         is_empty = is_required or isinstance(field.default, (Table, Mapping))
-        default = None if is_empty else field.default
-        found[field.encode_name] = KeyInfo(
-            field.name, field.type, is_required, default, tuple(examples)
+        keys[field.encode_name] = KeyInfo(
+            field.name,
+            field.type,
+            is_required,
+            None if is_empty else field.default,
+            tuple(examples),
         )
-    return found
-
-
-def _list_bases(table: type[Table]) -> list[type]:
-    return [*reversed(table.__mro__[: table.__mro__.index(Table)])]
+    return keys
 
 
 def read_docstrings(table: type[Table]) -> dict[str, str]:
-    """Return the docstring of each field of a table."""
-    return {
-        name: words
-        for each in _list_bases(table)
-        for name, words in _parse_docstrings(each.__module__)[each.__name__].items()
-    }
+    """Return the docstring of each field of a table.
+
+    A class has its own docstring only. Those of its fields are read from its source text.
+    """
+    docstrings: dict[str, str] = {}
+    for owner in _list_owners(table):
+        docstrings |= _parse_docstrings(owner.__module__)[owner.__name__]
+    return docstrings
 
 
 @cache
@@ -204,15 +209,15 @@ def _parse_docstrings(module: str) -> dict[str, dict[str, str]]:
     import ast
     import inspect
 
-    found: dict[str, dict[str, str]] = {}
+    classes: dict[str, dict[str, str]] = {}
     for node in ast.parse(inspect.getsource(sys.modules[module])).body:
         if isinstance(node, ast.ClassDef):
-            words = found[node.name] = {}
-            for field, text in pairwise(node.body):
-                match field, text:
-                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(said))):
-                        words[name] = " ".join(said.split())
-    return found
+            docstrings = classes[node.name] = {}
+            for pair in pairwise(node.body):
+                match pair:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                        docstrings[name] = " ".join(text.split())
+    return classes
 
 
 @cache
@@ -225,8 +230,8 @@ def make_adapter(table: type[AnyTable]) -> "TypeAdapter[AnyTable]":
 
 def check_table(table: type[AnyTable], data: object) -> AnyTable:
     """Check values of a manifest and return them as a table. Raises `ValidationError`."""
-    made: AnyTable = make_adapter(table).validate_python(data, strict=True)
-    return made
+    checked: AnyTable = make_adapter(table).validate_python(data, strict=True)
+    return checked
 
 
 def _make_table_schema(table: type[Table], handler: Any) -> Any:
@@ -239,11 +244,13 @@ def _make_table_schema(table: type[Table], handler: Any) -> Any:
         )
         for key, info in list_keys(table).items()
     }
-    made = core_schema.no_info_before_validator_function(
+    checked = core_schema.no_info_before_validator_function(
         table.read, core_schema.typed_dict_schema(fields, extra_behavior="forbid")
     )
+    # By this name pydantic makes one definition of all uses of a table, in JSON schemas too.
     ref = f"{table.__module__}.{table.__qualname__}:{id(table)}"
-    return core_schema.no_info_after_validator_function(partial(_make_table, table), made, ref=ref)
+    make = partial(_make_table, table)
+    return core_schema.no_info_after_validator_function(make, checked, ref=ref)
 
 
 def _make_table(table: type[Table], values: dict[str, Any]) -> Table:
@@ -258,63 +265,67 @@ def _make_key_schema(key: Key, source: Any, handler: Any) -> Any:
 
     if key.plain is not None:
         return core_schema.no_info_plain_validator_function(key.plain)
-    made = handler(source)
-    bounded: Any = made
+    schema = handler(source)
+    # The bounds belong to the type itself, inside of `| None` and of another key's functions.
+    bounded: Any = schema
     while bounded["type"] in ("nullable", "function-before", "function-after"):
         bounded = bounded["schema"]
     bounded |= {name: bound for name in _BOUNDS if (bound := getattr(key, name)) is not None}
     if key.after is not None:
-        made = core_schema.no_info_after_validator_function(key.after, made)
+        schema = core_schema.no_info_after_validator_function(key.after, schema)
     if key.before is not None:
-        made = core_schema.no_info_before_validator_function(key.before, made)
-    return made
+        schema = core_schema.no_info_before_validator_function(key.before, schema)
+    return schema
 
 
 def _describe_table(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
     """Return a table's JSON schema with its docstrings as descriptions, and shorter spellings."""
     import inspect
 
-    words = read_docstrings(table)
+    docstrings = read_docstrings(table)
     for key, info in list_keys(table).items():
         own = node["properties"][key]
-        own["description"] = words[info.name]
+        own["description"] = docstrings[info.name]
         if info.examples:
             own["examples"] = list(info.examples)
         if info.default is not None:
             own["default"] = info.default
-    whole = {"anyOf": [*table.short, node]} if table.short else node
-    return {"description": inspect.cleandoc(table.__doc__ or ""), **whole}
+    choices = {"anyOf": [*table.short, node]} if table.short else node
+    return {"description": inspect.cleandoc(table.__doc__ or ""), **choices}
 
 
 def to_json_value(value: Any) -> Any:
     """Return a value for JSON. Of a table only the values that differ from their defaults."""
     if isinstance(value, Table):
+        # msgspec gives the defaults of the last fields, as `inspect` does of arguments.
         ends = (reversed(value.__struct_fields__), reversed(value.__struct_defaults__))
         defaults = dict(zip(*ends, strict=False))
-        said = ((key, name, getattr(value, name)) for key, name in value.fields_by_key().items())
-        return {
-            key: to_json_value(each) for key, name, each in said if each != defaults.get(name, ...)
+        values = {
+            key: getattr(value, name)
+            for key, name in value.fields_by_key().items()
+            if getattr(value, name) != defaults.get(name, ...)
         }
+        return to_json_value(values)
     if isinstance(value, Mapping):
         return {key: to_json_value(item) for key, item in value.items()}
     return [to_json_value(item) for item in value] if isinstance(value, tuple) else value
 
 
+# A boolean is an integer, too, in Python.
+_KINDS = (
+    (bool, "a boolean"),
+    (int, "an integer"),
+    (float, "a number"),
+    (str, "a string"),
+    ((list, tuple), "an array"),
+    (Mapping, "a table"),
+    (object, "a date or time"),
+)
+
+
 def describe_kind(value: object) -> str:
     """Return the kind of a TOML value with its article: "an array"."""
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int):
-        return "an integer"
-    if isinstance(value, float):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    if isinstance(value, (list, tuple)):
-        return "an array"
-    if isinstance(value, Mapping):
-        return "a table"
-    return "a date or time"
+    return next(name for kind, name in _KINDS if isinstance(value, kind))
 
 
 def format_toml(value: object) -> str:
@@ -339,23 +350,15 @@ def format_toml_key(key: str) -> str:
     return key if bare else json.dumps(key, ensure_ascii=False)
 
 
-def check_value(value: object) -> Value:
+def check_value(value: object, kind: str = "a number, a string or a boolean") -> Value:
     """Return a bool, a 64-bit integer, a finite number or a string. Raises `ValueFault`."""
     if not isinstance(value, (bool, int, float, str)):
-        raise ValueFault(f"must be a number, a string or a boolean, not {describe_kind(value)}")
+        raise ValueFault(f"must be {kind}, not {describe_kind(value)}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueFault("does not fit in 64 bits")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueFault("must be finite")
     return value
-
-
-def _check_expression_source(value: object) -> Value:
-    if not isinstance(value, (bool, int, float, str)):
-        raise ValueFault(
-            f"must be an expression in quotes, or a number, not {describe_kind(value)}"
-        )
-    return check_value(value)
 
 
 def _check_text(value: str) -> str:
@@ -367,42 +370,36 @@ def _check_text(value: str) -> str:
 
 
 def _read_size(value: object) -> int:
-    right = 'write a number of bytes or a size such as "100MB" or "1.5GiB"'
+    hint = 'write a number of bytes or a size such as "100MB" or "1.5GiB"'
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if type(value) is int:
         size: float = value
     elif match and match.group(2) in _SIZE_UNITS:
         size = float(match.group(1)) * _SIZE_UNITS[match.group(2)]
     else:
-        raise ValueFault("is not a size", right)
+        raise ValueFault("is not a size", hint)
     if size > MAX_SIZE:
-        raise ValueFault("is more than any machine has", right)
+        raise ValueFault("is more than any machine has", hint)
     if size < 1:
-        raise ValueFault("must be more than nothing", right)
+        raise ValueFault("must be more than nothing", hint)
     return int(size)
 
 
 def _read_duration(value: object) -> float:
-    right = 'write seconds, or a duration such as "90s", "10m" or "1h30m"'
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = _to_float(value)
-    else:
-        try:
-            seconds = durations.parse_duration(value if isinstance(value, str) else "")
-        except ValueError:
-            raise ValueFault("is not a duration", right) from None
-    if not seconds > 0:
-        raise ValueFault("must be more than nothing", right)
-    if seconds > MAX_DURATION:
-        raise ValueFault(f"must be {MAX_DURATION // 86400} days at most", right)
-    return seconds
-
-
-def _to_float(value: int | float) -> float:
+    hint = 'write seconds, or a duration such as "90s", "10m" or "1h30m"'
     try:
-        return float(value)
-    except OverflowError:  # an integer of more than 1024 bits
-        return math.copysign(math.inf, value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            # Cut first: an integer of more than 1024 bits is no float.
+            seconds = float(max(0, min(value, MAX_DURATION + 1)))
+        else:
+            seconds = durations.parse_duration(value if isinstance(value, str) else "")
+    except ValueError:
+        raise ValueFault("is not a duration", hint) from None
+    if not seconds > 0:
+        raise ValueFault("must be more than nothing", hint)
+    if seconds > MAX_DURATION:
+        raise ValueFault(f"must be {MAX_DURATION // 86400} days at most", hint)
+    return seconds
 
 
 def parse_size(text: str) -> int:
@@ -438,7 +435,12 @@ Text = Annotated[str, Key(after=_check_text, schema={"type": "string", "minLengt
 
 VALUE_SCHEMA = {"type": ["boolean", "integer", "number", "string"]}
 AnyValue = Annotated[Value, Key(plain=check_value, schema=VALUE_SCHEMA)]
-ExprSource = Annotated[Value, Key(plain=_check_expression_source, schema=VALUE_SCHEMA)]
+ExprSource = Annotated[
+    Value,
+    Key(
+        plain=partial(check_value, kind="an expression in quotes, or a number"), schema=VALUE_SCHEMA
+    ),
+]
 """An expression as written: a string, or a constant."""
 
 Size = Annotated[

@@ -176,7 +176,7 @@ class ProgramTexts:
         return Launch(
             grid=tuple(self.bind_expression(source) for source in declared.grid or ()),
             block=tuple(self.bind_expression(source) for source in declared.block or ()),
-            smem=self.bind_expression(declared.smem),
+            smem=self.bind_expression(0 if declared.smem is None else declared.smem),
             cluster=tuple(self.bind_expression(source) for source in declared.cluster or ()),
             **{
                 name: None
