@@ -11,7 +11,7 @@ from support.project import Project
 from tilusbuild.errors import InputError
 from tilusbuild.intake import builds, commands, libraries
 from tilusbuild.intake.draft import ManifestDraft, format_manifest
-from tilusbuild.manifest.command_words import words_of
+from tilusbuild.manifest.command_words import split_command
 from tilusbuild.manifest.loading import load_manifest
 
 NINJA = """\
@@ -206,7 +206,9 @@ def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
 def drafted(folder: Path, *lines: str) -> ManifestDraft:
     """Return the draft of commands that run in a folder."""
     draft = ManifestDraft("p")
-    libraries.add_libraries(draft, str(folder), [(str(folder), words_of(line)) for line in lines])
+    libraries.add_libraries(
+        draft, str(folder), [(str(folder), split_command(line)) for line in lines]
+    )
     return draft
 
 

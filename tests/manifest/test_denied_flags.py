@@ -63,7 +63,7 @@ PASS_CPU = flags("""
 
 
 def denied(flags: str, *, cpu: bool) -> list[str]:
-    return [each.words for each in find_denied_flags(flags.split(" "), cpu=cpu)]
+    return [each.text for each in find_denied_flags(flags.split(" "), cpu=cpu)]
 
 
 @pytest.mark.parametrize("flags", [*RUN, *WRITE, *READ])

@@ -401,9 +401,7 @@ class Pipeline(ABC):
         from tilusbuild.manifest.denied_flags import find_denied_flags
 
         cpu = self.compiler == "g++"
-        named = next(
-            (each.words for each in find_denied_flags(recipe.options.flags, cpu=cpu)), None
-        )
+        named = next((each.text for each in find_denied_flags(recipe.options.flags, cpu=cpu)), None)
         if named is None:
             return None
         return f"{named} needs unsafe-flags: no hash covers what it reads or means on a worker"

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from tilusbuild.expr import Value
 from tilusbuild.intake.draft import ManifestDraft
 from tilusbuild.intake.spy import BEFORE, COMPILER, get_tool_name
-from tilusbuild.manifest.command_words import Option, options
+from tilusbuild.manifest.command_words import Option, parse_options
 from tilusbuild.manifest.denied_flags import list_flag_problems
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.names import IDENTIFIER
@@ -95,7 +95,7 @@ def parse_arguments(words: Sequence[str], directory: str, tool: str = "nvcc") ->
     """Parse a compiler's arguments. Paths become absolute. Raises `ValueError`."""
     by_nvcc = tool.endswith("nvcc")
     arguments = CompileArguments(cudart="static" if by_nvcc else None)
-    for option in options(words, directory, arguments.unread):
+    for option in parse_options(words, directory, arguments.unread):
         _add_option(arguments, option, directory, by_nvcc)
     return arguments
 

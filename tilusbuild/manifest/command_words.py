@@ -49,15 +49,16 @@ class Option(Struct, frozen=True):
     written: tuple[str, ...]
 
 
-class _Words(Struct):
-    """The words of a command, with those of the files that it names in their place."""
+class _ArgumentReader(Struct):
+    """The arguments of a command, with those in the files that it names in their place."""
 
     directory: str
     unread: list[str]
+    """The arguments whose files cannot be read."""
     count: int = 0
-    open: list[str] = field(default_factory=list)
+    open_paths: list[str] = field(default_factory=list)
 
-    def all(self, words: Sequence[str]) -> Iterator[str]:
+    def read_arguments(self, words: Sequence[str]) -> Iterator[str]:
         rest, before = iter(words), ""
         for word in rest:
             self.count += 1
@@ -66,43 +67,43 @@ class _Words(Struct):
             name, equals, value = word.partition("=")
             # What follows -Xcompiler is for another tool.
             if word.startswith("@") and not _LONG.get(before, before).startswith("-X"):
-                yield from self._file(word, word[1:])
+                yield from self._read_file(word, word[1:])
             elif _LONG.get(name, name) == "-optf":
                 for path in (value if equals else next(rest, "")).split(","):
-                    yield from self._file(f"{name} {path}", path)
+                    yield from self._read_file(f"{name} {path}", path)
             else:
                 yield word
             before = word
 
-    def _file(self, written: str, name: str) -> Iterator[str]:
+    def _read_file(self, argument: str, name: str) -> Iterator[str]:
         path = os.path.join(self.directory, name)
         # A file that names itself has no end.
-        text = None if path in self.open else try_read_text(path, "replace")
-        words = None if text is None else words_of(text)
-        if words is None:
-            self.unread.append(written)
+        text = None if path in self.open_paths else try_read_text(path, "replace")
+        if text is None:
+            self.unread.append(argument)
             return
-        self.open.append(path)
-        yield from self.all(words)
-        self.open.pop()
+        self.open_paths.append(path)
+        yield from self.read_arguments(split_command(text))
+        self.open_paths.pop()
 
 
-def options(words: Sequence[str], directory: str, unread: list[str]) -> Iterator[Option]:
-    """Yield the options of a compiler's arguments; `unread` takes the files of options that cannot
-    be read. Raises `ValueError`."""
-    rest = list(_Words(directory, unread).all(words))
-    at = 0
-    while at < len(rest):
-        word = rest[at]
-        end = at + 1 + has_value(rest, at)
-        if end == at + 2:
-            yield Option(_LONG.get(word, word), rest[at + 1], (word, rest[at + 1]))
+def parse_options(words: Sequence[str], directory: str, unread: list[str]) -> Iterator[Option]:
+    """Yield the options of a compiler's arguments; add the files of options that cannot be read to
+    `unread`. Raises `ValueError`."""
+    arguments = list(_ArgumentReader(directory, unread).read_arguments(words))
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if has_value(arguments, index):
+            value = arguments[index + 1]
+            yield Option(_LONG.get(word, word), value, (word, value))
+            index += 1
         else:
-            yield _alone(word)
-        at = end
+            yield _parse_option(word)
+        index += 1
 
 
-def _alone(word: str) -> Option:
+def _parse_option(word: str) -> Option:
     name, equals, value = word.partition("=")
     short = _LONG.get(name, name)
     if equals and name.startswith("-") and short in _VALUED:
@@ -112,20 +113,20 @@ def _alone(word: str) -> Option:
     return Option(_LONG.get(word, word), "", (word,))
 
 
-def has_value(words: Sequence[str], at: int) -> bool:
+def has_value(words: Sequence[str], index: int) -> bool:
     """Return whether the next word is the value of the one at an index."""
-    if at + 1 >= len(words):
+    if index + 1 >= len(words):
         return False
-    word, following = words[at], words[at + 1]
+    word, following = words[index : index + 2]
     if _LONG.get(word, word) in _VALUED:
         return True
     # A word that is neither a flag nor a file belongs to the flag before it.
     return word.startswith("-") and "=" not in word and _IS_VALUE.fullmatch(following) is not None
 
 
-def words_of(command: str) -> list[str]:
+def split_command(command: str) -> list[str]:
     """Return the words of a shell's command."""
     try:
         return shlex.split(command)
-    except ValueError:
+    except ValueError:  # a quote that does not end
         return command.split()

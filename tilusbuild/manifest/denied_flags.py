@@ -25,7 +25,7 @@ class DeniedFlag(NamedTuple):
 
     position: int
     """The index of the flag, or of its value, in the list."""
-    words: str
+    text: str
     """The flag, with its value where that is the next word."""
     reason: str
     """The predicate of a sentence about the flag."""
@@ -38,7 +38,8 @@ _READS = "reads files that no hash covers"
 _WRITES = "writes files beside the output"
 _LIBRARY_KEYS = "use link-libs, link-dirs and rpath, as a [library.NAME] and an entry script have"
 _DUMPS = "`--dump-ir` keeps the intermediate files"
-_MARCH = "set host-march in [toolchain]"
+_HOST_MARCH = "use host-march in [toolchain]; a package must run on other machines"
+_FLAG_FILE = "write its flags here: a hash covers the words of a manifest, and not that file"
 _TOOLCHAIN = "set nvcc or cxx in [toolchain]"
 _INCLUDES = "use include-dirs, and include the header in the template"
 
@@ -66,9 +67,8 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"-o|-output(-file|-directory)?|-odir|-working-directory|-flto-incremental", _WRITES, ""),
     (r"-(host-|augment-host-)?linker-script|-hls|-aug-hls", _WRITES, ""),
     (r"-forward-unknown.*", "passes on any flag, unseen", "write -Xcompiler=FLAG"),
-    (r"-m?(arch|cpu|tune)=native", "means another CPU on another machine", _MARCH),
-    (r"-options-file|-optf", _READS, "write its flags here"),
-    (r"@.*", _READS, "write its flags here"),
+    (r"-m?(arch|cpu|tune)=native", "means another CPU on another machine", _HOST_MARCH),
+    (r"-options-file|-optf|@.*", _READS, _FLAG_FILE),
 )  # fmt: skip
 _DENIED = tuple(
     (re.compile(rf"-?(?:{pattern})(?:=.*)?", re.DOTALL), reason, remedy)
@@ -96,9 +96,7 @@ _TARGET = "set arch and ptx in [target.NAME]"
 _OUTPUT = "tilusbuild decides where outputs go; `--dump-ir` keeps the intermediate files"
 _STAGE = "tilusbuild decides what each step makes"
 _TRACKED = "use include-dirs, so that headers are tracked and carried"
-_FLAG_FILE = "write its flags here: a hash covers the words of a manifest, and not that file"
 _HOST = "tilusbuild finds the host compiler that fits nvcc; `tilusbuild doctor` shows which"
-_HOST_MARCH = "use host-march in [toolchain]; a package must run on other machines"
 _OWNED_TEXT = (
     (r"-o|--output-file|-odir|--output-directory|--?(keep|keep-dir|save-temps|dryrun)", _OUTPUT),
     (r"-clean|--clean-targets", _OUTPUT),
@@ -139,9 +137,9 @@ def list_flag_problems(
             yield number, f'"{flag}" is set by tilusbuild', owner
         elif unsafe and names_flag_file(flag):
             yield number, f'"{flag}" names a file of flags', _FLAG_FILE
-        elif (found := denied.get(number)) is not None:
-            hint = f"{found.remedy}; {_ALLOW}" if found.remedy else _ALLOW
-            yield number, f'"{found.words}" {found.reason}', hint
+        elif (denial := denied.get(number)) is not None:
+            hint = f"{denial.remedy}; {_ALLOW}" if denial.remedy else _ALLOW
+            yield number, f'"{denial.text}" {denial.reason}', hint
         is_passed_on = _PASSES_ON.fullmatch(flag) is not None
 
 
@@ -167,20 +165,24 @@ def _find_owner(flag: str) -> str | None:
 
 
 def names_march(word: str) -> bool:
-    """Return whether a word can follow `-march=`: with a comma in it, nvcc would make it several
-    flags of the host compiler."""
+    """Return whether a word can follow `-march=`."""
+    # No comma: nvcc would make several flags of the host compiler of it.
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", word) is not None
 
 
 def names_flag_file(flag: str) -> bool:
-    """Return whether a compiler, or a tool behind it, takes further flags from a file: it reads
-    that by itself, and no preprocessor or linker lists it."""
-    return not _DEFINES.match(flag) and any(part.startswith("@") for part in _parts(flag))
+    """Return whether a flag makes a compiler, or a tool behind it, read flags from a file.
+
+    No preprocessor or linker lists such a file among those that were read.
+    """
+    return not _DEFINES.match(flag) and any(part.startswith("@") for part in _split_parts(flag))
 
 
 def find_denied_flags(flags: Sequence[str], *, cpu: bool) -> Iterator[DeniedFlag]:
-    """Yield the flags that need `unsafe-flags`; with `cpu` they are for the host compiler, else for
-    nvcc or NVRTC."""
+    """Yield the flags that need `unsafe-flags`.
+
+    With `cpu` the flags are for the host compiler, else for nvcc or NVRTC.
+    """
     before = ""
     for index, flag in enumerate(flags):
         is_last = index == len(flags) - 1
@@ -188,9 +190,9 @@ def find_denied_flags(flags: Sequence[str], *, cpu: bool) -> Iterator[DeniedFlag
         is_macro = _DEFINES.match(flag) or (_DEFINES.fullmatch(before) and flag[:1] != "-")
         if is_last and _takes_value(flag):
             yield DeniedFlag(index, flag, "takes the word after it, and there is none", "")
-        elif not is_macro and (found := _find_reason(flag, before, cpu=cpu)):
-            words = f"{before} {flag}" if _takes_value(before) else flag
-            yield DeniedFlag(index, words, *found)
+        elif not is_macro and (denial := _find_reason(flag, before, cpu=cpu)):
+            text = f"{before} {flag}" if _takes_value(before) else flag
+            yield DeniedFlag(index, text, *denial)
         before = flag
 
 
@@ -199,15 +201,17 @@ def _takes_value(flag: str) -> bool:
 
 
 def _find_reason(flag: str, before: str, *, cpu: bool) -> tuple[str, str] | None:
-    """Return why a flag is denied and the remedy; None where it is not. `before` is the word before
-    it, which may pass it on."""
+    """Return the reason and the remedy of a denied flag; None for one that is allowed.
+
+    `before` is the word before the flag, which may pass it on to another tool.
+    """
     if not _PLAIN.fullmatch(flag):
         return "has characters that a shell reads", "macros go into defines"
     if not cpu and _NVCC_WORDS.fullmatch(flag):
         return None
     tool = before if _PASSES_ON.fullmatch(before) else flag.partition("=")[0]
     links = _DEVICE_TOOLS.fullmatch(tool) is None
-    for part in _parts(flag):
+    for part in _split_parts(flag):
         for pattern, reason, remedy in _DENIED:
             if pattern.fullmatch(part):
                 return reason, remedy
@@ -224,7 +228,7 @@ def _names_file(part: str) -> bool:
     return "/" in part or part.endswith("..") or _FILE.fullmatch(part) is not None
 
 
-def _parts(flag: str) -> Iterator[str]:
+def _split_parts(flag: str) -> Iterator[str]:
     """Yield the flags in a word: tools take it apart at commas, and pass on what follows a `=`."""
     for part in flag.split(","):
         yield part

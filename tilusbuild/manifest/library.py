@@ -3,8 +3,7 @@
 The rest of the builder knows scripts only. A library is two of them: `NAME.sources`, whose tuning
 space is the list of its source files, each an object; and `NAME`, whose one program links them with
 the objects of the scripts that say `library = "NAME"`. Places of both lead to the library's table.
-What patterns match is asked of the file system whenever a manifest is loaded, also when its checks
-are remembered.
+Patterns are matched at each load of a manifest, also of a remembered one.
 """
 
 import os
@@ -103,16 +102,16 @@ class LinkScript(ScriptSection, frozen=True, kw_only=True):
 
 
 def make_scripts(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, ScriptSection]:
-    """Return the scripts that libraries stand for, by name, sources before what links them."""
-    found: dict[str, ScriptSection] = {}
+    """Return the scripts that libraries stand for, by name, sources before their link."""
+    scripts: dict[str, ScriptSection] = {}
     for name, library in libraries.items():
         files = list_files(root, library.sources)
-        whole = name if library.library is None else library.library
+        product = name if library.library is None else library.library
         if files:
-            found[name + SOURCES] = SourcesScript(
-                targets=libraries.get(whole, library).targets,
+            scripts[name + SOURCES] = SourcesScript(
+                targets=libraries.get(product, library).targets,
                 template=files[0],
-                library=whole,
+                library=product,
                 toolchain=library.toolchain,
                 include_dirs=library.include_dirs,
                 headers=library.headers,
@@ -121,36 +120,38 @@ def make_scripts(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str
                 defines=library.defines,
                 files=files,
             )
+    # After the sources of all parts: a build takes scripts in this order.
     for name, library in libraries.items():
         if library.library is None:
-            found[name] = LinkScript(
+            scripts[name] = LinkScript(
                 targets=library.targets,
                 template="",
                 description=library.description,
                 owner=library,
                 libs=list_files(root, library.objects),
             )
-    return found
+    return scripts
 
 
 def match_files(root: str, pattern: str) -> tuple[str, ...]:
-    """Return the files that a pattern matches, sorted, relative to `root`. Raises
-    `PatternTooWideError`."""
-    found = find_matches(root, pattern).names
-    return tuple(name for name in found if os.path.isfile(os.path.join(root, name)))
+    """Return the files that a pattern matches, sorted, relative to `root`.
+
+    Raises `PatternTooWideError`.
+    """
+    names = find_matches(root, pattern).names
+    return tuple(name for name in names if os.path.isfile(os.path.join(root, name)))
 
 
 def list_files(root: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files that patterns match, each once, in the patterns' order; none of one that is
-    too wide, which is a mistake of its own (`check_libraries`)."""
-    found: dict[str, None] = {}
+    """Return the files that patterns match, each once, in the patterns' order."""
+    names: dict[str, None] = {}
     for pattern in patterns:
-        with suppress(PatternTooWideError):
-            found.update(dict.fromkeys(map(os.path.normpath, match_files(root, pattern))))
-    return tuple(found)
+        with suppress(PatternTooWideError):  # `check_libraries` reports it
+            names |= dict.fromkeys(map(os.path.normpath, match_files(root, pattern)))
+    return tuple(names)
 
 
-def list_searched_directories(root: str, library: "LibrarySection") -> Iterator[str]:
+def list_searched_directories(root: str, library: LibrarySection) -> Iterator[str]:
     """Yield the directories in which a new file could match a pattern, by path."""
     for pattern in (*library.sources, *library.objects):
         with suppress(PatternTooWideError):

@@ -109,29 +109,28 @@ def expand_kernels(document: Document) -> None:
     scripts = document.data.get("script")
     if not isinstance(scripts, dict):
         return
-    found: dict[str, Any] = {}
+    expanded: dict[str, Any] = {}
     for name, script in scripts.items():
-        kernels = script.get("kernels") if isinstance(script, dict) else None
+        kernels: Any = script.get("kernels") if isinstance(script, dict) else None
         if (
-            kernels is None
-            or not _has_kernel_tables(script, kernels)
+            not _are_kernel_tables(kernels)
+            or not script.keys().isdisjoint(_ALONE)
             or any(f"{name}.{kernel}" in scripts for kernel in kernels)
         ):
-            found[name] = script
-        else:
-            shared = {key: value for key, value in script.items() if key != "kernels"}
-            for kernel, table in kernels.items():
-                found[f"{name}.{kernel}"] = {**shared, "kernel": kernel, **table}
-    document.data["script"] = found
+            expanded[name] = script
+            continue
+        shared = {key: value for key, value in script.items() if key != "kernels"}
+        for kernel, table in kernels.items():
+            expanded[f"{name}.{kernel}"] = {**shared, "kernel": kernel, **table}
+    document.data["script"] = expanded
 
 
-def _has_kernel_tables(script: dict[str, Any], kernels: Any) -> bool:
+def _are_kernel_tables(kernels: Any) -> bool:
     known = KernelSection.fields_by_key().keys()
     return (
         isinstance(kernels, dict)
         and bool(kernels)
         and all(isinstance(table, dict) and table.keys() <= known for table in kernels.values())
-        and not any(key in script for key in _ALONE)
     )
 
 

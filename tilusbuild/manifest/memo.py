@@ -1,11 +1,9 @@
-"""The checked manifest, remembered, so that a build after an edit starts without pydantic.
+"""Remember the checked manifest, so that a build after an edit starts without pydantic.
 
-One file for each manifest, beside the no-op records. It holds what the checks left of one text:
-it answers for the same text only, to the tilusbuild that wrote it (another may be installed
-elsewhere), and while each of its files that was loaded then has its stamp. What the file system
-decides (whether templates are there, what the patterns of a library match) is checked each time, by
-the same checks. Whatever is missing, damaged, of another version, another's, or does not pass is as
-good as no file: then the manifest is loaded, and says what is wrong with it.
+There is one file for each manifest, beside the no-op records. A remembered manifest is that of one
+text, one Python and one installation of tilusbuild, whose imported files all have their stamps. The
+checks of files (templates, patterns of libraries) run again each time. Whatever is missing, damaged
+or fails a check counts as no file: then the manifest is loaded, with its errors.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _ENVELOPE = Envelope("manifest")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]
-"""What it is of, the stamps of our own code, and the manifest."""
+"""The key, the paths and stamps of our own code, and the manifest."""
 
 
 def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | None:
@@ -46,29 +44,32 @@ def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | Non
         return None
     try:
         text = read_manifest_text(path)
-        of, code, raw = json.decode(body, type=_Memo)
-        ours = all(list(read_stamp(file)) == stamp for file, *stamp in code)
-        if of != _memo_key(path, text) or not ours:
+        key, stamps, raw = json.decode(body, type=_Memo)
+        if key != _memo_key(path, text) or any(
+            list(read_stamp(code)) != stamp for code, *stamp in stamps
+        ):
             return None
-        manifest = json.decode(raw, type=Manifest)
-        return _check_files_again(Document(path, text), manifest)
+        # Decoded last: another text is the usual reason for a load.
+        return _check_files_again(Document(path, text), json.decode(raw, type=Manifest))
     except (InputError, ValueError, RecursionError):
         return None
 
 
 def reread(manifest: Manifest) -> Manifest | None:
-    """Return a manifest as `load` would now, where its text and what it was completed from are what
-    they were, and its files pass the checks; else None."""
+    """Return the manifest with its files checked and its templates read again.
+
+    None if `load_manifest` would return another one, or raise.
+    """
     try:
-        text = read_manifest_text(manifest.path)
-        same = text == manifest._document.text
-        return _check_files_again(manifest._document, _bare(manifest)) if same else None
+        if read_manifest_text(manifest.path) != manifest._document.text:
+            return None
+        return _check_files_again(manifest._document, _strip_derived(manifest))
     except InputError:
         return None
 
 
-def _bare(manifest: Manifest) -> Manifest:
-    """Return a manifest without what follows from its text and the command line."""
+def _strip_derived(manifest: Manifest) -> Manifest:
+    """Return a manifest without its libraries' scripts and the flags of the command line."""
     scripts = {name: own for name, own in manifest.scripts.items() if type(own) is ScriptSection}
     return manifest.replace_values(scripts=scripts, _last_flags=())
 
@@ -90,13 +91,12 @@ def _check_files_again(document: Document, manifest: Manifest) -> Manifest | Non
 def remember_manifest(manifest: Manifest, environment: Mapping[str, str]) -> None:
     """Write a manifest that was just loaded to its state file, if that is possible."""
     file = _memo_path(manifest.path, environment)
-    code = _stamp_own_code()
-    if file is None or code is None:
-        return
-    of = _memo_key(manifest.path, manifest._document.text)
-    bare = _bare(manifest).replace_values(_document=NO_DOCUMENT)
-    known: _Memo = (of, code, Raw(json.encode(bare, enc_hook=dict)))
-    _ENVELOPE.write_body(file, json.encode(known), parents=True)
+    stamps = _stamp_own_code()
+    if file is not None and stamps is not None:
+        bare = _strip_derived(manifest).replace_values(_document=NO_DOCUMENT)
+        key = _memo_key(manifest.path, manifest._document.text)
+        memo: _Memo = (key, stamps, Raw(json.encode(bare, enc_hook=dict)))
+        _ENVELOPE.write_body(file, json.encode(memo), parents=True)
 
 
 def _memo_path(path: str, environment: Mapping[str, str]) -> str | None:
@@ -107,6 +107,7 @@ def _memo_path(path: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _is_own(file: str) -> bool:
+    # The checks of the manifest are skipped, so that nobody else may decide what it says.
     status = try_stat(file)
     return status is not None and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 

@@ -97,25 +97,20 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     def with_libraries(self) -> "Manifest":
         """Return the manifest with the scripts of its libraries added to its own."""
-        if not self.libraries:
-            return self
-        return self.replace_values(
-            scripts={**self.scripts, **make_scripts(self.root, self.libraries)}
-        )
+        scripts = {**self.scripts, **make_scripts(self.root, self.libraries)}
+        return self.replace_values(scripts=scripts) if self.libraries else self
 
     @property
     def searched_directories(self) -> set[str]:
         """The directories in which a new file may match a library's pattern."""
         return {
             path
-            for each in self.libraries.values()
-            for path in list_searched_directories(self.root, each)
+            for library in self.libraries.values()
+            for path in list_searched_directories(self.root, library)
         }
 
     def objects_of(self, library: str) -> tuple[str, ...]:
         """Return the scripts whose programs are objects of a library, in the manifest's order."""
-        if library not in self.libraries:
-            return ()
         return tuple(
             name
             for name, script in self.scripts.items()
@@ -130,9 +125,9 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     def kernels_of(self, name: str) -> tuple[str, ...]:
         """Return the scripts made of the table `kernels` of the script `name`."""
-        if name in self.scripts:
-            return ()
-        return tuple(each for each, (of, _) in self._document.kernels.items() if of == name)
+        # A script that has kept its name has no kernels: each of them is a script in its place.
+        tables = {} if name in self.scripts else self._document.kernels
+        return tuple(script for script, (owner, _) in tables.items() if owner == name)
 
     def resolve_override(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
         """Return the path of a script's entry for a target: the override's if it has the entry."""
@@ -167,6 +162,7 @@ class Manifest(Table, frozen=True, kw_only=True):
             **self.targets[target].defines,
             **self.scripts[script].defines_for(target),
         }
+        # Sorted: the order must not change the hash.
         return {
             name: "1" if value is True else str(value)
             for name, value in sorted(merged.items())

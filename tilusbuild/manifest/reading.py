@@ -42,7 +42,7 @@ class TemplateReading(Struct, frozen=True):
 
     notes: tuple[str, ...] = ()
     """Lines for `plan -v`."""
-    found: Mapping[str, str] = {}
+    digests: Mapping[str, str] = {}
     """A digest of the values from each template, by its path; of this machine's GPUs by ""."""
     sightings: Mapping[str, DeviceStamp] = {}
     """The stamp of each file, taken before it was read."""
@@ -51,17 +51,20 @@ class TemplateReading(Struct, frozen=True):
 
     def reread(self) -> TemplateReading | None:
         """Read files again that may have changed. Return None if the values differ."""
-        began, seen = time.time_ns(), {path: read_device_stamp(path) for path in self.sightings}
-        young = self.began - A_MINUTE
-        for path, digest in self.found.items():
-            known = self.sightings.get(path)
-            is_known = known is not None and known == seen[path] and known.stamp.newest < young
+        began = time.time_ns()
+        stamps = {path: read_device_stamp(path) for path in self.sightings}
+        for path, digest in self.digests.items():
+            stamp = self.sightings.get(path)
             if (
-                not is_known
-                and (_KernelTemplate(path).digest if path else _find_machine_archs()) != digest
+                stamp is not None
+                and stamp == stamps[path]
+                and stamp.stamp.newest < self.began - A_MINUTE
             ):
+                continue
+            # An edit of a template rarely changes what the manifest reads of it.
+            if (_KernelTemplate(path).digest if path else _digest_machine_archs()) != digest:
                 return None
-        return TemplateReading(self.notes, self.found, seen, began)
+        return TemplateReading(self.notes, self.digests, stamps, began)
 
 
 class _KernelTemplate:
@@ -70,8 +73,8 @@ class _KernelTemplate:
         self.text = try_read_text(path, "replace") or ""  # `check_files` says what is wrong
         self.kernels = find_kernels(blank_comments(self.text, jinja=True))
         self.has_cpu = has_cpu_branch(self.text)
-        said = [(each.name, each.parameters, each.problem) for each in self.kernels]
-        self.digest = sha256_text(repr((said, self.has_cpu)))
+        values = [(kernel.name, kernel.parameters, kernel.problem) for kernel in self.kernels]
+        self.digest = sha256_text(repr((values, self.has_cpu)))
 
     def locate_kernel(self, kernel: DeclaredKernel) -> Place:
         before, _, _ = self.text[: kernel.start].rpartition("\n")
@@ -80,7 +83,7 @@ class _KernelTemplate:
         return Place(self.shown, line, kernel.start - start + 1, text, len("__global__"))
 
 
-def _find_machine_archs() -> str:
+def _digest_machine_archs() -> str:
     return sha256_text(repr(find_local_archs()))
 
 
@@ -92,7 +95,7 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
     """
     began, data, root = time.time_ns(), document.data, os.path.dirname(document.path)
     notes, problems = list[str](), list[Diagnostic]()
-    found, seen = dict[str, str](), dict[str, DeviceStamp]()
+    digests, stamps = dict[str, str](), dict[str, DeviceStamp]()
     branches = dict[str, bool]()
     if "project" not in data:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(root)).strip("-._") or "kernels"
@@ -104,16 +107,17 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
         if not isinstance(file, str) or file.startswith(PACKAGE):
             continue
         path = os.path.join(root, file)
-        seen.setdefault(path, read_device_stamp(path))
+        # Before the file is read: an edit in between then shows as another stamp.
+        stamps.setdefault(path, read_device_stamp(path))
         template = _KernelTemplate(path)
-        found[path], branches[name] = template.digest, template.has_cpu
+        digests[path], branches[name] = template.digest, template.has_cpu
         if not {"entry", "library", "kernels"} & script.keys():
             problems += _complete_script(f"[script.{name}]", script, template, notes)
     if "target" not in data and ("script" in data or "library" in data):
-        found[""] = _find_machine_archs()
-        seen |= {path: read_device_stamp(path) for path in DEVICES}
+        digests[""] = _digest_machine_archs()
+        stamps |= {path: read_device_stamp(path) for path in DEVICES}
         notes.append(_add_targets(data, branches))
-    return TemplateReading(tuple(notes), found, seen, began), problems
+    return TemplateReading(tuple(notes), digests, stamps, began), problems
 
 
 def _add_targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
@@ -121,65 +125,72 @@ def _add_targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
 
     Return a note about them.
     """
-    here = {arch: {"arch": arch} for arch in find_local_archs()}
-    gpus: dict[str, Any] = here or _NO_GPU
+    local = {arch: {"arch": arch} for arch in find_local_archs()}
+    gpus: dict[str, Any] = local or _NO_GPU
     cpu = [name for name, has_cpu in branches.items() if has_cpu]
     data["target"] = {**gpus, **({"cpu": {"arch": "cpu"}} if cpu else {})}
     for tables in (data.get("script"), data.get("library")):
         for name, table in tables.items() if isinstance(tables, dict) else ():
+            # Without `targets` a script is built for all of them.
             if isinstance(table, dict) and name not in cpu:
                 table.setdefault("targets", list(gpus))
-    said = f"{', '.join(gpus)} ({'of this machine' if here else 'with PTX: there is no GPU here'})"
-    return f"targets: {said}" + (f", cpu for {', '.join(cpu)}" if cpu else "")
+    source = "of this machine" if local else "with PTX: there is no GPU here"
+    return f"targets: {', '.join(gpus)} ({source})" + (f", cpu for {', '.join(cpu)}" if cpu else "")
 
 
 def _complete_script(
     table: str, script: dict[str, Any], template: _KernelTemplate, notes: list[str]
 ) -> Iterator[Diagnostic]:
     """Add the kernel and its arguments from the template to a script. Yield the mistakes."""
-    asked, args = script.get("kernel"), script.get("args") or {}
-    if not isinstance(asked, str | None) or not isinstance(args, dict):
-        return
-    plain = (asked or "").partition("<")[0].rpartition("::")[2]
-    every = [each for each in template.kernels if asked is None or each.plain == plain]
-    if not every:
+    name, args = script.get("kernel"), script.get("args") or {}
+    if not isinstance(name, str | None) or not isinstance(args, dict):
+        return  # `validate_structure` reports it
+    plain = (name or "").partition("<")[0].rpartition("::")[2]
+    kernels = [kernel for kernel in template.kernels if name is None or kernel.plain == plain]
+    if not kernels:
         return  # `check_targets` asks for a kernel
-    kernel, place = every[0], template.locate_kernel(every[0])
-    names = {each.name for each in kernel.parameters}
-    taken = {name for name, arg in args.items() if _is_parameter(arg)}
+    kernel, place = kernels[0], template.locate_kernel(kernels[0])
+    names = {parameter.name for parameter in kernel.parameters}
+    declared = {name for name, arg in args.items() if _is_parameter(arg)}
     short = {name for name, arg in args.items() if _type_of(arg)[:1] in ("", "[")}
-    is_whole = bool(args) and not short and (taken >= names or not taken <= names)
+    # Other names than the kernel's, or all of them: then nothing is added to the manifest's.
+    is_complete = bool(args) and not short and (declared >= names or not declared <= names)
     unknown = [
-        each
-        for each in kernel.parameters
-        if not (is_whole or (each.name and each.dtype) or each.name in args.keys() - short)
+        parameter
+        for parameter in kernel.parameters
+        if not is_complete
+        and not (parameter.name and parameter.dtype)
+        and parameter.name not in args.keys() - short
     ]
-    problem, hint = "" if asked and kernel.template else kernel.problem, f"write args in {table}"
-    if len({(each.name, each.parameters) for each in every}) > 1:
-        lines = (f'"{each.plain}" in line {template.locate_kernel(each).line}' for each in every)
-        problem = f"{len(every)} kernels are declared: {', '.join(lines)}"
+    # A name with template arguments says which instance of a C++ template is meant.
+    problem, hint = "" if name and kernel.template else kernel.problem, f"write args in {table}"
+    if len({(each.name, each.parameters) for each in kernels}) > 1:
+        lines = (f'"{each.plain}" in line {template.locate_kernel(each).line}' for each in kernels)
+        problem = f"{len(kernels)} kernels are declared: {', '.join(lines)}"
     if unknown and not problem:
-        each = unknown[0]
-        problem = f'the type of the parameter "{each.text}" cannot be read'
-        shape = "*[n]" if each.is_pointer else ""
-        hint = f'write its type in {table}, as in args.{each.name or "NAME"} = "f32{shape}"'
-    elif asked is None:
+        first = unknown[0]
+        problem = f'the type of the parameter "{first.text}" cannot be read'
+        shape = "*[n]" if first.is_pointer else ""
+        hint = f'write its type in {table}, as in args.{first.name or "NAME"} = "f32{shape}"'
+    elif name is None:
         hint = f'write kernel = "NAME" in {table}, and its args'
     if problem:
-        if asked is None or short or not args:
+        # A manifest that says all does not need the template's text.
+        if name is None or short or not args:
             yield Diagnostic(problem, place, hint)
         return
-    said: dict[str, object] = {} if asked else {"kernel": kernel.name}
-    script["kernel"] = asked or kernel.name
-    if not is_whole:
+    additions: dict[str, object] = {} if name else {"kernel": kernel.name}
+    script["kernel"] = name or kernel.name
+    if not is_complete:
         read = {
-            each.name: _complete_argument(each, args.get(each.name)) for each in kernel.parameters
+            parameter.name: _complete_argument(parameter, args.get(parameter.name))
+            for parameter in kernel.parameters
         }
-        script["args"] = {**read, **{each: arg for each, arg in args.items() if each not in read}}
-        said |= {f"args.{each}": arg for each, arg in read.items() if arg != args.get(each)}
-    if said:
+        script["args"] = {**read, **{key: arg for key, arg in args.items() if key not in read}}
+        additions |= {f"args.{key}": arg for key, arg in read.items() if arg != args.get(key)}
+    if additions:
         notes.append(f"{table}, from {template.shown}:{place.line}:")
-        notes += [f"  {key} = {format_toml(value)}" for key, value in said.items()]
+        notes += [f"  {key} = {format_toml(value)}" for key, value in additions.items()]
 
 
 def _type_of(arg: object) -> str:
@@ -201,5 +212,5 @@ def _complete_argument(parameter: KernelParameter, written: object) -> object:
     shape = _type_of(own) or ("[...]" if parameter.dtype != "void" else "")
     type_ = f"{parameter.dtype}*{shape}" if parameter.is_pointer else parameter.dtype
     is_out = shape and parameter.is_pointer and not parameter.is_const and not own.get("optional")
-    made = {**({"out": True} if is_out else {}), **own, "type": type_}
-    return type_ if made == {"type": type_} else made
+    argument = {**({"out": True} if is_out else {}), **own, "type": type_}
+    return type_ if argument == {"type": type_} else argument

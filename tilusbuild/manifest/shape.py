@@ -30,28 +30,23 @@ NAME = "NAME"
 
 def table_at(path: Path) -> type[Table] | None:
     """Return the model of the table at `path`; None where none with known keys is there."""
-    annotation: Any = Manifest
+    kind, inner = "table", Manifest
     for part in path:
-        kind, inner = _peel_annotation(annotation)
+        hint: Any = inner
         if kind == "table":
-            field = list_keys(inner).get(part) if isinstance(part, str) else None
-            if field is None:
+            if (field := list_keys(inner).get(str(part))) is None:
                 return None
-            annotation = field.hint
-        elif kind in ("entries", "array"):
-            annotation = inner
-        else:
-            return None
-    kind, inner = _peel_annotation(annotation)
+            hint = field.hint
+        kind, inner = _peel_annotation(hint)
     return inner if kind == "table" else None
 
 
 def field_at(path: Path) -> KeyInfo | None:
     """Return the field that the last name of `path` sets, or that holds the item it leads to."""
     for length in range(len(path), 0, -1):
-        table, key = table_at(path[: length - 1]), path[length - 1]
-        if table is not None and isinstance(key, str) and key in list_keys(table):
-            return list_keys(table)[key]
+        table = table_at(path[: length - 1])
+        if table is not None and (field := list_keys(table).get(str(path[length - 1]))):
+            return field
     return None
 
 
@@ -99,8 +94,8 @@ def _peel_annotation(annotation: Any) -> tuple[str, Any]:
     if origin is Annotated:
         return _peel_annotation(arguments[0])
     if origin in (Union, types.UnionType):
-        structures = [_peel_annotation(argument) for argument in arguments]
-        return next((found for found in structures if found[0] != "value"), ("value", None))
+        structures = map(_peel_annotation, arguments)
+        return next((each for each in structures if each[0] != "value"), ("value", None))
     if isinstance(annotation, type) and issubclass(annotation, Table):
         return "table", annotation
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -115,34 +110,35 @@ SCHEMA_ID = "https://github.com/tilusbuild/tilusbuild/tree/main/tilus.schema.jso
 
 def make_schema() -> dict[str, Any]:
     """Return the schema, draft 2020-12."""
-    made = make_adapter(Manifest).json_schema()
+    schema = _drop_null(make_adapter(Manifest).json_schema())
+    # As a pattern of the key's type this would be `patternProperties`, not `additionalProperties`.
     for key in ("target", "script", "library", "package"):
-        made["properties"][key]["propertyNames"] = {"pattern": f"^{TABLE_NAME.pattern}$"}
-    assert set(made["properties"]) == set(list_keys(Manifest))  # noqa: S101 - guards the line above
-    made = _drop_null(made)
+        schema["properties"][key]["propertyNames"] = {"pattern": f"^{TABLE_NAME.pattern}$"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
-        **made,
+        **schema,
         "title": "tilus.toml",
     }
 
 
 def _drop_null(node: Any) -> Any:
-    """Without the choice of null, which TOML does not have, and without made-up titles: an editor
-    shows the description."""
+    """Return a schema without null, which TOML does not have, and without titles.
+
+    Titles are made up from names, and an editor would show them in place of the descriptions.
+    """
     if isinstance(node, list):
         return [_drop_null(item) for item in node]
     if not isinstance(node, dict):
         return node
-    kept = {
+    cleaned = {
         key: _drop_null(value)
         for key, value in node.items()
         if not (key == "default" and value is None)
         and not (key == "title" and isinstance(value, str))
     }
-    choices = [choice for choice in kept.get("anyOf", ()) if choice != {"type": "null"}]
-    if len(choices) == 1 and len(choices) < len(kept["anyOf"]):
-        del kept["anyOf"]
-        return {**choices[0], **kept}
-    return {**kept, "anyOf": choices} if choices else kept
+    choices = [choice for choice in cleaned.get("anyOf", ()) if choice != {"type": "null"}]
+    if len(choices) == 1 and len(choices) < len(cleaned["anyOf"]):
+        del cleaned["anyOf"]
+        return {**choices[0], **cleaned}
+    return {**cleaned, "anyOf": choices} if choices else cleaned

@@ -130,7 +130,7 @@ def _check_given(given: RecipeInputs, pipeline: Pipeline) -> None:
     """Raise `ValueError` for a value that no manifest may have: pipelines take it unchecked."""
     flags = given.flags if pipeline.has_source else ()
     for flag in find_denied_flags(flags, cpu=pipeline.compiler == "g++"):
-        raise ValueError(f"{flag.words} is for unsafe-flags: its own project compiles it again")
+        raise ValueError(f"{flag.text} is for unsafe-flags: its own project compiles it again")
     march, part, link = given.host_march, given.part or PartOptions(), given.link or Link()
     if (march and not names_march(march)) or part.language not in LANGUAGES.values():
         raise ValueError(f"-march={march} -x {part.language}")

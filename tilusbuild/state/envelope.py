@@ -31,7 +31,7 @@ VERSIONS = {
     "caches": 1,
     "digests": 3,
     "history": 3,
-    "manifest": 5,
+    "manifest": 6,
     "needed": 3,
     "plan": 3,
     "published": 3,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from tilusbuild.manifest.command_words import Option, options, words_of
+from tilusbuild.manifest.command_words import Option, parse_options, split_command
 from tilusbuild.manifest.denied_flags import find_denied_flags
 from tilusbuild.manifest.library import LANGUAGES
 
@@ -82,7 +82,7 @@ class CompileCommand(Struct):
 def parse_compile_command(entry: CompdbEntry, environment: Mapping[str, str]) -> CompileCommand:
     """Parse an entry of `ninja -t compdb`, with the flags and directories that environment
     variables add. Raises `NotCarriedError`."""
-    words = words_of(entry.command)
+    words = split_command(entry.command)
     while words and os.path.basename(words[0]) in _LAUNCHERS:
         del words[0]
     name = os.path.basename(words[0]) if words else ""
@@ -98,7 +98,7 @@ def parse_compile_command(entry: CompdbEntry, environment: Mapping[str, str]) ->
     )
     unread: list[str] = []
     arguments = [*_add_environment_words(words[1:], is_nvcc, environment)]
-    for option in options(arguments, entry.directory, unread):
+    for option in parse_options(arguments, entry.directory, unread):
         _add_option(compile_command, option, entry.directory)
     if unread:
         raise NotCarriedError(f"{unread[0]} names a file of options that cannot be read")
@@ -169,7 +169,7 @@ def find_impure_flag(compile_command: CompileCommand) -> str | None:
         if not understood_flags.fullmatch(word) and not _NATIVE.fullmatch(word)
     ]
     return next(
-        (each.words for each in find_denied_flags(flags, cpu=not compile_command.nvcc)), None
+        (each.text for each in find_denied_flags(flags, cpu=not compile_command.nvcc)), None
     )
 
 
