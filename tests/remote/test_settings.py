@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tilusbuild.errors import InputError
-from tilusbuild.manifest.sections import RemoteSection
+from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, Settings, format_variable
 from tilusbuild.manifest.table import check_table
 from tilusbuild.remote.settings import RemoteSettings, choose_remote

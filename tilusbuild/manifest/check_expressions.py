@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import ExprError, Value
+from tilusbuild.manifest.arguments import Arg, make_argument
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import COSTS, split_linked_names
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script_sections import list_expressions, make_argument, parse_cached
+from tilusbuild.manifest.script_sections import list_expressions, parse_cached
 from tilusbuild.manifest.table import to_json_value
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
 from tilusbuild.runtime.structs import is_struct
@@ -33,7 +34,7 @@ from tilusbuild.signature import (
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection
-    from tilusbuild.manifest.script_sections import Arg, DispatchSection, LaunchSection
+    from tilusbuild.manifest.script_sections import DispatchSection, LaunchSection
 
 
 class NameScope(Struct, frozen=True):
@@ -74,8 +75,8 @@ def check_expressions(checks: Checks) -> None:
             _check_cycles(checks, path, target, script)
 
 
+# The path of an expression in its script, its source, and the sections of names it may use.
 _ExpressionSite: TypeAlias = tuple[Path, Value, frozenset[str]]
-"""The path of an expression in its script, its source, and the sections of names it may use."""
 
 _STATIC = frozenset({"params", "space", "derived"})
 _CALL = _STATIC | {"sizes"}
@@ -206,8 +207,8 @@ def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:
     return checks.document.locate_inside(path, match.start() + 1, match.end() - match.start())
 
 
+# A message and a hint.
 _Problem: TypeAlias = tuple[str, str | None]
-"""A message and a hint."""
 STRIDE_HINT = "dispatch depends on shapes and integers that are passed"
 
 
@@ -301,8 +302,8 @@ def _check_arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
             arguments[name] = _STAND_IN
 
 
+# For an argument whose mistake is reported: others may use it as a dimension.
 _STAND_IN = Argument("_", "i32", None)
-"""For an argument whose mistake is reported: others may use it as a dimension."""
 
 
 def _add_signature_error(

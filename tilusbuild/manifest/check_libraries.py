@@ -21,11 +21,11 @@ from tilusbuild.state.patterns import PatternTooWideError
 if TYPE_CHECKING:
     from tilusbuild.manifest.library import LibrarySection
 
+# Keys that a script of objects cannot have.
 _OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
-"""Keys that a script of objects cannot have."""
 _OF_A_LINK = ("link-libs", "link-dirs", "rpath", "undefined", "needed")
+# Keys of a library that a part of it cannot have.
 _OF_A_WHOLE = ("kind", "objects", "targets", "output", "cudart", "torch", "rdc", *_OF_A_LINK)
-"""Keys of a library that a part of it cannot have."""
 
 
 def check_libraries(checks: Checks) -> None:

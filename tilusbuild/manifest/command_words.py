@@ -26,8 +26,8 @@ _LONG_TEXT = """
     --generate-dependencies -M  --generate-dependencies-with-compile -MD
     --generate-nonsystem-dependencies-with-compile -MMD
 """
+# The long names of nvcc's options, and those of clang that say the same.
 _LONG = dict(zip(*[iter(_LONG_TEXT.split())] * 2, strict=True))
-"""The long names of nvcc's options, and those of clang that say the same."""
 
 _VALUED_TEXT = """
     -o -odir -x -ccbin -MF -MT -MQ -MJ -I -isystem -iquote -idirafter -D -U -std -include -gencode

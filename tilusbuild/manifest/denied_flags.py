@@ -70,27 +70,27 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"-m?(arch|cpu|tune)=native", "means another CPU on another machine", _HOST_MARCH),
     (r"-options-file|-optf|@.*", _READS, _FLAG_FILE),
 )  # fmt: skip
+# Of every compiler, linker and assembler, whoever passes the flag on: by one or two dashes.
 _DENIED = tuple(
     (re.compile(rf"-?(?:{pattern})(?:=.*)?", re.DOTALL), reason, remedy)
     for pattern, reason, remedy in _REASONS
 )
-"""Of every compiler, linker and assembler, whoever passes the flag on: by one or two dashes."""
 
 _LINKS = re.compile(r"-[lL].*|-[TR]|--library.*|--?(rpath|rpath-link|just-symbols|script)(=.*)?")
+# Libraries of the compilers and of the system, which the fingerprint covers by their headers.
 _OF_TOOLCHAIN = re.compile(r"-l(m|dl|rt|pthread|c|stdc\+\+|gomp|atomic|quadmath|cuda)")
-"""Libraries of the compilers and of the system, which the fingerprint covers by their headers."""
+# nvcc's own, which begin as a library does.
 _NVCC_WORDS = re.compile(r"-l(ineinfo|to|toir)")
-"""nvcc's own, which begin as a library does."""
+# The options for tools that link nothing of the host: `-l…` means something else to them.
 _DEVICE_TOOLS = re.compile(r"-X(ptxas|fatbin|cudafe|nvlink)|--(ptxas|fatbin|nvlink)-options")
-"""The options for tools that link nothing of the host: `-l…` means something else to them."""
 _PASSES_ON = re.compile(r"-X\w+|--\w+-options|-mllvm")
 _MACRO = re.compile(r"-[DU]|--?(un)?define-macro")
 _DEFINES = re.compile(r"-D|--?define-macro(=|\Z)")
+# Flags whose value may have a directory in it.
 _OPENS_NOTHING = re.compile(r"-D|-f(file|macro|debug)-prefix-map=")
-"""Flags whose value may have a directory in it."""
 _FILE = re.compile(r"[^-].*\.[A-Za-z]\w*", re.DOTALL)
+# The words that a shell takes as they are: nvcc hands its words to one. Macros are escaped.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]*")
-"""The words that a shell takes as they are: nvcc hands its words to one. Macros are escaped."""
 
 _TARGET = "set arch and ptx in [target.NAME]"
 _OUTPUT = "tilusbuild decides where outputs go; `--dump-ir` keeps the intermediate files"
@@ -110,8 +110,8 @@ _OWNED_TEXT = (
     (r"-march|-mtune", _HOST_MARCH),
     (r"-optf|--options-file", _FLAG_FILE),
 )
+# The flags that tilusbuild sets itself, with what to write in their place.
 _OWNED = tuple((re.compile(pattern, re.DOTALL), remedy) for pattern, remedy in _OWNED_TEXT)
-"""The flags that tilusbuild sets itself, with what to write in their place."""
 _ALLOW = "unsafe-flags = true in [build] or in the script allows it"
 
 

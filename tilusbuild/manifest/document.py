@@ -21,8 +21,8 @@ from tilusbuild.runtime.where import MAX_MANIFEST
 
 SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
 """Keys that a shorter spelling omits: `k = [1, 2]` means `k = { values = [1, 2] }`."""
+# Replacements of control characters, which must not reach a terminal in a message.
 _INVISIBLE = dict.fromkeys((*range(9), *range(11, 32), 127), "�")
-"""Replacements of control characters, which must not reach a terminal in a message."""
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 

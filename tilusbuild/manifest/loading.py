@@ -47,11 +47,11 @@ from tilusbuild.manifest.shape import (
 )
 from tilusbuild.manifest.table import ValueFault, check_table, describe_kind, format_toml, list_keys
 
+# Likeness, 0 to 1, above which a key of another table is suggested. Keys are short, so that a lower
+# one would suggest unrelated keys.
 _ALIKE = 0.8
-"""Likeness, 0 to 1, above which a key of another table is suggested. Keys are short, so that a
-lower one would suggest unrelated keys."""
+# Tables that a hint names; a key of more of them says little about what was meant.
 _MAX_OWNERS = 4
-"""Tables that a hint names; a key of more of them says little about what was meant."""
 _CHECKS = (
     check_names,
     check_targets,
@@ -96,8 +96,8 @@ def _load_checked(path: str) -> Manifest:
     return manifest.replace_values(_reading=read).with_libraries()
 
 
+# Keys that a script with kernels cannot have.
 _ALONE = ("kernel", "entry", "library")
-"""Keys that a script with kernels cannot have."""
 
 
 def expand_kernels(document: Document) -> None:
@@ -153,10 +153,10 @@ _LIMITS = {
     "greater_than": ("gt", "must be more than"),
     "less_than_equal": ("le", "must be at most"),
 }
+# What takes the place of a mistake in a required table of the top level.
 _PLACEHOLDERS: Mapping[str, Any] = {"edition": 1, "project": {"name": "unnamed", "version": "0"}}
-"""What takes the place of a mistake in a required table of the top level."""
+# A removed value may leave a mistake in the table around it, and tables are at most so deep.
 _ROUNDS = 8
-"""A removed value may leave a mistake in the table around it, and tables are at most so deep."""
 
 
 def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:

@@ -32,8 +32,8 @@ from tilusbuild.state.stamp import is_settled, read_stamp
 _ENVELOPE = Envelope("manifest")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+# The key, the paths and stamps of our own code, and the manifest.
 _Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]
-"""The key, the paths and stamps of our own code, and the manifest."""
 
 
 def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | None:
@@ -107,7 +107,7 @@ def _memo_path(path: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _is_own(file: str) -> bool:
-    # The checks of the manifest are skipped, so that nobody else may decide what it says.
+    # The checks of the manifest are skipped, so that no other user may write it.
     status = try_stat(file)
     return status is not None and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 

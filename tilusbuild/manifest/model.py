@@ -17,13 +17,13 @@ from tilusbuild.manifest.library import (
 )
 from tilusbuild.manifest.names import TableName
 from tilusbuild.manifest.reading import TemplateReading
+from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.sections import (
     BuildSection,
     Directory,
     PackageSection,
     ProjectSection,
-    RemoteSection,
     TargetSection,
     ToolchainSection,
 )

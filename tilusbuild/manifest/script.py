@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import field
 
 from tilusbuild.expr import Expr, Value
+from tilusbuild.manifest.arguments import Arg, make_argument
 from tilusbuild.manifest.names import (
     DeclaredName,
     HeaderName,
@@ -14,7 +15,6 @@ from tilusbuild.manifest.names import (
 )
 from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
-    Arg,
     DispatchSection,
     JinjaSection,
     LaunchSection,
@@ -24,7 +24,6 @@ from tilusbuild.manifest.script_sections import (
     RuleOrFalse,
     TemplateName,
     TuneSection,
-    make_argument,
     parse_cached,
 )
 from tilusbuild.manifest.sections import DeviceCompiler, Macros, ProductKeys, Standard
@@ -83,8 +82,8 @@ ParamValues = Annotated[
 """A constant, or an array that makes one instance of the script for each item."""
 
 
+# The most values of one parameter.
 _MAX_VALUES = 1_000_000
-"""The most values of one parameter."""
 
 
 def _check_bounds(key: str, bounds: tuple[int, ...]) -> tuple[int, ...]:
@@ -125,10 +124,6 @@ class ParameterSection(Table, frozen=True):
 
     short = ({"type": "array", "items": _ROW_SCHEMA, "minItems": 1},)
     shorthands = ((tuple, "values"),)
-    wanted = (
-        "an array of values or a table",
-        "as in [16, 32], { range = [2, 6] } or { pow2 = [16, 256] }",
-    )
 
     values: Annotated[
         tuple[RowOrValue, ...] | None, Key(min_length=1, examples=[[1, 2, 4], [[1, 1], [2, 2]]])

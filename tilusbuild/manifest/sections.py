@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from tilusbuild.errors import did_you_mean
@@ -14,7 +13,6 @@ from tilusbuild.manifest.table import (
     VALUE_SCHEMA,
     AnyValue,
     Duration,
-    Entries,
     Key,
     Size,
     Table,
@@ -25,7 +23,7 @@ from tilusbuild.manifest.table import (
     format_toml,
     reject_boolean,
 )
-from tilusbuild.rooms import find_contributions, import_value
+from tilusbuild.rooms import find_contributions
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -87,10 +85,6 @@ class Directory(Table, frozen=True):
 
     short = ({"type": "string", "minLength": 1},)
     shorthands = ((str, "path"),)
-    wanted = (
-        "a path or a table",
-        'as in "include" or { package = "cutlass_library", path = "source/include" }',
-    )
 
     path: Annotated[Text, Key(examples=["include"])]
     """The directory: relative to the manifest, or to the package's own directory."""
@@ -398,99 +392,3 @@ class PackageSection(Table, frozen=True):
     script that has a model and no table, all."""
     max_size: Annotated[Size | None, Key(examples=["100MB"])] = None
     """The maximum size of each package file; more is an error."""
-
-
-def check_address(value: str) -> str:
-    """Return the address of a remote cache. Raises `ValueFault` for one that is none.
-
-    A scheme that an optional room brings has the room's own rule.
-    """
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(value)
-        port = parts.port
-    except ValueError:  # without its text, which is a part of the value
-        raise ValueFault("is not an address", _ADDRESSES) from None
-    optional = {} if parts.scheme in _SCHEMES else find_contributions("remote backend")
-    if parts.scheme not in (*_SCHEMES, *optional):
-        every = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *optional))
-        raise ValueFault(f"must begin with one of {every}", _ADDRESSES)
-    if parts.query or parts.fragment or not value.isascii() or not value.isprintable():
-        raise ValueFault("must be a plain address, without query and fragment", _ADDRESSES)
-    if "@" in parts.netloc:
-        raise ValueFault(
-            "must hold no user and no password",
-            "headers and a credential helper belong to the user's settings: docs/remote.md",
-        )
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-            raise ValueFault("must name an absolute directory", "as in file:///shared/kernels")
-    elif parts.scheme in _SCHEMES:
-        if not parts.hostname or port == 0:
-            raise ValueFault("must name a host", _ADDRESSES)
-    elif (rule := find_contributions("remote address").get(parts.scheme)) and (
-        wrong := import_value(rule)(parts)
-    ):
-        raise ValueFault(*wrong)
-    return value.rstrip("/")
-
-
-_SCHEMES = ("file", "http", "https")
-_ADDRESSES = "as in https://cache.example/kernels or file:///shared"
-
-Address = Annotated[
-    Text,
-    Key(
-        after=check_address,
-        schema={"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://.+"},
-    ),
-]
-
-
-def _share(value: object) -> float:
-    number = value
-    if isinstance(value, str):  # of the environment
-        with suppress(ValueError):
-            number = float(value)
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1:
-        raise ValueFault("must be a number from 0 to 1", "0.02 is one in fifty")
-    return float(number)
-
-
-Share = Annotated[float, Key(plain=_share, schema={"type": "number", "minimum": 0, "maximum": 1})]
-
-
-class RemoteSection(Table, frozen=True):
-    """A cache that other machines share. Each key can be given in the environment, too, as
-    `TILUSBUILD_REMOTE_CACHE` and so on, and in the user's settings: `docs/remote.md`."""
-
-    # What is secret, or a program to run, is not taken from a manifest, which may be someone
-    # else's work: see `remote.settings`.
-
-    cache: Annotated[Address | None, Key(examples=["grpcs://cache.example:443"])] = None
-    """Where it is: `grpcs://` or `grpc://` and a server of the Remote Execution API v2, `https://`
-    or `http://` and one of `/ac`, or `file://` and a directory. A program that is
-    missing here is fetched from there instead of compiled."""
-    executor: Annotated[Address | None, Key(examples=["grpcs://farm.example:443"])] = None
-    """A server of the Remote Execution API v2 whose workers compile beside this machine's cores."""
-    properties: Annotated[Entries[str], Key(examples=[{"OSFamily": "linux"}])] = NOTHING
-    """Properties that a worker must have, in the words of the server."""
-    jobs: Annotated[int, Key(ge=1, le=10_000, examples=[200])] = 64
-    """How many programs workers compile at once."""
-    instance: Annotated[str, Key(examples=["kernels"])] = ""
-    """The server's instance, where it has several."""
-    write: bool = False
-    """Send what is compiled here, too."""
-    connect_timeout: Annotated[Duration, Key(examples=["2s"])] = 5.0
-    """How long connecting may take before it is done without."""
-    timeout: Annotated[Duration, Key(examples=["10s"])] = 60.0
-    """How long one request may take."""
-    patience: Annotated[Duration, Key(examples=["1m"])] = 5.0
-    """How long cores that have nothing to do wait for an answer before they compile what was asked
-    for."""
-    send_timeout: Annotated[Duration, Key(examples=["2m"])] = 30.0
-    """How long the end of a build waits for what is still to be sent."""
-    verify: Annotated[Share, Key(examples=[0.02])] = 0.0
-    """The part of the fetched programs that is compiled again and compared before they are
-    accepted, 0 to 1. When the bytes of one differ, the build uses nothing more of the cache."""

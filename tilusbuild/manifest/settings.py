@@ -178,6 +178,7 @@ def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
     return Setting(cache.path, cache.source)
 
 
+# The type of each setting, and its description in messages.
 _KINDS: dict[str, tuple[Any, str]] = {
     "jobs": (Annotated[int, Meta(ge=1)], "at least 1"),
     "load-average": (Annotated[float, Meta(gt=0, le=sys.float_info.max)], "a number above 0"),
@@ -188,7 +189,6 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "bench-warmup": (Annotated[int, Meta(ge=0)], "at least 0"),
     "bench-repeat": (Annotated[int, Meta(ge=1)], "at least 1"),
 }
-"""The type of each setting, and its description in messages."""
 
 
 def _decide_setting(name: str, default: Kind, sources: SettingSources) -> Setting[Kind]:

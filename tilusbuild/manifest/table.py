@@ -96,8 +96,6 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
     """The JSON schemas of shorter spellings, which `read` turns into tables."""
     shorthands: ClassVar[tuple[tuple[type, str], ...]] = ()
     """Types of values that may take the place of the table, each with the key it stands for."""
-    wanted: ClassVar[tuple[str, str]] = ("a table", "")
-    """A description of right values, and an example, for the error about any other value."""
 
     _given: tuple[str, ...] = ()
     """The fields that the manifest sets, sorted."""
@@ -113,7 +111,8 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
         if not cls.shorthands or isinstance(value, dict):
             return value
         if (key := dict(cls.shorthands).get(type(value))) is None:
-            raise ValueFault(f"must be {cls.wanted[0]}, not {describe_kind(value)}", cls.wanted[1])
+            kinds = ", ".join(describe_kind(kind()) for kind, _ in cls.shorthands)
+            raise ValueFault(f"must be {kinds} or a table, not {describe_kind(value)}")
         return {key: value}
 
     @classmethod
@@ -127,8 +126,8 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
 
     def __repr__(self) -> str:
         """Return a text of all fields. Caches of derived values use it as their key."""
-        said = ", ".join(f"{name}={value!r}" for name, value in self)
-        return f"{type(self).__name__}({said})"
+        values = ", ".join(f"{name}={value!r}" for name, value in self)
+        return f"{type(self).__name__}({values})"
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -389,7 +388,7 @@ def _read_duration(value: object) -> float:
     hint = 'write seconds, or a duration such as "90s", "10m" or "1h30m"'
     try:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            # Cut first: an integer of more than 1024 bits is no float.
+            # Cut first: an integer of more than 1024 bits does not fit in a float.
             seconds = float(max(0, min(value, MAX_DURATION + 1)))
         else:
             seconds = durations.parse_duration(value if isinstance(value, str) else "")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tilusbuild.manifest.sections import RemoteSection
+from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX
 from tilusbuild.manifest.table import NOTHING, Entries, Text
 from tilusbuild.rooms import find_missing_package
