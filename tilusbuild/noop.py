@@ -8,8 +8,7 @@ its summary is printed again.
 
 - A record never makes an answer wrong. One that is missing, damaged, cut short, of another version,
   or of another command is not used, and the build runs in full.
-- Its price is one `os.stat` for each entry. Of many entries, each further core looks at a share in
-  a fork of the process: threads would wait for Python's lock during most of it.
+- Its price is one `os.stat` for each entry; of many entries, each core looks at a share.
 - This module imports `_operator`, `os`, `sys`, `struct`, `time` and `zlib`, and nothing of
   tilusbuild: `tests/noop` holds the list. It is all that runs when there is nothing to do, and the
   time of such a build is mostly the interpreter's, so an import more is a cost that everybody pays
@@ -33,24 +32,22 @@ if TYPE_CHECKING:
 
     _Group: TypeAlias = tuple[memoryview, memoryview]  # names, stamps
 
-MAGIC = b"tilusbuild record 7\n"
+MAGIC = b"tilusbuild record 8\n"
 HEAD = struct.Struct("<IQ")
 COUNT = struct.Struct("<Q")
 STAMP = struct.Struct("<4q")
 """Size (-1 for nothing), mtime, ctime, inode."""
 _numbers = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
-BETWEEN = b"\1"
-"""Between the endings of a group: its stamps are those of the first word with each of them, then
-of the next, so that what lies together is looked at together."""
+DIRECTORY = "/."
+"""The end of the names of a group of directories, whose sizes do not count."""
 
+# A fork takes 1 ms, and 4,000 entries take 13.
 _SHARE = 4_000
-"""Entries that are worth a fork, which takes 1 ms: so many take 13."""
 
-# Tools are found by these. Every `TILUSBUILD_` variable is a setting, too.
+# Tools are found by these. Every `TILUSBUILD_` variable is a setting, too, except those of the
+# remote cache: they do not change the result of a build, and may hold secrets.
 _ENVIRONMENT = ("CUDA_HOME", "CUDA_PATH", "HOME", "PATH")
-
 _REMOTE = "TILUSBUILD_REMOTE_"
-"""Of variables that have no part in what a build comes to, and may hold secrets."""
 
 _ONLY_PRINTED = ("-q", "--quiet", "-v", "--verbose", "--json")
 _VERBOSE = ("-v", "--verbose")
@@ -61,8 +58,9 @@ def answer_build(words: Sequence[str]) -> int | None:
     to do. Return None when the build has to run in full."""
     if "build" not in words or not set(words).isdisjoint(_VERBOSE):
         return None
+    # A record has no JUnit file and no annotations: the full build writes them.
     if any(word.startswith("--junit") for word in words) or "GITHUB_ACTIONS" in os.environ:
-        return None  # there is more to be written than is remembered
+        return None
     started = time.perf_counter()
     summary = read_record(make_key(words, os.environ), os.environ)
     if summary is None:
@@ -85,7 +83,6 @@ def make_key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
     """Return the identity of a command: its words, the working directory, the environment that
     matters, the interpreter and the installation. Words that change only the output are left
     out."""
-    kept = [word for word in words if word not in _ONLY_PRINTED]
     settings = [
         f"{name}={value}"
         for name, value in sorted(environment.items())
@@ -96,8 +93,9 @@ def make_key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
     except OSError:
         working_directory = ""  # it was deleted: nothing was built there
     # Not `sys.executable`: `python`, `python3` and the command `tilusbuild` are one installation.
-    parts = [sys.prefix, sys.version, __file__, working_directory, *kept, "", *settings]
-    return "\0".join(parts).encode("utf-8", "surrogateescape")
+    parts = [sys.prefix, sys.version, __file__, working_directory]
+    parts += [word for word in words if word not in _ONLY_PRINTED]
+    return "\0".join([*parts, "", *settings]).encode("utf-8", "surrogateescape")
 
 
 def find_record_directory(environment: Mapping[str, str]) -> str | None:
@@ -155,6 +153,7 @@ def split_pieces(data: bytes) -> list[memoryview]:
 
 
 def _are_groups_unchanged(groups: Sequence[_Group]) -> bool:
+    # Forks, as threads would wait for Python's lock during most of the loop.
     entries = sum(len(stamps) for _, stamps in groups) // STAMP.size
     shares = min(len(os.sched_getaffinity(0)), 1 + entries // _SHARE)
     forks: list[int] = []
@@ -166,6 +165,7 @@ def _are_groups_unchanged(groups: Sequence[_Group]) -> bool:
                 try:
                     same = _is_share_unchanged(groups[share::shares])
                 finally:
+                    # Not `sys.exit`: the parent's buffers and handlers are not the fork's to use.
                     os._exit(not same)
             forks.append(fork)
         same = _is_share_unchanged(groups[::shares])
@@ -191,23 +191,17 @@ def _is_share_unchanged(groups: Sequence[_Group]) -> bool:
 def _is_group_unchanged(names: memoryview, stamps: memoryview) -> bool:
     # Names stay bytes, as the system takes them.
     before, after, *rest = bytes(names).split(b"\0", 2)
-    if before:
-        try:
-            os.chdir(before)
-        except OSError:
-            return False
-    if BETWEEN in after:
-        endings, words = after.split(BETWEEN), b"\0".join(rest).split(b"\0")
-        paths = [word + ending for word in words for ending in endings]
-    else:
-        # One `replace` and one `split` make all paths: a loop took as long as the `stat`s.
-        paths = b"\0".join([*rest, b""]).replace(b"\0", after + b"\0").split(b"\0")[:-1]
+    # One `replace` and one `split` make all paths: a loop took as long as the `stat`s.
+    paths = b"\0".join([*rest, b""]).replace(b"\0", after + b"\0").split(b"\0")[:-1]
     expected = STAMP.iter_unpack(stamps)
     if len(paths) != len(stamps) // STAMP.size:
         return False
-    if BETWEEN in after or not after:
-        return all(map(_is_path_unchanged, paths, expected))
-    try:  # files alone: all of this loop is in C
+    try:
+        if before:
+            os.chdir(before)
+        if not after or after.endswith(DIRECTORY.encode()):
+            return all(map(_is_path_unchanged, paths, expected))
+        # Files alone: all of this loop is in C.
         return all(map(eq, map(_numbers, map(os.stat, paths)), expected))
     except OSError:
         return False
@@ -231,19 +225,7 @@ def read_record(name: bytes, environment: Mapping[str, str]) -> bytes | None:
     if file is None:
         return None
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(file, "rb") as record:
+            return check_record(record.read(), name)
     except OSError:
         return None
-    try:
-        data = b""
-        size = os.fstat(handle).st_size
-        while len(data) < size:
-            piece = os.read(handle, size - len(data))
-            if not piece:
-                return None
-            data = data + piece if data else piece
-    except OSError:
-        return None
-    finally:
-        os.close(handle)
-    return check_record(data, name)

@@ -192,17 +192,18 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
     cache = tmp_path / ".cache"
     built()
     (cache / "state/published").unlink(missing_ok=True)
-    after = publish._DispatchRefresher.refresh_directory
+    after = publish.publish_script
 
-    def removed_first(self: Any, path: str, instance: Any) -> None:
+    def removed_then(*arguments: Any) -> str:
+        path = after(*arguments)
         if who == "somebody":
             shutil.rmtree(path)
         else:
             with pytest.raises(TilusbuildError, match="a build is using"):
                 clear_cache(Tree(str(cache)))
-        after(self, path, instance)
+        return path
 
-    monkeypatch.setattr(publish._DispatchRefresher, "refresh_directory", removed_first)
+    monkeypatch.setattr(publish, "publish_script", removed_then)
     if who == "somebody":
         with pytest.raises(TilusbuildError, match="build the project again"):
             built()

@@ -15,7 +15,6 @@ from tilusbuild.builder import noop_record as write
 from tilusbuild.state.clock import FileTime
 from tilusbuild.state.stamp import read_device_stamp
 
-Entries = dict[tuple[str, write.Endings], list[str]]
 NAME = b"the command"
 SUMMARY = b"all is well"
 LATER = time.time_ns() + 10**15
@@ -36,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
 
 def made(tree: Path, started: int = LATER) -> bytes | None:
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
-    entries: Entries = {(f"{tree}/out/", ("/lib.so",)): ["p", "q", "r"]}
+    entries: write.Entries = {(f"{tree}/out/", "/lib.so"): ["p", "q", "r"]}
     return write.make_record(
         NAME,
         SUMMARY,

@@ -1,13 +1,12 @@
 """Write the no-op record of a build, from which the next one sees that there is nothing to do.
 
-Collected here is everything that the build's answer rests on: the manifest, T1 files, templates,
-headers and the directories that they were searched for in, every tool and header of the toolchain,
-the directories of PATH, tilusbuild's own code, and of the cache tree what a load needs and what a
-removed file shows in: docs/cache.md has the list. The bytes are those that `tilusbuild.noop` reads.
+A record has everything that decides the build's answer: the manifest and the files that it names,
+templates, headers and the directories that were searched for them, the toolchain, the directories
+of PATH, tilusbuild's own code, and a part of the cache tree (docs/cache.md has the list). The bytes
+are those that `tilusbuild.noop` reads.
 
-What a record proves is what the plan read: each input has the stamp that was seen before it was
-read, and one that could have changed after that without another stamp makes that there is no
-record. So no clock is asked what happened during the build.
+Each input has the stamp that was seen before it was read. There is no record when one could have
+changed after that without another stamp, so no clock is asked what happened during the build.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import os
 import sysconfig
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -37,29 +36,26 @@ from tilusbuild.engine.events import BuildStarted, Planned, Result, Summary
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import event_to_json
 from tilusbuild.report.summary import format_summary
-from tilusbuild.state.clock import FileClock, FileTime
+from tilusbuild.state.clock import FileTime
 from tilusbuild.state.files import sweep_temporary_files, write_atomic
 from tilusbuild.state.stamp import ABSENT, DeviceStamp, Stamp, read_device_stamp, read_stamp
 from tilusbuild.status import RECORDED, Status
 
 MAX_CHECKED_DIRECTORIES = 2_000
 """Programs of a build up to which one with nothing to do looks at their directories too, in which a
-deleted file shows: 2 ms. Of more, where that would be a quarter of its time, it looks at what was
-compiled, which shows that this, `module` or the whole program was deleted."""
-_DIRECTORIES = ("", "/module")
-"""Of a program: each of these shows that a file in it was removed, added or replaced. Each more of
-what is looked at is a tenth of the time of a large build with nothing to do."""
+deleted file shows: 2 ms. Of more, where that would be a quarter of its time, it looks at the
+products only, which shows that a product, `module` or the whole program was deleted."""
+# Of a program: each directory shows that a file in it was removed, added or replaced.
+_DIRECTORIES = (noop.DIRECTORY, "/module" + noop.DIRECTORY)
+# Names of a group, which a check makes at once. Groups are also what its forks share.
 _GROUP_SIZE = 1000
-"""Entries: so many names are made at once."""
 _MAX_RECORDS = 256
-"""Records of other commands are removed, oldest first, when there are more."""
 
-Endings: TypeAlias = tuple[str, ...]
-_Entries: TypeAlias = dict[tuple[str, Endings], list[str]]
-"""By a prefix and endings the words between: each path of prefix, word and ending is there."""
+Entries: TypeAlias = dict[tuple[str, str], list[str]]
+"""By a prefix and an ending the words between: each path of prefix, word and ending exists."""
 
 _Group: TypeAlias = tuple[tuple[str, str], list[str], list[Stamp]]
-"""What the names begin and end with, the words between, the stamps."""
+"""The beginning and the end of the names, the words between, the stamps."""
 
 
 class Invocation(Struct, frozen=True):
@@ -70,16 +66,14 @@ class Invocation(Struct, frozen=True):
     started: int
     """When it began to read, by `time.monotonic_ns`."""
 
-    def find_start_moment(self, clock: FileClock) -> FileTime:
-        """Return when it began to read, for stamps."""
-        return clock.read_time().subtract(time.monotonic_ns() - self.started)
-
 
 class PlanRead(Struct, frozen=True):
-    """What the plan of a command read. It is made when the plan is, before anything is compiled."""
+    """The inputs that the plan of a command read, before anything was compiled."""
 
-    invocation: Invocation
+    key: bytes
+    """As in `Invocation`."""
     started: FileTime
+    """When the command began to read, by the clock that stamps files."""
     inputs: Mapping[str, DeviceStamp]
     """Each as it was before it was read; a directory that was only searched, as it was when the
     plan was made."""
@@ -87,10 +81,11 @@ class PlanRead(Struct, frozen=True):
     @classmethod
     def collect_inputs(cls, project: Project, planned: Plan, invocation: Invocation) -> PlanRead:
         """Return the inputs of a plan. Call this just after the plan was made."""
+        started = project.clock.read_time().subtract(time.monotonic_ns() - invocation.started)
+        inputs = _collect_read_inputs(project, planned)
+        others = (list_input_paths(project, planned) | _list_own_files()) - inputs.keys()
         return cls(
-            invocation,
-            invocation.find_start_moment(project.clock),
-            _collect_inputs(project, planned),
+            invocation.key, started, inputs | {path: read_device_stamp(path) for path in others}
         )
 
 
@@ -103,14 +98,15 @@ def write_record(
     """
     if any(status not in RECORDED for status in result.statuses.values()):
         return
-    path = noop.find_record_path(read.invocation.key, project.environment)
+    path = noop.find_record_path(read.key, project.environment)
     if path is None:
         return
     with suppress(OSError):
         programs = _make_programs_prefix(project.cache)
-        entries = _list_program_entries(project.cache, result.statuses, _find_products(planned))
+        entries = _list_program_entries(project.cache, planned, result.statuses)
         entries |= _list_directory_entries(project.cache, planned)
         answer = _format_answer(result.summary, BuildStarted(jobs, __version__))
+        # Compiling may have read more than the plan; of both, the plan's stamps count.
         inputs = {**_collect_read_inputs(project, planned), **read.inputs}
         inputs |= {
             path: read_device_stamp(path) for path in outputs.list_output_paths(project, planned)
@@ -119,48 +115,43 @@ def write_record(
         def is_whole(before: str, word: str) -> bool:
             return before != programs or lookup_entry(project.cache, word) is not None
 
-        made = make_record(read.invocation.key, answer, inputs, entries, read.started, is_whole)
+        record = make_record(read.key, answer, inputs, entries, read.started, is_whole)
         # Not the records alone: beside them is what is remembered of manifests.
         sweep_temporary_files(os.path.dirname(os.path.dirname(path)), deep=True)
-        if made is None:
-            return
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_atomic(path, made)
-        _remove_oldest(os.path.dirname(path))
+        if record is not None:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_atomic(path, record)
+            _remove_oldest(os.path.dirname(path))
 
 
 def _make_programs_prefix(cache: Tree) -> str:
     return os.path.join(cache.program_path(""), "")
 
 
-def _find_products(planned: Plan) -> dict[str, str]:
-    """Return the product of each planned program that is not made into a library."""
-    return {
+def _list_program_entries(cache: Tree, planned: Plan, statuses: Mapping[str, str]) -> Entries:
+    """Return the paths that are checked of each program: its directories and its product."""
+    products = {
         program: instance.spec.pipeline.product
         for instance in planned.instances
         if instance.spec.pipeline.product != PRODUCT
         for program in instance.programs
     }
-
-
-def _list_program_entries(
-    cache: Tree, statuses: Mapping[str, str], products: Mapping[str, str]
-) -> _Entries:
-    """Return what is looked at of each program, whose `products` are libraries but for these; one
-    that was not built has none."""
-    found: _Entries = {}
+    prefix = _make_programs_prefix(cache)
+    entries: Entries = {}
     for program, status in statuses.items():
-        endings: Endings = _DIRECTORIES
+        # A program that was not built has no product: only its directories show that it is there.
+        if len(statuses) <= MAX_CHECKED_DIRECTORIES or status != Status.BUILT:
+            for ending in _DIRECTORIES:
+                entries.setdefault((prefix, ending), []).append(program)
         if status == Status.BUILT:
-            whole = _DIRECTORIES if len(statuses) <= MAX_CHECKED_DIRECTORIES else ()
-            endings = (*whole, f"/module/{products.get(program, PRODUCT)}")
-        found.setdefault((_make_programs_prefix(cache), endings), []).append(program)
-    return found
+            ending = f"/module/{products.get(program, PRODUCT)}"
+            entries.setdefault((prefix, ending), []).append(program)
+    return entries
 
 
-def _list_directory_entries(cache: Tree, planned: Plan) -> _Entries:
-    """Return what is looked at besides: all of the scripts' directories but what was measured, the
-    directories that programs were compiled with, and what garbage collection goes by."""
+def _list_directory_entries(cache: Tree, planned: Plan) -> Entries:
+    """Return the paths that are checked besides: the scripts' directories without measurements, the
+    directories that programs were compiled with, and the index."""
     needed = NeededDirectories(cache)
     scripts = [cache.script_path(each.directory, each.hash) for each in planned.instances]
     digests = {digest for each in planned.instances for digest in needed.find_digests(each)}
@@ -169,35 +160,33 @@ def _list_directory_entries(cache: Tree, planned: Plan) -> _Entries:
         *(path for script in scripts for path in _walk_directory(script)),
         *(path for top in tops if os.path.isdir(top) for path in _walk_directory(top, files=False)),
     ]
+    # Garbage collection goes by the index. A cache that is read-only need not have one.
     index = cache.path(layout.INDEX)
-    if os.path.exists(index):  # a cache that is read-only need not have one
+    if os.path.exists(index):
         paths.append(index)
-    found: _Entries = {}
+    entries: Entries = {}
     for path in paths:
         directory, name = os.path.split(path)
-        found.setdefault((os.path.join(directory, ""), (_NO_ENDING,)), []).append(name)
-    return found
-
-
-_NO_ENDING = ""
-_MEASURED = layout.LATENCY
+        entries.setdefault((os.path.join(directory, ""), ""), []).append(name)
+    return entries
 
 
 def _walk_directory(top: str, *, files: bool = True) -> Iterator[str]:
-    """Yield a directory and everything below it except links."""
+    """Yield a directory and everything below it except links and measurements."""
     yield top
+    # `scandir` knows what is a link without a `stat`: a script has a link for each program.
     with suppress(OSError), os.scandir(top) as entries:
-        for entry in entries:  # which says itself what is a link: a script has one for each program
+        for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                if entry.name != _MEASURED:
+                if entry.name != layout.LATENCY:
                     yield from _walk_directory(entry.path, files=files)
             elif files and not entry.is_symlink():
                 yield entry.path
 
 
-def input_paths(project: Project, plan: Plan | None) -> set[str]:
+def list_input_paths(project: Project, plan: Plan | None) -> set[str]:
     """Return the files and directories that a plan follows from: the manifest and the files that it
-    names, templates, headers, the directories in which one of these was looked for, and those of
+    names, templates, headers, the directories that were searched for one of these, and those of
     tools. Without a plan: those that an attempt to make one has read.
 
     Files that are missing are among them. The tools and their headers are not: digests have them.
@@ -209,37 +198,31 @@ def input_paths(project: Project, plan: Plan | None) -> set[str]:
     return paths if plan is None else paths | plan.inputs
 
 
-def _collect_inputs(project: Project, planned: Plan) -> dict[str, DeviceStamp]:
-    """Return everything that the plan's answer rests on, as it was when it was read."""
-    found = _collect_read_inputs(project, planned)
-    others = input_paths(project, planned) | _list_own_files()
-    return {**{path: read_device_stamp(path) for path in others - found.keys()}, **found}
-
-
 def _collect_read_inputs(project: Project, planned: Plan) -> dict[str, DeviceStamp]:
     """Return the files and directories that were read or searched for the programs so far.
     Compiling may add more."""
     # What was read twice may have changed between: the first stamp shows that.
-    found = {**project.renderer.sightings, **project.digests.list_inputs(), **project.sightings}
-    return {**{path: read_device_stamp(path) for path in planned.inputs - found.keys()}, **found}
+    inputs = {**project.renderer.sightings, **project.digests.list_inputs(), **project.sightings}
+    return inputs | {path: read_device_stamp(path) for path in planned.inputs - inputs.keys()}
 
 
 def list_tool_directories(environment: Mapping[str, str]) -> set[str]:
     """Return the directories in which a new tool would be found before a tool in use."""
-    found = {"/usr/local", *environment.get("PATH", "").split(os.pathsep)}
+    directories = {"/usr/local", *environment.get("PATH", "").split(os.pathsep)}
     for name in ("CUDA_HOME", "CUDA_PATH"):
-        found.add(os.path.join(environment.get(name) or "/usr/local/cuda", "bin"))
+        directories.add(os.path.join(environment.get(name) or "/usr/local/cuda", "bin"))
     packages = sysconfig.get_path("purelib")
-    return found | {packages, os.path.join(packages, "nvidia")}
+    return directories | {packages, os.path.join(packages, "nvidia")}
 
 
 def _list_own_files() -> set[str]:
+    """Return tilusbuild's own files and directories: after an update no record holds."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return {
-        os.path.join(where, name)
-        for where, _, names in os.walk(package)
+        os.path.join(directory, name)
+        for directory, _, names in os.walk(package)
         for name in (".", *names)
-        if not where.endswith("__pycache__")
+        if not directory.endswith("__pycache__")
     }
 
 
@@ -248,12 +231,12 @@ def _format_answer(summary: Summary, start: BuildStarted) -> bytes:
 
     The seconds are filled in when it is printed.
     """
-    # What a remote did wrong is over: its programs were compiled here.
-    blamed = summary.remote is not None and summary.remote.wrong
-    bad = not all(verdict.ok for verdict in summary.scripts)
+    # A wrong remote fails this build only: its programs were compiled here.
+    is_remote_wrong = summary.remote is not None and summary.remote.wrong
+    has_failed_script = not all(verdict.ok for verdict in summary.scripts)
     again = replace(
         summary,
-        exit_status=int(bad) if blamed else summary.exit_status,
+        exit_status=int(has_failed_script) if is_remote_wrong else summary.exit_status,
         compiled=0,
         cached=summary.cached + summary.compiled,
         attempts=0,
@@ -279,7 +262,7 @@ def make_record(
     name: bytes,
     summary: bytes,
     inputs: Mapping[str, DeviceStamp],
-    entries: _Entries,
+    entries: Entries,
     started: FileTime,
     is_whole: Callable[[str, str], bool] = lambda before, word: True,
 ) -> bytes | None:
@@ -292,53 +275,47 @@ def make_record(
     """
     if not all(seen.is_settled(started) for seen in inputs.values()):
         return None
-    files = sorted(inputs)
-    groups = _group_by_directory(files, [inputs[file].stamp for file in files])
-    for (before, endings), words in sorted(entries.items()):
+    groups = _group_by_directory(inputs)
+    young: set[tuple[str, str]] = set()
+    for (before, ending), words in sorted(entries.items()):
         for start in range(0, len(words), _GROUP_SIZE):
-            some = list(words[start : start + _GROUP_SIZE])
-            seen = [
-                read_device_stamp(before + word + ending) for word in some for ending in endings
-            ]
-            found = [each.stamp for each in seen]
-            most = len(endings)
-            young = {at // most for at, each in enumerate(seen) if not each.is_settled(started)}
-            if ABSENT in found or not all(is_whole(before, some[at]) for at in young):
+            names = words[start : start + _GROUP_SIZE]
+            seen = {name: read_device_stamp(before + name + ending) for name in names}
+            young.update((before, name) for name in seen if not seen[name].is_settled(started))
+            stamps = [seen[name].stamp for name in names]
+            if ABSENT in stamps:
                 return None
-            groups.append(((before, noop.BETWEEN.decode().join(endings)), some, found))
-    parts = [_pack_data(name), _pack_data(summary)]
-    for around, middles, found in groups:
-        names = "\0".join([*around, *middles]).encode("utf-8", "surrogateescape")
-        parts += [
-            _pack_data(names),
-            _pack_data(b"".join(noop.STAMP.pack(*stamp) for stamp in found)),
+            groups.append(((before, ending), names, stamps))
+    if not all(is_whole(before, name) for before, name in young):
+        return None
+    pieces = [name, summary]
+    for around, names, stamps in groups:
+        pieces += [
+            "\0".join([*around, *names]).encode("utf-8", "surrogateescape"),
+            b"".join(noop.STAMP.pack(*stamp) for stamp in stamps),
         ]
-    body = b"".join(parts)
+    body = b"".join(noop.COUNT.pack(len(piece)) + piece for piece in pieces)
     return noop.MAGIC + noop.HEAD.pack(zlib.crc32(body), len(body)) + body
 
 
-def _group_by_directory(files: Sequence[str], stamps: Sequence[Stamp]) -> list[_Group]:
-    """Return the inputs as groups, each of one directory: there, a name is found sooner than by its
-    whole path. What is missing, or has no absolute path, comes first and by its whole name."""
+def _group_by_directory(inputs: Mapping[str, DeviceStamp]) -> list[_Group]:
+    """Return the inputs as groups, each of one directory."""
+    # A name in the working directory is found sooner than a whole path. What is missing may have no
+    # directory to change to, and a relative path is of another one: these come first and whole.
     directories: dict[str, tuple[list[str], list[Stamp]]] = {"": ([], [])}
-    for file, stamp in zip(files, stamps, strict=True):
-        directory, name = os.path.split(file)
-        whole = stamp == ABSENT or not name or not os.path.isabs(file)
-        key = "" if whole else os.path.join(directory, "")
-        names, found = directories.setdefault(key, ([], []))
-        names.append(file if whole else name)
-        found.append(stamp)
+    for path, (stamp, _) in sorted(inputs.items()):
+        directory, name = os.path.split(path)
+        is_whole = stamp == ABSENT or not name or not os.path.isabs(path)
+        key = "" if is_whole else os.path.join(directory, "")
+        names, stamps = directories.setdefault(key, ([], []))
+        names.append(path if is_whole else name)
+        stamps.append(stamp)
     return [((directory, ""), *group) for directory, group in directories.items()]
 
 
-def _pack_data(data: bytes) -> bytes:
-    return noop.COUNT.pack(len(data)) + data
-
-
 def _remove_oldest(directory: str) -> None:
-    names = os.listdir(directory)
-    if len(names) > _MAX_RECORDS:
-        paths = [os.path.join(directory, name) for name in names]
-        oldest = sorted(paths, key=lambda path: read_stamp(path).mtime)
-        for path in oldest[: len(names) - _MAX_RECORDS]:
-            os.unlink(path)
+    """Remove the oldest records, those of other commands, if there are more than `_MAX_RECORDS`."""
+    paths = [os.path.join(directory, name) for name in os.listdir(directory)]
+    paths.sort(key=lambda path: read_stamp(path).mtime)
+    for path in paths[:-_MAX_RECORDS]:
+        os.unlink(path)

@@ -12,11 +12,12 @@ laid out again, and no program is compiled for it.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -37,15 +38,16 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.runtime.table_file import read_measured_keys
-from tilusbuild.state.clock import FileClock, FileTime
+from tilusbuild.state.clock import FileTime
 from tilusbuild.state.envelope import StateFile
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import DeviceStamp, are_settled, read_device_stamp
 
 if TYPE_CHECKING:
     from tilusbuild.cache.scripts import ScriptRecord
-    from tilusbuild.manifest.model import Manifest
     from tilusbuild.runtime.table_file import Refusal
+
+    Refusals: TypeAlias = dict[str, Mapping[str, Refusal]]
 
 
 class Publication(Struct, frozen=True):
@@ -112,18 +114,15 @@ class ProjectPublication(Publication, frozen=True):
     ) -> None:
         """Publish the scripts that are not known to be current, and record those that are current
         now."""
-        published = PublishedScripts(
-            project.cache, project.manifest, project.memo.code, project.clock
-        )
-        known = {
-            each.hash for each in plan.instances if published.is_current(each, result.statuses)
-        }
-        unknown = [instance for instance in plan.instances if instance.hash not in known]
+        published = PublishedScripts(project, result.statuses)
+        unknown = [instance for instance in plan.instances if not published.is_current(instance)]
         before = [published.look_at_directory(instance) for instance in unknown]
+        known = {each.hash for each in plan.instances}.difference(each.hash for each in unknown)
         publish_plan(project, plan, selection, known=known, root=self.root)
+        # A script that another root keeps has no dispatcher: it is not as this project needs it.
         if self.root is None:
             for instance, look in zip(unknown, before, strict=True):
-                published.note_current(instance, result.statuses, look)
+                published.note_current(instance, look)
             published.save_rows()
 
 
@@ -153,7 +152,7 @@ def publish_plan(
     shard has only a part of the programs, so its build makes none. `root` is the index's key in
     place of the manifest. Raises `CacheError` and `InputError`.
     """
-    dispatch = _DispatchRefresher(project) if dispatchers and root is None else None
+    refusals: Refusals | None = {} if dispatchers and root is None else None
     unknown = [instance for instance in plan.instances if instance.hash not in known]
 
     def restore_directories() -> None:
@@ -170,7 +169,7 @@ def publish_plan(
         # no lock, as it must not wait for a collection.
         with project.cache.hold_use() if unknown else nullcontext():
             for instance in unknown:
-                _publish_script(project, instance, dispatch)
+                _publish_script(project, instance, refusals)
             record_build(
                 project.cache,
                 project.manifest.path if root is None else root,
@@ -185,73 +184,46 @@ def publish_plan(
         return
 
 
-class _DispatchRefresher:
-    """What keeps dispatch current in the directories that a build publishes."""
+def _publish_script(project: Project, instance: PlannedInstance, refusals: Refusals | None) -> None:
+    """Publish a script's directory and its tables. With `refusals`, which are collected there once
+    for each directory of a script's instances, publish its dispatcher, too."""
+    # Imported only here: after most edits no directory changes, and the start should be quick.
+    from tilusbuild.dispatch.latency import collect_refusals
+    from tilusbuild.dispatch.refresh import refresh_script, refresh_tables
 
-    def __init__(self, project: Project) -> None:
-        self._project = project
-        self._refused: dict[str, Mapping[str, Refusal]] = {}
-
-    def refresh_directory(self, path: str, instance: PlannedInstance) -> None:
-        """Raises as `refresh_script`."""
-        # Imported only here: after most edits no directory changes, and the start should be quick.
-        from tilusbuild.dispatch import latency
-        from tilusbuild.dispatch.refresh import refresh_script
-
-        siblings = os.path.dirname(path)
-        if siblings not in self._refused:
-            self._refused[siblings] = latency.collect_refusals(siblings)
-        project = self._project
-        refresh_script(
-            project.cache,
-            path,
-            project.manifest,
-            instance,
-            project.runner,
-            self._refused[siblings],
-        )
-
-
-def _publish_script(
-    project: Project,
-    instance: PlannedInstance,
-    dispatch: _DispatchRefresher | None,
-) -> None:
-    """Publish a script's directory and its tables; with `dispatch` its dispatcher, too."""
-    metas = read_metas(project, instance)
-    record = make_script_record(project, instance, metas, inherits=dispatch is not None)
-    statuses = {p: meta["status"] for p, meta in metas.items() if meta is not None}
+    entries = {program: lookup_entry(project.cache, program) for program in instance.programs}
+    metas = [entry.meta if entry else None for entry in entries.values()]
+    record = make_script_record(project, instance, metas, inherits=refusals is not None)
+    statuses = {program: entry.status for program, entry in entries.items() if entry is not None}
     path = publish_script(project.cache, record, statuses)
-    if dispatch is None:
-        from tilusbuild.dispatch.refresh import refresh_tables
-
+    if refusals is None:
         refresh_tables(path)
-    else:
-        dispatch.refresh_directory(path, instance)
-
-
-def read_metas(project: Project, instance: PlannedInstance) -> dict[str, Mapping[str, Any] | None]:
-    """Return the meta.json of each program of an instance; None for a program without an entry."""
-    entries = ((program, lookup_entry(project.cache, program)) for program in instance.programs)
-    return {program: entry.meta if entry else None for program, entry in entries}
+        return
+    siblings = os.path.dirname(path)
+    if siblings not in refusals:
+        refusals[siblings] = collect_refusals(siblings)
+    refresh_script(
+        project.cache, path, project.manifest, instance, project.runner, refusals[siblings]
+    )
 
 
 def make_script_record(
     project: Project,
     instance: PlannedInstance,
-    known: Mapping[str, Mapping[str, Any] | None],
+    metas: Sequence[Mapping[str, Any] | None],
     *,
     inherits: bool = False,
 ) -> ScriptRecord:
-    """Return the content of a script's directory: every schedule and the resources of its program,
-    as `read_metas` returns them. With `inherits`, a new directory starts with the measurements of
-    the same programs in earlier ones."""
+    """Return the content of a script's directory: every schedule and the resources of its program.
+
+    `metas` has the meta.json of each program, None without an entry. With `inherits`, a new
+    directory starts with the measurements of the same programs in earlier ones.
+    """
     from tilusbuild.cache.scripts import ScriptRecord
     from tilusbuild.dispatch.carry_over import make_initial_files
     from tilusbuild.dispatch.describe import make_script_json
     from tilusbuild.dispatch.tables import list_schedule_columns, make_schedule_rows
 
-    metas = [known[program] for program in instance.programs]
     schedules = (
         schedule.values for schedule in instance.spec.space.take_points(instance.schedules)
     )
@@ -269,26 +241,27 @@ def make_script_record(
 def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
     """Return, in words, the measurements that the plan's new script directories will not have.
     Raises `InputError`."""
-    found = []
+    # Imported only where needed: most scripts were not tuned, and the start should be quick.
+    notices = []
     for instance in plan.instances:
         path = _locate_script(project, instance)
         if os.path.isdir(path):
-            found.append(_describe_other_keys(project, instance, path))
+            notices.append(_describe_other_keys(project, instance, path))
         elif os.path.isdir(os.path.dirname(path)):
             from tilusbuild.dispatch.carry_over import describe_lost_rows
             from tilusbuild.dispatch.describe import make_script_json
 
             metas = [None] * len(instance.programs)
             described = partial(make_script_json, project.manifest, instance, metas)
-            found.append(describe_lost_rows(path, described))
+            notices.append(describe_lost_rows(path, described))
         dispatch = project.manifest.scripts[instance.script].dispatch
         if dispatch is not None and dispatch.measured is not None:
             from tilusbuild.dispatch.committed import describe_unused_rows
 
-            found.append(
+            notices.append(
                 describe_unused_rows(project.cache, instance, dispatch.measured, dispatch.keys)
             )
-    return tuple(filter(None, found))
+    return tuple(filter(None, notices))
 
 
 def _describe_other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
@@ -297,7 +270,6 @@ def _describe_other_keys(project: Project, instance: PlannedInstance, path: str)
     measured = read_measured_keys(path)
     if measured is None:
         return None
-    # Imported only here: most scripts were not tuned, and the start should be quick.
     from tilusbuild.dispatch.carry_over import format_other_keys
     from tilusbuild.dispatch.describe import find_dispatch_keys
 
@@ -315,60 +287,54 @@ class PublishedScripts:
     A script directory follows from its instance, from what the manifest says of the script, from
     the statuses of its programs, and from `code`, the digest of our own. When all of these are what
     they were when it was last checked, and the directory, its files and its two directories of
-    links have their stamps, it is right. Whatever is not known is worked out.
+    links have their stamps, it is right.
     """
 
-    def __init__(self, tree: Tree, manifest: Manifest, code: str, clock: FileClock) -> None:
-        self._tree = tree
-        self._manifest = manifest
-        self._code = code
-        self._clock = clock
-        self._file = StateFile(tree.state_path, "published")
+    def __init__(self, project: Project, statuses: Mapping[str, str]) -> None:
+        """`statuses` are those of a build's programs."""
+        self._project = project
+        self._statuses = statuses
+        self._file = StateFile(project.cache.state_path, "published")
 
-    def is_current(self, instance: PlannedInstance, statuses: Mapping[str, str]) -> bool:
+    def is_current(self, instance: PlannedInstance) -> bool:
         """Return whether the directory of an instance is known to be right."""
-        if self._manifest.scripts[instance.script].dispatch is not None:
-            return False  # its dispatcher follows from the results of tuning, too
-        known = self._file.get_value(instance.hash)
-        return bool(known) and known == self._make_row(
-            instance, statuses, self.look_at_directory(instance)[0]
-        )
+        # A dispatcher follows from the results of tuning, too.
+        if self._project.manifest.scripts[instance.script].dispatch is not None:
+            return False
+        row = self._file.get_value(instance.hash)
+        return bool(row) and row == self._make_row(instance, self.look_at_directory(instance)[0])
 
     def look_at_directory(self, instance: PlannedInstance) -> tuple[list[DeviceStamp], FileTime]:
-        """Return the directory's parts as they are, and a moment before they were looked at."""
-        moment = self._clock.read_time()
-        directory = self._tree.script_path(instance.directory, instance.hash)
+        """Return the stamps of the directory's parts, and a moment before they were read."""
+        moment = self._project.clock.read_time()
+        directory = _locate_script(self._project, instance)
         return [read_device_stamp(os.path.join(directory, part)) for part in _PARTS], moment
 
     def note_current(
-        self,
-        instance: PlannedInstance,
-        statuses: Mapping[str, str],
-        before: tuple[list[DeviceStamp], FileTime],
+        self, instance: PlannedInstance, before: tuple[list[DeviceStamp], FileTime]
     ) -> None:
-        """Remember that the directory was right as it was before it was published: if publishing
-        changed it, the next build finds out."""
-        seen, moment = before
-        if self.look_at_directory(instance)[0] == seen and are_settled(seen, moment):
-            self._file.put_value(instance.hash, self._make_row(instance, statuses, seen))
+        """Remember the directory, whose stamps were `before` when it was published."""
+        # If publishing changed it, its stamps are too young: the next build remembers it.
+        stamps, moment = before
+        if self.look_at_directory(instance)[0] == stamps and are_settled(stamps, moment):
+            self._file.put_value(instance.hash, self._make_row(instance, stamps))
 
     def save_rows(self) -> None:
         """Save the changed rows. An error of the disk is ignored: this is state."""
-        names = self._tree.list_names("scripts")
-        there = {digest for name in names for digest in self._tree.list_names("scripts", name)}
-        self._file.save_records(keep=there.__contains__)
+        tree = self._project.cache
+        names = tree.list_names("scripts")
+        digests = {digest for name in names for digest in tree.list_names("scripts", name)}
+        self._file.save_records(keep=digests.__contains__)
 
-    def _make_row(
-        self, instance: PlannedInstance, statuses: Mapping[str, str], seen: list[DeviceStamp]
-    ) -> list[object]:
-        manifest = self._manifest
+    def _make_row(self, instance: PlannedInstance, stamps: list[DeviceStamp]) -> list[object]:
+        manifest = self._project.manifest
         parts = (
-            self._code,
+            self._project.memo.code,
             repr(manifest.scripts[instance.script]),
             repr(manifest.targets[instance.target.name]),
-            *(statuses.get(program, "") for program in instance.programs),
+            *(self._statuses.get(program, "") for program in instance.programs),
         )
-        return [sha256_text("\n".join(parts)), [list(each.stamp) for each in seen]]
+        return [sha256_text("\n".join(parts)), [list(each.stamp) for each in stamps]]
 
 
 class NeededDirectories:
@@ -380,63 +346,45 @@ class NeededDirectories:
 
     def find_digests(self, instance: PlannedInstance) -> list[str]:
         """Return the digests, sorted."""
-        known = self._file.get_value(instance.hash)
-        if isinstance(known, list) and all(isinstance(d, str) and is_hash(d) for d in known):
-            return known
-        found = self.read_digests(instance)
-        if all(lookup_entry(self._cache, program) for program in instance.programs[:1]):
-            self._file.put_value(instance.hash, found)
-        return found
+        digests = self._file.get_value(instance.hash)
+        if isinstance(digests, list) and all(isinstance(d, str) and is_hash(d) for d in digests):
+            return digests
+        programs = instance.programs
+        digests = sorted({digest for p in programs for digest in self.read_program_digests(p)})
+        # Of a program that is not built yet, no directory is known.
+        if programs and lookup_entry(self._cache, programs[0]) is not None:
+            self._file.put_value(instance.hash, digests)
+        return digests
 
-    def read_digests(self, instance: PlannedInstance) -> list[str]:
-        """Return the digests as the programs name them now."""
-        return sorted(
-            {d for program in instance.programs for d in self._read_program_digests(program)}
-        )
+    def read_program_digests(self, program: str) -> list[str]:
+        """Return the digests that a program's `compile.sh` names."""
+        from tilusbuild.cache.garbage import read_header_digests
 
-    def restore_directories(
-        self,
-        jobs: Iterable[ProgramJob],
-        missing: set[str],
-        lay_out: Callable[[RenderedProgram], None],
-    ) -> None:
-        """Lay out the missing directories, each by the first job that names it. Raises `CacheError`
-        and `CancelledError`."""
-        for job in jobs:
-            if not missing:
-                return
-            if named := missing.intersection(self._read_program_digests(job.hash)):
-                # What no longer renders so is not needed by the next build either.
-                with suppress(InputError, InputChangedError, CacheReadOnlyError):
-                    lay_out(job.render())
-                missing -= named
+        return read_header_digests(self._cache.program_path(program))
 
     def save_digests(self) -> None:
         """Save the changed digests. An error of the disk is ignored: this is state."""
         self._file.save_records()
 
-    def _read_program_digests(self, program: str) -> list[str]:
-        from tilusbuild.cache.garbage import read_header_digests
-
-        return read_header_digests(self._cache.program_path(program))
-
 
 def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], None]) -> None:
-    """Lay out the missing include directories of a plan's programs. Raises `CacheError` and
-    `CancelledError`."""
+    """Lay out the missing include directories of a plan's programs, each by the first program that
+    names it. Raises `CacheError` and `CancelledError`."""
     needed = NeededDirectories(cache)
-    whole: dict[str, bool] = {}
+
+    @functools.cache
+    def is_whole(digest: str) -> bool:
+        # Not deep: contents are compared before a compile may use them.
+        return is_include_whole(cache.include_path(digest), digest, deep=False)
+
     for instance in plan.instances:
-        digests = needed.find_digests(instance)
-        for digest in digests:
-            if digest not in whole:
-                # Contents are compared before a compile may use them.
-                whole[digest] = is_include_whole(cache.include_path(digest), digest, deep=False)
-        if missing := {digest for digest in digests if not whole[digest]}:
-            every = (
-                ProgramJob(each, i, instance) for i, each in instance.programs_by_number.items()
-            )
-            needed.restore_directories(
-                every, missing.intersection(needed.read_digests(instance)), lay_out
-            )
+        missing = {digest for digest in needed.find_digests(instance) if not is_whole(digest)}
+        for number, program in instance.programs_by_number.items():
+            if not missing:
+                break
+            if named := missing.intersection(needed.read_program_digests(program)):
+                # What no longer renders so is not needed by the next build either.
+                with suppress(InputError, InputChangedError, CacheReadOnlyError):
+                    lay_out(ProgramJob(program, number, instance).render())
+                missing -= named
     needed.save_digests()

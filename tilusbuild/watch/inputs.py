@@ -1,10 +1,10 @@
-"""The paths that a watched plan follows from, and what a change of one of them is about.
+"""The paths that a watched plan follows from, and the parts of the project that a change concerns.
 
-Which paths these are, the no-op record says (`builder.noop_record.input_paths`); watched besides
-are the tools, and the Python references, which `--exec` may run. Of a directory only the names in
-it count, and of those only the ones that a script's includes, or a toolchain, ask for: saving an
-unrelated file beside a template plans nothing again. A change of any other file counts for nothing,
-also while something is wrong: `watch` may write its own output into the project.
+The paths are those of the no-op record (`builder.noop_record`), the tools, and the Python
+references, which `--exec` may run. Of a directory only the names in it count, and of those only the
+ones that a script's includes, or a toolchain, ask for: saving an unrelated file beside a template
+plans nothing again. A change of any other file counts for nothing, also while something is wrong:
+`watch` may write its own output into the project.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from tilusbuild.builder.noop_record import input_paths, list_tool_directories
+from tilusbuild.builder.noop_record import list_input_paths, list_tool_directories
 from tilusbuild.builder.project import Project
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.runtime.where import is_within
@@ -78,7 +78,7 @@ class WatchList:
         self.paths: frozenset[str] = self._looked_for.union(
             self._references,
             self._tools,
-            input_paths(project, None if state is None else state.plan),
+            list_input_paths(project, None if state is None else state.plan),
         )
 
     def describe_changes(self, changes: Mapping[str, Change]) -> events.Changed | None:

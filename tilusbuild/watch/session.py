@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from msgspec.structs import replace
 
 from tilusbuild.builder import outputs
-from tilusbuild.builder.noop_record import input_paths
+from tilusbuild.builder.noop_record import list_input_paths
 from tilusbuild.builder.project import Project
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import BuildConfig
@@ -229,7 +229,7 @@ class Session:
         previous, self._problem = self._problem, error.render()
         if self._problem != previous:
             self._screen.emit(events.Problem(self._problem))
-        looked_for = input_paths(self._project, None)
+        looked_for = list_input_paths(self._project, None)
         if isinstance(error, InputError):
             root = self._project.manifest.root
             places = (each.place for each in error.diagnostics if each.place is not None)
