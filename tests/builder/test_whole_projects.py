@@ -18,6 +18,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache import index
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.index import read_index
+from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.engine.running import BuildConfig
@@ -192,10 +193,9 @@ def test_a_script_that_goes_while_its_tables_are_looked_at(
     cache = tmp_path / ".cache"
     built()
     (cache / "state/published").unlink(missing_ok=True)
-    after = publish.publish_script
 
     def removed_then(*arguments: Any) -> str:
-        path = after(*arguments)
+        path = publish_script(*arguments)
         if who == "somebody":
             shutil.rmtree(path)
         else:

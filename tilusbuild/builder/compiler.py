@@ -27,7 +27,7 @@ from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.process.base import Command, CompletedCommand, PrefixRunner, Runner
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.render.closure import Closure, map_layout
+from tilusbuild.render.closure import map_layout
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import Cause, Compiled
 from tilusbuild.toolchain import Toolchain
@@ -90,7 +90,7 @@ class ResidentPools:
         self._guard = threading.Lock()
         self._pools: dict[NvrtcLibrary, ResidentPool] = {}
         self.running: list[tuple[Job, Runner]] = []
-        """What is compiled now, and by whom."""
+        """The jobs that are compiled now, with their runners."""
 
     def find_pool(self, nvrtc: NvrtcLibrary) -> ResidentPool:
         """Return the processes of one library."""
@@ -128,34 +128,29 @@ class IncludeLayout:
     ) -> tuple[str, str | None] | Compiled:
         """Return the launcher's digest ("" without one) and the directory of headers, both laid
         out; or the end of a launcher that was not made."""
-        recipe = work.recipe
-        if not recipe.pipeline.launcher.is_there:
-            return "", self._lay_out_headers(work.closure)
-        made: bytes | None = None
-        if not recipe.pipeline.host_code:
-            from tilusbuild.compile.program import compile_launcher
+        recipe, closure, launcher = work.recipe, work.closure, ""
+        if recipe.pipeline.launcher.is_there:
+            library: bytes | None = None
+            if not recipe.pipeline.host_code:
+                from tilusbuild.compile.program import compile_launcher
 
-            answer = compile_launcher(
-                recipe, work.toolchain, stage, runner, self.launchers, self._timeout
-            )
-            if isinstance(answer, Compiled):
-                return answer
-            made = answer
-        launcher, files = lay_out_launcher(recipe, made)
-        self._lay_out_directory(launcher, lambda: files)
-        return launcher, self._lay_out_headers(work.closure)
-
-    def _lay_out_headers(self, headers: Closure) -> str | None:
-        """Lay out a closure's headers and return their directory; None for a closure without
-        headers."""
-        if not headers.headers:
-            return None
-        return self._lay_out_directory(headers.digest, lambda: map_layout(headers))
+                answer = compile_launcher(
+                    recipe, work.toolchain, stage, runner, self.launchers, self._timeout
+                )
+                if isinstance(answer, Compiled):
+                    return answer
+                library = answer
+            launcher, files = lay_out_launcher(recipe, library)
+            self._lay_out_directory(launcher, lambda: files)
+        if not closure.headers:
+            return launcher, None
+        return launcher, self._lay_out_directory(closure.digest, lambda: map_layout(closure))
 
     def _lay_out_directory(
         self, digest: str, files: Callable[[], Mapping[str, bytes | str]]
     ) -> str:
         """Return the directory of a launcher or of headers, checked by content once a build."""
+        # Under the guard, so that a second program waits until the directory is complete.
         with self._guard:
             if digest not in self._directories:
                 self._directories[digest] = publish_include(self._cache, digest, files())
@@ -175,7 +170,8 @@ class ProgramCompiler:
         self._layout = IncludeLayout(cache, runners, timeout)
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
-        """Fill `stage`. Raises `CancelledError` and `OSError`."""
+        """Fill `stage`. Raises `CancelledError` and `OSError`; raises `ToolsChangedError` when the
+        compile may have seen other tools than its hash names."""
         runner = RecordingRunner(self._runners.make_runner(job, work.toolchain, self._residents))
         units = UnitSteps(self._units, work.options_txt.partition("\n[toolchain]\n")[2])
         self._residents.running.append(running := (job, runner))
@@ -183,11 +179,12 @@ class ProgramCompiler:
             compiled = self._compile_rendered(work, stage.path, runner, units)
         finally:
             self._residents.running.remove(running)
-        try:
-            _check_tools(work.toolchain, compiled)
-        except ToolsChangedError:
+        # A tool that was half written may print any error, or crash: then also the files of large
+        # directories are compared, which takes longer.
+        whole = compiled.cause not in (None, Cause.CHECK, Cause.LIMIT)
+        if (path := work.toolchain.find_changed_path(whole=whole)) is not None:
             units.forget_used()
-            raise
+            raise ToolsChangedError(f"{path} changed while it was used; build again")
         return replace(
             compiled,
             meta=describe_program(work.recipe, compiled),
@@ -195,11 +192,7 @@ class ProgramCompiler:
         )
 
     def _compile_rendered(
-        self,
-        work: RenderedProgram,
-        stage: str,
-        runner: Runner,
-        units: UnitSteps,
+        self, work: RenderedProgram, stage: str, runner: Runner, units: UnitSteps
     ) -> Compiled:
         from tilusbuild.compile.program import compile_program
 
@@ -239,6 +232,7 @@ class ProgramCompiler:
             stage.discard()
 
     def cancel(self) -> None:
+        # Idle processes first: a compile could get one that is about to be killed.
         self._residents.release_idle()
         for _, runner in list(self._residents.running):
             runner.cancel()
@@ -246,20 +240,10 @@ class ProgramCompiler:
 
     def cancel_job(self, job: Job) -> None:
         """Kill the compile that has this very object."""
-        for each, runner in list(self._residents.running):
-            if each is job:
+        for running_job, runner in list(self._residents.running):
+            if running_job is job:
                 runner.cancel()
 
     def close(self) -> None:
         """End the processes that were kept for the next program."""
         self._residents.close()
-
-
-def _check_tools(toolchain: Toolchain, outcome: Compiled) -> None:
-    """Raise `ToolsChangedError` when a compile may have seen other tools than its hash names.
-
-    What a tool reported may come from a file that was half written; so may its crash.
-    """
-    whole = outcome.cause not in (None, Cause.CHECK, Cause.LIMIT)
-    if (path := toolchain.find_changed_path(whole=whole)) is not None:
-        raise ToolsChangedError(f"{path} changed while it was used; build again")

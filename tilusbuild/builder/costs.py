@@ -8,14 +8,14 @@ as nothing and is an empty cell; a program that several scripts share counts onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.cache.entries import Entry, get_product, lookup_entry, read_compiler_log
+from tilusbuild.cache.entries import get_product, lookup_entry, read_compiler_log
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch.model import list_resources
 from tilusbuild.engine.attempt import locate_reason
@@ -105,64 +105,53 @@ class Total(Struct, frozen=True):
 def collect_costs(plan: Plan, cache: Tree) -> list[Cost]:
     """Return every program, in plan order. Reads only."""
     history = History(cache.state_path)
-    groups: dict[str, list[tuple[ProgramJob, Entry | None]]] = {}
-    for job in iterate_jobs(plan):
-        groups.setdefault(job.planned.label, []).append((job, lookup_entry(cache, job.hash)))
-    return [
-        cost for group in groups.values() for cost in _list_instance_costs(group, cache, history)
-    ]
-
-
-def _list_instance_costs(
-    group: Sequence[tuple[ProgramJob, Entry | None]], cache: Tree, history: History
-) -> Iterator[Cost]:
-    """Yield the programs of one instance."""
-    first = group[0][0]
-    values = [job.planned.spec.merge_values(job.schedule) for job, _ in group]
-    reasons: set[str] = set()
-    for number, (job, entry) in enumerate(group):
-        cost = _make_cost(job, entry, history, values[number])
-        used = list_resources(first.planned, values[number], entry.meta if entry else None)
-        parts = [used.get(name) for name in ("static_smem", "dynamic_smem")]
-        if entry is not None and all(part is not None for part in parts):
-            smem = sum(int(part) for part in parts if part is not None)
-            fits = {"occupancy": used.get("occupancy"), "blocks": used.get("blocks_per_sm")}
-            cost = replace(cost, smem=smem, **fits)
-        if entry is not None and (reason := str(entry.meta.get("reason") or "")):
-            log = "" if reason in reasons else read_compiler_log(cache, job.hash)[:_MAX_LOG]
-            reasons.add(reason)
-            cost = replace(
-                cost, reason=locate_reason(job, reason), log=log and job.translate_log(log)
-            )
-        yield cost
+    reasons: set[tuple[str, str]] = set()
+    return [_make_cost(job, cache, history, reasons) for job in iterate_jobs(plan)]
 
 
 def _make_cost(
-    job: ProgramJob, entry: Entry | None, history: History, values: Mapping[str, Value]
+    job: ProgramJob, cache: Tree, history: History, reasons: set[tuple[str, str]]
 ) -> Cost:
+    """Return the cost of a job. `reasons` are those of earlier programs, by instance."""
     last = history.find_measurement(job)
-    return Cost(
+    values = job.planned.spec.merge_values(job.schedule)
+    cost = Cost(
         script=job.script,
         target=job.planned.target.name,
         label=job.label,
         hash=job.hash,
-        status=entry.status if entry else Status.MISSING,
+        status=Status.MISSING,
         values=values,
         seconds=last.seconds,
         peak_rss=last.peak_rss,
-        library=get_product(entry.meta).size if entry else None,
-        usages=_list_usages(entry.meta["kernels"]) if entry else (),
         instance=job.planned.label,
         index=job.index,
         default=job.is_default,
     )
-
-
-def _list_usages(kernels: dict[str, dict[str, Any]]) -> tuple[Usage, ...]:
-    return tuple(
-        Usage(kernel, arch, used["registers"], used["spill_stores"] + used["spill_loads"])
-        for kernel, archs in kernels.items()
-        for arch, used in archs.items()
+    if (entry := lookup_entry(cache, job.hash)) is None:
+        return cost
+    used = list_resources(job.planned, values, entry.meta)
+    static, dynamic = used.get("static_smem"), used.get("dynamic_smem")
+    if static is not None and dynamic is not None:
+        fits = {"occupancy": used.get("occupancy"), "blocks": used.get("blocks_per_sm")}
+        cost = replace(cost, smem=int(static) + int(dynamic), **fits)
+    reason, log = str(entry.meta.get("reason") or ""), ""
+    # One log for each reason: a report of a thousand equal failures would hold it as often.
+    if reason and (job.planned.label, reason) not in reasons:
+        reasons.add((job.planned.label, reason))
+        log = job.translate_log(read_compiler_log(cache, job.hash)[:_MAX_LOG])
+    usages = (
+        Usage(kernel, arch, usage["registers"], usage["spill_stores"] + usage["spill_loads"])
+        for kernel, archs in entry.meta["kernels"].items()
+        for arch, usage in archs.items()
+    )
+    return replace(
+        cost,
+        status=entry.status,
+        library=get_product(entry.meta).size,
+        usages=tuple(usages),
+        reason=locate_reason(job, reason),
+        log=log,
     )
 
 
@@ -197,26 +186,25 @@ def sum_by_target(costs: Iterable[Cost]) -> dict[tuple[str, str], Total]:
 
 
 def _drop_duplicates(costs: Iterable[Cost]) -> list[Cost]:
-    """Return one cost for each program. If several jobs share it, the cost has a compile time if
-    any of them has one."""
-    found: dict[str, Cost] = {}
+    """Return one cost for each program."""
+    # The history is by place in the plan: of jobs that share a program, one has a compile time.
+    by_hash: dict[str, Cost] = {}
     for cost in costs:
-        known = found.get(cost.hash)
-        if known is None or known.seconds is None:
-            found[cost.hash] = cost
-    return list(found.values())
+        if cost.hash not in by_hash or by_hash[cost.hash].seconds is None:
+            by_hash[cost.hash] = cost
+    return list(by_hash.values())
 
 
 def rank_costs(costs: Iterable[Cost], key: Callable[[Cost], float | None], top: int) -> list[Cost]:
     """Return the `top` programs with the largest `key`, without those whose key is 0 or None."""
-    ranked = sorted(_drop_duplicates(costs), key=lambda cost: -(key(cost) or 0))
-    return [cost for cost in ranked if key(cost)][:top]
+    ranked = [cost for cost in _drop_duplicates(costs) if key(cost)]
+    return sorted(ranked, key=lambda cost: -(key(cost) or 0))[:top]
 
 
 def format_costs(costs: Sequence[Cost], top: int) -> str:
     """Return the sums, and the `top` programs of each kind."""
     everything = sum_costs(costs)
-    rows = [_make_total_row(*pair, each) for pair, each in sum_by_target(costs).items()]
+    rows = [_make_total_row(*pair, total) for pair, total in sum_by_target(costs).items()]
     if len(rows) > 1:
         rows.append(_make_total_row("all", "", everything))
     parts = [format_table(_TOTALS, rows)]
@@ -246,20 +234,20 @@ _PROGRAMS = (
 )
 
 
-def _make_total_row(script: str, target: str, each: Total) -> tuple[Cell, ...]:
+def _make_total_row(script: str, target: str, total: Total) -> tuple[Cell, ...]:
     return (
         script,
         target,
-        each.programs,
-        each.statuses[Status.BUILT],
-        each.statuses[Status.FAILED] + each.statuses[Status.PRUNED],
-        _round_seconds(each.seconds if each.timed else None),
-        _round_seconds(each.median),
-        _round_seconds(each.longest),
-        _scale_size(each.peak_rss, 1e6),
-        each.registers,
-        each.spilling,
-        _scale_size(each.library, 1e3),
+        total.programs,
+        total.statuses[Status.BUILT],
+        total.statuses[Status.FAILED] + total.statuses[Status.PRUNED],
+        _round_seconds(total.seconds if total.timed else None),
+        _round_seconds(total.median),
+        _round_seconds(total.longest),
+        _scale_size(total.peak_rss, 1e6),
+        total.registers,
+        total.spilling,
+        _scale_size(total.library, 1e3),
     )
 
 

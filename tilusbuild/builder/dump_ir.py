@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from tilusbuild.binary import BinaryError
-from tilusbuild.binary.fatbin import Cubin, extract_cubins
+from tilusbuild.binary.fatbin import extract_cubins
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import lookup_entry
@@ -22,7 +22,6 @@ from tilusbuild.compile.model import Step
 from tilusbuild.compile.pipelines.nvcc import choose_image_name
 from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import collect_tools
-from tilusbuild.expr import Value
 from tilusbuild.plan.instance import read_style
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.plan.rendering import RenderedProgram
@@ -39,32 +38,32 @@ TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
 def dump_programs(project: Project, plan: Plan) -> int:
     """Dump every program without a dump, and return their number. Raises `InputError`,
     `CacheError`, `CancelledError`."""
-    wanted = {
+    # Not a link: each of its objects has a dump of its own.
+    jobs = {
         job.hash: job
         for job in iterate_jobs(plan)
         if lookup_entry(project.cache, job.hash) is not None
         and not os.path.isdir(os.path.join(project.cache.program_path(job.hash), TEMPLATE_STEPS))
-        and not job.needs  # a link: each of its objects has a dump of its own
+        and not job.needs
     }
-    if not wanted:
-        return 0
     with ThreadPoolExecutor(project.settings.jobs.value) as pool:
-        for done in [pool.submit(_dump_program, project, job) for job in wanted.values()]:
-            done.result()
-    return len(wanted)
+        for future in [pool.submit(_dump_program, project, job) for job in jobs.values()]:
+            future.result()
+    return len(jobs)
 
 
 def _dump_program(project: Project, job: ProgramJob) -> None:
-    made = job.render()
+    rendered = job.render()
     private = project.cache.make_private()
     try:
         stage = private.path
         with wrap_oserror(stage):
             os.makedirs(os.path.join(stage, "module"))
-            write_text(os.path.join(stage, "module", "source.cu"), made.recipe.source)
-            _write_template_steps(project, job, made, os.path.join(stage, TEMPLATE_STEPS))
-            _write_compiler_steps(project, job, made, stage)
+            write_text(os.path.join(stage, "module", "source.cu"), rendered.recipe.source)
+            _write_template_steps(project, job, rendered, os.path.join(stage, TEMPLATE_STEPS))
+            _write_compiler_steps(project, job, rendered, stage)
             directory = project.cache.program_path(job.hash)
+            # `ir` last: a program that has it is passed over.
             for name in (COMPILER_STEPS, TEMPLATE_STEPS):
                 project.cache.move_into_place(
                     os.path.join(stage, name), os.path.join(directory, name)
@@ -74,10 +73,10 @@ def _dump_program(project: Project, job: ProgramJob) -> None:
 
 
 def _write_compiler_steps(
-    project: Project, job: ProgramJob, made: RenderedProgram, stage: str
+    project: Project, job: ProgramJob, rendered: RenderedProgram, stage: str
 ) -> None:
     """Write `module/ir` in a stage whose `module` directory holds the module's files."""
-    recipe, toolchain = made.recipe, job.planned.spec.toolchain
+    recipe, toolchain = rendered.recipe, job.planned.spec.toolchain
     digest = recipe.includes.digest
     directory, work = os.path.join(stage, COMPILER_STEPS), os.path.join(stage, "work")
     os.makedirs(directory)
@@ -96,32 +95,40 @@ def _write_compiler_steps(
         is_kernel = recipe.pipeline.launcher.starts_kernel
         outcome = compiling.run_steps(until=choose_image_name(recipe) if is_kernel else None)
         recipe.pipeline.dump_intermediates(recipe, dump)
-        dump.finish(outcome)
+        if outcome.ptxas:
+            write_text(os.path.join(directory, "usage.txt"), _format_usage(outcome))
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
 def _write_template_steps(
-    project: Project, job: ProgramJob, made: RenderedProgram, directory: str
+    project: Project, job: ProgramJob, rendered: RenderedProgram, directory: str
 ) -> None:
     """Write the steps of the template: 1 the values, 2 the template with its includes, 3 the
     source."""
     os.makedirs(directory)
-    instance = job.planned
-    schedule = job.schedule
-    values: dict[str, Mapping[str, Value]] = {
-        "constant": instance.params,
-        "schedule": {name: schedule.values[name] for name in instance.parameters},
-        "derived": {name: schedule.values[name] for name in instance.spec.derived},
-    }
-    rows = [(kind, name, value) for kind, of in values.items() for name, value in of.items()]
+    instance, values = job.planned, job.schedule.values
+    rows = [
+        *(("constant", name, value) for name, value in instance.params.items()),
+        *(("schedule", name, values[name]) for name in instance.parameters),
+        *(("derived", name, values[name]) for name in instance.spec.derived),
+    ]
     write_text(os.path.join(directory, "1_values.txt"), format_table(("", "name", "value"), rows))
     script = project.manifest.scripts[job.script]
     renderer = project.renderer.with_style(read_style(script))
-    write_text(
-        os.path.join(directory, "2_template.cu.j2"), resolve_includes(renderer, script.template)
+    template = resolve_includes(renderer, script.template)
+    write_text(os.path.join(directory, "2_template.cu.j2"), template)
+    write_text(os.path.join(directory, "3_source.cu"), rendered.recipe.source)
+
+
+def _format_usage(outcome: Compiled) -> str:
+    return "".join(
+        f"{kernel.arch} {kernel.kernel}: {kernel.registers} registers, {kernel.stack} bytes of"
+        f" stack, {kernel.static_smem} bytes of static shared memory,"
+        f" {kernel.spill_stores} bytes of spill stores, {kernel.spill_loads} bytes of spill"
+        " loads\n"
+        for kernel in outcome.ptxas
     )
-    write_text(os.path.join(directory, "3_source.cu"), made.recipe.source)
 
 
 def write_text(path: str, text: str) -> None:
@@ -142,10 +149,6 @@ class Dump:
         self._directory = directory
         self._disassembler = disassembler
 
-    def finish(self, outcome: Compiled) -> None:
-        """Write what the compilers said of the resources."""
-        self._write_file("usage.txt", "".join(self._format_usage(outcome)))
-
     def run(self, step: Step) -> bool:
         """Run a command. Return whether it made its output."""
         try:
@@ -156,41 +159,24 @@ class Dump:
 
     def disassemble(self, path: str) -> None:
         """Write the instructions of every cubin in a file, with source lines if it has them."""
+        # A dump is best effort: what a tool cannot read is left out.
         if self._disassembler is None:
             return
-        for cubin in _extract_cubins(path):
-            name = f"{cubin.image.arch}.sass"
-            with open(os.path.join(self.work, "one.cubin"), "wb") as file:
-                file.write(cubin.data)
-            argv = (self._disassembler, "-c", "-g", "one.cubin")
-            try:
+        with suppress(OSError, BinaryError):
+            for cubin in extract_cubins(read_bytes(path)):
+                name = f"{cubin.image.arch}.sass"
+                with open(os.path.join(self.work, "one.cubin"), "wb") as file:
+                    file.write(cubin.data)
+                argv = (self._disassembler, "-c", "-g", "one.cubin")
                 finished = self._compiling.execute_step(Step("disassemble", argv, name))
-            except OSError:
-                return
-            if finished.status == 0:
-                self._write_file(name, self._compiling.scrub_log(finished.output))
+                if finished.status == 0:
+                    self._write_output(name, finished.output)
 
-    def copy(self, made: str, name: str) -> None:
-        """Add the output `made` of a command as `name`, without the paths and times of this run."""
-        self._write_file(name, self._compiling.scrub_log(read_bytes(os.path.join(self.work, made))))
+    def copy(self, output: str, name: str) -> None:
+        """Add the output of a command as `name`."""
+        self._write_output(name, read_bytes(os.path.join(self.work, output)))
 
-    def _write_file(self, name: str, text: str) -> None:
-        if text:
-            with open(os.path.join(self._directory, name), "w", encoding="utf-8") as file:
-                file.write(text)
-
-    def _format_usage(self, outcome: Compiled) -> Iterator[str]:
-        for each in outcome.ptxas:
-            yield (
-                f"{each.arch} {each.kernel}: {each.registers} registers, {each.stack} bytes of"
-                f" stack, {each.static_smem} bytes of static shared memory,"
-                f" {each.spill_stores} bytes of spill stores, {each.spill_loads} bytes of spill"
-                " loads\n"
-            )
-
-
-def _extract_cubins(path: str) -> tuple[Cubin, ...]:
-    try:
-        return extract_cubins(read_bytes(path))
-    except (OSError, BinaryError):
-        return ()
+    def _write_output(self, name: str, output: bytes) -> None:
+        """Write an output that is not empty, without the paths and times of this run."""
+        if text := self._compiling.scrub_log(output):
+            write_text(os.path.join(self._directory, name), text)

@@ -69,18 +69,18 @@ def _describe_difference(title: str, key: str, before: str | None, after: str | 
         else:
             before = "(another order)"
     name = f"{_NAMES.get(title, title)} {key}".strip()
-    shows = title != "headers"  # digests say nothing to a person
+    has_value = title != "headers"  # digests say nothing to a person
     if before is None:
-        return f"{name} is new" + (f": {after}" if shows else "")
+        return f"{name} is new" + (f": {after}" if has_value else "")
     if after is None:
         return f"{name} was removed"
-    return f"{name} changed" + (f": {before} → {after}" if shows else "")
+    return f"{name} changed" + (f": {before} → {after}" if has_value else "")
 
 
 def make_match_key(program_txt: str) -> tuple[tuple[str, str], ...]:
     """Return the key that programs of two builds are matched by: constants and schedule."""
-    found = parse_sections(program_txt)
-    return tuple(sorted(item for title in _MATCHED_BY for item in found.get(title, {}).items()))
+    sections = parse_sections(program_txt)
+    return tuple(sorted(item for title in _MATCHED_BY for item in sections.get(title, {}).items()))
 
 
 ProgramsByKey: TypeAlias = Mapping[tuple[tuple[str, str], ...], str]
@@ -89,7 +89,7 @@ ProgramsByKey: TypeAlias = Mapping[tuple[tuple[str, str], ...], str]
 
 def find_last_programs(cache: Tree, manifest: str, directory: str, target: str) -> ProgramsByKey:
     """Return the programs of one script and target in the last build of a project."""
-    found: dict[tuple[tuple[str, str], ...], str] = {}
+    programs: dict[tuple[tuple[str, str], ...], str] = {}
     try:
         project = read_index(cache).get(manifest)
     except CorruptFileError:
@@ -103,8 +103,8 @@ def find_last_programs(cache: Tree, manifest: str, directory: str, target: str) 
             continue
         for program in script.programs if script.head.get("target") == target else ():
             if (texts := _read_texts(cache, program)) is not None:
-                found[make_match_key(texts[0])] = program
-    return found
+                programs[make_match_key(texts[0])] = program
+    return programs
 
 
 def _read_texts(cache: Tree, program: str) -> tuple[str, str] | None:
@@ -143,21 +143,17 @@ def explain_program(
     if (entry := lookup_entry(cache, program)) is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
         return ExplanationLine(label, program, entry.status, reason)
-    reasons = _explain_missing(program, texts, cache, last)
-    return ExplanationLine(label, program, Status.MISSING, reasons)
-
-
-def _explain_missing(
-    program: str, texts: tuple[str, str], cache: Tree, last: ProgramsByKey
-) -> tuple[str, ...]:
     before = last.get(make_match_key(texts[0]))
+    reasons: tuple[str, ...]
     if before is None:
-        return ("the last build had no such program",)
-    if before == program:
-        return ("its entry is missing or damaged",)
-    if (old := _read_texts(cache, before)) is None:
-        return ("the last build's entry is missing",)
-    return tuple(each for i in (0, 1) for each in list_differences(old[i], texts[i]))
+        reasons = ("the last build had no such program",)
+    elif before == program:
+        reasons = ("its entry is missing or damaged",)
+    elif (old := _read_texts(cache, before)) is None:
+        reasons = ("the last build's entry is missing",)
+    else:
+        reasons = (*list_differences(old[0], texts[0]), *list_differences(old[1], texts[1]))
+    return ExplanationLine(label, program, Status.MISSING, reasons)
 
 
 def explain_plan(
@@ -166,22 +162,21 @@ def explain_plan(
     """Explain the programs of a plan. With `remote`, add why a program is not in the remote cache;
     with `elsewhere`, why a program is not compiled on other machines."""
     last: dict[tuple[str, str], ProgramsByKey] = {}
-    found = []
+    lines = []
     for job in iterate_jobs(plan):
         key = (job.planned.directory, job.planned.target.name)
         if key not in last:
             last[key] = find_last_programs(cache, manifest, *key)
         work = job.render()
         texts = (work.program_txt, work.options_txt)
-        one = explain_program(job.label, job.hash, texts, cache, last[key])
-        stays = (
-            work.recipe.pipeline.explain_local_only(work.recipe, work.closure.notes)
-            if elsewhere
-            else None
-        )
-        if stays is not None and not one.up_to_date:
-            one = replace(one, reasons=(*one.reasons, f"compiled on this machine: {stays}"))
-        if remote and job.kept_here and not one.up_to_date:
-            one = replace(one, reasons=(*one.reasons, f"not in the remote cache: {job.kept_here}"))
-        found.append(one)
-    return found
+        line = explain_program(job.label, job.hash, texts, cache, last[key])
+        if not line.up_to_date:
+            pipeline, reasons = work.recipe.pipeline, [*line.reasons]
+            stays = pipeline.explain_local_only(work.recipe, work.closure.notes)
+            if elsewhere and stays is not None:
+                reasons.append(f"compiled on this machine: {stays}")
+            if remote and job.kept_here:
+                reasons.append(f"not in the remote cache: {job.kept_here}")
+            line = replace(line, reasons=tuple(reasons))
+        lines.append(line)
+    return lines

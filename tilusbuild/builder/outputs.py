@@ -41,17 +41,17 @@ def list_output_paths(project: Project, plan: Plan) -> list[str]:
 def check_outputs(project: Project, plan: Plan) -> None:
     """Raise `InputError` for an output in the cache, or one that would replace another output, the
     manifest or an input of the build."""
-    taken: dict[str, _Output] = {}
-    wrong = []
+    by_path: dict[str, _Output] = {}
+    diagnostics: list[Diagnostic | None] = []
     for output in _list_outputs(project, plan):
         place = project.manifest.locate_value("library", output.library, "output")
-        other = taken.setdefault(os.path.realpath(output.path), output)
+        other = by_path.setdefault(os.path.realpath(output.path), output)
         if other is not output:
-            wrong.append(_refuse_same_file(output, other, place))
-        elif wrongly := _find_overwritten(project, plan, output, place):
-            wrong.append(wrongly)
-    if wrong:
-        raise InputError(*wrong)
+            diagnostics.append(_refuse_same_file(output, other, place))
+        else:
+            diagnostics.append(_find_overwritten(project, plan, output, place))
+    if mistakes := [each for each in diagnostics if each is not None]:
+        raise InputError(*mistakes)
 
 
 def _refuse_same_file(output: _Output, other: _Output, place: Place) -> Diagnostic:
@@ -90,19 +90,20 @@ def write_outputs(project: Project, plan: Plan) -> None:
         entry = lookup_entry(project.cache, output.program)
         if entry is None or entry.status != Status.BUILT:
             continue
-        made = read_bytes(os.path.join(entry.path, get_product(entry.meta).name))
+        library = read_bytes(os.path.join(entry.path, get_product(entry.meta).name))
         try:
-            update_file(output.path, made)
+            update_file(output.path, library)
         except OSError as error:
+            # The error may name the temporary file, which the user does not know.
             raise OSError(error.errno, error.strerror, output.path) from None
 
 
-def update_file(path: str, made: bytes) -> None:
-    """Write a file and its directory, unless the file has this content already: then its time
-    stays. Raises `OSError`."""
-    if not os.path.isfile(path) or read_bytes(path) != made:
+def update_file(path: str, content: bytes) -> None:
+    """Write a file and its directory, unless the file has this content. Raises `OSError`."""
+    # An equal file keeps its time, so that what is built from it is not built again.
+    if not os.path.isfile(path) or read_bytes(path) != content:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_atomic(path, made, mode=0o755 if path.endswith(".so") else 0o644)
+        write_atomic(path, content, mode=0o755 if path.endswith(".so") else 0o644)
 
 
 def _list_outputs(project: Project, plan: Plan) -> Iterator[_Output]:

@@ -57,7 +57,7 @@ class Project:
         self.sightings: Mapping[str, DeviceStamp] = {}
         """The manifest, and what it was completed from, as they were before they were read."""
         self._remembers = False
-        """Whether the manifest is to be remembered."""
+        """Whether `close` writes the manifest's memo."""
         self._options: Mapping[str, str | float | None] = {}
         self._toolchains: dict[tuple[str, bool, bool], Toolchain] = {}
 
@@ -70,9 +70,12 @@ class Project:
         *,
         remembered: bool = False,
     ) -> Self:
-        """Return the project around the directory `start`; with `remembered` sooner, where its
-        manifest is: one that is opened so remembers it. Raises `InputError`."""
+        """Return the project around the directory `start`. Raises `InputError`.
+
+        With `remembered` the manifest comes from its memo, or its memo is written at the end.
+        """
         path = find_project_manifest(start)
+        # Before it is read: a change after that must not count as seen.
         seen = {path: read_device_stamp(path)}
         manifest = recall_manifest(path, environment) if remembered else None
         project = cls._open_manifest(manifest or _load_manifest(path), options, environment)
@@ -130,7 +133,6 @@ class Project:
 
     @cached_property
     def runner(self) -> LocalRunner:
-        """What starts processes."""
         return LocalRunner()
 
     @cached_property
@@ -142,28 +144,23 @@ class Project:
 
     @cached_property
     def clock(self) -> FileClock:
-        """What time it is for the stamps of files."""
         return FileClock(self.cache.state_path)
 
     @cached_property
     def digests(self) -> DigestMemory:
-        """Content digests, remembered from one run to the next."""
         return DigestMemory(self.cache.state_path, self.clock.read_recent_time)
 
     @cached_property
     def memo(self) -> PlanMemo:
-        """The programs' hashes in earlier plans."""
         directory = os.path.join(self.cache.state_path, "plans")
         return PlanMemo(directory, self.manifest.path, self.digests)
 
     @cached_property
     def renderer(self) -> Renderer:
-        """What renders templates."""
         return Renderer(self.manifest.root)
 
     @property
     def device_compiler(self) -> DeviceCompiler:
-        """What compiles kernels."""
         chosen = self.settings.device_compiler
         return DeviceCompiler(chosen.value, chosen.source in BY_DEFAULT)
 
@@ -185,7 +182,7 @@ class Project:
 
     @property
     def toolchains(self) -> Mapping[tuple[str, bool, bool], Toolchain]:
-        """Those that were asked for so far, by the arguments of `find_toolchain`."""
+        """The results of `find_toolchain` so far, by its arguments."""
         return self._toolchains
 
     def make_plan(self, selection: PlanSelection) -> Plan:
@@ -206,8 +203,8 @@ class Project:
             name: self.find_toolchain(name, cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
             for name, compilers in needed.items()
         }
-        if found := collect_refusals(self.manifest, pairs, toolchains):
-            raise InputError(*found)
+        if refusals := collect_refusals(self.manifest, pairs, toolchains):
+            raise InputError(*refusals)
         return Planner(self.manifest, toolchains, self.renderer, self.digests, self.memo)
 
     def find_launcher(self) -> tuple[str, ...]:
@@ -227,7 +224,7 @@ class Project:
 
 
 def _load_manifest(path: str) -> Manifest:
-    # Imported only here: it takes longer than all else where the manifest is remembered.
+    # Imported only here: with a memo, this import would take longer than the rest of the start.
     from tilusbuild.manifest.loading import load_manifest
 
     return load_manifest(path)
@@ -262,15 +259,15 @@ def collect_refusals(
 ) -> list[Diagnostic]:
     """Return everything that the compilers refuse, once each, for pairs of a script's name and a
     target; toolchains are by their names."""
-    found: list[Diagnostic] = []
+    refusals: list[Diagnostic] = []
     for script, target in pairs:
         toolchain = toolchains[manifest.toolchain_of(script, target.name)]
         pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
-        found += _check_archs(manifest, target, pipeline, toolchain)
-        found += _check_cudart(manifest, script, target, toolchain)
-        found += _check_flags(manifest, script, target.name, pipeline)
-        found += _check_standard(manifest, script, target.name, pipeline)
-    return list(dict.fromkeys(found))
+        refusals += _check_archs(manifest, target, pipeline, toolchain)
+        refusals += _check_cudart(manifest, script, target, toolchain)
+        refusals += _check_flags(manifest, script, target.name, pipeline)
+        refusals += _check_standard(manifest, script, target.name, pipeline)
+    return list(dict.fromkeys(refusals))
 
 
 def _check_archs(
@@ -281,40 +278,34 @@ def _check_archs(
     except InputError as error:
         # Not before: to find a place the text of the manifest is scanned, which takes milliseconds.
         place = manifest.locate_value("target", target.name, "arch")
-        of = f"toolchain {toolchain.name}: " if toolchain.name else ""
-        for each in error.diagnostics:
-            yield each._replace(message=of + each.message, place=place)
+        prefix = f"toolchain {toolchain.name}: " if toolchain.name else ""
+        for diagnostic in error.diagnostics:
+            yield diagnostic._replace(message=prefix + diagnostic.message, place=place)
 
 
 def _check_cudart(
     manifest: Manifest, script: str, target: Target, toolchain: Toolchain
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic if a shared CUDA runtime is needed and the toolkit has none."""
+    """Yield a diagnostic if a script's host code, or a library, is linked with the shared CUDA
+    runtime and the toolkit has none."""
     cuda = toolchain.cuda
     if target.kind != "cuda" or cuda is None or cuda.cudart:
         return
-    keys = _find_shared_cudart_key(manifest, script, target.name)
-    if keys is None:
-        return
-    yield Diagnostic(
-        f"{cuda.library_dir} has no libcudart.so.{cuda.release[0]} to link with",
-        manifest.locate_value(*keys),
-        'install it, or link a copy into each library: cudart = "static"',
-    )
-
-
-def _find_shared_cudart_key(manifest: Manifest, script: str, target: str) -> tuple[str, ...] | None:
-    """Return the keys that link a script's host code, or a library, with the shared CUDA runtime;
-    None where nothing does."""
+    owner, linkage = manifest.scripts[script], ""
+    keys = manifest.key_of_toolchain(toolchain.name, "cudart")
     if script in manifest.libraries:
-        shared = manifest.libraries[script].cudart == "shared"
-        return ("library", script, "cudart") if shared else None
-    owner = manifest.scripts[script]
-    if owner.entry is None or manifest.cudart_for(script, target) != "shared":
-        return None
-    if owner.cudart is not None:
-        return ("script", script, "cudart")
-    return manifest.key_of_toolchain(manifest.toolchain_of(script, target), "cudart")
+        keys, linkage = ("library", script, "cudart"), manifest.libraries[script].cudart
+    elif owner.entry is None:
+        return  # a kernel has no host code of its own
+    else:
+        linkage = manifest.cudart_for(script, target.name)
+        keys = ("script", script, "cudart") if owner.cudart is not None else keys
+    if linkage == "shared":
+        yield Diagnostic(
+            f"{cuda.library_dir} has no libcudart.so.{cuda.release[0]} to link with",
+            manifest.locate_value(*keys),
+            'install it, or link a copy into each library: cudart = "static"',
+        )
 
 
 def _check_flags(
@@ -331,8 +322,9 @@ def _check_flags(
         ),
     )
     for keys, flags in places:
-        known = () if any(map(has_values, flags)) else flags
-        for index, flag, hint in pipeline.find_refused_flags(known):
+        # Flags with values of a schedule are checked when the program is planned.
+        fixed = () if any(map(has_values, flags)) else flags
+        for index, flag, hint in pipeline.find_refused_flags(fixed):
             place = manifest.locate_value(*keys, index)
             message = f'{pipeline.compiler} does not know "{flag}"'
             yield Diagnostic(message, place, hint)
@@ -343,10 +335,9 @@ def _check_standard(
 ) -> Iterator[Diagnostic]:
     std = manifest.std_for(script, target)
     if pipeline.standards is not None and std not in pipeline.standards:
-        own = manifest.scripts[script].std is not None
-        toolchain = manifest.toolchain_of(script, target)
-        of_tools = manifest.key_of_toolchain(toolchain, "std")
-        keys = ("script", script, "std") if own else of_tools
-        place = manifest.locate_value(*keys)
-        known = ", ".join(pipeline.standards)
-        yield Diagnostic(f"{pipeline.compiler} does not know {std}", place, f"it knows {known}")
+        keys: tuple[str, ...] = ("script", script, "std")
+        if manifest.scripts[script].std is None:
+            keys = manifest.key_of_toolchain(manifest.toolchain_of(script, target), "std")
+        hint = f"it knows {', '.join(pipeline.standards)}"
+        message = f"{pipeline.compiler} does not know {std}"
+        yield Diagnostic(message, manifest.locate_value(*keys), hint)

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import get_product, read_meta
-from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.program import compile_program
 from tilusbuild.compile.steps import LAUNCHER, find_launcher
@@ -43,24 +42,24 @@ class RebuildResult(Struct, frozen=True):
     recorded_sha256: str
     rebuilt_sha256: str | None
     error: str = ""
-    wanted: str = ""
-    """The tool that made the recorded one, where it is not found here."""
+    missing_tool: str = ""
+    """The tool that made the recorded product, if this machine does not have it."""
 
     @property
     def same(self) -> bool:
-        """Whether the same bytes came out."""
+        """Whether both products have the same bytes."""
         return self.rebuilt_sha256 == self.recorded_sha256
 
     def __str__(self) -> str:
-        where = f"{layout.PROGRAMS}/{self.program}"
+        entry = f"{layout.PROGRAMS}/{self.program}"
         if self.rebuilt_sha256 is None:
-            return f"{where} does not compile here: {self.error}"
+            return f"{entry} does not compile here: {self.error}"
         if self.same:
-            return f"{where} is reproduced"
-        made = f"{where}: made sha256 {self.rebuilt_sha256}, recorded {self.recorded_sha256}"
-        if not self.wanted:
-            return made
-        return f"{made}; that needs {self.wanted}, which was not found: set NVCC or CXX"
+            return f"{entry} is reproduced"
+        text = f"{entry}: made sha256 {self.rebuilt_sha256}, recorded {self.recorded_sha256}"
+        if not self.missing_tool:
+            return text
+        return f"{text}; that needs {self.missing_tool}, which was not found: set NVCC or CXX"
 
 
 class Rebuilder:
@@ -79,25 +78,44 @@ class Rebuilder:
         """Compile a program again and compare its product with the digest. `entry` is the path of
         the program's entry; "" is the tree's."""
         try:
-            made, wanted = self._compile_program(program, entry or self._locate_entry(program))
+            product, missing_tool = self._compile_entry(entry or self._locate_entry(program))
         except (OSError, ForeignTextsError, InputError) as error:
             return RebuildResult(program, digest, None, str(error))
-        return RebuildResult(program, digest, made, wanted=wanted)
+        return RebuildResult(program, digest, product, missing_tool=missing_tool)
+
+    def verify_archive(self, program: str, archive: Archive) -> str | None:
+        """Return how a remote's product differs from this machine's; None for the same bytes.
+
+        Raises `NotVerifiedError` if the program cannot be compiled, `CancelledError` and `OSError`.
+        """
+        with TemporaryDirectory("verify") as directory:
+            entry = directory.path
+            for name, source in archive.files.items():
+                path = os.path.join(entry, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "xb") as file:
+                    file.write(source if isinstance(source, bytes) else read_bytes(source))
+            product = get_product(read_meta(entry, program))
+            result = self.rebuild_program(program, product.sha256 or "", entry)
+        if result.rebuilt_sha256 is None:
+            raise NotVerifiedError(f"it cannot be compiled again: {result.error}")
+        return None if result.same else f"{product.name} has other bytes"
 
     def _locate_entry(self, program: str) -> str:
         return os.path.join(self._root, layout.PROGRAMS, program)
 
-    def _compile_program(self, program: str, own: str) -> tuple[str, str]:
+    def _compile_entry(self, entry: str) -> tuple[str, str]:
         """Return the digest of the new product, and the recorded tool that this machine does not
         have."""
         program_txt, options_txt, compile_sh = (
-            str(read_bytes(os.path.join(own, name)), "utf-8", "surrogateescape")
+            str(read_bytes(os.path.join(entry, name)), "utf-8", "surrogateescape")
             for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH)
         )
-        files = self._read_sources(own, parse_section(options_txt, "generated"), compile_sh)
+        files = self._read_sources(entry, parse_section(options_txt, "generated"), compile_sh)
         recipe = restore_recipe(program_txt, options_txt, files, compile_sh)
         objects = [
-            os.path.join(self._locate_entry(each), "module", OBJECT) for each in recipe.objects
+            os.path.join(self._locate_entry(program), "module", OBJECT)
+            for program in recipe.objects
         ]
         if missing := sum(not os.path.isfile(path) for path in objects):
             raise ForeignTextsError(
@@ -116,26 +134,25 @@ class Rebuilder:
                 with open(os.path.join(stage, "module", name), "wb") as file:
                     file.write(data)
             scope = self._runner.open_scope()
-            done = compile_program(
+            compiled = compile_program(
                 recipe, toolchain, stage, include, scope, self._launchers, objects=objects
             )
-            if done.status != Status.BUILT:
-                raise ForeignTextsError(done.reason)
-            made = sha256_file(os.path.join(stage, "module", recipe.pipeline.product))
-        return made, _find_other_tool(
+            if compiled.status != Status.BUILT:
+                raise ForeignTextsError(compiled.reason)
+            product = sha256_file(os.path.join(stage, "module", recipe.pipeline.product))
+        return product, _find_other_tool(
             options_txt, recipe.pipeline.select_fingerprint(recipe, toolchain)
         )
 
     def _read_sources(
-        self, own: str, generated: Mapping[str, str], compile_sh: str
+        self, entry: str, generated: Mapping[str, str], compile_sh: str
     ) -> dict[str, bytes]:
         """Return the source and the generated files by name."""
         include = os.path.join(self._root, layout.INCLUDE)
-        shared = (
-            os.path.join(include, each)
-            for each in layout.find_header_digests(compile_sh.encode("utf-8", "replace"))
-        )
-        paths = {name: os.path.join(own, "module", name) for name in (*generated, "source.cu")}
+        digests = layout.find_header_digests(compile_sh.encode("utf-8", "replace"))
+        paths = {name: os.path.join(entry, "module", name) for name in (*generated, "source.cu")}
+        # A launcher is shared by the programs of a script, so it is not in an entry.
+        shared = (os.path.join(include, digest) for digest in digests)
         paths |= {LAUNCHER: find_launcher(shared) or ""}
         return {
             name: read_bytes(path)
@@ -145,15 +162,16 @@ class Rebuilder:
 
     def _find_toolchain(self, options_txt: str) -> Toolchain:
         """Return the compilers of the recorded version, or this machine's. Raises `InputError`."""
-        made = parse_section(options_txt, "toolchain")
-        tool = next((name for name in ("nvcc", "nvrtc") if name in made), None)
+        recorded = parse_section(options_txt, "toolchain")
+        tool = next((name for name in ("nvcc", "nvrtc") if name in recorded), None)
         nvcc = os.environ.get("NVCC")
         request = ToolchainRequest(
-            (nvcc and shutil.which(nvcc)) or (tool and f"=={made[tool].split(' ')[0]}"),
+            (nvcc and shutil.which(nvcc)) or (tool and f"=={recorded[tool].split(' ')[0]}"),
             needs_cuda=tool == "nvcc",
             needs_nvrtc=tool == "nvrtc",
             cxx=os.environ.get("CXX"),
         )
+        # The guard is held while tools run: two threads would discover the same ones.
         with self._guard:
             if request not in self._toolchains:
                 self._toolchains[request] = self._discover_tools(request)
@@ -162,38 +180,16 @@ class Rebuilder:
     def _discover_tools(self, request: ToolchainRequest) -> Toolchain:
         with suppress(InputError):
             return discover_toolchain(request, os.environ, self._runner, self._memory)
-        return discover_toolchain(
-            replace(request, nvcc=None), os.environ, self._runner, self._memory
-        )
+        request = replace(request, nvcc=None)
+        return discover_toolchain(request, os.environ, self._runner, self._memory)
 
 
-def _find_other_tool(options_txt: str, ours: Iterable[str]) -> str:
-    """Return the name and version of the first recorded tool that differs from this machine's; ""
-    without one."""
-    texts = (options_txt, "\n".join(("[toolchain]", *ours)))
-    made, here = (parse_section(text, "toolchain") for text in texts)
-    other = (f"{name} {what}" for name, what in made.items() if here.get(name, what) != what)
-    return " ".join(next(other, "").split(" ")[:2])
-
-
-class RemoteVerifier:
-    """Compiles programs of a remote cache again before they are accepted."""
-
-    def __init__(self, cache: Tree, runner: LocalRunner) -> None:
-        self._rebuilder = Rebuilder(cache.root, runner)
-
-    def verify_program(self, program: str, archive: Archive) -> str | None:
-        """Return how the product differs from this machine's; None for the same bytes. Raises
-        `NotVerifiedError` where the program cannot be compiled, and `CancelledError`, `OSError`."""
-        with TemporaryDirectory("verify") as directory:
-            entry = directory.path
-            for name, source in archive.files.items():
-                path = os.path.join(entry, name)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "xb") as file:
-                    file.write(source if isinstance(source, bytes) else read_bytes(source))
-            product = get_product(read_meta(entry, program))
-            result = self._rebuilder.rebuild_program(program, product.sha256 or "", entry)
-        if result.rebuilt_sha256 is None:
-            raise NotVerifiedError(f"it cannot be compiled again: {result.error}")
-        return None if result.same else f"{product.name} has other bytes"
+def _find_other_tool(options_txt: str, own: Iterable[str]) -> str:
+    """Return the name and version of the first recorded tool that differs from this machine's
+    `own`; "" without one."""
+    texts = (options_txt, "\n".join(("[toolchain]", *own)))
+    recorded, current = (parse_section(text, "toolchain") for text in texts)
+    for name, fingerprint in recorded.items():
+        if current.get(name, fingerprint) != fingerprint:
+            return " ".join((name, *fingerprint.split(" ")[:1]))
+    return ""

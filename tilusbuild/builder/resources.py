@@ -20,6 +20,7 @@ from tilusbuild.cache.entries import Entry, Stage, lookup_entry, read_compiler_l
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import (
+    Admission,
     BuildConfig,
     MemoryLimit,
     SharedTokens,
@@ -34,7 +35,7 @@ from tilusbuild.remote.settings import choose_remote
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from tilusbuild.builder.rebuild import RemoteVerifier
+    from tilusbuild.builder.rebuild import Rebuilder
     from tilusbuild.remote.archive import Archive
 
 
@@ -81,22 +82,19 @@ def open_resources(
 ) -> Iterator[BuildConfig]:
     """Connect to make's jobserver, and yield the config with its tokens and the admission limits.
     Every token is returned at the end."""
-    load = settings.load_average.value
-    admits = MemoryLimit().can_start
+    # Measured before any compile starts: its limit is what is free now.
+    admissions: list[Admission] = [MemoryLimit().can_start]
+    if (load := settings.load_average.value) is not None:
+        admissions.append(make_load_limit(load))
     warnings: tuple[str, ...] = ()
-    outer: Jobserver | None = None
-    with ExitStack() as opened:
+    tokens: Jobserver | None = None
+    with ExitStack() as stack:
         try:
             if (address := find_jobserver(environment)) is not None:
-                outer = opened.enter_context(Jobserver(address, runner.hold_tokens))
+                tokens = stack.enter_context(Jobserver(address, runner.hold_tokens))
         except JobserverError as error:
             warnings = (str(error),)
-        yield replace(
-            config,
-            tokens=outer,
-            admissions=(admits,) if load is None else (admits, make_load_limit(load)),
-            warnings=warnings,
-        )
+        yield replace(config, tokens=tokens, admissions=tuple(admissions), warnings=warnings)
 
 
 class Builder(Struct, frozen=True):
@@ -109,44 +107,44 @@ class Builder(Struct, frozen=True):
 
 def _list_unsafe_flags(project: Project) -> Iterator[str]:
     """Yield a warning where flags are passed on that may break every guarantee."""
-    manifest = project.manifest
-    named = [name for name, script in manifest.scripts.items() if script.unsafe_flags]
-    if manifest.build.unsafe_flags or named:
-        where = (
-            "[build]" if manifest.build.unsafe_flags else ", ".join(f"script {n}" for n in named)
-        )
-        yield f"{where}: unsafe-flags: no hash covers what these flags run, read and write"
+    scripts = project.manifest.scripts.items()
+    owners = ", ".join(f"script {name}" for name, script in scripts if script.unsafe_flags)
+    if project.manifest.build.unsafe_flags:
+        owners = "[build]"
+    if owners:
+        yield f"{owners}: unsafe-flags: no hash covers what these flags run, read and write"
 
 
 def _add_executor(
     project: Project, remote: LazyRemote, config: BuildConfig
 ) -> tuple[BuildConfig, WrapRunner | None]:
     """Return the config and the function that wraps a job's runner, None without an executor. With
-    one, there are more tokens and jobs than this machine has places. Raises `InputError`."""
+    one, there are more tokens and jobs than this machine has slots. Raises `InputError`."""
     settings = choose_remote(project.manifest.remote, project.environment, "executor")
     if settings is None:
         return config, None
-    here = config.slots
-    tokens = SharedTokens(config.tokens, here - 1, settings.jobs)
+    slots = config.slots
+    # One less: the first compile needs no token.
+    tokens = SharedTokens(config.tokens, slots - 1, settings.jobs)
     elsewhere = remote.open_executors(
-        settings, project.runner.open_scope(), lambda: min(here, 1 + tokens.local_tokens)
+        settings, project.runner.open_scope(), lambda: min(slots, 1 + tokens.local_tokens)
     )
     if elsewhere is None:
         return config, None
-    return replace(config, tokens=tokens, jobs=here + settings.jobs), elsewhere
+    return replace(config, tokens=tokens, jobs=slots + settings.jobs), elsewhere
 
 
 def _make_lazy_verify(project: Project) -> Callable[[str, Archive], str | None]:
-    """Return the function that compiles a remote's program again; its modules are imported when it
-    is called."""
+    """Return the function that compiles a remote's program again."""
 
+    # Imported only when it is called: most builds verify nothing.
     @cache
-    def open_verifier() -> RemoteVerifier:
-        from tilusbuild.builder.rebuild import RemoteVerifier
+    def open_rebuilder() -> Rebuilder:
+        from tilusbuild.builder.rebuild import Rebuilder
 
-        return RemoteVerifier(project.cache, project.runner)
+        return Rebuilder(project.cache.root, project.runner)
 
-    return lambda program, archive: open_verifier().verify_program(program, archive)
+    return lambda program, archive: open_rebuilder().verify_archive(program, archive)
 
 
 @contextmanager
@@ -175,10 +173,10 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
             elsewhere,
         )
         compiler = ProgramCompiler(project.cache, runners, project.manifest.build.timeout)
-        whole = replace(
+        completed = replace(
             limited,
             history=config.history or History(project.cache.state_path),
             remote=remote,
             warnings=(*limited.warnings, *_list_unsafe_flags(project)),
         )
-        yield Builder(store, compiler, whole)
+        yield Builder(store, compiler, completed)

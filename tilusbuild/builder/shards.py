@@ -19,7 +19,6 @@ from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.state.files import sha256_text
 
 MAX_SHARDS = 10_000
-"""Shards."""
 _FORM = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
@@ -55,16 +54,12 @@ def select_programs(programs: Iterable[str], shard: Shard) -> frozenset[str]:
 
 
 def list_shard_jobs(plan: Plan, shard: Shard, reporter: Reporter) -> Iterator[ProgramJob]:
-    """Yield the shard's programs, in plan order. The first that is asked for has reported which
-    part this is: the engine asks when it has emitted that the build began."""
-    every = {job.hash for job in _list_divided_jobs(plan)}
-    own = select_programs(every, shard)
-    split = sha256_text("\n".join([str(shard.count), *sorted(every)]))
-    reporter.emit(Sharded(shard.number, shard.count, len(own), len(every), split))
-    yield from (job for job in _list_divided_jobs(plan) if job.hash in own)
-
-
-def _list_divided_jobs(plan: Plan) -> Iterator[ProgramJob]:
-    """Yield the jobs that shards divide: a link is not one, as it needs the objects of all
-    shards."""
-    return (job for job in iterate_jobs(plan) if not job.needs)
+    """Report the shard, and yield its programs in plan order."""
+    # A generator: the engine iterates it when it has emitted that the build began, and `Sharded`
+    # comes after that. A link is in no shard, as it needs the objects of all shards.
+    jobs = [job for job in iterate_jobs(plan) if not job.needs]
+    programs = {job.hash for job in jobs}
+    own = select_programs(programs, shard)
+    split = sha256_text("\n".join([str(shard.count), *sorted(programs)]))
+    reporter.emit(Sharded(shard.number, shard.count, len(own), len(programs), split))
+    yield from (job for job in jobs if job.hash in own)

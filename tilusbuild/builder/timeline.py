@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
     from tilusbuild.engine.running import BuildConfig
 
+# A session of `watch` may last for days.
 MAX_ATTEMPTS = 50_000
-"""A session of `watch` may last for days."""
-_ENVELOPE = Envelope("timeline")
+_NAME = "timeline"
+_ENVELOPE = Envelope(_NAME)
 
 
 class TimedAttempt(Struct, frozen=True):
@@ -85,7 +86,21 @@ class TimelineRecorder(Reporter):
             case events.Retried(program) | events.Dropped(program):
                 self._starts.pop(program, None)
             case events.Finished(program) if program in self._starts:
-                self._add_attempt(event, self._starts.pop(program), now)
+                start = self._starts.pop(program)
+                if len(self._attempts) < MAX_ATTEMPTS:
+                    self._attempts.append(
+                        TimedAttempt(
+                            hash=event.hash,
+                            label=event.label,
+                            start=start,
+                            end=now,
+                            status=event.status,
+                            reason=event.reason,
+                            seconds=event.seconds,
+                            peak_rss=event.peak_rss,
+                            elsewhere=event.worker,
+                        )
+                    )
 
     def make_timeline(self) -> BuildTimeline | None:
         """Return the timeline so far; None when nothing was compiled."""
@@ -103,22 +118,6 @@ class TimelineRecorder(Reporter):
     def _read_clock(self) -> float:
         return round(self._clock() - self._started_at, 6)
 
-    def _add_attempt(self, event: events.Finished, start: float, end: float) -> None:
-        if len(self._attempts) < MAX_ATTEMPTS:
-            self._attempts.append(
-                TimedAttempt(
-                    hash=event.hash,
-                    label=event.label,
-                    start=start,
-                    end=end,
-                    status=event.status,
-                    reason=event.reason,
-                    seconds=event.seconds,
-                    peak_rss=event.peak_rss,
-                    elsewhere=event.worker,
-                )
-            )
-
 
 @contextmanager
 def record_timeline(cache: Tree, config: BuildConfig, reporter: Reporter) -> Iterator[Reporter]:
@@ -129,15 +128,12 @@ def record_timeline(cache: Tree, config: BuildConfig, reporter: Reporter) -> Ite
     try:
         yield CompositeReporter(reporter, recorder)
     finally:
+        # A cache that is read-only may have no directory for state.
         timeline = recorder.make_timeline()
         if timeline is not None and os.path.isdir(cache.state_path):
-            _ENVELOPE.save_value(_locate_timeline(cache.state_path), timeline)
+            _ENVELOPE.save_value(os.path.join(cache.state_path, _NAME), timeline)
 
 
 def read_timeline(state_path: str) -> BuildTimeline | None:
     """Return the timeline in a state directory; None when it cannot be read."""
-    return _ENVELOPE.load_value(_locate_timeline(state_path), BuildTimeline)
-
-
-def _locate_timeline(state_path: str) -> str:
-    return os.path.join(state_path, "timeline")
+    return _ENVELOPE.load_value(os.path.join(state_path, _NAME), BuildTimeline)

@@ -19,7 +19,7 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
-from tilusbuild.remote.settings import RemoteSettings, choose_remote
+from tilusbuild.remote.settings import choose_remote
 
 if TYPE_CHECKING:
     from tilusbuild.remote.client import RemoteCache
@@ -30,7 +30,10 @@ def transfer_programs(
 ) -> events.RemoteSummary:
     """Send the programs of a plan that are in the cache, or fetch those that are not. Raises
     `InputError` without a usable remote cache."""
-    settings = _require_settings(project)
+    settings = choose_remote(project.manifest.remote, project.environment)
+    if settings is None:
+        hint = 'set cache = "…" in [remote] of tilus.toml, or TILUSBUILD_REMOTE_CACHE'
+        raise input_error("there is no remote cache", hint=hint)
     from tilusbuild.remote.backend import RemoteTroubleError
     from tilusbuild.remote.client import RemoteCache
 
@@ -49,19 +52,10 @@ def transfer_programs(
             else:
                 missing = [job for job in programs.values() if store.find_entry(job.hash) is None]
                 _pull_programs(client, missing, messages, warn)
-            # Warnings that came after the last program ended.
+            # Warnings may have come after the last program ended.
             while not messages.empty():
                 _wait_for_answer(messages, warn)
         return client.make_summary()
-
-
-def _require_settings(project: Project) -> RemoteSettings:
-    """Return the settings of the remote cache. Raises `InputError` where there are none."""
-    settings = choose_remote(project.manifest.remote, project.environment)
-    if settings is None:
-        hint = 'set cache = "…" in [remote] of tilus.toml, or TILUSBUILD_REMOTE_CACHE'
-        raise input_error("there is no remote cache", hint=hint)
-    return settings
 
 
 def _push_programs(

@@ -117,20 +117,35 @@ class Workers:
         while (ticket := self._tickets.get()) is not None:
             result: AttemptResult
             try:
-                result = self._attempt_ticket(ticket)
-            except BaseException as error:  # without memory, say: the loop waits for a message
+                result = self._attempt_program(ticket)
+            except CancelledError:
+                result = AttemptState.ABORTED
+            # Also without memory, say: the loop waits for a message.
+            except BaseException as error:
                 result = error
             self._inbox.put(WorkerMessage(ticket, result))
 
-    def _attempt_ticket(self, ticket: Ticket) -> AttemptResult:
-        return attempt_program(
-            ticket.attempted or ticket.job,
-            self._store,
-            self._compiler,
-            on_start=partial(self._inbox.put, WorkerMessage(ticket, AttemptState.STARTED)),
-            on_compiled=partial(self._inbox.put, WorkerMessage(ticket, AttemptState.ENDED)),
-            is_stopped=self._stopped,
-        )
+    def _attempt_program(self, ticket: Ticket) -> AttemptResult:
+        """Attempt a program once. Return the answer, or why there is none."""
+        job = ticket.attempted or ticket.job
+        if self._stopped():
+            return AttemptState.ABORTED
+        # Not waiting for the lock: a thread that does cannot be stopped by Ctrl-C, and compiles
+        # nothing meanwhile. The loop tries again later.
+        with self._store.lock_program(job.hash, wait=False) as is_locked:
+            if not is_locked:
+                return AttemptState.LOCKED
+            entry = self._store.find_entry(job.hash)
+            if entry is not None and entry.status in RECORDED:
+                return make_answer(entry)
+            # Asked again: a signal may have come while the store was read.
+            if self._stopped():
+                return AttemptState.ABORTED
+            self._inbox.put(WorkerMessage(ticket, AttemptState.STARTED))
+            on_compiled = partial(self._inbox.put, WorkerMessage(ticket, AttemptState.ENDED))
+            return ProgramAnswer(
+                _compile_and_publish(job, self._store, self._compiler, on_compiled)
+            )
 
 
 def make_answer(entry: Entry) -> ProgramAnswer:
@@ -140,47 +155,14 @@ def make_answer(entry: Entry) -> ProgramAnswer:
     )
 
 
-def attempt_program(
-    job: Job,
-    store: Store,
-    compiler: Compiler,
-    *,
-    on_start: Callable[[], None],
-    on_compiled: Callable[[], None],
-    is_stopped: Callable[[], bool],
-) -> AttemptResult:
-    """Attempt a program once. Return the answer, or why there is none; raise nothing.
-
-    `on_start` is called when a compiler is about to run, `on_compiled` when the compiler has ended
-    and its output is about to be published.
-    """
-    try:
-        if is_stopped():
-            return AttemptState.ABORTED
-        # Not waiting for the lock: a thread that does cannot be stopped by Ctrl-C, and compiles
-        # nothing meanwhile. The loop tries again later.
-        with store.lock_program(job.hash, wait=False) as is_locked:
-            if not is_locked:
-                return AttemptState.LOCKED
-            entry = store.find_entry(job.hash)
-            if entry is not None and entry.status in RECORDED:
-                return make_answer(entry)
-            # Asked again: a signal may have come while the store was read.
-            if is_stopped():
-                return AttemptState.ABORTED
-            on_start()
-            return ProgramAnswer(_compile_and_publish(job, store, compiler, on_compiled))
-    except CancelledError:
-        return AttemptState.ABORTED
-    except BaseException as error:
-        return error
-
-
 def _compile_and_publish(
     job: Job, store: Store, compiler: Compiler, on_compiled: Callable[[], None]
 ) -> Compiled:
     """Compile a program into a stage, and publish a result. Raises `OSError`, `CancelledError` and
-    `TilusbuildError`."""
+    `TilusbuildError`.
+
+    `on_compiled` is called when the compiler has ended and its output is about to be published.
+    """
     rendered = job.render()
     # An edit since the plan would be published under the hash of the earlier texts. A later edit
     # has no effect: the compile has its own copy of the source, and headers by their digest.

@@ -45,10 +45,10 @@ from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket, split_block
 from tilusbuild.process.stopping import catch_signals
 from tilusbuild.status import RECORDED, Compiled, Status
 
+# Seconds between two ticks of the reporter while nothing else happens.
 TICK = 0.1
-"""Seconds between two ticks of the reporter while nothing else happens."""
+# Seconds. A locked program that is due may have to wait for memory, and must not make us spin.
 _SHORTEST_WAIT = 0.005
-"""Seconds. What could be tried again may have to wait for memory, and must not make us spin."""
 
 
 def build_jobs(
@@ -127,7 +127,14 @@ class BuildLoop:
             self._handle_messages()
             stopped = self.ending.stopped.is_set()
         finally:
-            self._end_workers()
+            # No worker is left after this, and after an exception their compilers are killed first.
+            self.ending.stopped.set()
+            self.remote.stop()
+            if self.running:
+                # An exception is under way already, and is the one that counts.
+                with suppress(Exception):
+                    self.compiler.cancel()
+            self.workers.join_threads()
             self.running.close()
             self.history.save()
         if self.ending.internal is not None:
@@ -151,6 +158,7 @@ class BuildLoop:
             while not self.queue.inbox.empty():
                 self._handle_message(self.queue.inbox.get())
             self._start_ready()
+            # A plan that was put meanwhile is in the inbox: `try_end` is false then.
             if not self._has_work() and self.queue.try_end(now=self.ending.stopped.is_set()):
                 return
             self._handle_message(self._wait_for_message())
@@ -204,8 +212,10 @@ class BuildLoop:
         self._release_blocked()
         for instance in self.results.instances:
             self._hold_back(instance)
-        if self.config.dry_run:
-            self._report_dry_run()
+        for ticket in self._drain_waiting() if self.config.dry_run else ():
+            job = ticket.job
+            self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
+            self._skip_ticket(ticket)
         if self.ending.stopped.is_set():
             self._skip_waiting()
 
@@ -216,11 +226,7 @@ class BuildLoop:
             ticket.estimate = self.history.estimate_job(ticket.job)
             expected += ticket.estimate.seconds or 0.0
         self.results.to_compile = len(self.tickets)
-        self.reporter.emit(
-            self.results.make_plan_event(
-                self.results.to_compile, expected, dry_run=self.config.dry_run
-            )
-        )
+        self.reporter.emit(self.results.make_plan_event(expected, dry_run=self.config.dry_run))
         compiles = self.results.to_compile > 1 and not self.config.dry_run
         for message in (*self.config.notices, *(self.config.warnings if compiles else ())):
             if message not in self.warned:  # a watch plans many times
@@ -249,13 +255,6 @@ class BuildLoop:
             self._stop_for_error(error)
             return None
         return make_answer(entry) if entry is not None and entry.status in RECORDED else None
-
-    def _report_dry_run(self) -> None:
-        """Emit what a build would compile, and skip it."""
-        for ticket in self._drain_waiting():
-            job = ticket.job
-            self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
-            self._skip_ticket(ticket)
 
     # Starting.
 
@@ -319,7 +318,10 @@ class BuildLoop:
                 return self.queue.inbox.get(timeout=timeout)
             except Empty:
                 self.reporter.tick()
-                self._cancel_again()
+                # Cancelled again, since a compile that began during the first cancel was missed.
+                if self.ending.signal is not None:
+                    self.compiler.cancel()
+                self.running.cancel_unwanted(self.compiler)
                 is_idle = not self.ready and self.running.has_room()
                 if is_idle and (overdue_ticket := self.asked_tickets.pop_overdue()):
                     self._compile_after_all(overdue_ticket)
@@ -348,7 +350,12 @@ class BuildLoop:
                     ticket.move_to(BuildState.PUBLISHING)
                 self.running.release_tokens()
             case RemoteAnswered(program, answer):
-                self._handle_remote_answer(self.asked_tickets.pop_answered(program), answer)
+                # A ticket that was overdue, and is compiled here, no longer waits for the answer.
+                if (asked_ticket := self.asked_tickets.pop_answered(program)) is not None:
+                    if answer is not None:
+                        self._finish_ticket(asked_ticket, answer)
+                    else:
+                        self._compile_after_all(asked_ticket)
             case events.Event():
                 self.reporter.emit(message)
             case WorkerMessage(ticket, result):
@@ -356,12 +363,6 @@ class BuildLoop:
                 self._handle_result(ticket, result)
         self.running.cancel_unwanted(self.compiler)
         self.reporter.tick()
-
-    def _cancel_again(self) -> None:
-        """Cancel again, since a compile that began during the first cancel was missed."""
-        if self.ending.signal is not None:
-            self.compiler.cancel()
-        self.running.cancel_unwanted(self.compiler)
 
     # Answers.
 
@@ -388,13 +389,6 @@ class BuildLoop:
         # Not into `ready` at once: a program that it needs may be missing here.
         self.blocked.append(ticket)
         self._release_blocked()
-
-    def _handle_remote_answer(self, ticket: Ticket | None, answer: ProgramAnswer | None) -> None:
-        """Finish a ticket with the remote's answer, or compile it; None is no longer waited for."""
-        if ticket is not None and answer is not None:
-            self._finish_ticket(ticket, answer)
-        elif ticket is not None:
-            self._compile_after_all(ticket)
 
     def _wait_for_lock(self, ticket: Ticket) -> None:
         """Queue a ticket again whose program another builder has locked."""
@@ -486,13 +480,3 @@ class BuildLoop:
         self.tickets.pop(ticket.job.hash, None)
         self.results.record_answer(ticket.jobs, ProgramAnswer(Compiled(Status.SKIPPED)))
         self._release_blocked()
-
-    def _end_workers(self) -> None:
-        """Return when no worker is left. After an exception, kill their compilers first."""
-        self.ending.stopped.set()
-        self.remote.stop()
-        if self.running:
-            # An exception is under way already, and is the one that counts.
-            with suppress(Exception):
-                self.compiler.cancel()
-        self.workers.join_threads()

@@ -14,8 +14,8 @@ from msgspec import Struct
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.state.envelope import StateFile
 
+# Records between two saves. A build that is killed loses at most so many, or a quarter of all.
 _SAVE_EVERY = 64
-"""Records between two saves. A build that is killed loses at most so many, or a quarter of all."""
 
 
 class Estimate(Struct, frozen=True):
@@ -41,8 +41,9 @@ class _HistorySum(Struct):
         self.peak_rss = max(self.peak_rss, peak_rss)
 
     @property
-    def estimate(self) -> Estimate:
-        return Estimate(self.seconds / self.count, self.peak_rss or None)
+    def mean(self) -> float | None:
+        """The mean seconds; None without a record."""
+        return self.seconds / self.count if self.count else None
 
 
 class History:
@@ -59,9 +60,12 @@ class History:
     def estimate_job(self, job: Job) -> Estimate:
         """Return the last record of the job's schedule, else the mean of its instance, else of all;
         `NOTHING` without any record."""
-        remembered = self._estimate_from_records(job)
-        floor = self._floors.get(_make_group_key(job), 0)
-        return Estimate(remembered.seconds, max(remembered.peak_rss or 0, floor) or None)
+        group = _make_group_key(job)
+        total = self._sum_groups().get(group, self._all)
+        seconds, peak_rss = total.mean, total.peak_rss
+        if (measurement := _parse_record(self._file.get_value(_make_key(job)))) is not None:
+            seconds, peak_rss = measurement
+        return Estimate(seconds, max(peak_rss, self._floors.get(group, 0)) or None)
 
     def find_measurement(self, job: Job) -> Estimate:
         """Return what this very program took, not an earlier program of the same schedule;
@@ -70,14 +74,6 @@ class History:
         if (measurement := _parse_record(value)) is None or value[2] != _abbreviate_hash(job):
             return NOTHING
         return Estimate(measurement[0], measurement[1] or None)
-
-    def _estimate_from_records(self, job: Job) -> Estimate:
-        groups = self._sum_groups()
-        if (measurement := _parse_record(self._file.get_value(_make_key(job)))) is not None:
-            return Estimate(measurement[0], measurement[1] or None)
-        if (group := groups.get(_make_group_key(job))) is not None:
-            return group.estimate
-        return self._all.estimate if self._all.count else NOTHING
 
     def record_compile(self, job: Job, seconds: float, peak_rss: int) -> None:
         """Record a compile that ended with an answer. Save the file now and then."""

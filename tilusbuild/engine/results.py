@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 
 from msgspec import Struct, field
 
@@ -33,12 +34,13 @@ from tilusbuild.errors import TilusbuildError, find_shortage
 from tilusbuild.status import ACCIDENTS, RECORDED, STATUS_WORDS, Compiled, Status
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
+# Characters kept of the log of a program that is not recorded: its end has the error.
 _EXCERPT = 16 << 10
-"""Characters kept of the log of a program that is not recorded."""
+_MAX_GROUPS = 20
 _SHOWN_LABELS = 8
+# One schedule may fail by its own values, such as too wide a tile: two equal failures are needed to
+# take an instance's other schedules to fail, too, and at most four are compared.
 _ENOUGH, _EVIDENCE = 2, 4
-"""Equal failures from which an instance's other schedules are taken to fail, too; how many of its
-failures are compared."""
 
 _ERROR = re.compile(r"\b(?:fatal )?error\b", re.IGNORECASE)
 _PLACE = re.compile(r"^\S.*?(?:\(\d+\)|:\d+(?::\d+)?):\s*")
@@ -72,7 +74,7 @@ class Results:
         self.unbuilt = 0
         """Programs that this run tried and did not build, without the pruned ones."""
         self._tallies: dict[tuple[str, ...], ScriptTally] = {}
-        self._failures: list[FailedProgram] = []
+        self._failures: list[_FailedProgram] = []
 
     def record_answer(self, jobs: Iterable[Job], answer: ProgramAnswer) -> None:
         """Count the answer of one program; `jobs` are all jobs with its hash."""
@@ -111,17 +113,15 @@ class Results:
         if status == Status.FAILED and answer is not None:
             tally.add_failure(job, answer)
 
-    def make_plan_event(self, to_compile: int, seconds: float, *, dry_run: bool) -> Planned:
-        """Return the event of a plan with these answers and `to_compile` programs without one.
-
-        These take `seconds`; 0 is unknown.
-        """
+    def make_plan_event(self, seconds: float, *, dry_run: bool) -> Planned:
+        """Return the event of a plan with these answers. `to_compile` programs have none, and take
+        `seconds`; 0 is unknown."""
         return Planned(
-            programs=len(self.statuses) + to_compile,
+            programs=len(self.statuses) + self.to_compile,
             cached=self.counts["cached"],
             failed=self.counts["failed"],
             pruned=self.counts["pruned"],
-            to_compile=to_compile,
+            to_compile=self.to_compile,
             expected_seconds=seconds or None,
             dry_run=dry_run,
         )
@@ -144,7 +144,7 @@ class Results:
         is_remote_wrong = remote is not None and remote.wrong > 0
         # A wrong remote fails the build though all scripts are fine: it may have poisoned others.
         status = int(has_failed_script or error is not None or is_unfinished or is_remote_wrong)
-        failures, left_out = group_failures(self._failures)
+        failures, left_out = self._group_failures()
         return Summary(
             programs=len(self.statuses),
             **self.counts,
@@ -159,30 +159,41 @@ class Results:
             remote=remote,
         )
 
-    def _describe_failure(self, job: Job, compiled: Compiled) -> FailedProgram:
+    def _describe_failure(self, job: Job, compiled: Compiled) -> _FailedProgram:
         # A recorded program's log is in the store, and is read only if it is shown. The others have
         # no directory, so a part of their log is kept.
-        is_recorded = compiled.status in RECORDED
-        excerpt = "" if is_recorded else compiled.log[-_EXCERPT:]
+        excerpt = None if compiled.status in RECORDED else compiled.log[-_EXCERPT:]
+        if _ERROR.search(compiled.reason):
+            error = _PLACE.sub("", compiled.reason)
+        else:
+            error = _find_error_line(compiled.log or self._read_log(job, excerpt), compiled.reason)
+        return _FailedProgram(job, compiled.status, compiled.reason, error, excerpt)
 
-        def read_log() -> str:
-            return self._store.read_log(job.hash) if is_recorded else excerpt
+    def _read_log(self, job: Job, excerpt: str | None) -> str:
+        return self._store.read_log(job.hash) if excerpt is None else excerpt
 
-        def format_message() -> str:
-            text = read_log()
-            try:
-                return job.translate_log(text)
-            except (OSError, TilusbuildError):
-                return text
+    def _group_failures(self) -> tuple[tuple[FailureGroup, ...], int]:
+        """Return the `_MAX_GROUPS` largest groups of equal failures, and how many are left out."""
+        groups: dict[tuple[str, str], list[_FailedProgram]] = {}
+        for failure in self._failures:
+            groups.setdefault((failure.status, normalize_error(failure.error)), []).append(failure)
+        ordered = sorted(groups.values(), key=len, reverse=True)
+        return tuple(map(self._make_group, ordered[:_MAX_GROUPS])), len(ordered[_MAX_GROUPS:])
 
-        path = self._store.program_path(job.hash) if is_recorded else None
-        return FailedProgram(
-            label=job.label,
-            status=compiled.status,
-            reason=compiled.reason,
-            error=find_headline(compiled.reason, lambda: compiled.log or read_log()),
-            message=format_message,
-            compile_sh=f"{path}/module/compile.sh" if path is not None else None,
+    def _make_group(self, members: list[_FailedProgram]) -> FailureGroup:
+        sample = members[0]
+        job, message = sample.job, self._read_log(sample.job, sample.excerpt)
+        # Translating reads the template, which may have changed or gone since.
+        with suppress(OSError, TilusbuildError):
+            message = job.translate_log(message)
+        path = f"{self._store.program_path(job.hash)}/module/compile.sh"
+        return FailureGroup(
+            error=sample.error or sample.reason,
+            count=len(members),
+            labels=tuple(member.job.label for member in members[:_SHOWN_LABELS]),
+            status=sample.status,
+            message=message,
+            compile_sh=path if sample.excerpt is None else None,
         )
 
 
@@ -223,23 +234,19 @@ class ScriptTally(Struct):
 
     def find_shared_error(self) -> tuple[Job, str] | None:
         """Return the default job and its error, if another schedule fails at the same line with the
-        same error, and no schedule was built or pruned; else None.
-
-        Two failures are needed: one schedule may fail by its own values, such as too wide a tile.
-        """
+        same error, and no schedule was built or pruned; else None."""
         counts = self.counts
         if self.default != Status.FAILED or len(self.failures) < _ENOUGH:
             return None
         if counts.get(Status.BUILT, 0) or counts.get(Status.PRUNED, 0):
             return None
+        # The reason in a store has places of the source, and a new one those of the template.
         reasons = [
             locate_reason(job, answer.compiled.reason) if answer.cached else answer.compiled.reason
             for job, answer in self.failures
         ]
-        same = len({locate_error(reason) for reason in reasons}) == 1
-        if not same or locate_error(reasons[0]) is None:
-            return None
-        return self.failures[0][0], reasons[0]
+        first, *others = {locate_error(reason) for reason in reasons}
+        return None if others or first is None else (self.failures[0][0], reasons[0])
 
     def make_verdict(self, strict: bool, part: bool = False) -> Verdict:
         """Return the instance's verdict; with `part`, other schedules are built elsewhere."""
@@ -277,20 +284,19 @@ def _format_count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-class FailedProgram(Struct, frozen=True):
-    """A program that was not built, with its error and its log."""
+class _FailedProgram(Struct, frozen=True):
+    """A program that was not built."""
 
-    label: str
+    job: Job
     status: Status
     reason: str
     error: str
-    """Its first error line."""
-    message: Callable[[], str]
-    """Returns the log with places of the template; called for one program of a group."""
-    compile_sh: str | None
+    """The first error line of the reason or the log."""
+    excerpt: str | None
+    """The end of the log; None if the log is in the store."""
 
 
-def find_first_error(log: str, otherwise: str = "") -> str:
+def _find_error_line(log: str, otherwise: str) -> str:
     """Return the first line of a log that reports an error, without its place; else `otherwise`,
     else the last line that is not blank."""
     last = ""
@@ -301,14 +307,9 @@ def find_first_error(log: str, otherwise: str = "") -> str:
     return otherwise or last
 
 
-def find_headline(reason: str, log: Callable[[], str]) -> str:
-    """Return the first error line of the reason, else of the log; `log` reads it when needed."""
-    return _PLACE.sub("", reason) if _ERROR.search(reason) else find_first_error(log(), reason)
-
-
 def normalize_error(error: str) -> str:
-    """Return an error line with `#` for places, quoted names and numbers, which differ between
-    schedules."""
+    """Return an error line without its place, and with `#` for quoted names and numbers, which
+    differ between schedules."""
     return _VARIES.sub("#", _PLACE.sub("", error))
 
 
@@ -318,29 +319,6 @@ def locate_error(reason: str) -> tuple[str, str] | None:
     if match is None:
         return None
     return _COLUMN.sub(r"\1", match[0]), normalize_error(reason)
-
-
-def group_failures(
-    failures: Iterable[FailedProgram], limit: int = 20
-) -> tuple[tuple[FailureGroup, ...], int]:
-    """Return the `limit` largest groups of equal failures, and how many groups are left out."""
-    groups: dict[tuple[str, str], list[FailedProgram]] = {}
-    for failure in failures:
-        groups.setdefault((failure.status, normalize_error(failure.error)), []).append(failure)
-    ordered = sorted(groups.values(), key=len, reverse=True)
-    return tuple(map(_make_group, ordered[:limit])), len(ordered[limit:])
-
-
-def _make_group(members: list[FailedProgram]) -> FailureGroup:
-    sample = members[0]
-    return FailureGroup(
-        error=sample.error or sample.reason,
-        count=len(members),
-        labels=tuple(member.label for member in members[:_SHOWN_LABELS]),
-        status=sample.status,
-        message=sample.message(),
-        compile_sh=sample.compile_sh,
-    )
 
 
 def describe_error(error: BaseException) -> str | None:

@@ -23,25 +23,25 @@ from tilusbuild.engine.states import BuildState, Ticket
 from tilusbuild.process.machine import Machine, count_usable_cores
 from tilusbuild.status import Cause, Compiled, Status
 
+# Bytes reserved for a compile without a history. nvcc takes 200 MB for a small kernel, 3 to 5 GB
+# for a large one; machines have 2 to 4 GB a core. The first compile that ends gives an estimate.
 UNKNOWN_PEAK = 2 << 30
-"""Bytes reserved for a compile without a history. nvcc takes 200 MB for a small kernel, 3 to 5 GB
-for a large one; machines have 2 to 4 GB a core. The first compile that ends gives an estimate."""
+# A compile may need this factor of its last peak.
 _MARGIN = 1.1
-"""A compile may need this factor of its last peak."""
+# The part of the free memory that is not used.
 _RESERVE = 0.05
-"""The part of the free memory that is not used."""
+# Seconds between measurements: each reads a dozen files, and up to 32 programs ask in a row.
 _CHECK_EVERY = 0.05
-"""Seconds between measurements: each reads a dozen files, and up to 32 programs ask in a row."""
+# The share of time without progress for want of memory from which memory counts as pressed.
 _PRESSED = 0.1
-"""The share of time without progress for want of memory from which memory counts as pressed."""
+# Programs being published for each slot: they wait for the disk and leave the cores free.
 _PUBLISHING = 3
-"""Programs being published for each slot: they wait for the disk and leave the cores free."""
+# Not `TIMED_OUT`, which would take as long again.
 _RETRIED = (Status.CRASHED, Status.NO_OUTPUT)
-"""Not `TIMED_OUT`, which would take as long again."""
+# Retries of crashes in a build. Retries run alone, so hundreds would take hours.
 _MAX_RETRIES = 4
-"""Retries of crashes in a build. Retries run alone, so hundreds would take hours."""
+# Causes that a retry meets again: an include outside, a tool that does not start.
 _PERMANENT = (Cause.OUTSIDE, Cause.TOOL)
-"""Causes that a retry meets again: an include outside, a tool that does not start."""
 
 
 Admission: TypeAlias = Callable[[int | None, list[int]], bool]
@@ -65,22 +65,22 @@ class MemoryLimit:
         self._clock = clock
         self._at_start = self._machine.measure_free_memory()
         self._free_now = 0.0
-        self._checked = float("-inf")
+        self._checked_at = float("-inf")
 
     def can_start(self, need: int | None, running: list[int]) -> bool:
         """As an `Admission`."""
         if self._at_start is None:
             return True
-        needed = _reserve_for(need)
-        total = needed + sum(_reserve_for(each) for each in running)
-        return total <= self._at_start * (1 - _RESERVE) and needed <= self._measure_free()
+        reserved = _reserve_for(need)
+        total = reserved + sum(map(_reserve_for, running))
+        return total <= self._at_start * (1 - _RESERVE) and reserved <= self._measure_free()
 
     def _measure_free(self) -> float:
         """Return bytes that may be used now; none while memory is pressed."""
-        if (now := self._clock()) - self._checked >= _CHECK_EVERY:
+        if (now := self._clock()) - self._checked_at >= _CHECK_EVERY:
             is_pressed = self._machine.measure_memory_pressure() >= _PRESSED
             free = 0 if is_pressed else self._machine.measure_free_memory() or 0
-            self._free_now, self._checked = free * (1 - _RESERVE), now
+            self._free_now, self._checked_at = free * (1 - _RESERVE), now
         return self._free_now
 
 
@@ -96,8 +96,8 @@ def make_load_limit(
     def can_start(need: int | None, running: list[int]) -> bool:
         try:
             load = average()[0]
-        except OSError:  # the system does not say
-            load = 0.0
+        except OSError:
+            load = 0.0  # unknown: then only our own compiles count
         # The average lags by a minute, so each of our compiles counts as a load of one: a build
         # never starts more than its limit at once.
         return max(load, len(running)) < limit
@@ -198,18 +198,15 @@ class RunningTickets:
     """The tickets that workers have, UNWANTED ones too."""
 
     def __init__(
-        self,
-        config: BuildConfig,
-        history: History,
-        token_available: Callable[[], None],
+        self, config: BuildConfig, history: History, token_available: Callable[[], None]
     ) -> None:
         """`token_available` is called on any thread when a token may be free after a refusal."""
         self._slots = config.slots
         self._history = history
         self._admissions = config.admissions
         self._tokens = config.tokens
+        # One less than there are compiles: the first needs none. More for a moment only.
         self._held_tokens = 0
-        """One less than there are compiles: the first needs none. More for a moment only."""
         self._token_available = token_available
         self._tickets: set[Ticket] = set()
         self._begun_units: set[str] = set()
@@ -242,11 +239,15 @@ class RunningTickets:
     def release_tokens(self) -> None:
         """Release the tokens beyond those of running compilers, so also the token of a program
         that another builder had compiled."""
-        self._keep_tokens_for(len(self._list_compiling()))
+        needed = max(0, len(self._list_compiling()) - 1)
+        while self._tokens is not None and self._held_tokens > needed:
+            self._held_tokens -= 1
+            self._tokens.release()
 
     def close(self) -> None:
-        """Release every token."""
-        self._keep_tokens_for(0)
+        """Release every token. The workers have ended."""
+        self._tickets.clear()
+        self.release_tokens()
 
     def has_room(self) -> bool:
         """Return whether a slot is free, and not too many programs are being published."""
@@ -267,8 +268,9 @@ class RunningTickets:
             return True
         compiling = self._list_compiling()
         unit = ticket.job.unit
+        # Another program of the unit makes their common step now.
         if unit and unit not in self._begun_units and unit in {each.job.unit for each in compiling}:
-            return False  # another program of the unit makes their common step
+            return False
         peaks = [other.estimate.peak_rss or 0 for other in compiling]
         # Memory first: a token that was taken in vain is missing elsewhere until a compile ends.
         need = ticket.estimate.peak_rss
@@ -287,8 +289,9 @@ class RunningTickets:
         """Return whether a compile is retried, and count it. Call it once for each compile."""
         if ticket.accident is not None:
             return False
+        # Not counted: the machine was short of memory, which says nothing of other programs.
         if compiled.status == Status.KILLED:
-            return True  # not counted: it was short of memory, which says nothing of other programs
+            return True
         accident = compiled.status in _RETRIED and compiled.cause not in _PERMANENT
         self._accidents += accident
         return accident and self._accidents <= _MAX_RETRIES
@@ -303,14 +306,6 @@ class RunningTickets:
             return True
         self._tokens.notify_when_available(self._token_available)
         return False
-
-    def _keep_tokens_for(self, compiles: int) -> None:
-        """Release the tokens beyond those that so many compiles need."""
-        if self._tokens is None:
-            return
-        while self._held_tokens > max(0, compiles - 1):
-            self._held_tokens -= 1
-            self._tokens.release()
 
     def _list_compiling(self) -> list[Ticket]:
         """Return the tickets whose compiler is not known to have ended."""

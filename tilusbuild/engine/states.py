@@ -3,23 +3,6 @@
 A `Ticket` stands for a program that is wanted and has no answer. A program that the store has gets
 none: of a hundred thousand that are up to date nothing is kept but their status.
 
-    state        meaning                                      next states
-    -----------  -------------------------------------------  --------------------------------------
-    ASKED        a remote was asked whether it has it         READY, DONE, SKIPPED, DROPPED
-    READY        waits for a worker, a token and memory       ASKED, RUNNING, SKIPPED, DROPPED
-    LOCKED       another builder has its lock: retried later  RUNNING, READY, SKIPPED, DROPPED
-    ISOLATED     its compile was an accident: retried when    RUNNING, READY, SKIPPED, DROPPED
-                 nothing else runs
-    RUNNING      a worker has it: lock, look up again,        PUBLISHING, DONE, LOCKED, ISOLATED,
-                 render, compile                              SKIPPED, UNWANTED
-    PUBLISHING   its compiler has ended and holds no token;   DONE, SKIPPED, UNWANTED
-                 its worker writes it to the store
-    UNWANTED     a worker has it, and the plan has changed:   DROPPED
-                 its compiler is being killed
-    DONE         has its answer (built, failed, crashed, …)
-    SKIPPED      has none: the build stopped, or a dry run
-    DROPPED      was wanted by a plan before this one
-
 The build loop (`build.BuildLoop`) makes all changes on its one thread, for these events:
 
     a worker is free: RUNNING                     a worker's message: PUBLISHING, DONE, LOCKED,
@@ -27,9 +10,9 @@ The build loop (`build.BuildLoop`) makes all changes on its one thread, for thes
     a new plan: READY, ASKED, UNWANTED, DROPPED   the programs that it needs: ASKED, SKIPPED
                                                   the build stops: SKIPPED
 
-A worker never changes a state. The last three states are final: a program that is wanted again gets
-a new ticket. `Ticket.move_to` raises on any other change, so that a mistake ends the build instead
-of compiling a program twice.
+A worker never changes a state. DONE, SKIPPED and DROPPED are final: a program that is wanted again
+gets a new ticket. `Ticket.move_to` raises on a change that is not in `TRANSITIONS`, so that a
+mistake ends the build instead of compiling a program twice.
 """
 
 from __future__ import annotations
@@ -45,25 +28,35 @@ from tilusbuild.engine.history import NOTHING, Estimate
 from tilusbuild.engine.interfaces import Job
 from tilusbuild.status import Compiled, Status
 
+# Seconds until a locked program is tried again: at first, and at most after doubling.
 FIRST_PAUSE = 0.02
-"""Seconds until a locked program is tried again for the first time."""
 MAX_PAUSE = 0.5
+# Tickets of the queue that are tried when the first does not fit, so that a try stays cheap.
 _WINDOW = 32
-"""How far down the queue to look for a program that fits when the first does not."""
 
 
 class BuildState(Enum):
-    """See the table above."""
+    """The state of a ticket. `TRANSITIONS` has the changes."""
 
+    # A remote was asked whether it has the program.
     ASKED = "asked"
+    # Waits for a worker, a token and memory.
     READY = "ready"
+    # Another builder has the program's lock: retried later.
     LOCKED = "locked"
+    # The compile was an accident: retried when nothing else runs.
     ISOLATED = "isolated"
+    # A worker has it: lock, look up again, render, compile.
     RUNNING = "running"
+    # The compiler has ended and holds no token; the worker writes the program to the store.
     PUBLISHING = "publishing"
+    # A worker has it, and the plan has changed: its compiler is being killed.
     UNWANTED = "unwanted"
+    # Has its answer: built, failed, crashed, …
     DONE = "done"
+    # Has no answer: the build stopped, or a dry run.
     SKIPPED = "skipped"
+    # Was wanted by an earlier plan.
     DROPPED = "dropped"
 
 
@@ -74,14 +67,7 @@ TRANSITIONS: dict[BuildState, set[BuildState]] = {
     _S.READY: {_S.ASKED, _S.RUNNING, *_ENDS},
     _S.LOCKED: {_S.RUNNING, _S.READY, *_ENDS},
     _S.ISOLATED: {_S.RUNNING, _S.READY, *_ENDS},
-    _S.RUNNING: {
-        _S.PUBLISHING,
-        _S.DONE,
-        _S.LOCKED,
-        _S.ISOLATED,
-        _S.SKIPPED,
-        _S.UNWANTED,
-    },
+    _S.RUNNING: {_S.PUBLISHING, _S.DONE, _S.LOCKED, _S.ISOLATED, _S.SKIPPED, _S.UNWANTED},
     _S.PUBLISHING: {_S.DONE, _S.SKIPPED, _S.UNWANTED},
     _S.UNWANTED: {_S.DROPPED},
     _S.DONE: set(),
@@ -113,6 +99,8 @@ class Ticket(Struct, eq=False):
     @property
     def rank(self) -> tuple[bool, float, int]:
         """The sort key of the order of compiling."""
+        # Default schedules first: without its default a script has failed, which should show soon.
+        # Then the longest, so that the last to finish is a short one.
         return (not self.job.is_default, -(self.estimate.seconds or 0.0), self.number)
 
     @property
@@ -135,10 +123,9 @@ class Ticket(Struct, eq=False):
 class ReadyQueue:
     """The tickets that wait (READY, LOCKED, ISOLATED), and which of them is started next.
 
-    Default schedules come first, because a script without its default has failed and everybody
-    wants to know soon. Then the longest expected, so that the last to finish is a short one;
-    without a history, and among equals, plan order. LOCKED ones come back when nothing else can
-    start, and ISOLATED ones last. Holds no threads or clocks, and changes no state.
+    Default schedules come first, then the longest expected; without a history, and among equals,
+    plan order. LOCKED ones come back when nothing else can start, and ISOLATED ones last. Holds no
+    threads or clocks, and changes no state.
     """
 
     def __init__(self, tickets: Iterable[Ticket] = ()) -> None:
@@ -167,10 +154,8 @@ class ReadyQueue:
     def pop_next(
         self, now: float, try_admit: Callable[[Ticket], bool], idle: bool
     ) -> Ticket | None:
-        """Remove and return the ticket to start; None when none may. `idle` says that nothing runs.
-
-        Only the first `_WINDOW` tickets are tried, so that a call is cheap when memory is short.
-        """
+        """Remove and return the ticket to start; None when none may. `idle` says that nothing
+        runs."""
         for position in range(min(_WINDOW, len(self._ready))):
             if try_admit(self._ready[position]):
                 ticket = self._ready[position]
@@ -190,10 +175,10 @@ class ReadyQueue:
     def pop_matching(self, matches: Callable[[Ticket], bool]) -> list[Ticket]:
         """Remove and return the waiting tickets for which `matches` is true."""
         popped = [each for each in (*self._ready, *self._locked, *self._isolated) if matches(each)]
-        popped_set = set(popped)
-        self._ready = deque(each for each in self._ready if each not in popped_set)
-        self._locked = [each for each in self._locked if each not in popped_set]
-        self._isolated = deque(each for each in self._isolated if each not in popped_set)
+        for tickets in (self._ready, self._locked, self._isolated):
+            remaining = [ticket for ticket in tickets if not matches(ticket)]
+            tickets.clear()
+            tickets.extend(remaining)
         return popped
 
     def find_wake_time(self) -> float | None:

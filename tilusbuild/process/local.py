@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 _CHANNEL = 3
 """The descriptor of the socket in the warden."""
 
+# Attempts, 10 ms apart, to kill the processes of a dead warden: one may be uninterruptible.
 _MAX_SWEEPS = 500
-"""Attempts, 10 ms apart, to kill the processes of a dead warden: one may be uninterruptible."""
+# Seconds to wait for a killed command: it may be uninterruptible.
 _SECONDS_TO_DIE = 5.0
-"""Seconds to wait for a killed command: it may be uninterruptible."""
 
 
 class _PendingCommand:
@@ -176,10 +176,7 @@ class LocalRunner:
             for number, pending in self._pending.items():
                 if scope is None or pending.scope is scope:
                     pending.cancelled = True
-                    if scope is not None:
-                        self._send_frame(warden.KILL, number)
-            if scope is None and self._pending:
-                self._send_frame(warden.KILL, warden.EVERYTHING)
+                    self._send_frame(warden.KILL, number)
 
     def close(self) -> None:
         """Cancel all commands, end the warden, and wait until all its processes are gone."""

@@ -18,9 +18,9 @@ process's peak memory starts at that of the process it was forked from.
 
 A frame is `HEADER` (payload length, kind, command number) and a payload. `RUN` carries `REQUEST`
 and strings that end in NUL: working directory, arguments, `NAME=value` of the whole environment,
-what a sandbox lets it read and change (neither: there is no sandbox).
-`HOLD` carries the path that tokens are written to, a NUL, and the tokens that the client has now;
-`HELD` answers the first, from where on they are safe.
+the paths that a sandbox lets it read and change (neither: there is no sandbox). `HOLD` carries the
+path that tokens are written to, a NUL, and the tokens that the client has now; `HELD` confirms
+them.
 
 The price is a second Python process for each build and a frame each way for each command. Why a
 process group or PR_SET_PDEATHSIG alone is not enough: docs/design-notes.md.
@@ -29,6 +29,7 @@ process group or PR_SET_PDEATHSIG alone is not enough: docs/design-notes.md.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import select
@@ -50,15 +51,13 @@ REFUSAL = struct.Struct("<i")
 """The errno with which a start failed; the path that it is about follows."""
 
 RUN, KILL, FINISHED, REFUSED, PRINTED, HOLD, HELD = 1, 2, 3, 4, 5, 6, 7
-EVERYTHING = 0
-"""The command number that stands for all commands in a `KILL`."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CHUNK = 1 << 16
+# Seconds: poll() takes no more milliseconds than an int holds, which is 25 days.
 _MAX_WAIT = 86400.0
-"""Seconds: poll() takes no more milliseconds than an int holds, which is 25 days."""
+# Signals that the warden ignores: it ends only with its socket.
 _SURVIVED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that the warden ignores: it ends only with its socket."""
 
 
 class DisconnectedError(Exception):
@@ -76,11 +75,10 @@ class CapturedOutput:
         self._dropped = 0
 
     def add_data(self, data: bytes) -> None:
-        room = self._head_limit - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
+        missing = self._head_limit - len(self._head)
+        self._head += data[:missing]
+        self._tail += data[missing:]
+        # Only now and then, as a trim moves the whole tail.
         if len(self._tail) > 2 * self._tail_limit + _CHUNK:
             self._trim_tail()
 
@@ -139,7 +137,6 @@ class Warden:
         self._token_end = -1
         self._token_path = b""
         self._tokens = b""
-        self._restrict: Callable[[list[bytes], list[bytes]], None] | None = None
         self._oom_score = choose_oom_score()
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._poller = select.poll()
@@ -191,15 +188,13 @@ class Warden:
 
     def _milliseconds_to_deadline(self) -> float | None:
         """Return the milliseconds until the next time limit; None without one."""
-        deadlines = [
-            c.deadline
-            for c in self._children.values()
-            if c.deadline is not None and not c.timed_out
-        ]
+        children = [child for child in self._children.values() if not child.timed_out]
+        deadlines = [child.deadline for child in children if child.deadline is not None]
         if not deadlines:
             return None
-        left = max(0.0, min(deadlines) - time.monotonic())
-        return min(left, _MAX_WAIT) * 1000 + 1
+        seconds = max(0.0, min(deadlines) - time.monotonic())
+        # One more: poll() rounds down, and would return again and again just before the limit.
+        return min(seconds, _MAX_WAIT) * 1000 + 1
 
     def _receive_requests(self) -> None:
         try:
@@ -223,18 +218,9 @@ class Warden:
             elif kind == RUN:
                 self._start_command(number, payload)
             elif kind == KILL:
-                self._kill_commands(number)
-
-    def _load_landlock(self) -> Callable[[list[bytes], list[bytes]], None]:
-        """Return the function that restricts a forked child's files.
-
-        It is imported once and before the fork: a child of a fork should run as little as possible.
-        """
-        if self._restrict is None:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-            self._restrict = importlib.import_module("landlock").restrict_files
-            del sys.path[0]
-        return self._restrict
+                for child in self._children.values():
+                    if child.number == number:
+                        kill_group(child.pid)
 
     def _send_frame(self, kind: int, number: int, *payload: bytes) -> None:
         body = b"".join(payload)
@@ -253,7 +239,8 @@ class Warden:
         )
         confine: Callable[[], None] | None = None
         if readable or writable:
-            confine = partial(self._load_landlock(), readable, writable)
+            # Before the fork: a child of a fork should run as little as possible.
+            confine = partial(load_landlock(), readable, writable)
         opened: list[int] = []
         try:
             opened += os.pipe()
@@ -306,7 +293,8 @@ class Warden:
             if nice:
                 os.nice(nice)
             if self._oom_score:
-                write_oom_score(self._oom_score)
+                with contextlib.suppress(OSError), open(_OOM_SCORE, "wb", buffering=0) as file:
+                    file.write(self._oom_score)
             os.chdir(cwd)
             if confine is not None:
                 confine()
@@ -318,20 +306,19 @@ class Warden:
         finally:
             os._exit(127)
 
-    def _read_output(self, child: RunningChild) -> None:
+    def _read_output(self, child: RunningChild) -> bool:
+        """Read a piece of output; close the pipe at its end. Return whether there was a piece."""
         try:
             data = os.read(child.pipe, _CHUNK)
         except BlockingIOError:
-            return
-        if data:
-            self._add_output(child, data)
-        else:
+            return False
+        if not data:
             self._close_output(child)
-
-    def _add_output(self, child: RunningChild, data: bytes) -> None:
+            return False
         child.output.add_data(data)
         if child.reports:
             self._send_frame(PRINTED, child.number, data)
+        return True
 
     def _close_output(self, child: RunningChild) -> None:
         if child.pipe >= 0:
@@ -363,7 +350,11 @@ class Warden:
         kill_group(child.pid)
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.monotonic() - child.started
-        self._drain_pipe(child)
+        # The rest of the output, but at most 1 MiB: a process outside of the group may never stop.
+        for _ in range(1 + (1 << 20) // _CHUNK):
+            if child.pipe < 0 or not self._read_output(child):
+                break
+        self._close_output(child)
         try:
             refusal = os.read(child.errors, _CHUNK)
         except BlockingIOError:
@@ -376,30 +367,11 @@ class Warden:
         result = RESULT.pack(code, seconds, usage.ru_maxrss * 1024, child.timed_out)
         self._send_frame(FINISHED, child.number, result, child.output.join_pieces())
 
-    def _drain_pipe(self, child: RunningChild) -> None:
-        """Read the rest of a pipe, at most 1 MiB: a process outside of the group may never stop."""
-        for _ in range(1 + (1 << 20) // _CHUNK):
-            if child.pipe < 0:
-                return
-            try:
-                data = os.read(child.pipe, _CHUNK)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            self._add_output(child, data)
-        self._close_output(child)
-
     def _kill_late(self) -> None:
         now = time.monotonic()
         for child in self._children.values():
             if child.deadline is not None and child.deadline <= now and not child.timed_out:
                 child.timed_out = True
-                kill_group(child.pid)
-
-    def _kill_commands(self, number: int) -> None:
-        for child in self._children.values():
-            if number in (EVERYTHING, child.number):
                 kill_group(child.pid)
 
     def _hold_tokens(self, payload: bytes) -> None:
@@ -439,10 +411,21 @@ class Warden:
             time.sleep(0.001)
 
 
+@functools.cache
+def load_landlock() -> Callable[[list[bytes], list[bytes]], None]:
+    """Return the function that restricts a process's files."""
+    # By its path: the warden stands alone, and `tilusbuild` is not on its path.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    restrict: Callable[[list[bytes], list[bytes]], None]
+    restrict = importlib.import_module("landlock").restrict_files
+    del sys.path[0]
+    return restrict
+
+
 _OOM_SCORE = "/proc/self/oom_score_adj"
+# Added to a command's score, in thousandths of the memory. If memory runs out, the kernel should
+# kill a compile, which is retried, and not the builder or the user's editor.
 _OOM_SCORE_MARGIN = 300
-"""Added to a command's score, in thousandths of the memory. If memory runs out, the kernel should
-kill a compile, which is retried, and not the builder or the user's editor."""
 
 
 def choose_oom_score() -> bytes:
@@ -452,11 +435,6 @@ def choose_oom_score() -> bytes:
             return b"%d" % min(1000, int(file.read()) + _OOM_SCORE_MARGIN)
     except (OSError, ValueError):
         return b""
-
-
-def write_oom_score(score: bytes) -> None:
-    with contextlib.suppress(OSError), open(_OOM_SCORE, "wb", buffering=0) as file:
-        file.write(score)
 
 
 def kill_group(pid: int) -> None:

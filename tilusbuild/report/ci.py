@@ -18,14 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TextIO
 from xml.etree import ElementTree as Xml
 
-from tilusbuild.engine.events import (
-    Event,
-    FailureGroup,
-    Finished,
-    Reporter,
-    Summary,
-    Verdict,
-)
+from tilusbuild.engine.events import Event, FailureGroup, Finished, Reporter, Summary, Verdict
 from tilusbuild.engine.results import normalize_error
 from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
 from tilusbuild.report.summary import find_first_error
@@ -35,7 +28,7 @@ from tilusbuild.status import Status
 
 
 def path_below(file: str, root: str, top: str) -> str | None:
-    """Return a project's file as seen from the directory `top`; None when it is not there."""
+    """Return the path of a project's file from the directory `top`; None if it is not below it."""
     path = os.path.normpath(os.path.join(root, file))
     top = os.path.abspath(top)
     if not path.startswith(top.rstrip("/") + "/") or not os.path.isfile(path):
@@ -44,18 +37,18 @@ def path_below(file: str, root: str, top: str) -> str | None:
 
 
 def find_message(finished: Finished, groups: Iterable[FailureGroup]) -> str:
-    """Return the log of a program that is not built, as far as the summary has one of its kind."""
+    """Return the log of the failure group of a program that is not built; else its reason."""
+    error = normalize_error(finished.reason)
     for group in groups:
-        if group.status == finished.status and (
-            finished.label in group.labels
-            or normalize_error(finished.reason) == normalize_error(group.error)
-        ):
+        # A group names only its first programs.
+        is_member = finished.label in group.labels or error == normalize_error(group.error)
+        if is_member and group.status == finished.status:
             return group.message
     return finished.reason
 
 
+# Characters that no XML 1.0 document can hold (its section 2.2).
 _NOT_XML = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What no XML 1.0 document can hold (its section 2.2)."""
 
 
 class JUnitReporter(Reporter):
@@ -71,13 +64,11 @@ class JUnitReporter(Reporter):
             case Finished():
                 self._finished.setdefault(event.instance, []).append(event)
             case Summary():
-                self._write_document(event)
-
-    def _write_document(self, summary: Summary) -> None:
-        try:
-            write_output(self._path, self.format_document(summary))
-        except OSError as error:
-            self.lost = error
+                try:
+                    write_output(self._path, self.format_document(event))
+                except OSError as error:
+                    # Raised by the verb, after the other reporters have shown the summary.
+                    self.lost = error
 
     def format_document(self, summary: Summary) -> bytes:
         """Return the file's bytes."""
@@ -100,28 +91,20 @@ class JUnitReporter(Reporter):
         suite = Xml.SubElement(top, "testsuite", name=name)
         programs = self._finished.get(verdict.instance, [])
         for finished in sorted(programs, key=lambda each: each.index):
-            case = Xml.SubElement(
-                suite,
-                "testcase",
-                classname=name,
-                name=_replace_invalid(finished.label),
-                time=f"{finished.seconds:.3f}",
-            )
+            label, seconds = _replace_invalid(finished.label), f"{finished.seconds:.3f}"
+            case = Xml.SubElement(suite, "testcase", classname=name, name=label, time=seconds)
             if finished.status != Status.BUILT:
+                kind = "failure" if finished.status == Status.FAILED else "error"
+                # A schedule that does not compile fails no script that has what it needs.
+                if finished.status == Status.PRUNED or (kind == "failure" and verdict.ok):
+                    kind = "skipped"
                 log = find_message(finished, summary.failures)
-                reason = f"{finished.status}: {finished.reason}"
-                _add_outcome(case, _classify_case(finished.status, verdict.ok), reason, log)
+                _add_outcome(case, kind, f"{finished.status}: {finished.reason}", log)
         case = Xml.SubElement(suite, "testcase", classname=name, name=name, time="0")
         if not verdict.ok:
             built = f"{verdict.built} of {verdict.schedules} built"
             _add_outcome(case, "failure", f"{verdict.reason} ({built})", "")
         _set_counts(suite)
-
-
-def _classify_case(status: str, script_is_ok: bool) -> str:
-    if status == Status.PRUNED or (status == Status.FAILED and script_is_ok):
-        return "skipped"
-    return "failure" if status == Status.FAILED else "error"
 
 
 def _add_outcome(case: Xml.Element, kind: str, message: str, log: str) -> None:
@@ -143,6 +126,7 @@ def _replace_invalid(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
 
 
+# The runner shows as many of each kind for a step.
 _MAX_ANNOTATIONS = 10
 
 
@@ -162,9 +146,10 @@ class GithubReporter(Reporter):
     def _format_annotations(self, summary: Summary) -> Iterator[str]:
         level = "error" if summary.exit_status else "warning"
         for group in summary.failures[:_MAX_ANNOTATIONS]:
-            yield format_workflow_command(
-                level, _format_title(group), group.message or group.error, self._locate_group(group)
-            )
+            labels = ", ".join(group.labels[:3]) + (" …" if group.count > 3 else "")
+            title, message = format_count(group.count, "schedule"), group.message or group.error
+            place = self._locate_group(group)
+            yield format_workflow_command(level, f"{title}: {labels}", message, place)
         bad = [verdict for verdict in summary.scripts if not verdict.ok]
         for verdict in bad[:_MAX_ANNOTATIONS]:
             name = verdict.label
@@ -172,13 +157,12 @@ class GithubReporter(Reporter):
         if summary.error is not None:
             yield format_workflow_command("error", "the build stopped", summary.error)
 
-    def _locate_group(self, group: FailureGroup) -> dict[str, str]:
-        spot = find_first_error(group.message)
-        file = None if spot is None else path_below(spot.file, self._root, self._top)
-        if spot is None or file is None:
+    def _locate_group(self, group: FailureGroup) -> dict[str, object]:
+        location = find_first_error(group.message)
+        file = None if location is None else path_below(location.file, self._root, self._top)
+        if location is None or file is None:
             return {}
-        place = {"file": file, "line": str(spot.line)}
-        return place if spot.column is None else {**place, "col": str(spot.column)}
+        return {"file": file, "line": location.line, "col": location.column}
 
 
 def annotate_error(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, str]) -> None:
@@ -187,35 +171,29 @@ def annotate_error(error: TilusbuildError, stderr: TextIO, environment: Mapping[
     diagnostics = error.diagnostics if isinstance(error, InputError) else (Diagnostic(str(error)),)
     top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
     for diagnostic in diagnostics[:_MAX_ANNOTATIONS]:
-        properties = {}
+        properties: dict[str, object] = {}
         place = diagnostic.place
         file = None if place is None else path_below(place.path, os.getcwd(), top)
         if place is not None and file is not None:
             properties = {"file": file, "line": place.line, "col": place.column}
         text = diagnostic.message + (f"\n{diagnostic.hint}" if diagnostic.hint else "")
-        values = {name: str(value) for name, value in properties.items() if value is not None}
-        out.write(format_workflow_command(diagnostic.severity, "", text, values))
+        out.write(format_workflow_command(diagnostic.severity, "", text, properties))
 
 
 def format_workflow_command(
-    level: str, title: str, message: str, place: Mapping[str, str] | None = None
+    level: str, title: str, message: str, place: Mapping[str, object] | None = None
 ) -> str:
-    """Return a workflow command in one line."""
-    values_by_name = {**(place or {}), **({"title": to_one_line(title)} if title else {})}
-    values = (
-        (n, _escape_data(v).replace(":", "%3A").replace(",", "%2C"))
-        for n, v in values_by_name.items()
+    """Return a workflow command in one line. Properties that are None or empty are left out."""
+    properties = {**(place or {}), "title": to_one_line(title) or None}
+    listing = ",".join(
+        f"{name}={_escape_data(str(value)).replace(':', '%3A').replace(',', '%2C')}"
+        for name, value in properties.items()
+        if value is not None
     )
-    listing = ",".join(f"{name}={value}" for name, value in values)
-    return (
-        f"::{level}{' ' if listing else ''}{listing}::{_escape_data(clean_text(message).strip())}\n"
-    )
+    separator = " " if listing else ""
+    return f"::{level}{separator}{listing}::{_escape_data(clean_text(message).strip())}\n"
 
 
 def _escape_data(text: str) -> str:
+    # The percent sign first: the other escapes contain one.
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _format_title(group: FailureGroup) -> str:
-    shown = ", ".join(group.labels[:3]) + (" …" if group.count > 3 else "")
-    return f"{format_count(group.count, 'schedule')}: {shown}"

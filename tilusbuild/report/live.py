@@ -3,8 +3,7 @@
 A frame is written with one call, line over line, as one update for terminals that know of such, so
 it does not flicker. No line of it is as wide as the terminal, so nothing wraps; when the terminal
 became narrower since, the rows that the old frame now takes are counted again. Failures and notes
-are written once, above the frame, and scroll away as output does. Nothing is drawn in the first
-moments, so that a build with nothing to do shows none of this (and imports no rich).
+are written once, above the frame, and scroll away as output does.
 """
 
 from __future__ import annotations
@@ -39,16 +38,17 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _FRAME_PAUSE = 0.1
+# A build with nothing to do has ended by then: it draws nothing, and imports no rich.
 _FIRST_DRAW = 0.25
 _MAX_ROWS = 8
 _BAR = 24
+# The whole line, before it is written: cells that are only erased to its end still count as used
+# when some terminals wrap again.
 _ERASE_LINE = "\x1b[2K"
-"""The whole line, before it is written: cells that are only erased to its end still count as used
-when some terminals wrap again."""
-_TOGETHER, _SHOWN = "\x1b[?2026h", "\x1b[?2026l"
-"""What is between them appears at once."""
+# Begin and end of a synchronized update, which appears at once.
+_BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
+# Long lines are cut: a terminal may be narrower by now than it said.
 _CUT, _WRAP = "\x1b[?7l", "\x1b[?7h"
-"""Long lines are cut: a terminal may be narrower by now than it said."""
 
 
 class LiveReporter:
@@ -126,16 +126,14 @@ class LiveReporter:
         return format_rare_event(event)
 
     def _take_lines_above(self) -> str:
-        news = "".join(f"{spell_out_controls(line)}\n" for line in self._lines_above)
+        text = "".join(f"{spell_out_controls(line)}\n" for line in self._lines_above)
         self._lines_above.clear()
-        return news
+        return text
 
     def _format_cursor_home(self, columns: int) -> str:
-        """To the frame's first row, however the terminal has wrapped it by now.
-
-        A frame leaves the cursor in the first column of its last line, where it stays when the
-        terminal wraps again; so only the lines above that one count.
-        """
+        """Return the escape that moves the cursor to the frame's first row."""
+        # A frame leaves the cursor in the first column of its last line, where it stays when the
+        # terminal wraps again; so only the rows of the lines above that one count.
         above = sum(max(1, -(-width // max(1, columns))) for width in self._widths[:-1])
         return "\r" + (f"\x1b[{above}A" if above else "")
 
@@ -144,22 +142,19 @@ class LiveReporter:
         home = self._format_cursor_home(columns)
         lines = self._make_frame(now, columns, height)
         lines_above = f"\x1b[J{self._take_lines_above()}" if self._lines_above else ""
-        drawn = []
-        self._widths = []
-        for line in lines:
-            text, width = self._render_line(line, max(1, columns - 1))
-            drawn.append(f"{_ERASE_LINE}{text}")
-            self._widths.append(width)
-        frame = "\n".join(drawn) + "\x1b[J\r"
-        self._out.write(_TOGETHER + home + lines_above + _CUT + frame + _WRAP + _SHOWN)
+        frame = f"\n{_ERASE_LINE}".join(self._render_line(line, columns) for line in lines)
+        self._widths = [line.cell_len for line in lines]
+        text = f"{home}{lines_above}{_CUT}{_ERASE_LINE}{frame}\x1b[J\r{_WRAP}"
+        self._out.write(_BEGIN_UPDATE + text + _END_UPDATE)
 
-    def _render_line(self, line: Text, columns: int) -> tuple[str, int]:
-        """Return a line as the terminal takes it, cut to `columns` cells, and how many it has."""
-        line.truncate(columns, overflow="ellipsis")
+    def _render_line(self, line: Text, columns: int) -> str:
+        """Return a line as the terminal takes it. Cut the line."""
+        # Less than the terminal has, as a line that fills its row wraps on some.
+        line.truncate(max(1, columns - 1), overflow="ellipsis")
         console = self._console or self._open_console()
         with console.capture() as capture:
             console.print(line, end="", soft_wrap=True)
-        return capture.get(), line.cell_len
+        return capture.get()
 
     def _open_console(self) -> Console:
         import io
@@ -167,23 +162,20 @@ class LiveReporter:
         from rich.console import Console
 
         self._console = Console(
-            file=io.StringIO(),
-            force_terminal=True,
-            no_color=not self._colour,
-            highlight=False,
-            legacy_windows=False,
+            file=io.StringIO(), force_terminal=True, no_color=not self._colour, highlight=False
         )
         return self._console
 
     def _make_frame(self, now: float, columns: int, height: int) -> list[Text]:
+        from rich.text import Text
+
         lines = [self._make_head(now, columns)]
         running = sorted(self._progress.running.values(), key=lambda each: each.since)
-        room = max(0, min(_MAX_ROWS, height - 2))
-        shown = running if len(running) <= room else running[: max(0, room - 1)]
+        # Two rows are for the head and for the line that the cursor may be in after the end.
+        rows = max(0, min(_MAX_ROWS, height - 2))
+        shown = running if len(running) <= rows else running[: max(0, rows - 1)]
         lines += [_make_row(each, now, columns) for each in shown]
-        if room and len(shown) < len(running):
-            from rich.text import Text
-
+        if rows and len(shown) < len(running):
             lines.append(Text(f"  … and {len(running) - len(shown)} more", style="dim"))
         return lines
 
@@ -205,16 +197,16 @@ class LiveReporter:
             counts = state.count_places()
             queued = f" ({counts[QUEUED]} queued)" if counts[QUEUED] else ""
             elsewhere = counts[SENT] + counts[QUEUED] + counts[EXECUTING]
-            words = [f"{counts[HERE]} here", f"{elsewhere} elsewhere{queued}"]
-            words += [f"{counts[WAITING]} waiting"] if counts[WAITING] else []
-            head.append(f"  {', '.join(words)}", "dim")
+            parts = [f"{counts[HERE]} here", f"{elsewhere} elsewhere{queued}"]
+            parts += [f"{counts[WAITING]} waiting"] if counts[WAITING] else []
+            head.append(f"  {', '.join(parts)}", "dim")
         if state.waiting:
             head.append(f"  {len(state.waiting)} by other builds", "dim")
         return head
 
 
 def _make_row(running: RunningCompile, now: float, columns: int) -> Text:
-    """Return a row of the frame: what runs, for how long, and how long it will probably take."""
+    """Return a row of the frame: a compile, its seconds so far, and those that are expected."""
     from rich.text import Text
 
     expected = f" of {format_duration(running.expected)}" if running.expected else ""

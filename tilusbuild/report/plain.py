@@ -4,8 +4,7 @@
 history expects of them, corrected by how those that ended compare with what was expected; without a
 history, by the mean of those that ended; before anything ended, there is none. A plain line stands
 alone and is never redrawn, for files, pipes and CI. The first of equal failures gets its line; the
-summary counts them. Of the others and of what goes well, the first few programs get a line, then at
-most one a second does, with the counter, so that a log of ten thousand programs stays readable;
+summary counts them. Of the other programs the first few get a line, then at most one a second.
 `verbose` shows every one, `quiet` none.
 """
 
@@ -20,23 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.engine import events
-from tilusbuild.engine.events import (
-    EXECUTING,
-    HERE,
-    QUEUED,
-    SENT,
-    WAITING,
-    BuildStarted,
-    Dropped,
-    Event,
-    Finished,
-    Placed,
-    Planned,
-    Reporter,
-    Retried,
-    Started,
-    Waiting,
-)
+from tilusbuild.engine.events import EXECUTING, HERE, QUEUED, SENT, WAITING
 from tilusbuild.engine.results import locate_error, normalize_error
 from tilusbuild.report.summary import format_failure, format_summary
 from tilusbuild.report.text import (
@@ -47,6 +30,15 @@ from tilusbuild.report.text import (
     to_one_line,
 )
 from tilusbuild.status import Status
+
+_PLACES = {HERE: "here", WAITING: "waits for a core", SENT: "sent", QUEUED: "waits for a worker"}
+_GOOD = (Status.BUILT, Status.PRUNED)
+# Programs that always get a line, and the seconds between two lines after them: so a log of ten
+# thousand programs stays readable.
+_FIRST = 10
+_PAUSE = 1.0
+# Shorter estimates change more than they say.
+_SHORTEST_ETA = 5
 
 
 class RunningCompile(Struct, frozen=True):
@@ -80,48 +72,46 @@ class Progress:
         self._expected_done = 0.0
         self._seconds_done = 0.0
 
-    def take_event(self, event: Event, now: float) -> None:
+    def take_event(self, event: events.Event, now: float) -> None:
         """Take an event into account."""
         match event:
-            case BuildStarted():
+            case events.BuildStarted():
                 self.jobs = event.jobs
                 self.began_at = now
-            case Planned():
+            case events.Planned():
                 self.total = event.to_compile
                 self.began_at = now
                 self._expected = event.expected_seconds
-            case Started():
+            case events.Started():
                 self.waiting.discard(event.hash)
                 self.running[event.hash] = RunningCompile(event.label, now, event.expected_seconds)
-            case Placed():
+            case events.Placed():
                 self.shared = True
-                if (each := self.running.get(event.hash)) is not None:
-                    placed = replace(each, place=event.place, worker=event.worker)
+                # A compile that was dropped may still be placed by its worker.
+                if (running := self.running.get(event.hash)) is not None:
+                    placed = replace(running, place=event.place, worker=event.worker)
                     self.running[event.hash] = placed
-            case Waiting():
+            case events.Waiting():
                 self.waiting.add(event.hash)
-            case Retried() | Dropped():
+            case events.Retried() | events.Dropped():
                 self.running.pop(event.hash, None)
-            case Finished():
-                self._take_finished(event)
+            case events.Finished():
+                self.running.pop(event.hash, None)
+                self.waiting.discard(event.hash)
+                self.done = event.done
+                self.failed += event.status not in _GOOD
+                self._expected_done += event.expected_seconds or 0.0
+                if not event.cached:
+                    self.compiled += 1
+                    self._seconds_done += event.seconds
 
-    def find_same_failure(self, event: Finished | Retried) -> str | None:
+    def find_same_failure(self, event: events.Finished | events.Retried) -> str | None:
         """Return the label of the program of which the same was reported before; None when this is
         the first."""
-        kind = event.status if isinstance(event, Finished) else event.event
+        kind = event.status if isinstance(event, events.Finished) else event.event
         key = (kind, locate_error(event.reason) or normalize_error(event.reason))
         label = self.first_labels.setdefault(key, event.label)
         return None if label == event.label else label
-
-    def _take_finished(self, event: Finished) -> None:
-        self.running.pop(event.hash, None)
-        self.waiting.discard(event.hash)
-        self.done = event.done
-        self.failed += event.status not in (Status.BUILT, Status.PRUNED)
-        self._expected_done += event.expected_seconds or 0.0
-        if not event.cached:
-            self.compiled += 1
-            self._seconds_done += event.seconds
 
     def count_places(self) -> Mapping[str, int]:
         """Return how many compiles are in each place."""
@@ -129,32 +119,23 @@ class Progress:
 
     def estimate_remaining(self, now: float) -> float | None:
         """Return seconds until the end, or None where nothing is known."""
-        left = self.total - self.done
-        if left <= 0:
+        remaining = self.total - self.done
+        if remaining <= 0:
             return 0.0
         elapsed = sum(now - each.since for each in self.running.values())
         if self._expected is not None:
-            work = (self._expected - self._expected_done) * self._estimate_pace()
+            work = self._expected - self._expected_done
+            if self._expected_done > 0 and self._seconds_done > 0:
+                # How much longer than expected compiles take, in bounds: the first few may be odd.
+                work *= min(5.0, max(0.2, self._seconds_done / self._expected_done))
         elif self.compiled:
-            work = left * self._seconds_done / self.compiled
+            work = remaining * self._seconds_done / self.compiled
         else:
             return None
-        return max(0.0, work - elapsed) / min(self.jobs, left)
-
-    def _estimate_pace(self) -> float:
-        """Return how much longer than expected things take."""
-        if self._expected_done <= 0 or self._seconds_done <= 0:
-            return 1.0
-        return min(5.0, max(0.2, self._seconds_done / self._expected_done))
+        return max(0.0, work - elapsed) / min(self.jobs, remaining)
 
 
-_PLACES = {HERE: "here", WAITING: "waits for a core", SENT: "sent", QUEUED: "waits for a worker"}
-_FIRST = 10
-_PAUSE = 1.0
-_GOOD = (Status.BUILT, Status.PRUNED)
-
-
-class PlainReporter(Reporter):
+class PlainReporter(events.Reporter):
     """Writes to `stream`."""
 
     def __init__(
@@ -194,45 +175,42 @@ class PlainReporter(Reporter):
             line = format_failure(event.label, event.status, event.reason)
             self._out.write(f"{counter}{line}\n")
         elif not self._quiet and self._take_turn(event, now):
-            outcome = "by another build" if event.cached else format_duration(event.seconds)
-            outcome = "fetched" if event.remote else outcome
-            outcome += f" by {to_one_line(event.worker)}" if event.worker else ""
-            pruned = (
-                f" pruned: {to_one_line(event.reason)}" if event.status == Status.PRUNED else ""
-            )
-            outcome = f" {outcome}{pruned}{self._format_eta(now)}"
-            description = outcome if same is None else f": as {to_one_line(same)}"
+            description = f": as {to_one_line(same)}" if same else self._describe_end(event, now)
             self._out.write(f"{counter}{to_one_line(event.label)}{description}\n")
         self._out.write("".join(f"{line}\n" for line in list_details(event)))
 
+    def _describe_end(self, event: events.Finished, now: float) -> str:
+        parts = ["by another build" if event.cached else format_duration(event.seconds)]
+        if event.remote:
+            parts = ["fetched"]
+        if event.worker:
+            parts.append(f"by {to_one_line(event.worker)}")
+        if event.status == Status.PRUNED:
+            parts.append(f"pruned: {to_one_line(event.reason)}")
+        remaining = self._progress.estimate_remaining(now)
+        if remaining and remaining >= _SHORTEST_ETA:
+            parts.append(f"(about {format_clock(remaining)} left)")
+        return f" {' '.join(parts)}"
+
     def _take_turn(self, event: events.Finished, now: float) -> bool:
-        due = (
-            self._verbose
-            or self._line_count < _FIRST
-            or event.done == event.to_compile
-            or now - self._printed_at >= _PAUSE
-        )
-        if due:
+        """Return whether a program gets a line; count the line."""
+        is_last = event.done == event.to_compile
+        is_due = is_last or self._line_count < _FIRST or now - self._printed_at >= _PAUSE
+        if self._verbose or is_due:
             self._line_count += 1
             self._printed_at = now
-        return due
-
-    def _format_eta(self, now: float) -> str:
-        remaining = self._progress.estimate_remaining(now)
-        return f" (about {format_clock(remaining)} left)" if remaining and remaining >= 5 else ""
+        return self._verbose or is_due
 
     def _format_event(self, event: events.Event) -> str | None:
         match event:
             case events.Planned():
                 return format_plan(event, self._progress)
+            case events.Started() | events.Placed() if not self._verbose:
+                return None
             case events.Started():
-                return f"{to_one_line(event.label)} …" if self._verbose else None
+                return f"{to_one_line(event.label)} …"
             case events.Placed():
-                return (
-                    f"{to_one_line(event.label)} … {describe_place(event)}"
-                    if self._verbose
-                    else None
-                )
+                return f"{to_one_line(event.label)} … {describe_place(event)}"
             case events.Waiting():
                 first, self._has_waited = not self._has_waited, True
                 if self._verbose or first:
@@ -243,8 +221,8 @@ class PlainReporter(Reporter):
         return format_rare_event(event)
 
 
-def describe_place(placed: RunningCompile | Placed) -> str:
-    """Return where a compile is."""
+def describe_place(placed: RunningCompile | events.Placed) -> str:
+    """Return the place of a compile, in words."""
     worker = to_one_line(placed.worker)
     if placed.place == EXECUTING:
         return f"by {worker}" if worker else "on a worker"
@@ -261,7 +239,10 @@ def format_rare_event(event: events.Event) -> str | None:
     """Return the line for an event that is rare; None for the others."""
     match event:
         case events.Sharded():
-            return format_shard(event)
+            return (
+                f"shard {event.number}/{event.count}: {event.programs} of {event.of} programs"
+                f" (split {event.split[:12]})"
+            )
         case events.WouldCompile(label=label):
             return f"would compile {to_one_line(label)}"
         case events.Warned(message=message):
@@ -279,16 +260,8 @@ def format_rare_event(event: events.Event) -> str | None:
     return None
 
 
-def format_shard(event: events.Sharded) -> str:
-    """Return which part of the plan this is."""
-    return (
-        f"shard {event.number}/{event.count}: {event.programs} of {event.of} programs"
-        f" (split {event.split[:12]})"
-    )
-
-
 def format_plan(event: events.Planned, progress: Progress) -> str | None:
-    """Return a line on what there is to do; None when that is nothing: the summary says so."""
+    """Return a line on the programs to compile; None without any, of which the summary has one."""
     if not event.to_compile:
         return None
     ready = event.programs - event.to_compile
@@ -296,6 +269,6 @@ def format_plan(event: events.Planned, progress: Progress) -> str | None:
     verb = "would compile" if event.dry_run else "to compile"
     parts.append(f"{event.to_compile} {verb}")
     eta = progress.estimate_remaining(progress.began_at)
-    about = f", about {format_clock(eta)}" if eta and eta >= 5 else ""
+    about = f", about {format_clock(eta)}" if eta and eta >= _SHORTEST_ETA else ""
     jobs = "" if event.dry_run else f" {progress.jobs} at a time"
     return f"{format_count(event.programs, 'program')}: {', '.join(parts)}{jobs}{about}"

@@ -36,8 +36,8 @@ def format_summary(summary: Summary, *, quiet: bool = False) -> str:
             prefix = "" if "error: " in error else "error: "
             parts.append(f"{prefix}{error}\n")
     if not quiet:
-        remote = format_remote(summary.remote)
-        parts.append(f"{remote}{format_totals(summary)}\n")
+        remote = "" if summary.remote is None else _format_remote(summary.remote)
+        parts.append(f"{remote}{_format_totals(summary)}\n")
     return "\n".join(parts)
 
 
@@ -47,7 +47,7 @@ def is_nothing_done(summary: Summary) -> bool:
     return summary.cached == summary.programs and not fetched and summary.signal is None
 
 
-def format_totals(summary: Summary) -> str:
+def _format_totals(summary: Summary) -> str:
     """Return the sums in one line."""
     total = format_count(summary.programs, "program")
     elapsed = format_duration(summary.seconds)
@@ -68,17 +68,12 @@ def format_totals(summary: Summary) -> str:
     return f"{total}: {columns} ({elapsed})"
 
 
-def format_remote(remote: RemoteSummary | None) -> str:
-    """Return what the remotes were good for, as a line for each; none for one of which nothing
-    came, and to which nothing went."""
-    if remote is None:
-        return ""
+def _format_remote(remote: RemoteSummary) -> str:
+    """Return a line for the remote cache and one for the executor, if they were of use."""
+    saves = remote.hits and remote.saved_seconds >= 1
     counts = (
         (remote.hits, f"{remote.hits} fetched ({format_bytes(remote.fetched_bytes)})"),
-        (
-            remote.hits and remote.saved_seconds >= 1,
-            f"{format_duration(remote.saved_seconds)} saved",
-        ),
+        (saves, f"{format_duration(remote.saved_seconds)} saved"),
         (remote.verified, f"{remote.verified} compiled again, the same"),
         (remote.wrong, f"{remote.wrong} wrong"),
         (remote.refused, f"{remote.refused} refused"),
@@ -87,32 +82,27 @@ def format_remote(remote: RemoteSummary | None) -> str:
     )
     parts = ", ".join(text for count, text in counts if count)
     cache = f"remote cache: {parts}\n" if parts else ""
-    return cache + _format_executed(remote)
-
-
-def _format_executed(remote: RemoteSummary) -> str:
     if not remote.executed:
-        return ""
-    parts = [
-        f"{format_count(remote.executed, 'compile')} of {format_duration(remote.executed_seconds)}"
-    ]
-    if remote.remembered:
-        parts.append(f"{remote.remembered} known there before")
-    if remote.inputs_bytes:
-        parts.append(f"{format_bytes(remote.inputs_bytes)} sent")
-    parts.append(f"{format_bytes(remote.outputs_bytes)} fetched")
-    return f"remote executor: {', '.join(parts)}\n"
+        return cache
+    compiles = format_count(remote.executed, "compile")
+    executions = (
+        (1, f"{compiles} of {format_duration(remote.executed_seconds)}"),
+        (remote.remembered, f"{remote.remembered} known there before"),
+        (remote.inputs_bytes, f"{format_bytes(remote.inputs_bytes)} sent"),
+        (1, f"{format_bytes(remote.outputs_bytes)} fetched"),
+    )
+    parts = ", ".join(text for count, text in executions if count)
+    return f"{cache}remote executor: {parts}\n"
 
 
 def _format_group(group: FailureGroup) -> str:
-    head = f"{format_count(group.count, 'schedule')}: {to_one_line(group.error)}"
     more = group.count - len(group.labels)
-    labels = ", ".join(to_one_line(label) for label in group.labels) + (
-        f" … {more} more" if more else ""
-    )
-    lines = [head, f"  {labels}"]
-    sample = _drop_resource_report(clean_text(group.message).strip("\n").splitlines())
-    sample = [line for line in sample if line != group.error]  # it is the head
+    labels = ", ".join(map(to_one_line, group.labels)) + (f" … {more} more" if more else "")
+    lines = [f"{format_count(group.count, 'schedule')}: {to_one_line(group.error)}", f"  {labels}"]
+    log = clean_text(group.message).strip("\n").splitlines()
+    # Without ptxas' report of resources, which is not an error, unless the log has nothing else.
+    sample = [line for line in log if not _REPORT.match(line)] or log
+    sample = [line for line in sample if line != group.error]  # it is the first line already
     if len(sample) > _SAMPLE_LINES:
         cut = len(sample) - _SAMPLE_LINES
         sample = [*sample[:_SAMPLE_LINES], f"… {format_count(cut, 'more line')}"]
@@ -125,11 +115,6 @@ def _format_group(group: FailureGroup) -> str:
 _REPORT = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame")
 
 
-def _drop_resource_report(lines: list[str]) -> list[str]:
-    """Return a log without ptxas' report of resources (not an error); whole if that is all."""
-    return [line for line in lines if not _REPORT.match(line)] or lines
-
-
 def _format_verdict(verdict: Verdict) -> str:
     name = to_one_line(verdict.label)
     return f"error: {name}: {verdict.reason} ({verdict.built} of {verdict.schedules} built)"
@@ -137,12 +122,8 @@ def _format_verdict(verdict: Verdict) -> str:
 
 def format_failure(label: str, status: str, reason: str) -> str:
     """Return a failure as one line."""
-    what = STATUS_WORDS.get(status, status)
-    why = f": {to_one_line(reason)}" if reason else ""
-    return f"{to_one_line(label)} {what}{why}"
-
-
-# Where a log says that an error is.
+    suffix = f": {to_one_line(reason)}" if reason else ""
+    return f"{to_one_line(label)} {STATUS_WORDS.get(status, status)}{suffix}"
 
 
 _ERROR = r"(?:fatal )?error\b[^:]*:? ?(?P<text>.*)"
@@ -152,11 +133,11 @@ _PLACES = (
         rf"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? {_ERROR}", re.MULTILINE
     ),
 )
-"""As nvcc and as the host compilers write where an error is."""
+"""The places of errors as nvcc and as the host compilers write them."""
 
 
 class ErrorLocation(Struct, frozen=True):
-    """Where an error is. `file` is as the log has it: relative to the project's root."""
+    """The place of an error. `file` is as the log has it: relative to the project's root."""
 
     file: str
     line: int
@@ -165,7 +146,7 @@ class ErrorLocation(Struct, frozen=True):
 
 
 def find_first_error(log: str) -> ErrorLocation | None:
-    """Return the place of the first error in a log that names one."""
+    """Return the place of the first error in a log; None when no error has one."""
     matches = [match for pattern in _PLACES if (match := pattern.search(log))]
     if not matches:
         return None
