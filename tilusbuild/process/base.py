@@ -132,9 +132,7 @@ class PrefixRunner:
     """Runs each command on `runner` behind a prefix, such as `srun -n1`, or less urgently, or both.
 
     `prefix[0]` is a path. The prefix runs in the user's `environment`, where `srun` finds its job.
-    `env -i` gives the command behind it its own environment, whatever the prefix passes on. A
-    command behind a prefix has no sandbox: the prefix needs files of its own, and may start the
-    command on another machine. `nice` is 0 to 19.
+    A command behind a prefix has no sandbox. `nice` is 0 to 19.
     """
 
     def __init__(
@@ -150,12 +148,13 @@ class PrefixRunner:
         self._environment = {"PATH": os.defpath} if environment is None else environment
 
     def run(self, command: Command) -> CompletedCommand:
-        sandbox = None if self._prefix else command.sandbox
-        command = replace(command, nice=self._nice, sandbox=sandbox)
+        command = replace(command, nice=self._nice)
         if self._prefix:
-            own = (f"{name}={value}" for name, value in command.env.items())
-            argv = (*self._prefix, _ENV, "-i", *own, *command.argv)
-            command = replace(command, argv=argv, env=self._environment)
+            # `env -i` gives the command its own environment, whatever the prefix passes on. No
+            # sandbox: the prefix needs files of its own, and may start it on another machine.
+            variables = (f"{name}={value}" for name, value in command.env.items())
+            argv = (*self._prefix, _ENV, "-i", *variables, *command.argv)
+            command = replace(command, argv=argv, env=self._environment, sandbox=None)
         return self._runner.run(command)
 
     def cancel(self) -> None:
@@ -172,12 +171,10 @@ def start_thread(run: Callable[..., object], *arguments: object) -> threading.Th
 
 @contextmanager
 def convert_thread_errors() -> Iterator[None]:
-    """Raise `OSError` in the place of a block's `RuntimeError` that no thread can be started.
-
-    The system's limit on processes counts threads, too. A `RuntimeError` would be reported as a bug
-    of tilusbuild.
-    """
+    """Raise `OSError` in the place of a block's `RuntimeError` that no thread can be started."""
     try:
         yield
+    # The system's limit on processes counts threads, too. A `RuntimeError` would be reported as a
+    # bug of tilusbuild.
     except RuntimeError as error:
         raise OSError(errno.EAGAIN, f"no thread can be started ({error})") from None

@@ -8,15 +8,14 @@ Invariants:
 - A token is read only if a compile is ready to run with it, and only by the build's own thread. It
   is written back once. `close` writes back all remaining ones.
 - Before a token is used, and before one is written back, `note` gets the tokens that are held then:
-  the warden writes them back if this process is killed. A token can get lost in between. It can
-  never exist twice, with which make would start more jobs than its -j.
+  the warden writes them back if this process is killed.
 - Nothing polls: a thread sleeps until there may be a token.
-- Reading never blocks, and changes nothing for other clients: whether reads block is a property of
-  the open file, so the pipe is opened again.
+- Reading never blocks, and changes nothing for other clients.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -47,11 +46,12 @@ def find_jobserver(environment: Mapping[str, str]) -> tuple[str, str] | None:
     """
     auth = None
     for word in environment.get("MAKEFLAGS", "").split():
-        if word == "--":  # what follows are make's variables
+        # Make's variables follow.
+        if word == "--":
             break
-        for option in _AUTH:
-            if word.startswith(option):
-                auth = word[len(option) :]  # the last one is of the innermost make
+        # The last option is of the innermost make.
+        if word.startswith(_AUTH):
+            auth = word.partition("=")[2]
     if auth is None:
         return None
     if auth.startswith("fifo:"):
@@ -98,16 +98,14 @@ class Jobserver:
             self._read = os.open(reading, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self._write = os.open(writing, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if not stat.S_ISFIFO(os.fstat(self._read).st_mode):
-                raise JobserverError(f"make's jobserver is not a pipe: {reading}")
+                raise OSError(errno.EINVAL, "not a pipe")
+            # Non-blocking until here only: to open a fifo that has no reader would block.
             os.set_blocking(self._write, True)
         except OSError as error:
             self._close_ends()
             raise JobserverError(
                 f"make's jobserver cannot be opened: {reading}: {error.strerror}"
             ) from None
-        except JobserverError:
-            self._close_ends()
-            raise
         self._sleeper: threading.Thread | None = None
         self._asleep = False
         self._wake_read_end, self._wake_write_end = os.pipe()
@@ -131,9 +129,9 @@ class Jobserver:
             return False
         if not token:
             return False
-        # The order matters if this process is killed in between. Noted after the read, a token is
-        # lost, which make reports. Noted before the read, a token that was never read would be
-        # written back, and make would run one job too many.
+        # If this process is killed in between, the token is lost, which make reports. Noted before
+        # the read, a token that was never read would be written back: it would exist twice, and
+        # make would start more jobs than its -j.
         self._tokens += token
         self._note(self._path, self._tokens)
         return True

@@ -25,9 +25,9 @@ _RULE_PATH_BENEATH = 1
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _TRUNCATE = 1 << 14
+# The first access right (a bit) that a version does not know. Rights of later versions concern
+# devices, the network and signals, and are not used.
 _FIRST_MISSING_RIGHT = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15}
-"""The first access right (a bit) that a version does not know. Rights of later versions concern
-devices, the network and signals, and are not used."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -57,6 +57,7 @@ def restrict_files(read: Iterable[bytes | str], write: Iterable[bytes | str]) ->
             _allow_path(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
         for path in write:
             _allow_path(ruleset, path, handled & ~_EXECUTE)
+        # Without this the kernel refuses to restrict an unprivileged process.
         _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         _call_kernel(_RESTRICT, ruleset, 0)
     finally:
@@ -68,6 +69,7 @@ def _allow_path(ruleset: int, path: bytes | str, rights: int) -> None:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
+            # The kernel refuses a rule that gives a file a right of directories.
             if not stat.S_ISDIR(os.fstat(handle).st_mode):
                 rights &= _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
             _call_kernel(

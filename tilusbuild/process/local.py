@@ -131,11 +131,8 @@ class LocalRunner:
         return Scope(self)
 
     def run(self, command: Command, scope: Scope | None = None) -> CompletedCommand:
-        """Run a command to its end and return its result.
-
-        Raises `CancelledError`. Raises `OSError` if the program cannot be started; its `filename`
-        is the program or the working directory. Raises `RunnerLostError` if the warden was killed.
-        """
+        """Run a command as `Runner.run` does. The `filename` of an `OSError` is the program or the
+        working directory. Raises `RunnerLostError` if the warden was killed."""
         payload = _pack_request(command)
         with self._lock:
             number, pending = self._submit_request(payload, scope)
@@ -193,6 +190,7 @@ class LocalRunner:
         self._socket.close()
 
     def _submit_request(self, payload: bytes, scope: Scope | None) -> tuple[int, _PendingCommand]:
+        """Send a command to the warden. The lock is held."""
         if self._closed or (scope is not None and scope.cancelled):
             raise CancelledError
         if self._loss_reason is not None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.state.directories import list_mounts
 
+# Bytes. Version 1 of control groups writes such a large number for no limit.
 _UNLIMITED = 1 << 60
-"""Bytes. Version 1 of control groups writes such a large number for no limit."""
 
 ControlGroup: TypeAlias = tuple[str, bool]
 """The directory of a control group that contains this process, and whether it is of version 2,
@@ -30,24 +31,19 @@ class Machine:
         self._root = root
         self._meminfo = self._resolve_path("/proc/meminfo")
         self._pressure = [self._resolve_path("/proc/pressure/memory")]
-        memory, cpu = (tuple(self._list_groups(name)) for name in ("memory", "cpu"))
-        self._memory_groups = memory
-        self._cpu_groups = cpu
+        self._memory_groups = tuple(self._list_groups("memory"))
+        self._cpu_groups = tuple(self._list_groups("cpu"))
         self._pressure += [
-            os.path.join(directory, "memory.pressure") for directory, unified in memory if unified
+            os.path.join(directory, "memory.pressure")
+            for directory, unified in self._memory_groups
+            if unified
         ]
 
     def count_cores(self) -> int:
         """Return the number of usable processors, at least 1."""
-        try:
-            cores = len(os.sched_getaffinity(0))
-        except OSError:
-            cores = os.cpu_count() or 1
-        for group in self._cpu_groups:
-            quota = _read_quota(group)
-            if quota is not None:
-                cores = min(cores, math.ceil(quota))
-        return max(1, cores)
+        quotas = [_read_quota(group) for group in self._cpu_groups]
+        limits = [math.ceil(quota) for quota in quotas if quota is not None]
+        return max(1, min([len(os.sched_getaffinity(0)), *limits]))
 
     def measure_free_memory(self) -> int | None:
         """Return the available bytes, page cache that can be dropped included; None if unknown."""
@@ -138,14 +134,12 @@ def _read_free_memory(group: ControlGroup) -> int | None:
 
 
 def _read_stalled_share(path: str) -> float:
-    for line in _read_lines(path):
-        words = line.split()
-        if words[:1] == ["full"] and words[1:2] and words[1].startswith("avg10="):
-            try:
-                return float(words[1].removeprefix("avg10=")) / 100
-            except ValueError:
-                return 0.0
-    return 0.0
+    # A line is "full avg10=0.12 avg60=… avg300=… total=…", in percent.
+    match = re.search(r"^full avg10=([\d.]+)", "\n".join(_read_lines(path)), re.MULTILINE)
+    try:
+        return float(match[1]) / 100 if match else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _read_number(directory: str, name: str) -> int | None:

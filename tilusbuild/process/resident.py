@@ -10,9 +10,9 @@ answers one request after the other (`toolchain/nvrtc_command.py` is the other s
   process: it never outlives the build, and a Ctrl-C in the terminal does not reach it.
 - Peak memory is reported for each command.
 
-Threads would not do: a compiler that crashes, hangs or is killed for memory must not take the
-builder with it. A fork for each command would not do either: the kernel copies and faults in some
-3,000 pages of the library again, 8 ms of CPU beside the 25 ms of a small kernel.
+Not threads: a compiler that crashes, hangs or is killed for memory must not take the builder with
+it. Not a fork for each command: the kernel copies and faults in some 3,000 pages of the library
+again, 8 ms of CPU beside the 25 ms of a small kernel.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ _CREDENTIALS = struct.Struct("iII")
 """struct ucred: process, user, group."""
 
 _SECONDS_TO_START = 60.0
+# Seconds for a process to end after it has closed its connection.
 _SECONDS_TO_END = 5.0
-"""Seconds for a process to end after it has closed its connection."""
-
+# Exit status of a command whose process ended with status 0 and without an answer: EX_SOFTWARE of
+# sysexits.h.
 _OWN_FAILURE = 70
-"""Exit status of a command whose process ended with status 0 and without an answer."""
+# Seconds. A socket's time limit is a 32-bit number of milliseconds, 24.8 days at most.
+_MAX_WAIT = 24 * 86400.0
 
 
 class ResidentPool:
@@ -69,11 +71,7 @@ class ResidentPool:
         self.release_idle()
 
     def release_idle(self) -> None:
-        """End the idle processes.
-
-        This comes before the runner below is cancelled, so that no command goes to a process that
-        is about to be killed.
-        """
+        """End the idle processes."""
         with self._guard:
             idle, self._idle = self._idle, []
         for resident in idle:
@@ -84,11 +82,16 @@ class ResidentPool:
 
         All commands of a pool have the same one. Raises `OSError` and `CancelledError`.
         """
-        while (resident := self._pop_idle()) is not None:
+        while True:
+            with self._guard:
+                if self._closed:
+                    raise CancelledError
+                resident = self._idle.pop() if self._idle else None
+            if resident is None:
+                return Resident(self._runner.open_scope(), self.argv, command)
             if not resident.ended.is_set():
                 return resident
             resident.release()
-        return Resident(self._runner.open_scope(), self.argv, command)
 
     def give_back(self, resident: Resident) -> None:
         """Add a process that can answer further requests to the idle ones."""
@@ -97,12 +100,6 @@ class ResidentPool:
                 self._idle.append(resident)
                 return
         resident.release()
-
-    def _pop_idle(self) -> Resident | None:
-        with self._guard:
-            if self._closed:
-                raise CancelledError
-            return self._idle.pop() if self._idle else None
 
 
 class ResidentRunner:
@@ -213,8 +210,9 @@ class Resident:
         except TimeoutError:
             self.kill()
             self.ended.wait()
+            peak = self._end.peak_rss if isinstance(self._end, CompletedCommand) else 0
             seconds = time.monotonic() - began
-            return CompletedCommand(-9, b"", seconds, self._peak_of_end(), timed_out=True), False
+            return CompletedCommand(-9, b"", seconds, peak, timed_out=True), False
         except (OSError, EOFError) as error:
             if not self.ended.wait(_SECONDS_TO_END):
                 self.kill()
@@ -228,12 +226,13 @@ class Resident:
 
     def _connect(self, deadline: float | None) -> socket.socket:
         while self._channel is None:
-            self._listener.settimeout(_seconds_left(deadline))
+            self._listener.settimeout(_seconds_until(deadline))
             channel, _ = self._listener.accept()
+            # Abstract sockets have no permissions: any user may connect.
             if _peer_user(channel) == os.getuid():
                 self._channel = channel
                 self._listener.close()
-            else:  # abstract sockets have no permissions: any user may connect
+            else:
                 channel.close()
         return self._channel
 
@@ -248,9 +247,6 @@ class Resident:
         status = end.status if end.status < 0 else end.status or _OWN_FAILURE
         return CompletedCommand(status, end.output, time.monotonic() - began, end.peak_rss)
 
-    def _peak_of_end(self) -> int:
-        return self._end.peak_rss if isinstance(self._end, CompletedCommand) else 0
-
 
 def _peer_user(channel: socket.socket) -> int:
     """Return the user id of the process at the other end, at the time when it connected."""
@@ -259,25 +255,21 @@ def _peer_user(channel: socket.socket) -> int:
     return int(user)
 
 
-_MAX_WAIT = 24 * 86400.0
-"""Seconds. A socket's time limit is a 32-bit number of milliseconds, 24.8 days at most."""
-
-
-def _seconds_left(deadline: float | None) -> float | None:
+def _seconds_until(deadline: float | None) -> float | None:
     """Return the seconds until a deadline, or None without one. Raises `TimeoutError` after it."""
     if deadline is None:
         return None
-    left = deadline - time.monotonic()
-    if left <= 0:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
         raise TimeoutError
-    return min(left, _MAX_WAIT)
+    return min(seconds, _MAX_WAIT)
 
 
 def _read_bytes(channel: socket.socket, size: int, deadline: float | None) -> bytes:
     """Return exactly `size` bytes. Raises `EOFError`, `TimeoutError` and `OSError`."""
     received = bytearray()
     while len(received) < size:
-        channel.settimeout(_seconds_left(deadline))
+        channel.settimeout(_seconds_until(deadline))
         data = channel.recv(min(size - len(received), 1 << 20))
         if not data:
             raise EOFError

@@ -27,10 +27,10 @@ from types import FrameType
 from typing import Any
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Seconds until a swallowed exception is raised again; the finalizer has ended by then.
 _AGAIN_SECONDS = 0.01
-"""Seconds until a swallowed exception is raised again; the finalizer has ended by then."""
+# Seconds that a stop waits until code of tilusbuild runs.
 _PATIENCE = 0.5
-"""Seconds that a stop waits until code of tilusbuild runs."""
 
 
 class StoppedError(KeyboardInterrupt):
@@ -56,9 +56,8 @@ _within = False
 def raise_on_signals() -> Iterator[None]:
     """Raise `StoppedError` in the block on the first signal.
 
-    If other code swallows the exception, the end of the block raises it, and so it does if another
-    exception took its place: pydantic-core turns any exception into a `SchemaError` while it builds
-    a model. Outside of the main thread, where Python allows no handlers, nothing is installed.
+    If other code swallows the exception, the end of the block raises it. Outside of the main
+    thread, where Python allows no handlers, nothing is installed.
     """
     global _stopped_by, _within
     _stopped_by, _within = None, True
@@ -70,6 +69,8 @@ def raise_on_signals() -> Iterator[None]:
         try:
             yield
         except Exception:
+            # Another exception may have taken its place: pydantic-core turns any exception into a
+            # `SchemaError` while it builds a model.
             if _stopped_by is None:
                 raise
         finally:
@@ -114,9 +115,9 @@ def _hide_ignored_errors() -> Iterator[None]:
     """
     unraisable, uncaught = sys.unraisablehook, sys.excepthook
 
-    def drop(given: Any) -> None:
-        if not isinstance(given.exc_value, StoppedError):
-            unraisable(given)
+    def drop(unraised: Any) -> None:
+        if not isinstance(unraised.exc_value, StoppedError):
+            unraisable(unraised)
 
     def drop_printed(kind: Any, error: BaseException, trace: Any) -> None:
         if isinstance(error, StoppedError):
@@ -166,6 +167,7 @@ def _install_handlers(
     handler: Callable[[int, FrameType | None], None], numbers: tuple[signal.Signals, ...]
 ) -> Iterator[None]:
     former = {}
+    # Python lets only the main thread install handlers.
     if threading.get_ident() == threading.main_thread().ident:
         for number in numbers:
             # None is a handler that C code installed: Python could not put it back.
@@ -174,5 +176,5 @@ def _install_handlers(
     try:
         yield
     finally:
-        for number, was in former.items():
-            signal.signal(number, was)
+        for number, former_handler in former.items():
+            signal.signal(number, former_handler)

@@ -1,9 +1,8 @@
 """The build and the command of `--exec`, each on a thread beside the session.
 
-The plan of a build is exchanged as files change; it ends when the programs of its latest plan are
-there, and publishes that plan's scripts and index then. The command has a process group of its own
-and is ended for the next change; no line of it is reported after `cancel` has returned. The end of
-either is reported once, whatever happens.
+The plan of a build is replaced as files change; the build ends with the programs of its latest
+plan, and publishes the scripts and the index of that plan. The command has a process group of its
+own and is ended for the next change. The end of either is reported once, whatever happens.
 """
 
 from __future__ import annotations
@@ -32,18 +31,16 @@ from tilusbuild.status import Status
 from tilusbuild.watch.events import CommandEnded
 from tilusbuild.watch.inputs import PlanState
 
-_PUBLISH = ProjectPublication()
-
 
 class BuildEnded(Struct, frozen=True):
     """The end of a build."""
 
     state: PlanState | None
-    """The plan that it was of; None when it was given up."""
+    """The latest plan of the build; None when it was abandoned."""
     result: Result | None
     error: BaseException | None
     programs: tuple[tuple[str, str], ...]
-    """(script, hash) of what it compiled, as far as that is in the plan."""
+    """(script, hash) of the compiled programs that are in the plan."""
 
     @property
     def ok(self) -> bool:
@@ -78,9 +75,8 @@ class BuildThread:
         """Build the programs of this plan and no others. Return False when this build cannot: it
         has ended, or it runs with other tools or settings."""
         with self._lock:
-            if self._has_ended or _list_fixed_settings(state.project) != _list_fixed_settings(
-                self._project
-            ):
+            fixed = _list_fixed_settings(self._project)
+            if self._has_ended or _list_fixed_settings(state.project) != fixed:
                 return False
             if not self._queue.replace_jobs(iterate_jobs(state.plan), state.list_new_jobs()):
                 return False
@@ -91,6 +87,7 @@ class BuildThread:
         """Stop every compiler and publish nothing. Return when the build has ended."""
         with self._lock:
             self._state = None
+        # A plan without programs: the compiles of all others are killed.
         self._queue.replace_jobs(())
         self._thread.join()
 
@@ -126,15 +123,12 @@ class BuildThread:
             with self._lock:
                 # From here on the queue says that it is too late, so the plan stays this one.
                 state = self._state
-            if state is not None and result.summary.signal is None and not result.summary.error:
-                self._publish_plan(state, result)
+            if state is not None and not result.was_stopped:
+                publication = ProjectPublication()
+                for message in publication.list_notices(state.project, state.plan):
+                    self._reporter.emit(events.Warned(message))
+                publication.publish_results(state.project, state.plan, self._selection, result)
         return result
-
-    def _publish_plan(self, state: PlanState, result: Result) -> None:
-        """Publish the scripts and the index, as `build` does. Raises `CacheError`, `InputError`."""
-        for message in _PUBLISH.list_notices(state.project, state.plan):
-            self._reporter.emit(events.Warned(message))
-        _PUBLISH.publish_results(state.project, state.plan, self._selection, result)
 
 
 def _list_fixed_settings(project: Project) -> tuple[object, ...]:
@@ -151,7 +145,7 @@ def _list_fixed_settings(project: Project) -> tuple[object, ...]:
 
 
 class _RecordingReporter(CompositeReporter):
-    """Notes what was compiled, for a reporter that shows it."""
+    """Passes events on, and records the programs that were compiled."""
 
     def __init__(self, reporter: Reporter) -> None:
         super().__init__(reporter)
@@ -163,8 +157,8 @@ class _RecordingReporter(CompositeReporter):
         super().emit(event)
 
 
+# Characters. A longer line is reported in parts.
 MAX_LINE = 1 << 16
-"""Characters. A longer line is reported in parts."""
 
 
 class LineSplitter:
@@ -218,6 +212,7 @@ class CommandRun:
     def cancel(self) -> None:
         """Kill the command. Return when its end was reported."""
         self._scope.cancel()
+        # No line of the command may follow the change for which it is cancelled.
         self._thread.join()
 
     def _run_command(self) -> None:
@@ -235,6 +230,7 @@ class CommandRun:
         except CancelledError:
             pass
         except (OSError, RunnerLostError) as error:
+            # As a shell's, when a command cannot be started.
             status = 127
             self._splitter.add_output(f"{error}\n".encode(errors="replace"))
         finally:

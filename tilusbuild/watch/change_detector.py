@@ -1,9 +1,9 @@
-"""When to check the files for changes, and what has changed since the last check.
+"""Decide when to check the files for changes, and find what has changed since the last check.
 
-Hints of the system's events set the time, and the clock where those are late, lost, or not to be
-had, as of what another machine changes on NFS.
-What has changed is decided by `stat` first and content then, so that a lost event costs a moment
-and a `touch` costs nothing. Belongs to one thread; only the observer's hints come from another one.
+The system's events are hints for the time of a check. There is also one now and then, as hints come
+late, get lost, or do not exist: of changes by another machine on NFS. A check compares `stat` first
+and content then, so that a lost hint costs a moment and a `touch` nothing. Belongs to one thread;
+only the observer's hints come from another one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from tilusbuild.state.clock import FileTime
 from tilusbuild.state.stamp import PathContent, read_path_content
 from tilusbuild.watch.observer import Observer, choose_watch_roots, is_editor_temp_file
 
+# Seconds without a hint before a check: an editor that writes beside and renames is done in a few
+# milliseconds.
 QUIET = 0.03
-"""Seconds. An editor that writes beside and renames is done in a few milliseconds."""
+# Seconds after which files are checked although hints keep coming.
 MAX_DELAY = 1.0
-"""Seconds after which files are checked although it never was quiet."""
+# Seconds between two checks without a hint: 3 % of a core for 10,000 files.
 INTERVAL = 1.0
-"""Seconds between two checks without a hint: 3 % of a core for 10,000 files."""
+# Bytes of a hinted file that is read though no plan has read it.
 _SMALL = 1 << 20
-"""Bytes."""
 
 MakeObserver = Callable[[Callable[[str], None], Callable[[], str]], Observer]
 
@@ -53,11 +54,7 @@ class Change(Struct, frozen=True):
 
 class PathStates:
     """Remembers the state of each path. `digest(path)` returns the digest of a file's content, and
-    may raise `OSError`.
-
-    A file that was changed just before a check keeps its time stamps when it changes again within
-    the file system's tick: such a one is read at the next check, whatever its stamps say.
-    """
+    may raise `OSError`."""
 
     def __init__(self, digest: Callable[[str], str], now: Callable[[], FileTime]) -> None:
         self._digest = digest
@@ -76,26 +73,24 @@ class PathStates:
         changes: dict[str, Change] = {}
         for path in paths:
             old = previous.get(path)
+            # A file that changed just before keeps its stamp when it changes again within the file
+            # system's tick: its content is read again, whatever the stamp says.
             new = read_path_content(path, self._digest, _list_names, before=old, now=self._now)
             self._observations[path] = new
             if old is None:
                 if since is not None and path in read and new.may_have_changed_since(since):
                     changes[path] = Change(path)
             elif new.content != old.content:
-                changes[path] = _make_change(path, old.content, new.content)
+                # Of a directory that stays one, the names that came or went.
+                before, after, names = old.content, new.content, None
+                if isinstance(before, frozenset) and isinstance(after, frozenset):
+                    names = before ^ after
+                changes[path] = Change(path, names)
         return changes
 
 
 def _list_names(directory: str) -> frozenset[str]:
     return frozenset(name for name in os.listdir(directory) if not is_editor_temp_file(name))
-
-
-def _make_change(
-    path: str, old: str | frozenset[str] | None, new: str | frozenset[str] | None
-) -> Change:
-    if isinstance(old, frozenset) and isinstance(new, frozenset):
-        return Change(path, old ^ new)
-    return Change(path)
 
 
 class ChangeDetector:
@@ -157,8 +152,8 @@ class ChangeDetector:
     ) -> dict[str, Change]:
         """Return what changed among the watched paths since the last check. `started` is when a
         plan began to read them, and None when this check does not follow a plan."""
-        # The next plan may read for the first time what something happened to. It is looked at
-        # before that plan: otherwise it would count as changed after it.
+        # The next plan may read a hinted path for the first time. The path is remembered before
+        # that plan: otherwise it would count as changed after it.
         hinted = {path for path in self._hinted_paths if _is_small(path)}
         paths = sorted(hinted.union(watched))
         changes = self._states.find_changes(paths, since=started, read=watched)
@@ -177,8 +172,8 @@ class ChangeDetector:
 
 
 def _is_small(path: str) -> bool:
-    """Return whether a path is small enough to be read before anybody asks for it."""
+    """Return whether a path is small enough to be read before a plan has read it."""
     try:
         return os.path.getsize(path) <= _SMALL
     except OSError:
-        return bool(path)
+        return bool(path)  # a path that is gone; "" is a hint without a path

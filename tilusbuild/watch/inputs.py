@@ -27,13 +27,12 @@ if TYPE_CHECKING:
 
 TOOLS = "tools"
 """The part that a change of a compiler, or of a directory of PATH, concerns."""
+# Names of tools, and of directories that hold some, without the version at their end.
 _TOOL_NAMES = frozenset((
     "nvcc", "g++", "gcc", "c++", "cc", "clang++", "clang", "ld", "as", "ptxas", "cicc",
     "fatbinary", "nvlink", "cudafe++", "cuda", "cuda_nvcc", "cu", "nvidia",
 ))  # fmt: skip
-"""Names of tools, and of directories that hold some, without the version at their end."""
 _MAX_SHOWN = 5
-"""Changed paths that are named."""
 
 
 class PlanState(Struct, frozen=True):
@@ -60,13 +59,13 @@ class PlanState(Struct, frozen=True):
 
 
 class WatchList:
-    """What is watched: `paths`, files and directories, also such that are not there yet."""
+    """The watched files and directories, `paths`; some may not exist yet."""
 
     def __init__(
         self, project: Project, state: PlanState | None, looked_for: Iterable[str] = ()
     ) -> None:
-        """`state` has the latest plan that was right. `looked_for` are the paths that an attempt to
-        make another one read or missed, where that failed; `project` is then of that attempt."""
+        """`state` has the latest correct plan. After a failed attempt to make another one,
+        `looked_for` are the paths that the attempt read or missed, and `project` is its project."""
         self._manifest = project.manifest
         self._instances = () if state is None else state.plan.instances
         self._references = frozenset(_list_references(project.manifest))

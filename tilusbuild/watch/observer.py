@@ -1,12 +1,11 @@
-"""Waiting for the operating system's file events, through watchdog: every event is only a hint.
+"""Report the paths of the operating system's file events, through watchdog.
 
-What is reported is a path that something happened to. Nothing rests on it: events may come twice,
-late, or never.
+Each is only a hint: events may come twice, late, or never.
 
-Watched are the directories of what a plan depends on, few of them, and never the cache. In the
-project a directory at its top is watched with everything below, so that what is moved away and
-back, or made again, is seen; one that holds the cache is not, but its parts that matter are.
-Outside only the directories themselves are.
+The observer watches few directories, those of the paths that a plan depends on, and never the
+cache. In the project it watches each directory at the top with everything below, so that it sees
+what is moved away and back, or made again; but of one that holds the cache, only the parts that the
+plan depends on. Outside it watches only the directories themselves.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ from tilusbuild.runtime.where import is_within
 # watchdog only logs it when events were lost: no line of a person's terminal is for that.
 logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
+# Changes below other directories wait for the next check.
 MAX_ROOTS = 64
-"""More places would cost more than they bring: what lies elsewhere waits for the next check."""
-
 
 _EDITOR_TEMP_FILE = re.compile(
     r"""\..*\.sw[a-z]      # vim's swap files
@@ -75,7 +73,7 @@ def choose_watch_roots(
             else:
                 outside.add(each)
     for directory in sorted(outside):
-        if not any(below and is_within(directory, place) for place, below in roots.items()):
+        if not any(below and is_within(directory, path) for path, below in roots.items()):
             roots[directory] = False
     return dict(list(roots.items())[:MAX_ROOTS])
 
@@ -88,6 +86,7 @@ def _add_root_inside(roots: dict[str, bool], directory: str, root: str, cache: s
     if not is_within(cache, top):
         roots[top] = True
         return
+    # Each directory on the way alone: everything below the top would include the cache.
     for depth in range(1, len(parts) + 1):
         roots.setdefault(os.path.join(root, *parts[:depth]), False)
 
@@ -99,21 +98,20 @@ def _find_existing_directory(path: str, is_directory: Callable[[str], bool]) -> 
     return path
 
 
+# Not that a file was opened or read, of which each start of a program on PATH would give an event;
+# and not that a directory changed, as each change in it has an event.
 _CHANGES: list[type[events.FileSystemEvent]] = [
     *(events.DirCreatedEvent, events.DirDeletedEvent, events.DirMovedEvent),
     *(events.FileClosedEvent, events.FileCreatedEvent, events.FileDeletedEvent),
     *(events.FileModifiedEvent, events.FileMovedEvent),
 ]
-"""What the system is asked for. Not among them: that a file was opened or read, of which each start
-of a program on PATH would give an event; and that a directory changed, as what happens in it has an
-event."""
 
 
 class Observer:
-    """Calls `hint(path)`, on a thread of its own, for what happens in the places that it follows.
+    """Calls `report_hint(path)`, on a thread of its own, for events in the watched directories.
 
     Editors' temporary files and paths below `ignored_directory()` are not reported. Where the
-    system has no more events to give, there are no hints.
+    system gives no events, there are no hints.
     """
 
     def __init__(
@@ -126,10 +124,9 @@ class Observer:
         self._native: BaseObserver | None = None
 
     def watch_roots(self, roots: Mapping[str, bool]) -> None:
-        """Watch these directories, each with everything below it or not, and no others.
-
-        A directory that is another one than before under the same name is watched again.
-        """
+        """Watch these directories, each with everything below it or not, and no others."""
+        # Compared by device and inode: the system watches a directory and not its name, under which
+        # there may be another one by now.
         requests = {path: (below, *_read_device_and_inode(path)) for path, below in roots.items()}
         for path in [p for p, (_, key) in self._watches.items() if requests.get(p) != key]:
             watch, _ = self._watches.pop(path)

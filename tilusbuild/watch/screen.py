@@ -1,8 +1,8 @@
 """The output of `watch`: lines, on a terminal around the live display, or JSON.
 
-While a build draws its frame, lines go above it; between builds the last line of a terminal says
-what is watched, or what `--exec` runs, and everything else is written above it. Called from several
-threads.
+While a build draws its frame, lines go above it. Between builds the last line of a terminal is a
+status: the number of watched paths, or the command of `--exec`; lines are written above it. Called
+from several threads.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from tilusbuild.watch import events
 
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _ERASE = "\r\x1b[2K"
-_PARTS = 5
-"""Of what a change is about, so many are named."""
+_MAX_PARTS = 5
+# Characters of a command in the last line, which must not wrap.
 MAX_COMMAND = 50
-"""Characters of a command in the last line, which must not wrap."""
 
 
 class Screen:
@@ -73,17 +72,18 @@ class Screen:
         with self._lock:
             if self._json is not None:
                 self._json.emit(event)
-            if isinstance(event, events.Watching):
-                state = "" if event.ok else ", build has errors"
-                self._set_status(
-                    f"watching {format_count(event.paths, 'path')}{state}; Ctrl-C ends"
-                )
-                return
-            if isinstance(event, events.CommandStarted):
-                self._set_status(f"running {_shorten_command(event.command)}; Ctrl-C ends")
-                return
-            if not isinstance(event, events.Printed):
-                self._set_status("")
+            match event:
+                case events.Watching(paths, ok):
+                    state = "" if ok else ", build has errors"
+                    self._set_status(f"watching {format_count(paths, 'path')}{state}; Ctrl-C ends")
+                    return
+                case events.CommandStarted(command):
+                    self._set_status(f"running {_shorten_command(command)}; Ctrl-C ends")
+                    return
+                case events.Printed():
+                    pass  # the command runs on, and its status stays
+                case _:
+                    self._set_status("")
             if self._clear and self._terminal and isinstance(event, events.Changed):
                 self._write_text(_CLEAR)
             for line in self._format_event(event):
@@ -91,7 +91,7 @@ class Screen:
 
     @property
     def is_read(self) -> bool:
-        """Whether anybody still reads, as far as the last event showed."""
+        """Whether the output still had readers at the last event."""
         return self._out.alive and (self._json is None or self._json.is_read)
 
     def close(self) -> None:
@@ -100,38 +100,31 @@ class Screen:
             self._set_status("")
 
     def _format_event(self, event: Event) -> list[str]:
-        if isinstance(event, events.Problem):
-            return [clean_text(event.message), "the next save tries again"]
-        if isinstance(event, events.CommandEnded):
-            return self._format_command_end(event)
-        if isinstance(event, events.Printed):
-            return [clean_text(event.line)] if self._json is None else []
-        if self._quiet or (self._json is not None and not self._verbose):
-            return []
-        if isinstance(event, events.Changed):
-            parts, others = event.parts[:_PARTS], max(0, len(event.parts) - _PARTS)
-            paths = _format_names(event.paths, event.more)
-            return [f"changed: {paths} → {_format_names(parts, others)}"]
-        if isinstance(event, events.Replanned) and self._verbose:
-            plan = f"{format_count(event.programs, 'program')}, {event.changed} new"
-            return [f"planned {plan}: {event.renders} rendered in {format_duration(event.seconds)}"]
-        if isinstance(event, events.Rebuilt):
-            return [_format_rebuilt(event)]
+        is_silent = self._quiet or (self._json is not None and not self._verbose)
+        match event:
+            case events.Problem(message):
+                return [clean_text(message), "the next save tries again"]
+            case events.CommandEnded(command, status) if status:
+                return [f"error: {to_one_line(command)}: exit status {status}"]
+            case events.CommandEnded(command, 0, seconds) if self._json is None and not self._quiet:
+                return [f"{to_one_line(command)}: done in {format_duration(seconds)}"]
+            case events.Printed(line) if self._json is None:
+                return [clean_text(line)]
+            case events.Changed(paths, more, parts) if not is_silent:
+                hidden = max(0, len(parts) - _MAX_PARTS)
+                names = _format_names(parts[:_MAX_PARTS], hidden)
+                return [f"changed: {_format_names(paths, more)} → {names}"]
+            case events.Replanned() if self._verbose and not self._quiet:
+                plan = f"{format_count(event.programs, 'program')}, {event.changed} new"
+                duration = format_duration(event.seconds)
+                return [f"planned {plan}: {event.renders} rendered in {duration}"]
+            case events.Rebuilt() if not is_silent:
+                return [_format_rebuilt(event)]
         return []
 
-    def _format_command_end(self, event: events.CommandEnded) -> list[str]:
-        command = to_one_line(event.command)
-        if event.status:
-            return [f"error: {command}: exit status {event.status}"]
-        if event.status is None or self._quiet or self._json is not None:
-            return []
-        return [f"{command}: done in {format_duration(event.seconds)}"]
-
     def _print_line(self, line: str) -> None:
-        display = self._display
-        if display is not None and display.print_above(line):
-            return
-        self._write_text(spell_out_controls(line) + "\n")
+        if self._display is None or not self._display.print_above(line):
+            self._write_text(spell_out_controls(line) + "\n")
 
     def _write_text(self, text: str) -> None:
         erase = _ERASE if self._status else ""
@@ -174,8 +167,9 @@ class _LockedReporter:
         self._shows_all = shows_all
 
     def emit(self, event: Event, /) -> None:
+        # The line of `Rebuilt` follows, which says the same.
         if isinstance(event, Summary) and is_nothing_done(event) and not self._shows_all:
-            return  # what `Rebuilt` says of it is enough
+            return
         with self._lock:
             self._reporter.emit(event)
 

@@ -1,8 +1,8 @@
-"""`watch`: the loop that waits for changes, plans again, and says to the build what is wanted now.
+"""`watch`: the loop that waits for changes, plans again, and passes the plan to the build.
 
-Everything is decided on one thread, from one inbox: hints that something happened to a file, the
-end of a build, the end of a command, a signal. At rest the cache holds what a build of the files as
-they are would have made: rest is reported only after a check that followed the last change.
+One thread decides everything, from one inbox: hints of changed files, the end of a build, the end
+of a command, a signal. At rest the cache is as after a build of the current files: rest is reported
+only after a check that followed the last change.
 """
 
 from __future__ import annotations
@@ -36,17 +36,15 @@ from tilusbuild.watch.inputs import TOOLS, PlanState, WatchList
 from tilusbuild.watch.observer import Observer
 from tilusbuild.watch.screen import Screen
 
-_SWITCH = 0.0005
-"""Seconds after which a thread gives the interpreter to another one."""
+# Of glibc's malloc.h.
 _M_ARENA_MAX = -8
-"""Of glibc's malloc.h."""
 
 
 def _prepare_for_threads() -> None:
     """Change two settings of the whole process, for many threads that come and go."""
     # A compiler's thread asks for the interpreter at every system call while another one plans;
     # with the usual 5 ms each, both would wait for each other.
-    sys.setswitchinterval(_SWITCH)
+    sys.setswitchinterval(0.0005)
     # glibc gives threads memory of their own and keeps it: each build's would add to the last.
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
@@ -80,16 +78,16 @@ class Session:
             make_observer=make_observer,
         )
         self._is_stale = False
-        """Whether something changed that no plan has seen yet."""
+        """Whether a watched path has changed since the latest plan."""
         self._changed_at = 0.0
-        """When the first of that happened; 0 is not yet."""
+        """The monotonic time of the first change since the latest plan; 0 without one."""
         self._tools_changed = False
-        """Whether a tool changed that was not discovered again yet."""
+        """Whether a tool has changed since the tools were discovered."""
         self._state: PlanState | None = None
-        """The latest plan that was right."""
+        """The latest correct plan."""
         self._watch_list = WatchList(project, None)
         self._problem = ""
-        """What is wrong, as long as it is."""
+        """The message of the mistake in the current files; "" without one."""
         self._build_thread: BuildThread | None = None
         self._command_run: CommandRun | None = None
         self._save_count = 0
@@ -188,11 +186,16 @@ class Session:
         except TilusbuildError as error:
             self._report_problem(error)
         else:
-            self._accept_plan(state, time.monotonic() - began_at)
+            self._state, self._problem = state, ""
+            changed = len(state.programs - (state.previous_programs or frozenset()))
+            seconds = time.monotonic() - began_at
+            self._screen.emit(events.Replanned(state.plan.size, changed, state.renders, seconds))
+            self._build_plan(state)
+            self._watch_list = WatchList(state.project, state)
         self._detector.watch_paths(
             self._watch_list.paths, self._project.manifest.root, self._project.cache.root
         )
-        # What is watched for the first time may have changed after it was read.
+        # A path that is watched for the first time may have changed after it was read.
         self._check_files(time.monotonic(), started=started)
 
     def _make_plan(self) -> PlanState:
@@ -215,14 +218,6 @@ class Session:
         previous_programs = None if self._state is None else self._state.programs
         return PlanState(project, plan, project.memo.renders - renders_before, previous_programs)
 
-    def _accept_plan(self, state: PlanState, seconds: float) -> None:
-        """Build a new plan, and watch the paths that it read."""
-        self._state, self._problem = state, ""
-        changed = len(state.programs - (state.previous_programs or frozenset()))
-        self._screen.emit(events.Replanned(state.plan.size, changed, state.renders, seconds))
-        self._build_plan(state)
-        self._watch_list = WatchList(state.project, state)
-
     def _report_problem(self, error: TilusbuildError) -> None:
         """Report an error, and watch also the paths that the failed attempt read or looked for."""
         self._is_resting = False
@@ -236,8 +231,6 @@ class Session:
             looked_for |= error.looked_for
             looked_for.update(os.path.join(root, place.path) for place in places)
         self._watch_list = WatchList(self._project, self._state, looked_for)
-        if self._build_thread is not None and self._state is not None:
-            self._build_thread.replace_plan(self._state)
 
     # Building.
 
