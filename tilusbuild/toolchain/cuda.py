@@ -111,7 +111,7 @@ def examine_toolkit(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
         raise RejectedError("no such file")
     if not os.access(nvcc, os.X_OK):
         raise RejectedError("not executable", f"chmod +x {nvcc}")
-    try:
+    try:  # a shortage of the machine is not a defect of the toolkit, and ends the search
         return _examine_nvcc(nvcc, probe, ccbin)
     except (ProbeError, OSError) as error:
         raise_shortage(error)
@@ -120,14 +120,17 @@ def examine_toolkit(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
 
 def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     variables = _read_variables(nvcc, probe, ccbin)
-    here = os.path.realpath(variables.get("_HERE_") or os.path.dirname(os.path.realpath(nvcc)))
-    root = os.path.realpath(variables.get("TOP") or os.path.dirname(here))
-    real = os.path.join(here, "nvcc")
-    if not os.path.isfile(real):
+    bin_dir = os.path.realpath(variables.get("_HERE_") or os.path.dirname(os.path.realpath(nvcc)))
+    root = os.path.realpath(variables.get("TOP") or os.path.dirname(bin_dir))
+    real = os.path.join(bin_dir, "nvcc")
+    if not os.path.isfile(real):  # a distribution may rename the program behind its wrapper
         real = os.path.realpath(nvcc)
-    version = _read_version(probe, real)
+    match = _VERSION.search(probe.query_program(real, "--version"))
+    if match is None:
+        raise RejectedError("prints no version of nvcc")
+    version = match[1]
     cicc = os.path.realpath(os.path.join(variables.get("CICC_PATH") or f"{root}/nvvm/bin", "cicc"))
-    programs = {name: os.path.join(here, name) for name in _PROGRAMS} | {"cicc": cicc}
+    programs = {name: os.path.join(bin_dir, name) for name in _PROGRAMS} | {"cicc": cicc}
     libdevice = variables.get("NVVMIR_LIBRARY_DIR") or f"{root}/nvvm/libdevice"
     releases = read_wheel_releases(root)
     remedy = format_pip_command(version) if releases else None
@@ -140,13 +143,14 @@ def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
             if os.path.isdir(directory)
         )
     ) or (os.path.join(root, "include"),)
-    _check_headers(includes, version, remedy)
+    _check_headers(includes, remedy)
     # Parts of another release would fail during a compile, with a message about PTX versions.
     if releases and (mixed := find_mixed_releases(releases, version)):
         raise RejectedError(f"mixed releases: {mixed}", remedy)
-    memory = probe.memory
-    tools = [ToolFile("nvcc", real, version, memory.digest_file(real))]
-    tools += [ToolFile(n, path, version, memory.digest_file(path)) for n, path in programs.items()]
+    tools = [
+        ToolFile(name, path, version, probe.memory.digest_file(path))
+        for name, path in {"nvcc": real, **programs}.items()
+    ]
     library_dir, link_flags = _find_libraries(root, variables.get("LIBRARIES", ""))
     return Cuda(
         nvcc=real,
@@ -177,13 +181,6 @@ def _list_archs(probe: Probe, nvcc: str) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (int(re.sub(r"\D", "", name)), name)))
 
 
-def _read_version(probe: Probe, nvcc: str) -> str:
-    found = _VERSION.search(probe.query_program(nvcc, "--version"))
-    if not found:
-        raise RejectedError("prints no version of nvcc")
-    return found[1]
-
-
 def _check_complete(programs: Mapping[str, str], libdevice: str, remedy: str | None) -> None:
     for name, path in programs.items():
         if not os.path.isfile(path):
@@ -194,14 +191,13 @@ def _check_complete(programs: Mapping[str, str], libdevice: str, remedy: str | N
         raise RejectedError(f"incomplete: no libdevice ({libdevice})", remedy)
 
 
-def _check_headers(directories: tuple[str, ...], version: str, remedy: str | None) -> None:
+def _check_headers(directories: tuple[str, ...], remedy: str | None) -> None:
     missing = [
         header
         for header in _HEADERS
         if not any(os.path.isfile(os.path.join(directory, header)) for directory in directories)
     ]
-    # libcu++ came with CUDA 11: an older toolkit is complete without it.
-    if missing and int(version.partition(".")[0]) >= 11:
+    if missing:
         raise RejectedError(f"incomplete: no {', '.join(missing)}", remedy)
 
 
@@ -234,10 +230,8 @@ def _find_libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
 def _find_shared_runtime(directory: str) -> str | None:
     """Return the path of the shared CUDA runtime by its soname (`libcudart.so.13`), which is what
     linked libraries load. Wheels have no `libcudart.so`, and a toolkit's file has a longer name."""
-    found = sorted(
-        glob.glob(f"{glob.escape(directory)}/libcudart.so.*"), key=lambda path: (len(path), path)
-    )
-    return found[0] if found else None
+    paths = glob.glob(f"{glob.escape(directory)}/libcudart.so.*")
+    return min(paths, key=lambda path: (len(path), path), default=None)
 
 
 def _is_libdevice(name: str) -> bool:
@@ -261,8 +255,8 @@ def find_disassembler(cuda: Cuda | None) -> str | None:
 def _list_disassemblers(cuda: Cuda | None) -> Iterator[str]:
     if cuda is not None:
         yield os.path.join(os.path.dirname(cuda.nvcc), NVDISASM)
-    if (found := shutil.which(NVDISASM)) is not None:
-        yield found
+    if (path := shutil.which(NVDISASM)) is not None:
+        yield path
     for root in list_wheel_roots():
         yield os.path.join(root, "bin", NVDISASM)
 

@@ -57,8 +57,8 @@ def diagnose_components(
     cuda, nvcc = _diagnose_nvcc(request, probe, host)
     nvrtc = _diagnose_nvrtc(request, probe)
     if request.name:
-        for each in (cxx, nvcc, nvrtc):
-            yield replace(each, component=name_component(each.component, request.name))
+        for finding in (cxx, nvcc, nvrtc):
+            yield replace(finding, component=name_component(finding.component, request.name))
         return
     yield from (
         cxx,
@@ -105,12 +105,12 @@ def _diagnose_nvcc(
         cuda, searched = find_cuda(request, probe, host)
     except InputError as error:
         return None, _make_failure("nvcc", error, gives)
-    looked = tuple(searched)
+    locations = tuple(searched)
     if cuda is None:
-        remedy = next((e.remedy for e in looked if e.remedy), "pip install 'tilusbuild[cuda]'")
-        return None, Finding("nvcc", "missing", "none that can be used", gives, remedy, looked)
+        remedy = next((e.remedy for e in locations if e.remedy), "pip install 'tilusbuild[cuda]'")
+        return None, Finding("nvcc", "missing", "none that can be used", gives, remedy, locations)
     detail = f"{cuda.version} ({cuda.nvcc}), compiles for {', '.join(cuda.archs)}"
-    return cuda, Finding("nvcc", "ok", detail, gives, None, looked)
+    return cuda, Finding("nvcc", "ok", detail, gives, None, locations)
 
 
 def _diagnose_driver() -> Finding:
@@ -121,6 +121,7 @@ def _diagnose_driver() -> Finding:
         return Finding("GPU driver", "missing", str(error), gives, "install NVIDIA's driver")
     try:
         version = driver.get_version()  # without cuInit, which would initialise the devices
+    # A stub library has the names that it was made with, and no driver behind them.
     except (DriverError, AttributeError) as error:
         detail = f"libcuda.so.1 was found, but does not answer: {error}"
         return Finding("GPU driver", "warning", detail, gives)
@@ -148,28 +149,27 @@ def _diagnose_nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
         nvrtc, searched = find_nvrtc(request, probe)
     except InputError as error:
         return _make_failure("NVRTC", error, gives)
-    looked = tuple(searched)
+    locations = tuple(searched)
     if nvrtc is None:
-        what = "none that can be used" if looked else "no libnvrtc"
-        return Finding("NVRTC", "missing", what, gives, NVRTC_REMEDY, looked)
+        detail = "none that can be used" if locations else "no libnvrtc"
+        return Finding("NVRTC", "missing", detail, gives, NVRTC_REMEDY, locations)
     detail = f"{nvrtc.version} ({nvrtc.library})"
-    missing = [
-        *([] if nvrtc.include_dir else ["no headers of its release (cuda_fp16.h and the like)"]),
-        *([] if nvrtc.joiner else ["no libnvfatbin (several architectures in one library)"]),
-    ]
+    missing = []
+    if not nvrtc.include_dir:
+        missing.append("no headers of its release (cuda_fp16.h and the like)")
+    if not nvrtc.joiner:
+        missing.append("no libnvfatbin (several architectures in one library)")
     if missing:
-        return Finding(
-            "NVRTC", "warning", f"{detail}; {', '.join(missing)}", gives, NVRTC_REMEDY, looked
-        )
-    return Finding("NVRTC", "ok", f"{detail}, headers {nvrtc.include_dir}", gives, None, looked)
+        detail = f"{detail}; {', '.join(missing)}"
+        return Finding("NVRTC", "warning", detail, gives, NVRTC_REMEDY, locations)
+    return Finding("NVRTC", "ok", f"{detail}, headers {nvrtc.include_dir}", gives, None, locations)
 
 
 def _diagnose_disassembler(cuda: Cuda | None) -> Finding:
     gives = "SASS in module/ir with --dump-ir"
     if (path := find_disassembler(cuda)) is None:
-        return Finding(
-            NVDISASM, "missing", "not found", gives, f"pip install nvidia-cuda-{NVDISASM}"
-        )
+        remedy = f"pip install nvidia-cuda-{NVDISASM}"
+        return Finding(NVDISASM, "missing", "not found", gives, remedy)
     return Finding(NVDISASM, "ok", path, gives)
 
 
@@ -177,7 +177,7 @@ def _diagnose_sandbox(environment: Mapping[str, str]) -> Finding:
     gives = "a compile cannot open files that its hash does not cover; else they are checked"
     if not is_sandbox_requested(environment):
         return Finding("sandbox", "warning", f"switched off by {SANDBOX}", gives)
-    if not (offered := landlock.find_version()):
+    if not (version := landlock.find_version()):
         detail = "the kernel, or the container, offers no Landlock"
         return Finding("sandbox", "warning", detail, gives, "Linux 5.13 has Landlock")
-    return Finding("sandbox", "ok", f"Landlock {offered}", gives)
+    return Finding("sandbox", "ok", f"Landlock {version}", gives)

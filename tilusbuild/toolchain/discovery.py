@@ -158,23 +158,20 @@ class Toolchain(Struct, frozen=True, eq=False):
 
     def list_tools(self) -> tuple[ToolFile, ...]:
         """Return the files of the host compiler and of nvcc."""
-        host = self.host
-        return (
-            *(*host.tools, *host.parts),
-            *(self.cuda.tools if self.cuda else ()),
-        )
+        cuda = self.cuda.tools if self.cuda else ()
+        return (*self.host.tools, *self.host.parts, *cuda)
 
     def check_archs(
         self, archs: Iterable[Arch], place: Place | None = None, *, nvrtc: bool = False
     ) -> None:
         """Raise `InputError` for architectures that nvcc, or NVRTC, does not compile for."""
-        found = (
+        errors = [
             _make_nvrtc_arch_error(arch, self.nvrtc, place)
             if nvrtc and self.nvrtc is not None
             else _make_arch_error(arch, self.cuda, place)
             for arch in archs
-        )
-        if diagnostics := [each for each in found if each is not None]:
+        ]
+        if diagnostics := [error for error in errors if error is not None]:
             raise InputError(*diagnostics)
 
 
@@ -185,48 +182,49 @@ def discover_toolchain(
     remedy."""
     probe = Probe(runner, env, memory)
     host = find_host_compiler(request, probe)
-    evidence = ToolDigests(memory)
-    fingerprint_host = host.format_fingerprint(evidence)
-    cuda: Cuda | None = None
-    searched: list[SearchResult] = []
-    fingerprint: tuple[str, ...] = ()
-    runtime: tuple[str, ...] = ()
+    digests = ToolDigests(memory)
+    # The assembler and the linker are the host's for every program, so its lines are in all.
+    fingerprint_host = host.format_fingerprint(digests)
+    toolchain = Toolchain(
+        None,
+        host,
+        (),
+        fingerprint_host,
+        (),
+        device_compiler=request.device_compiler,
+        name=request.name,
+        digests=digests,
+        sandboxed=is_sandbox_requested(env),
+    )
     if request.needs_cuda:
         cuda, searched = find_cuda(request, probe, host)
         if cuda is None:
             raise _make_no_cuda_error(request, searched)
-        fingerprint = (*cuda.format_fingerprint(evidence), *fingerprint_host)
-        runtime = cuda.format_cudart_fingerprint(evidence)
-    found = Toolchain(
-        cuda,
-        host,
-        fingerprint,
-        fingerprint_host,
-        tuple(searched),
-        fingerprint_cudart=runtime,
-        device_compiler=request.device_compiler,
-        name=request.name,
-        digests=evidence,
-        sandboxed=is_sandbox_requested(env),
-    )
-    for tool in found.list_tools():
-        evidence.record_tool(tool.path, tool.digest)
-    if not request.needs_nvrtc:
-        return found
-    nvrtc = discover_nvrtc(request, env, runner, memory)
-    return replace(
-        found,
-        nvrtc=nvrtc,
-        fingerprint_nvrtc=(*nvrtc.format_fingerprint(evidence), *fingerprint_host),
-        fingerprint_joiner=nvrtc.format_joiner_fingerprint(evidence),
-    )
+        toolchain = replace(
+            toolchain,
+            cuda=cuda,
+            searched=tuple(searched),
+            fingerprint_cuda=(*cuda.format_fingerprint(digests), *fingerprint_host),
+            fingerprint_cudart=cuda.format_cudart_fingerprint(digests),
+        )
+    for tool in toolchain.list_tools():
+        digests.record_tool(tool.path, tool.digest)
+    if request.needs_nvrtc:
+        nvrtc = discover_nvrtc(request, env, runner, memory)
+        toolchain = replace(
+            toolchain,
+            nvrtc=nvrtc,
+            fingerprint_nvrtc=(*nvrtc.format_fingerprint(digests), *fingerprint_host),
+            fingerprint_joiner=nvrtc.format_joiner_fingerprint(digests),
+        )
+    return toolchain
 
 
 def find_host_compiler(request: ToolchainRequest, probe: Probe) -> HostCompiler:
     """Return the host compiler of a request. Raises `InputError`."""
     cxx = request.cxx
     if cxx is not None and is_path(cxx):
-        cxx = os.path.abspath(os.path.join(request.project_root, os.path.expanduser(cxx)))
+        cxx = _resolve_in_project(request, cxx)
     return find_host(probe, cxx, request.cxx_place, request.cxx_key)
 
 
@@ -236,9 +234,13 @@ def discover_nvrtc(
     """Return a toolchain of NVRTC alone; the machine need not have a compiler. Raises
     `InputError`."""
     nvrtc, searched = find_nvrtc(request, Probe(runner, env, memory))
-    if nvrtc is None:
-        raise _make_no_nvrtc_error(request, searched)
-    return nvrtc
+    if nvrtc is not None:
+        return nvrtc
+    lines = [f"  {entry.where}: {entry.note}" for entry in searched]
+    if not lines:
+        lines = ["  there is no libnvrtc beside an nvcc, in a CUDA toolkit or in NVIDIA's wheels"]
+    hint = "\n".join(["looked in:", *lines, f"to install one: {NVRTC_REMEDY}"])
+    raise InputError(Diagnostic("no NVRTC found", request.place, hint))
 
 
 def find_nvrtc(
@@ -251,6 +253,7 @@ def find_nvrtc(
     `InputError` for a malformed requirement.
     """
     roots = [(where, root) for where, root, _ in _list_toolkits(probe)]
+    # The toolkit of a path comes first and is not the only one: it may have no NVRTC.
     if (declared := _find_requested_path(request)) is not None:
         roots.insert(0, (request.nvcc_key, _find_root(declared)))
     directories = [root for _, root in roots]
@@ -270,49 +273,50 @@ def find_cuda(
     """
 
     def examine_candidate(path: str) -> tuple[Cuda, str]:
-        found = examine_toolkit(path, probe, host.cxx.path)
-        return found, found.nvcc  # several names on PATH can lead to one toolkit
+        cuda = examine_toolkit(path, probe, host.cxx.path)
+        return cuda, cuda.nvcc  # several names on PATH can lead to one toolkit
 
     return _search_locations(request, _list_candidates(request, probe), examine_candidate)
 
 
 def _search_locations(
     request: ToolchainRequest,
-    places: Iterable[tuple[str, str | None]],
-    examined: Callable[[str], tuple[_Tool, str]],
+    locations: Iterable[tuple[str, str | None]],
+    examine: Callable[[str], tuple[_Tool, str]],
 ) -> tuple[_Tool | None, list[SearchResult]]:
     """Return the first tool that is complete and meets the requirement, and a note on each
     location.
 
-    `examine_candidate` returns the tool at a path and its identity; it raises `RejectedError`.
+    `examine` returns the tool at a path and its identity; it raises `RejectedError`.
     """
     requirement = _parse_requirement(request)
-    taken: _Tool | None = None
+    chosen: _Tool | None = None
     searched: list[SearchResult] = []
     seen: set[str] = set()
-    for where, path in places:
+    for where, path in locations:
         if path is None:
             searched.append(SearchResult(where, False, "none"))
             continue
-        if taken is not None:
+        # The rest is not examined, which takes time, but named: users ask why it was not chosen.
+        if chosen is not None:
             searched.append(SearchResult(where, True, "not needed: an earlier one was used"))
             continue
         try:
-            found, identity = examined(path)
+            tool, identity = examine(path)
         except RejectedError as rejected:
             exists = os.path.exists(path)
             searched.append(SearchResult(where, exists, str(rejected), rejected.remedy))
             continue
         if identity in seen:
             note = f"the same as before: {identity}"
-        elif requirement is not None and found.version not in requirement:
-            note = f"version {found.version} does not meet {request.nvcc}"
+        elif requirement is not None and tool.version not in requirement:
+            note = f"version {tool.version} does not meet {request.nvcc}"
         else:
-            taken = found
-            note = f"version {found.version}: taken"
+            chosen = tool
+            note = f"version {tool.version}: taken"
         searched.append(SearchResult(where, True, note))
         seen.add(identity)
-    return taken, searched
+    return chosen, searched
 
 
 def _list_toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
@@ -334,14 +338,16 @@ def _list_candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[
     if (declared := _find_requested_path(request)) is not None:
         yield f"{request.nvcc_key} ({declared})", declared
         return
-    found = [*_list_toolkits(probe)]
-    for place in (*_VARIABLES, "PATH", f"{_INSTALLED_UNDER}/cuda*", _WHEELS):
-        paths = [path for where, _, path in found if where == place]
-        if place not in _VARIABLES:  # whose nvcc is missed where there is none
+    toolkits = [*_list_toolkits(probe)]
+    for location in (*_VARIABLES, "PATH", f"{_INSTALLED_UNDER}/cuda*", _WHEELS):
+        paths = [path for where, _, path in toolkits if where == location]
+        # A variable that leads to no nvcc is a mistake, which its note shows; elsewhere a toolkit
+        # may well have none.
+        if location not in _VARIABLES:
             paths = [path for path in paths if os.path.isfile(path)]
-        yield from ((f"{place} ({path})", path) for path in paths)
+        yield from ((f"{location} ({path})", path) for path in paths)
         if not paths:
-            yield place, None
+            yield location, None
 
 
 def _find_root(nvcc: str) -> str:
@@ -352,9 +358,12 @@ def _find_requested_path(request: ToolchainRequest) -> str | None:
     """Return the absolute path of nvcc in a request; None if the request names none by path."""
     if request.nvcc is None or not is_path(request.nvcc):
         return None
-    path = os.path.join(request.project_root, os.path.expanduser(request.nvcc))
-    path = os.path.abspath(path)
+    path = _resolve_in_project(request, request.nvcc)
     return os.path.join(path, "bin", "nvcc") if os.path.isdir(path) else path
+
+
+def _resolve_in_project(request: ToolchainRequest, path: str) -> str:
+    return os.path.abspath(os.path.join(request.project_root, os.path.expanduser(path)))
 
 
 def _parse_requirement(request: ToolchainRequest) -> SpecifierSet | None:
@@ -376,24 +385,10 @@ def _make_no_cuda_error(request: ToolchainRequest, searched: Sequence[SearchResu
         lines.append("to install one: pip install 'tilusbuild[cuda]'")
     if request.name:
         lines.append("or give the path of one beside others (docs/toolchain.md)")
-    wanted = request.nvcc
-    what = "no nvcc found"
-    if wanted is not None:
-        what += f' for {request.nvcc_key} = "{wanted}"'
-    return InputError(Diagnostic(what, request.place, "\n".join(lines)))
-
-
-def _make_no_nvrtc_error(request: ToolchainRequest, searched: Iterable[SearchResult]) -> InputError:
-    lines = [f"  {entry.where}: {entry.note}" for entry in searched]
-    if not lines:
-        lines = ["  there is no libnvrtc beside an nvcc, in a CUDA toolkit or in NVIDIA's wheels"]
-    return InputError(
-        Diagnostic(
-            "no NVRTC found",
-            request.place,
-            "\n".join(["looked in:", *lines, f"to install one: {NVRTC_REMEDY}"]),
-        )
-    )
+    message = "no nvcc found"
+    if request.nvcc is not None:
+        message += f' for {request.nvcc_key} = "{request.nvcc}"'
+    return InputError(Diagnostic(message, request.place, "\n".join(lines)))
 
 
 def _make_nvrtc_arch_error(

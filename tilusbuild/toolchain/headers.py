@@ -59,7 +59,7 @@ def is_core_of_toolkit(name: str) -> bool:
 
     A directory's name ends with a slash; so it does in `is_core_of_system`.
     """
-    name = name.removeprefix("cccl/")
+    name = name.removeprefix("cccl/")  # where CUDA 13 has libcu++; before, beside the others
     return (
         not name
         or name.startswith(_TOOLKIT_DIRECTORIES)
@@ -72,10 +72,7 @@ def is_core_of_system(name: str) -> bool:
     return name.startswith(_SYSTEM_DIRECTORIES) or name in _IS_SYSTEM_FILE or name in _ENTERED
 
 
-def _accept_all(_: str) -> bool:
-    return True
-
-
+# All directories are entered: a header that is not core may lie in one that is.
 def _is_beyond_toolkit_core(name: str) -> bool:
     return name.endswith("/") or not is_core_of_toolkit(name)
 
@@ -97,21 +94,21 @@ class HeaderDirectories(Struct, frozen=True):
 
     def digest_toolkit_core(self, memory: Digests) -> str:
         """Return the digest of the toolkit's core. Raises `OSError`."""
-        trees = [
+        # The first holds the others (include/cccl).
+        return _combine_digests(
             memory.digest_tree(f, "core toolkit", is_core_of_toolkit) for f in self.toolkit[:1]
-        ]
-        return _combine_digests(trees)
+        )
 
     def digest_compiler_headers(self, memory: Digests) -> str:
         """Return the digest of the host compiler's own headers. Raises `OSError`."""
         return _combine_digests(
-            [memory.digest_tree(f, "all", _accept_all) for f in drop_nested(self.compiler)]
+            memory.digest_tree(f, "all", lambda _: True) for f in drop_nested(self.compiler)
         )
 
     def digest_system_core(self, memory: Digests) -> str:
         """Return the digest of the C library's core. Raises `OSError`."""
         return _combine_digests(
-            [memory.digest_tree(f, "core system", is_core_of_system) for f in self.system]
+            memory.digest_tree(f, "core system", is_core_of_system) for f in self.system
         )
 
     def digest_external_headers(
@@ -138,12 +135,12 @@ class HeaderDirectories(Struct, frozen=True):
         """Return whether a name in an include finds an existing header that is not core."""
         for directory in self.toolkit:
             if os.path.isfile(os.path.join(directory, name)):
-                return name.endswith("/") or not is_core_of_toolkit(name)
+                return _is_beyond_toolkit_core(name)
         if any(os.path.isfile(os.path.join(directory, name)) for directory in self.compiler):
             return False
         for directory in self.system:
             if os.path.isfile(os.path.join(directory, name)):
-                return name.endswith("/") or not is_core_of_system(name)
+                return _is_beyond_system_core(name)
         return False
 
 
@@ -174,7 +171,7 @@ def find_package_directory(package: str, path: str) -> str:
     if not directories:
         raise LookupError(f'"{package}" is a module, not a package with files')
     for directory in directories:
-        found = os.path.realpath(os.path.join(directory, path))
-        if os.path.isdir(found):
-            return found
+        real = os.path.realpath(os.path.join(directory, path))
+        if os.path.isdir(real):
+            return real
     raise LookupError(f'package "{package}" ({directories[0]}) has no directory "{path}"')

@@ -75,20 +75,23 @@ class HostCompiler(Struct, frozen=True):
 
 
 def find_host(
-    probe: Probe, wanted: str | None = None, place: Place | None = None, key: str = "toolchain.cxx"
+    probe: Probe,
+    requested: str | None = None,
+    place: Place | None = None,
+    key: str = "toolchain.cxx",
 ) -> HostCompiler:
     """Return the first g++ on PATH with its gcc, as and ld. Raises `InputError`.
 
-    Compiler wrappers such as ccache are skipped, since tilusbuild caches compiles itself. `wanted`
-    is the manifest's value of `key` at `place`: the name ("g++-11") or the absolute path of a g++,
-    whose gcc is beside it.
+    Compiler wrappers such as ccache are skipped, since tilusbuild caches compiles itself.
+    `requested` is the manifest's value of `key` at `place`: the name ("g++-11") or the absolute
+    path of a g++, whose gcc is beside it.
     """
-    name = "g++" if wanted is None else os.path.basename(wanted)
+    name = "g++" if requested is None else os.path.basename(requested)
     try:
-        cxx, cc = _find_drivers(probe, wanted)
+        cxx, cc = _find_drivers(probe, requested)
     except ProbeError as error:
-        said = "" if wanted is None else f'{key} = "{wanted}": '
-        raise _make_missing_error(f"{said}{error}", f"apt install {name}", place) from None
+        setting = "" if requested is None else f'{key} = "{requested}": '
+        raise _make_missing_error(f"{setting}{error}", f"apt install {name}", place) from None
     try:
         return _examine_drivers(probe, cxx, cc)
     except (ProbeError, OSError) as error:
@@ -98,18 +101,19 @@ def find_host(
         ) from error
 
 
-def _find_drivers(probe: Probe, wanted: str | None) -> tuple[str, str]:
+def _find_drivers(probe: Probe, requested: str | None) -> tuple[str, str]:
     """Return the paths of a g++ and its gcc. Raises `ProbeError` if one is missing."""
-    if wanted is None:
+    if requested is None:
         cxx, cc = _find_driver(probe, "g++"), _find_driver(probe, "gcc")
         if cxx is None or cc is None:
-            names = [name for name, found in (("g++", cxx), ("gcc", cc)) if found is None]
+            names = [name for name, path in (("g++", cxx), ("gcc", cc)) if path is None]
             raise ProbeError(f"{' and '.join(names)} not found on PATH")
         return cxx, cc
-    cxx = wanted if os.path.isabs(wanted) else _find_driver(probe, wanted)
+    cxx = requested if os.path.isabs(requested) else _find_driver(probe, requested)
     if cxx is None:
-        raise ProbeError(f"{wanted} not found on PATH")
+        raise ProbeError(f"{requested} not found on PATH")
     directory, name = os.path.split(cxx)
+    # In the last part of the name only: "x86_64-linux-g++-11" has "x86_64-linux-gcc-11".
     cc = os.path.join(directory, "gcc".join(name.rsplit("g++", 1)))
     for path in (cxx, cc):
         if not os.path.isfile(path) or not os.access(path, os.X_OK):
@@ -119,7 +123,7 @@ def _find_drivers(probe: Probe, wanted: str | None) -> tuple[str, str]:
 
 def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
     memory = probe.memory
-    version = probe.query_program(cxx, "-dumpfullversion", "-dumpversion").strip()
+    version = _read_version(probe, cxx)
     target = probe.query_program(cxx, "-dumpmachine").strip()
     paths = {
         name: _find_subprogram(probe, cc if name == "cc1" else cxx, name)
@@ -129,38 +133,40 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
         if paths[name] is None:
             raise _make_missing_error(f"{name} not found", "apt install binutils")
     compiler, system = _list_search_directories(probe, cxx, paths["cc1plus"])
-    features = [f"{directory}/features.h" for directory in system]
-    features = [header for header in features if os.path.isfile(header)]
+    features = [header for d in system if os.path.isfile(header := f"{d}/features.h")]
     if not features:
         raise _make_missing_error(
             "the C library's headers are not installed", "apt install libc6-dev"
         )
     linked = {name: _find_linked_file(probe, cxx, name) for name in _LINKED}
 
-    def record_tool(name: str, path: str, version: str) -> ToolFile:
+    def make_tool(name: str, path: str, version: str) -> ToolFile:
         return ToolFile(name, path, version, memory.digest_file(os.path.realpath(path)))
 
-    def find_binutil(name: str) -> ToolFile:
+    def make_binutil(name: str) -> ToolFile:
         path = paths[name] or name
-        first = probe.query_program(path, "--version").splitlines()[0]
-        found = _VERSION.findall(first)
-        return record_tool(name, path, found[-1] if found else "-")
+        first_line = probe.query_program(path, "--version").splitlines()[0]
+        # The last one: "GNU ld (crosstool-NG 1.25.0) 2.38".
+        return make_tool(name, path, (_VERSION.findall(first_line) or ["-"])[-1])
 
-    parts = [record_tool(name, path, version) for name in _COMPONENTS if (path := paths[name])]
-    parts += [record_tool(name, file, "-") for name, file in linked.items() if file]
+    parts = [make_tool(name, path, version) for name in _COMPONENTS if (path := paths[name])]
+    parts += [make_tool(name, file, "-") for name, file in linked.items() if file]
     return HostCompiler(
-        cxx=record_tool("g++", cxx, version),
-        cc=record_tool(
-            "gcc", cc, probe.query_program(cc, "-dumpfullversion", "-dumpversion").strip()
-        ),
-        ld=find_binutil("ld"),
-        as_=find_binutil("as"),
+        cxx=make_tool("g++", cxx, version),
+        cc=make_tool("gcc", cc, _read_version(probe, cc)),
+        ld=make_binutil("ld"),
+        as_=make_binutil("as"),
         parts=tuple(parts),
         target=target,
         libc=_parse_libc_version(features[0]),
         compiler_headers=compiler,
         system_headers=system,
     )
+
+
+def _read_version(probe: Probe, driver: str) -> str:
+    # Before gcc 7 there is only the second option; with both, the first one decides since then.
+    return probe.query_program(driver, "-dumpfullversion", "-dumpversion").strip()
 
 
 def _find_driver(probe: Probe, name: str) -> str | None:
@@ -202,19 +208,15 @@ def _list_search_directories(
     directories = [os.path.realpath(directory) for directory in listed if directory]
     if not directories:
         raise ProbeError("does not print its include directories")
-    own = [
-        os.path.isfile(os.path.join(directory, "stddef.h"))
-        or os.path.isfile(os.path.join(directory, "bits", "c++config.h"))
-        or "/c++/" in directory + "/"
-        for directory in directories
-    ]
     # glibc has no stddef.h of its own: it is the compiler's.
     compiler = tuple(
-        directory for directory, is_own in zip(directories, own, strict=True) if is_own
+        directory
+        for directory in directories
+        if os.path.isfile(os.path.join(directory, "stddef.h"))
+        or os.path.isfile(os.path.join(directory, "bits", "c++config.h"))
+        or "/c++/" in directory + "/"
     )
-    return compiler, tuple(
-        directory for directory in dict.fromkeys(directories) if directory not in compiler
-    )
+    return compiler, tuple(d for d in dict.fromkeys(directories) if d not in compiler)
 
 
 _MENTIONED = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
@@ -231,15 +233,10 @@ def _list_mentioned_directories(output: str) -> str:
 
 
 def _parse_libc_version(features: str) -> str:
-    found = dict(_GLIBC.findall(read_text(features, "replace")))
-    return f"{found['__GLIBC__']}.{found['__GLIBC_MINOR__']}" if len(found) == 2 else "-"
+    values = dict(_GLIBC.findall(read_text(features, "replace")))
+    return f"{values['__GLIBC__']}.{values['__GLIBC_MINOR__']}" if len(values) == 2 else "-"
 
 
-def _make_missing_error(what: str, command: str, place: Place | None = None) -> InputError:
-    return InputError(
-        Diagnostic(
-            f"no host compiler: {what}",
-            place,
-            hint=f"nvcc, launchers and the cpu target need one; on Debian and Ubuntu: {command}",
-        )
-    )
+def _make_missing_error(problem: str, command: str, place: Place | None = None) -> InputError:
+    hint = f"nvcc, launchers and the cpu target need one; on Debian and Ubuntu: {command}"
+    return InputError(Diagnostic(f"no host compiler: {problem}", place, hint))

@@ -71,7 +71,8 @@ def run_in_temporary_directory(runner: Runner, command: Command) -> CompletedCom
     """Run a command with its own TMPDIR, and remove that directory: killed compilers leave files
     there. Return the result. Raises `ProbeError`, and `OSError` for a shortage of the machine."""
     with ExitStack() as stack:
-        with suppress(OSError):  # without one: most queries write nothing
+        # Without a directory, too: most queries write nothing.
+        with suppress(OSError):
             directory = stack.enter_context(TemporaryDirectory("tool"))
             command = replace(command, env={**command.env, "TMPDIR": directory.path})
         try:
@@ -139,17 +140,19 @@ class Probe(Struct, frozen=True):
             self.runner, Command((program, *arguments), "/", env, _SECONDS)
         )
         text = finished.output.decode("utf-8", "replace")
-        if not finished.ok:
-            if finished.status in _FROM_OUTSIDE:
-                said = f"ended by {signal.Signals(-finished.status).name}, as when memory runs out"
-                raise OSError(errno.ENOMEM, said, program)
-            for number in _SHORTAGES:  # gcc's own processes could not be started
-                if os.strerror(number) in text:
-                    raise OSError(number, os.strerror(number), program)
-            lines = text.strip().splitlines()
-            how = "took over a minute" if finished.timed_out else f"exit status {finished.status}"
-            raise ProbeError(f"does not run ({how})" + (f": {lines[-1]}" if lines else ""))
-        return text
+        if finished.ok:
+            return text
+        # First the shortages: the query is then repeated by the next build, and no compiler has to
+        # be installed again.
+        if finished.status in _FROM_OUTSIDE:
+            name = signal.Signals(-finished.status).name
+            raise OSError(errno.ENOMEM, f"ended by {name}, as when memory runs out", program)
+        for number in _SHORTAGES:  # gcc's own processes could not be started
+            if os.strerror(number) in text:
+                raise OSError(number, os.strerror(number), program)
+        lines = text.strip().splitlines()
+        how = "took over a minute" if finished.timed_out else f"exit status {finished.status}"
+        raise ProbeError(f"does not run ({how})" + (f": {lines[-1]}" if lines else ""))
 
 
 # The number of files up to which a tree is always checked in full.
@@ -205,8 +208,8 @@ class ToolDigests:
         for path in moved:
             if not os.path.isdir(path):
                 return path
-        # A directory also changes when a file that no fingerprint covers comes or goes: look
-        # closer.
+        # A directory also changes when a file that no fingerprint covers comes or goes, so its
+        # files decide.
         whole = whole or bool(moved)
         for sight in self._sights.values():
             if (whole or len(sight) <= _SMALL) and not sight.is_unchanged():
