@@ -37,10 +37,9 @@ def parse_arch(name: str) -> Arch:
     """Return the architecture with this name. Raises `ArchError`."""
     if name == CPU.name:
         return CPU
-    found = ARCHS.get(name)
-    if found is None:
+    if name not in ARCHS:
         raise ArchError(f'unknown architecture "{name}"', _suggest_name(name))
-    return found
+    return ARCHS[name]
 
 
 def _suggest_name(name: str) -> str | None:
@@ -49,6 +48,7 @@ def _suggest_name(name: str) -> str | None:
         if name.strip().lower() == "native":
             return "a package must run elsewhere: name the architecture, as in sm_90a"
         return did_you_mean(name, list_known_names()) or "as nvcc spells it: sm_80, sm_90a, or cpu"
+    # "9.0a" is sm_90a: the last digit is the minor version.
     number, suffix = match[1] + match[2], match[3].lower()
     exact, base = f"sm_{number}{suffix}", f"sm_{number}"
     if exact in ARCHS:
@@ -92,19 +92,19 @@ def format_gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
     Each architecture is compiled once, from its own PTX: `-arch=sm_90a` would run the front end
     twice and embed three images. Raises `ArchError` if PTX is asked for and all have a suffix.
     """
-    found = tuple(list_codes(archs, ptx=ptx))
-    if not found or any(arch.is_cpu for arch, _ in found):
+    codes = tuple(list_codes(archs, ptx=ptx))
+    if not codes or any(arch.is_cpu for arch, _ in codes):
         raise ValueError("gencode is for GPU architectures")
-    if ptx and not any(embed for _, embed in found):
-        names = ", ".join(arch.name for arch, _ in found)
-        add = " or ".join(dict.fromkeys(f"sm_{arch.number}" for arch, _ in found))
+    if ptx and not any(embed for _, embed in codes):
+        names = ", ".join(arch.name for arch, _ in codes)
+        add = " or ".join(dict.fromkeys(f"sm_{arch.number}" for arch, _ in codes))
         raise ArchError(
             f"ptx = true has nothing to embed for {names}",
             "PTX of an `a` or `f` architecture does not run on later GPUs; "
             f"add {add} to the target's archs, or leave ptx out",
         )
     arguments: list[str] = []
-    for arch, embed in found:
+    for arch, embed in codes:
         code = f"[{arch.name},{arch.virtual}]" if embed else arch.name
         arguments += ["-gencode", f"arch={arch.virtual},code={code}"]
     return tuple(arguments)
@@ -121,7 +121,7 @@ def find_local_archs() -> tuple[str, ...]:
     features. The result is () without a GPU, and for unknown GPUs. NVIDIA's management library is
     asked, which starts no driver; it takes 20 ms on a machine with a GPU.
     """
-    import ctypes
+    import ctypes  # here, since most commands look for no GPU
 
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -133,10 +133,11 @@ def find_local_archs() -> tuple[str, ...]:
         return ()
     library.nvmlDeviceGetCount_v2(ctypes.byref(count))
     for number in range(count.value):
+        # One that fails does not hide the others: a GPU may be lost, or another container's.
         if library.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(gpu)):
             continue
-        places = ctypes.byref(major), ctypes.byref(minor)
-        if not library.nvmlDeviceGetCudaComputeCapability(gpu, *places):
+        pointers = ctypes.byref(major), ctypes.byref(minor)
+        if not library.nvmlDeviceGetCudaComputeCapability(gpu, *pointers):
             numbers.add(10 * major.value + minor.value)
     library.nvmlShutdown()
     names = (f"sm_{number}{'a' * (f'sm_{number}a' in ARCHS)}" for number in sorted(numbers))

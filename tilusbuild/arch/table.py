@@ -25,7 +25,7 @@ Version = tuple[int, int]
 
 _KB = 1024
 _NO_LIMIT = 2**31 - 1
-_REGS_GRANULARITY = 256
+_REGS_GRANULARITY = 256  # registers that a warp takes are a multiple of it
 
 
 class Arch(Struct, frozen=True):
@@ -219,6 +219,7 @@ def compute_occupancy(
         "registers": _limit_by_registers(arch, warps, registers),
         "shared memory": _limit_by_shared_memory(arch, static_smem + dynamic_smem),
     }
+    # cuda_occupancy.h counts barriers from Hopper on.
     if arch.major >= 9 and barriers:
         limits["barriers"] = arch.blocks_per_sm * arch.barriers_per_block // barriers
     bounds = {name: limit for name, limit in limits.items() if limit is not None}
@@ -250,6 +251,7 @@ def _limit_by_registers(arch: Arch, warps: int, registers: int) -> int | None:
 
 
 def _limit_by_shared_memory(arch: Arch, used: int) -> int | None:
+    # The driver's part is in a block's allocation, and not in the limit of a block.
     allocated = _round_up(used + arch.smem_reserved, arch.smem_granularity)
     if allocated > arch.smem_per_block + arch.smem_reserved:
         return 0

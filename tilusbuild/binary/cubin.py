@@ -19,7 +19,7 @@ from msgspec import Struct
 from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, ElfSection
 
 _ENTRY = 0x10  # in a symbol's `other`: a kernel, not a device function
-_RESERVED_SMEM = 1024
+_RESERVED_SMEM = 1024  # bytes of a block, from sm_90 on
 
 # Formats of an attribute: 4 is a size and as many bytes, all others are a 16-bit value.
 _FORMAT_SIZED, _FORMAT_BYTE = 4, 2
@@ -65,6 +65,7 @@ def read_cubin(data: bytes) -> tuple[KernelUsage, ...]:
     }
     of_symbol = _group_by_symbol(elf)
     sections = {section.name: section for section in elf.sections}
+    # The kernel's own section then includes the driver's part, which ptxas does not report.
     reserved = _RESERVED_SMEM if any(n.startswith(".nv.shared.reserved") for n in sections) else 0
     return tuple(
         _read_usage(elf, name, of_symbol.get(index, {}), sections, reserved)
@@ -86,7 +87,7 @@ def read_cubin_arch(elf: Elf) -> str:
     The header has its number. The suffix is in the note of ptxas since CUDA 12.8, and before that
     in a flag for `a`.
     """
-    old = elf.ident[8] < 8
+    old = elf.ident[8] < 8  # the version of the ABI: 7 up to CUDA 12, 8 since CUDA 13
     number = elf.flags & 0xFF if old else elf.flags >> 8 & 0xFFFF
     note = elf.find_section(".note.nv.tkinfo")
     if note is not None:
@@ -136,7 +137,8 @@ def _read_parameter_sizes(
     rows = [
         words for attribute, words in attribute_rows if attribute == _PARAMETER and len(words) == 3
     ]
-    sizes = {place & 0xFFFF: word >> 18 for _, place, word in rows}
+    sizes = {position & 0xFFFF: word >> 18 for _, position, word in rows}
+    # Of some positions only, or of none where there are parameters: not recorded.
     if sorted(sizes) != list(range(len(sizes))) or (any(own.get(_ALL_PARAMETERS, ())) and not rows):
         return None
     return tuple(sizes[index] for index in range(len(sizes)))

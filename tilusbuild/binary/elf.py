@@ -29,8 +29,8 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_NOBITS = 8
-_RELOCATABLE = (1).to_bytes(2, "little")
+_NOBITS = 8  # SHT_NOBITS
+_RELOCATABLE = (1).to_bytes(2, "little")  # ET_REL
 MAX_NAME_LENGTH = 1 << 16
 
 
@@ -64,11 +64,11 @@ class Symbol(Struct, frozen=True):
 
     @property
     def is_function(self) -> bool:
-        return self.info & 0xF == 2
+        return self.info & 0xF == 2  # STT_FUNC
 
     @property
     def is_object(self) -> bool:
-        return self.info & 0xF == 1
+        return self.info & 0xF == 1  # STT_OBJECT
 
     @property
     def is_visible(self) -> bool:
@@ -95,6 +95,7 @@ class Elf:
         self.flags: int = fields[7]
         self._programs = (fields[5], fields[9], fields[10])
         self._table = (fields[6], fields[11], fields[12])
+        # Sections of an honest file do not overlap, but strings are read symbol by symbol.
         self._budget = 16 * (len(data) - base) + (1 << 16)
         self.sections = self._read_sections(fields[13])
 
@@ -116,7 +117,7 @@ class Elf:
         """Yield all rows of a symbol table in order, row 0 included."""
         strings = self.read_strings(table.link)
         content = self.read_section(table)
-        complete_size = len(content) - len(content) % _SYMBOL.size
+        complete_size = len(content) - len(content) % _SYMBOL.size  # `iter_unpack` takes whole rows
         for name, info, other, section, _, size in _SYMBOL.iter_unpack(content[:complete_size]):
             yield Symbol(self.read_string(strings, name), info, other, section, size)
 
@@ -177,6 +178,7 @@ class Elf:
 
 _DYNAMIC = struct.Struct("<qQ")
 _DT_NEEDED = 1
+_DT_NULL = 0
 _GLIBC = re.compile(rb"GLIBC_(\d{1,4})\.(\d{1,4})(?:\.\d+)?\0")
 # The versions that a library needs of its symbols. They are names in its dynamic string table,
 # where no other names have this form.
@@ -233,7 +235,7 @@ def _read_libraries(elf: Elf) -> tuple[str, ...]:
     content = elf.read_section(section)
     names = []
     for tag, value in _DYNAMIC.iter_unpack(content[: len(content) - len(content) % _DYNAMIC.size]):
-        if tag == 0:
+        if tag == _DT_NULL:  # rows after it are not read by the loader either
             break
         if tag == _DT_NEEDED:
             names.append(elf.read_string(strings, value))

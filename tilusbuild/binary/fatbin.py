@@ -32,12 +32,13 @@ _STARTS = re.compile(
     + rb")",
     re.DOTALL,
 )
-_PTX, _ELF = 1, 2
+_PTX, _ELF = 1, 2  # kinds of an entry
 _FLAG_LZ4, _FLAG_ZSTD, _FLAG_A, _FLAG_F = 0x2000, 0x8000, 0x100000, 0x200000
+# Bounds on what a hostile file can cost; CUDA's own libraries stay far below.
 MAX_ENTRIES = 4096
 MAX_FAKES = 16
 MAX_CUBIN_SIZE = 1 << 30
-MAX_WINDOW_SIZE = 1 << 27
+MAX_WINDOW_SIZE = 1 << 27  # of zstd: what its strongest level uses
 
 
 class CodeImage(Struct, frozen=True):
@@ -73,9 +74,9 @@ def extract_cubins(data: bytes) -> tuple[Cubin, ...]:
     Raises `BinaryError`, also for LZ4, the compression of CUDA 12.
     """
     return tuple(
-        Cubin(found[0], _unpack_image(data, found))
-        for found in _find_images(data)
-        if found[0].kind == "sass"
+        Cubin(location[0], _unpack_image(data, location))
+        for location in _find_images(data)
+        if location[0].kind == "sass"
     )
 
 
@@ -97,7 +98,7 @@ def _read_containers(data: bytes) -> list[_ImageLocation]:
     while data[offset : offset + len(_FATBIN_MAGIC)] == _FATBIN_MAGIC:
         entries, offset = _read_container(data, offset)
         images += entries
-        while offset < len(data) and data[offset] == 0:
+        while offset < len(data) and data[offset] == 0:  # alignment
             offset += 1
     if offset < len(data):
         raise BinaryError("the fatbin is followed by bytes that do not belong to it")
@@ -109,7 +110,7 @@ def _search_library(data: bytes) -> list[_ImageLocation]:
     past = fakes = 0
     for match in _STARTS.finditer(data, len(MAGIC)):
         offset = match.start()
-        if offset < past:
+        if offset < past:  # inside of the image before: the cubins of a container
             continue
         try:
             if match[0] == _FATBIN_MAGIC:

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from tilusbuild.runtime.script import ScriptArgument
     from tilusbuild.signature import Argument, Signature
 
-_POINTER_BYTES, _TENSOR_MAP_BYTES = 8, 128
+_POINTER_BYTES = 8
+_TENSOR_MAP_BYTES = 128  # sizeof(CUtensorMap), cuda.h
 
 
 def mangle_variable_name(name: str) -> str:
     """Return the symbol of a variable that a manifest names: `d_filter`, `conv::filter`."""
+    # Itanium C++ ABI, 5.1.2: a variable outside of namespaces is not mangled.
     parts = name.removeprefix("::").split("::")
     if len(parts) == 1:
         return parts[0]
@@ -121,16 +123,17 @@ def find_parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) 
 def _describe_surplus_parameters(arguments: Sequence[Argument], sizes: Sequence[int]) -> str:
     """Return the end of a sentence that names the arguments which the kernel does not take; "" if
     the sizes leave it open. Arguments are matched to parameters in order, by size."""
-    remaining = list(sizes)
-    surplus = [
-        each
-        for each in arguments
-        if not (remaining and remaining[0] == _count_parameter_bytes(each) and remaining.pop(0))
-    ]
+    remaining, surplus = list(sizes), []
+    for argument in arguments:
+        if remaining and remaining[0] == _count_parameter_bytes(argument):
+            remaining.pop(0)
+        else:
+            surplus.append(argument)
+    # With parameters left over, the order differs, and no argument can be named.
     if remaining or not surplus:
         return ""
     first = f'{surplus[0].name} = {{ type = "{surplus[0].format_type()}", parameter = false }}'
-    return f"; not taken: {', '.join(each.name for each in surplus)}, as in {first}"
+    return f"; not taken: {', '.join(argument.name for argument in surplus)}, as in {first}"
 
 
 def read_variable_sizes(cubin: bytes) -> dict[str, int]:
@@ -140,7 +143,8 @@ def read_variable_sizes(cubin: bytes) -> dict[str, int]:
     elf = open_cubin(cubin)
     table = elf.find_section(".symtab")
     symbols = elf.read_symbols(table) if table is not None else ()
-    return {each.name: each.size for each in symbols if each.is_object and each.section}
+    # Section 0: declared here, and defined elsewhere.
+    return {symbol.name: symbol.size for symbol in symbols if symbol.is_object and symbol.section}
 
 
 def _count_parameter_bytes(argument: Argument) -> int:

@@ -104,15 +104,16 @@ def find_step_error(
     diagnosis, accidents = find_diagnosis(log, program)
     accident = _find_accident(accidents)
     if number := _decode_signal(finished.status):
-        ended = f"{tool} was ended by {name_signal(-number)}"
+        reason = f"{tool} was ended by {name_signal(-number)}"
         # A tool may be killed, or abort, because of what it has just complained about.
         if accident is not None and accident[0] is Cause.DISK:
             return StepError(*accident)
         if accident is not None and accident[0] is Cause.MEMORY:
-            return StepError(Cause.MEMORY, ended)
+            return StepError(Cause.MEMORY, reason)
         if number == signal.SIGKILL:
-            return StepError(Cause.KILLED, f"{ended}, as when memory runs out")
-        return StepError(Cause.CRASH, ended)
+            return StepError(Cause.KILLED, f"{reason}, as when memory runs out")
+        return StepError(Cause.CRASH, reason)
+    # A diagnosis beside an accident proves nothing: the accident may have caused it.
     if accident is not None:
         cause, line = accident
         if explanation and cause is Cause.CRASH:
@@ -151,11 +152,9 @@ def _find_first_error(log: str) -> str | None:
     """Return the first line with one of `_ERROR_MARKS`, else the first line; None for an empty
     log."""
     lines = log.splitlines()
-    for mark in _ERROR_MARKS:
-        for line in lines:
-            if mark in line:
-                return line.strip()
-    return lines[0].strip() if lines else None
+    marked = (line for mark in _ERROR_MARKS for line in lines if mark in line)
+    first = next(marked, lines[0] if lines else None)
+    return None if first is None else first.strip()
 
 
 _ABSENT = os.strerror(errno.ENOENT)
@@ -308,7 +307,7 @@ def _is_caused_by_program(located: re.Match[str], program: ProgramInputs) -> boo
 def _has_header(program: ProgramInputs, includer: str, name: str) -> bool:
     beside = posixpath.dirname(includer).removeprefix("include").lstrip("/")
     directories = (*program.roots, beside)
-    names = {posixpath.normpath(posixpath.join(each, name)) for each in directories}
+    names = {posixpath.normpath(posixpath.join(directory, name)) for directory in directories}
     headers = program.headers()
     return headers is None or not names.isdisjoint(headers)
 

@@ -102,7 +102,7 @@ def write_declaration_check(recipe: Recipe) -> tuple[str, bool] | None:
         + _format_structs(recipe),
         symbol=recipe.symbol,
         count=len(parameter_types),
-        # With a blank before its <, so that what a compiler quotes of the unit is not found.
+        # A blank before the "<": otherwise `_FOUND` matches the lines that a compiler quotes.
         parameters="\n".join(
             f"template struct tl_parameter <{n}, tl_it::at<{n}>, {type_}>;"
             for n, type_ in enumerate(parameter_types, 1)
@@ -117,6 +117,7 @@ def derive_check_command(source_command: tuple[str, ...], *, shared: bool) -> tu
     if shared:
         return ("{cxx}", "-fsyntax-only", "-x", "c++", "-std=c++17", "-w", CHECK)
     words = source_command[: source_command.index("-o")]
+    # Without the last word, which is the source: the unit includes it.
     return (*("-fsyntax-only" if word == "-c" else word for word in words[:-1]), "-w", CHECK)
 
 
@@ -160,11 +161,12 @@ def _find_c_declaration(recipe: Recipe) -> str | None:
     """Return the function's parameters as the source has them, if all are of C's own types; else
     None."""
     parameter_lists = {match[1].strip() for match in _find_function_heads(recipe)}
+    # Of several, only the preprocessor knows which one is compiled.
     if len(parameter_lists) != 1:
         return None
     (written,) = parameter_lists
     parameters = [] if written in ("", "void") else written.split(",")
-    return written if all(_PLAIN.fullmatch(each) for each in parameters) else None
+    return written if all(_PLAIN.fullmatch(parameter) for parameter in parameters) else None
 
 
 def blank_cpp_comments(source: str) -> str:

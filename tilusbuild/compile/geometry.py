@@ -153,6 +153,7 @@ def _collect_other_constants(
     """Return the constants that expressions use and that have no slot, by name. True equals 1, so
     the type is there, too."""
     used = {name for number in numbers.values() if number is not None for name in number.names}
+    # `type(value)`, since True is an int to isinstance, and is folded in as a truth value.
     return tuple(
         (name, value, type(value))
         for name, value in recipe.constants.items()

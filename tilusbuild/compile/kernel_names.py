@@ -55,14 +55,16 @@ def demangle_name(symbol: str) -> str:
     match = _MANGLED.match(symbol)
     parts: list[str] = []
     offset = match.end() if match else len(symbol)
+    # `_Z5saxpyi` has one part, `_ZN2v25blend5saxpyEi` several: each is a length and a name.
     while match and (not parts or match[1] == "N") and (size := re.match(r"\d+", symbol[offset:])):
         begin = offset + size.end()
         offset = begin + int(size[0])
         parts.append(symbol[begin:offset])
     named_parts = [part for part in parts if not part.startswith(("_GLOBAL__N_", "_INTERNAL_"))]
-    return "::".join(
-        named_parts if len(named_parts) > 1 else ["", *named_parts] if named_parts else []
-    )
+    # With "::" in front, since a plain name in a manifest means a kernel with C linkage.
+    if len(named_parts) == 1:
+        return f"::{named_parts[0]}"
+    return "::".join(named_parts)
 
 
 def is_symbol_looked_up(recipe: Recipe) -> bool:

@@ -60,6 +60,7 @@ def format_launcher(recipe: Recipe) -> str:
     kind = recipe.pipeline.launcher
     launch = build_geometry(recipe) if kind.starts_kernel else None
     own = list_launch_numbers(recipe.launch) if launch and recipe.launch else ()
+    # The numbers of tensor maps follow: they depend on constants alone, and need no C.
     texts = tuple(zip(launch.texts, launch.sources, strict=True))[: len(own)] if launch else ()
     more = launch is not None and recipe.launch is not None and recipe.launch.has_attributes
     named = is_symbol_looked_up(recipe)
@@ -77,8 +78,7 @@ def _format_source(
     has_cpp_name: bool,
     has_attributes: bool,
 ) -> str:
-    """Return the launcher's C. The parameters are all that it depends on: equal ones share an
-    entry."""
+    """Return the launcher's C, which depends on nothing but the parameters."""
     _check_supported(kind, symbol, signature)
     arguments = signature.value_arguments
     strings = StringTable()
@@ -90,6 +90,7 @@ def _format_source(
     features += [_ATTRIBUTES] if has_attributes else []
     if kind.starts_kernel and (arguments != signature.parameters or "TL_STRUCT" in features):
         features += [_PARAMETERS, *([_MAPS] if signature.tensor_maps else [])]
+    # The template's own function is exported then, and a second one would not link.
     own_launch = kind.passes_stream and symbol == "launch"
     tables = [
         format_argument_tables(
@@ -164,9 +165,9 @@ _CONSTANTS = "TL_CONSTANTS"
 
 
 def _check_supported(kind: LauncherKind, symbol: str, signature: Signature) -> None:
-    taken = symbol in EXPORTS and not kind.starts_kernel
+    is_exported = symbol in EXPORTS and not kind.starts_kernel
     # A host function called `launch` has the exported function's own C type, and is that function.
-    if taken and not (kind.passes_stream and symbol == "launch"):
+    if is_exported and not (kind.passes_stream and symbol == "launch"):
         raise ValueError(
             f'the function cannot be called "{symbol}" on {kind.part}: '
             "lib.so exports a function of that name"
@@ -243,11 +244,11 @@ def _format_template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argu
     if kind.passes_stream:
         types.append("void *")
         values.append("stream")
-    taken = ", ".join(types) or "void"
+    parameters = ", ".join(types) or "void"
     result = "int" if kind.passes_stream else "void"
     extra = ", void *stream" if kind.passes_stream else ""
     return f"""\
-{"".join(structs)}extern {result} tl_template({taken}) __asm__({format_c_string(symbol)});
+{"".join(structs)}extern {result} tl_template({parameters}) __asm__({format_c_string(symbol)});
 
 static {result} tl_call_template(const tl_value *value{extra}) {{
   (void)value;

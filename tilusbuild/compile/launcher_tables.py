@@ -96,7 +96,7 @@ def format_argument_tables(
     """Return the C tables of the arguments and of their dimensions. The tables of strides and of
     structs are left out if no argument has any, unless `always_…` is set."""
     rows = []
-    place = dims.strings.add_text
+    add_text = dims.strings.add_text
     for argument in arguments:
         kind = _STRUCT if is_struct(argument.dtype) else get_scalar_type(argument.dtype)
         low, high = _find_range(argument)
@@ -107,7 +107,7 @@ def format_argument_tables(
         except ValueError as error:
             raise LaunchError(str(error), "args", argument.name) from None
         rows.append(
-            f"  {{{place(argument.name)}, {place(argument.format_type())}, {kind.code}, "
+            f"  {{{add_text(argument.name)}, {add_text(argument.format_type())}, {kind.code}, "
             f"{kind.bits}, {rank}, {int(argument.is_passed)}, {first}, "
             f"{argument.align or kind.bytes}, {format_c_int(low)}, {format_c_int(high)}}},"
         )
@@ -115,7 +115,7 @@ def format_argument_tables(
     optional = [int(argument.optional) for argument in arguments]
     structs = [parse_struct(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
     any_shape = [int(argument.dims == ANY_SHAPE) for argument in arguments]
-    empty = "  {0},"
+    empty = "  {0},"  # C has no arrays without elements
     return "\n".join(
         [
             f"static const char tl_name[] = {format_c_string(symbol)};",
@@ -152,17 +152,17 @@ def format_parameter_tables(signature: Signature, slot: int, strings: StringTabl
     rows = []
     for number, (name, tile) in enumerate(signature.tensor_maps):
         tensor = signature.value_arguments[index[tile.tensor]]
-        index[name] = -1 - number
+        index[name] = -1 - number  # below 0, so that a parameter says which of the two it is
         size = get_scalar_type(tensor.dtype).bytes
         kind = _MAP_TYPES.get(tensor.dtype, 0)
         numbers = (index[tile.tensor], kind, size, int(tile.nan), slot)
         rows.append(f"  {{{strings.add_text(name)}, {', '.join(map(str, numbers))}}},")
         slot += len(collect_map_numbers(name, tile))
-    wanted = [index[argument.name] for argument in signature.parameters]
+    parameters = [index[argument.name] for argument in signature.parameters]
     return "\n".join(
         [
-            f"enum {{ TL_PARAMETER_COUNT = {len(wanted)}, TL_MAP_COUNT = {len(rows)} }};",
-            *_format_number_table("int16_t", "tl_parameters", wanted, None),
+            f"enum {{ TL_PARAMETER_COUNT = {len(parameters)}, TL_MAP_COUNT = {len(rows)} }};",
+            *_format_number_table("int16_t", "tl_parameters", parameters, None),
             *(["static const tl_map_of tl_maps[] = {", *rows, "};"] if rows else []),
             "",
         ]
@@ -222,6 +222,8 @@ def _find_range(argument: Argument) -> tuple[int, int]:
 
 
 def format_c_int(value: int) -> str:
+    """Return an integer constant of C, of type int64_t."""
+    # There is no such literal: C reads a minus and a number that is too large.
     if value == INT64_LIMITS[0]:
         return "INT64_MIN"
     if value > INT64_LIMITS[1]:

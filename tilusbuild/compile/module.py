@@ -115,13 +115,14 @@ GIVEN = "# given: "
 def _format_inputs(recipe: Recipe) -> str:
     """Return the recipe's inputs as a comment in ASCII. Inputs that change no command are left out,
     so that every build of a program writes the same bytes."""
-    words = _format_hashed_inputs(recipe)
+    steps = list_steps(recipe)
     for owner, names in (("options", Options.__struct_fields__), ("part", ("rdc", "seeded"))):
         for name in names:
-            said = getattr(recipe, owner)
-            less = replace(said, **{name: getattr(type(said)(), name)})
-            without = replace(recipe, **{owner: less})
-            recipe = without if _format_hashed_inputs(without) == words else recipe
+            inputs = getattr(recipe, owner)
+            default = getattr(type(inputs)(), name)
+            without = replace(recipe, **{owner: replace(inputs, **{name: default})})
+            # Tried one by one: which pipeline reads an input is known to the pipeline alone.
+            recipe = without if list_steps(without) == steps else recipe
     given = RecipeInputs(
         **asdict(recipe.options),
         compiler=recipe.pipeline.compiler,
@@ -131,11 +132,6 @@ def _format_inputs(recipe: Recipe) -> str:
         link=recipe.link,
     )
     return f"{GIVEN}{json.dumps(to_builtins(given))}\n"
-
-
-def _format_hashed_inputs(recipe: Recipe) -> tuple[object, ...]:
-    """Return the part of `RecipeInputs` that is hashed."""
-    return list_steps(recipe)
 
 
 def format_command_lines(recipe: Recipe) -> list[str]:
@@ -229,10 +225,12 @@ def format_compile_script(
     which the script repeats in a comment. Words from the manifest are quoted for the shell.
     """
     pipeline = recipe.pipeline
-    ready = LAUNCHER if pipeline.host_code else LAUNCHER_OBJECT
+    # Where no C compiler is needed, the launcher's object is copied and its step left out.
+    launcher_file = LAUNCHER if pipeline.host_code else LAUNCHER_OBJECT
     commands = [step for step in list_steps(recipe) if pipeline.host_code or step != LAUNCHER_STEP]
     used = {word for step in commands for word in step.argv if is_placeholder(word)}
-    used |= {"{nvcc}"} if TOOLKIT in used else set()
+    if TOOLKIT in used:  # a directory beside nvcc's
+        used.add("{nvcc}")
     defaults = [text for tool, text in _DEFAULTS.items() if tool in used]
     variables = ", ".join(re.findall(r"\$\{(\w+):-", "".join(defaults)))
     text = "".join(
@@ -245,11 +243,15 @@ def format_compile_script(
             _NVCC_DIRECTORY if "{nvcc}" in used else "",
             _SHARED_RUNTIME if "{cudart}" in used else "",
             f'cp -- {shlex.join(inputs)} "$work"\n' if inputs else "",
-            f'cp -- "$module../../../include/{launcher}/{ready}" "$work"\n' if launcher else "",
+            f'cp -- "$module../../../include/{launcher}/{launcher_file}" "$work"\n'
+            if launcher
+            else "",
             *(
-                _format_object_step(number, program)
+                f'cp -- "$module../../{program}/module/{OBJECT}" '
+                f'"$work/{format_object_name(number)}"\n'
                 for number, program in enumerate(recipe.objects)
             ),
+            # As in the build: ptxas writes its inputs' times into the code.
             'touch -d @1 -- "$work"/*\n',
             _format_include(recipe),
             _NVRTC_HEADERS if "{nvrtc}" in used else "",
@@ -265,18 +267,16 @@ def format_compile_script(
     product = pipeline.product
     if product == PRODUCT:
         return text
+    # In sed's expression, in which `meta.json` is searched, the dot is escaped.
     return text.replace(PRODUCT, product).replace(r"lib\\.so", re.escape(product))
 
 
-def _format_object_step(number: int, program: str) -> str:
-    made = f'"$module../../{program}/module/{OBJECT}"'
-    return f'cp -- {made} "$work/{format_object_name(number)}"\n'
-
-
 def _format_command(step: Step) -> str:
-    words = (is_placeholder(word) and _VARIABLES.get(word) for word in step.argv)
-    quoted = (known or shlex.quote(word) for known, word in zip(words, step.argv, strict=True))
-    line = f"run {' '.join(quoted)}\n"
+    words = (
+        _VARIABLES[word] if is_placeholder(word) and word in _VARIABLES else shlex.quote(word)
+        for word in step.argv
+    )
+    line = f"run {' '.join(words)}\n"
     return f"{line[:-1]} || {_format_command(step.by_itself)}" if step.alone else line
 
 
@@ -395,8 +395,8 @@ def list_kernel_rows(usages: Iterable[PtxasUsage]) -> dict[str, dict[str, Any]]:
     thread."""
     kernels: dict[str, dict[str, Any]] = {}
     for usage in usages:
-        taken = {name: value for name, value in asdict(usage).items() if isinstance(value, int)}
-        kernels.setdefault(usage.kernel, {})[usage.arch] = taken
+        numbers = {name: value for name, value in asdict(usage).items() if isinstance(value, int)}
+        kernels.setdefault(usage.kernel, {})[usage.arch] = numbers
     return kernels
 
 

@@ -99,15 +99,9 @@ class CompileReads(Struct, frozen=True):
         sandbox = self._make_sandbox(self.tools.reach.nvrtc)
         if sandbox is not None and step.argv[0] == "{nvrtc}" and step.name != "fatbin":
             # Its process loads far more than a compile needs, so it gives the rest up by itself.
-            nvrtc_command = self.tools.paths["{nvrtc}"]
+            tool = self.tools.paths["{nvrtc}"]
             confinement = ("--confine", os.path.abspath(landlock.__file__), *sandbox.read, "--")
-            return (
-                *nvrtc_command,
-                *confinement,
-                *sandbox.write,
-                "--",
-                *command[len(nvrtc_command) :],
-            )
+            return (*tool, *confinement, *sandbox.write, "--", *command[len(tool) :])
         return command
 
     def list_dependency_files(self, step: Step) -> tuple[str, ...]:
@@ -158,6 +152,7 @@ class CompileReads(Struct, frozen=True):
                 "environment on, and share the directory?)"
             )
         read_paths |= self._read_list(ASSEMBLED) or set()
+        # A worker's private directory has another name, which is not known here.
         if finished.elsewhere is not None:
             read_paths -= _find_worker_temporaries(read_paths)
         path = next(self._filter_outside(sorted(read_paths)), None)
@@ -213,6 +208,7 @@ class CompileReads(Struct, frozen=True):
         text = try_read_text(os.path.join(self.work, name), "replace")
         if text is None:
             return None
+        # A rule of make, over several lines, with its blanks and dollars escaped.
         rules = (line.partition(": ")[2] for line in text.replace("\\\n", " ").split("\n"))
         names = re.findall(r"(?:\\.|[^\s\\])+", " ".join(rules))
         return {re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in names}
@@ -279,14 +275,8 @@ def _format_read_error(path: str, source: str, log: str = "") -> str:
         if name in line and (match := _MESSAGE_POSITION.match(line))
     )
     lines = enumerate(source.split("\n"), 1)
-    position = next(
-        (
-            f"{position_match['file']}:{position_match['line'] or position_match['nvrtc']}"
-            for position_match in matches
-        ),
-        None,
-    )
-    position = position or next(
-        (f"source.cu:{n}" for n, line in lines if name in line), "source.cu"
-    )
+    # The message's own place is the best one; a macro may make the name, which is then nowhere.
+    positions = (f"{match['file']}:{match['line'] or match['nvrtc']}" for match in matches)
+    mentions = (f"source.cu:{number}" for number, line in lines if name in line)
+    position = next(positions, None) or next(mentions, "source.cu")
     return f"{position}: error: {path} is outside of what the program's hash covers; {REMEDY}"

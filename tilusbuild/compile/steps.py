@@ -174,7 +174,8 @@ def format_include_options(recipe: Recipe, through: tuple[str, ...] = ()) -> lis
     """Return the options for the program's header directories. `-iquote` is an option of the host
     compiler: `through` (`-Xcompiler`) precedes each of its words."""
     directories: list[tuple[str, bool]] = []
-    if recipe.headers:  # for a header that includes one
+    # The source finds rendered headers beside it, a header of the closure finds them here.
+    if recipe.headers:
         directories.append((HERE, True))
     links = {
         directory: link for link, directory in recipe.pipeline.list_include_links(recipe).items()
@@ -199,8 +200,8 @@ def _find_beside_ld(ld: str, name: str) -> str:
 
 def collect_tools(toolchain: Toolchain) -> Tools:
     """Return the tools of a toolchain. The placeholder of a missing tool is not replaced."""
-    host_tools = zip(("g++", "gcc", "as", "ld"), toolchain.host.tools, strict=True)
-    host = {name: tool.path for name, tool in host_tools}
+    names = ("g++", "gcc", "as", "ld")  # `HostCompiler.tools`, in this order
+    host = {name: tool.path for name, tool in zip(names, toolchain.host.tools, strict=True)}
     paths: dict[str, tuple[str, ...]] = {
         "{cxx}": (host["g++"],),
         "{cc}": (host["gcc"],),

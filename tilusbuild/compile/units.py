@@ -73,9 +73,9 @@ class UnitSteps(Struct):
 def open_unit_store(directory: str) -> StepStore:
     """Remove the oldest files above `MAX_KEPT` bytes from `directory`; return a store there."""
     with suppress(OSError):
-        files = [(each.stat(), each.path) for each in os.scandir(directory)]
+        files = [(entry.stat(), entry.path) for entry in os.scandir(directory)]
         total = sum(stat.st_size for stat, _ in files)
-        for stat, path in sorted(files, key=lambda each: each[0].st_mtime_ns):
+        for stat, path in sorted(files, key=lambda file: file[0].st_mtime_ns):
             if total <= MAX_KEPT:
                 break
             os.unlink(path)
@@ -129,12 +129,7 @@ def extract_kernel(recipe: Recipe, ptx: bytes, kernels: Sequence[PtxSpan]) -> by
             offset = end
     remaining = b"".join((*pieces, ptx[offset:]))
     searched = _COMMENT.sub(b"", _NAMED.sub(b"", remaining))
-    named_symbols = {each for name, _, _ in kernels if (each := name.encode()) in searched} - {
-        own_symbol
-    }
+    symbols = {symbol for name, _, _ in kernels if (symbol := name.encode()) in searched}
+    symbols.discard(own_symbol)
     # Splitting into words is the slow part, so the cheap substring test comes first.
-    return (
-        ptx
-        if named_symbols and not named_symbols.isdisjoint(_WORD.findall(searched))
-        else remaining
-    )
+    return ptx if symbols and not symbols.isdisjoint(_WORD.findall(searched)) else remaining

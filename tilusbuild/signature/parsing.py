@@ -39,6 +39,7 @@ def parse_argument(declared: Argument) -> Argument:
     the text.
     """
     text = declared.dtype
+    # The kernel reads the variable that the value is copied to, and has no such parameter.
     declared = replace(declared, is_parameter=declared.is_parameter and not declared.constant)
     if not _NAME.fullmatch(declared.name):
         raise SignatureError(f'"{declared.name}" is not a name: use letters, digits and _')
@@ -74,13 +75,8 @@ def parse_argument(declared: Argument) -> Argument:
 
 
 def _normalize_struct(declared: Argument) -> str:
-    if (
-        declared.out
-        or declared.low is not None
-        or declared.align
-        or declared.optional
-        or declared.strides
-    ):
+    options = (declared.out, declared.align, declared.optional, declared.strides)
+    if any(options) or declared.low is not None:
         raise SignatureError("a struct is passed by value, and takes only a type")
     try:
         return parse_struct(declared.dtype).format_struct()
@@ -147,9 +143,9 @@ def check_argument(argument: Argument) -> None:
         if argument.align is not None:
             raise SignatureError("a scalar has no alignment")
         if argument.optional or argument.strides is not None:
-            what = "optional" if argument.optional else "strides"
+            option = "optional" if argument.optional else "strides"
             hint = f"{POINTER} may always be None" if argument.dtype == POINTER else None
-            raise SignatureError(f'"{what}" is for tensors', hint=hint)
+            raise SignatureError(f'"{option}" is for tensors', hint=hint)
         if known is not None and known.c == "void":
             raise SignatureError(
                 f"a scalar cannot be {argument.dtype}",
@@ -159,8 +155,9 @@ def check_argument(argument: Argument) -> None:
     elif argument.align is not None and (argument.align < 1 or argument.align.bit_count() != 1):
         raise SignatureError(f"align is {argument.align}, not a power of two")
     if argument.constant and (argument.out or argument.optional or argument.strides is not None):
-        what = "out" if argument.out else "optional" if argument.optional else "strides"
-        raise SignatureError(f'"{what}" is not for a constant: all of it is copied before a launch')
+        option = "out" if argument.out else "optional" if argument.optional else "strides"
+        message = f'"{option}" is not for a constant: all of it is copied before a launch'
+        raise SignatureError(message)
     if argument.out and argument.optional:
         raise SignatureError("an output cannot be optional")
     if argument.dims == ANY_SHAPE and (argument.strides is not None or argument.constant):
@@ -260,13 +257,14 @@ def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument])
             hint=did_you_mean(tile.tensor, [n for n, a in by_name.items() if a.dims]),
         )
     rank = len(tensor.dims)
-    what = "any shape" if tensor.dims == ANY_SHAPE else f"{rank} dimensions"
     if tensor.dims == ANY_SHAPE or not 1 <= rank <= 5:
-        raise SignatureError(f'"{tile.tensor}" has {what}; a tensor map has 1 to 5')
-    for what, sizes in (("box", tile.box), ("element-strides", tile.element_strides)):
-        if len(sizes) != rank and (sizes or what == "box"):
+        shape = "any shape" if tensor.dims == ANY_SHAPE else f"{rank} dimensions"
+        raise SignatureError(f'"{tile.tensor}" has {shape}; a tensor map has 1 to 5')
+    for key, sizes in (("box", tile.box), ("element-strides", tile.element_strides)):
+        # Without element strides each is 1.
+        if len(sizes) != rank and (sizes or key == "box"):
             raise SignatureError(
-                f'{what} has {len(sizes)} sizes; "{tile.tensor}" has {rank} dimensions'
+                f'{key} has {len(sizes)} sizes; "{tile.tensor}" has {rank} dimensions'
             )
     if not argument.is_parameter:
         raise SignatureError("a tensor map is made for the kernel")
@@ -299,13 +297,10 @@ def _add_strides(
 def _check_optional(
     argument: Argument, by_name: Mapping[str, Argument], required_names: Collection[Dim]
 ) -> None:
+    if not argument.optional:
+        return
     for dim in argument.dims or ():
-        if (
-            argument.optional
-            and isinstance(dim, str)
-            and dim in by_name
-            and dim not in required_names
-        ):
+        if isinstance(dim, str) and dim in by_name and dim not in required_names:
             message = f'dimension "{dim}" is not read off any tensor that is always passed'
             raise SignatureError(message)
 
@@ -315,14 +310,11 @@ def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
         return
     if argument.tile is not None:
         return
-    known_dtype = C_TYPES.get(argument.dtype)
-    raise SignatureError(
-        f'"{argument.dtype}" is neither a dtype nor a constant of the script',
-        1,
-        hint=f'that is "{known_dtype}" here'
-        if known_dtype
-        else did_you_mean(argument.dtype, [*DTYPES, *constants]),
-    )
+    hint = did_you_mean(argument.dtype, [*DTYPES, *constants])
+    if dtype := C_TYPES.get(argument.dtype):
+        hint = f'that is "{dtype}" here'
+    message = f'"{argument.dtype}" is neither a dtype nor a constant of the script'
+    raise SignatureError(message, 1, hint=hint)
 
 
 def _check_dim(dim: Dim, by_name: Mapping[str, Argument], constants: Collection[str]) -> None:
@@ -330,7 +322,7 @@ def _check_dim(dim: Dim, by_name: Mapping[str, Argument], constants: Collection[
     for name in sorted(names - set(constants)):
         other = by_name.get(name)
         if other is None:
-            if "." in name:
+            if "." in name:  # arch.number, target.kind
                 raise SignatureError(f"a shape cannot depend on {name}: it is the caller's")
             scalars = [a.name for a in by_name.values() if a.dims is None]
             raise SignatureError(

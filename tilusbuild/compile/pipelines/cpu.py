@@ -57,13 +57,8 @@ class CpuPipeline(Pipeline):
         link = recipe.link or Link()
         linker = [f"-Wl,{flag}" for flag in list_linker_options(link, EXPORT_FLAGS)]
         # The flags again: -fopenmp and the like have a meaning for the link, too.
-        objects = (
-            "source.o",
-            "launcher.o",
-            *protect_user_flags(recipe),
-            *list_library_arguments(link),
-            "-ldl",
-        )
+        flags = (*protect_user_flags(recipe), *list_library_arguments(link))
+        objects = ("source.o", "launcher.o", *flags, "-ldl")
         return [
             Step("source", (*_COMPILE, *options, SOURCE, "-o", "source.o"), "source.o"),
             *make_stand_in_steps(link),
@@ -78,15 +73,11 @@ class CpuPipeline(Pipeline):
 
     def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the preprocessed source, and assembly."""
-        first = self.list_commands(recipe)[0].argv
-        source = first[: first.index("-o")]
-        mode = source.index("-c")
-        for flag, name, what in (
-            ("-E", "host.ii", "preprocess for the host"),
-            ("-S", "host.s", "assembly"),
-        ):
-            argv = (*source[:mode], flag, *source[mode + 1 :], "-o", name)
-            if dump.run(Step(what, argv, name)):
+        command = self.list_commands(recipe)[0].argv
+        words = command[: command.index("-o")]
+        for mode, name in (("-E", "host.ii"), ("-S", "host.s")):
+            argv = (*(mode if word == "-c" else word for word in words), "-o", name)
+            if dump.run(Step("dump", argv, name)):
                 dump.copy(name, name)
 
 

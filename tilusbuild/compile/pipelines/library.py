@@ -20,6 +20,7 @@ from tilusbuild.compile.pipelines.nvcc import (
     NvccPipeline,
     list_link_arguments,
     list_runtime_arguments,
+    select_runtime_fingerprint,
 )
 from tilusbuild.compile.steps import (
     DEVICE_LINKER,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tilusbuild.errors import Diagnostic
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
+# Under names of its own choice nvcc would put its process id into the object.
 _KEEP = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
 _DEVICE_OBJECT = "device.o"
 _DIGITS = 16
@@ -58,14 +60,9 @@ class ObjectNvcc(NvccPipeline):
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
         if recipe.part.written:
-            words = (
-                "-ccbin",
-                "{cxx}",
-                *self.list_name_options(recipe),
-                "-Xcompiler",
-                "-frandom-seed=0",
-            )
-            return [_protect_arguments("{nvcc}", recipe, (*words, *_KEEP, *_derive_seed(recipe)))]
+            seeds = ("-Xcompiler", "-frandom-seed=0", *_KEEP, *_derive_seed(recipe))
+            words = ("-ccbin", "{cxx}", *self.list_name_options(recipe), *seeds)
+            return [_protect_arguments("{nvcc}", recipe, words)]
         host = ("-Xcompiler", f"-fPIC,-march={choose_host_march(recipe)},-frandom-seed=0")
         device: tuple[str, ...] = ()
         code: tuple[str, ...] = ("-x", recipe.part.language)
@@ -74,7 +71,7 @@ class ObjectNvcc(NvccPipeline):
             device = (*_KEEP, "-rdc=true") if recipe.part.rdc else _KEEP
             device += _derive_seed(recipe)
         compiler = self.build_nvcc_command(recipe, "-c", code)
-        if recipe.part.language == "c":
+        if recipe.part.language == "c":  # `std` is a standard of C++
             compiler.remove(f"-std={recipe.options.std}")
         return [Step("source", (*compiler, *host, *device, SOURCE, "-o", OBJECT), OBJECT)]
 
@@ -162,12 +159,8 @@ class LinkNvcc(LinkPipeline, NvccPipeline):
             inputs = [_DEVICE_OBJECT, *inputs, "-lcudadevrt"]
         words = list_link_arguments(link.cudart, list_linker_options(link))
         link_step = Step("link", (*words, *inputs, "-o", self.product), self.product)
-        return [
-            *DRIVER_STEPS,
-            *make_stand_in_steps(link),
-            *_list_device_link_steps(recipe),
-            link_step,
-        ]
+        before = (*DRIVER_STEPS, *make_stand_in_steps(link), *_list_device_link_steps(recipe))
+        return [*before, link_step]
 
     def list_links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         if not recipe.part.rdc:
@@ -175,11 +168,7 @@ class LinkNvcc(LinkPipeline, NvccPipeline):
         return {NVCC_HERE: os.path.abspath(os.path.dirname(tools.paths["{nvcc}"][0]))}
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
-        runtime = (
-            toolchain.fingerprint_cudart
-            if list_runtime_arguments(_require_link(recipe).cudart)
-            else ()
-        )
+        runtime = select_runtime_fingerprint(_require_link(recipe).cudart, toolchain)
         return (*super().select_fingerprint(recipe, toolchain), *runtime)
 
 

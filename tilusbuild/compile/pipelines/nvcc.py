@@ -75,11 +75,11 @@ def escape_define(word: str) -> str:
 
 def _escape_defines(flags: Iterable[str]) -> Iterator[str]:
     """Yield flags; those that define a macro are escaped by `escape_define`."""
-    value = False
+    is_value = False
     for flag in flags:
         joined = flag.startswith(("-D", *(f"{name}=" for name in DEFINE_FLAGS)))
-        yield escape_define(flag) if value or joined else flag
-        value = flag in DEFINE_FLAGS
+        yield escape_define(flag) if is_value or joined else flag
+        is_value = flag in DEFINE_FLAGS
 
 
 # No C library is linked: its functions are found in the process, whatever its version is.
@@ -116,7 +116,7 @@ class KernelPipeline(Pipeline):
         return {"program.s": format_program_source(recipe, choose_image_name(recipe))}
 
     def check_output(
-        self, recipe: Recipe, step: Step, path: str, log: str, found: Findings
+        self, recipe: Recipe, step: Step, path: str, log: str, findings: Findings
     ) -> None:
         """Check the device code against the signature, the launch and the limits."""
         from tilusbuild.compile.checks import check_device_code, check_symbol
@@ -125,7 +125,7 @@ class KernelPipeline(Pipeline):
         if step.output == kernel_names.SYMBOL_FILE:
             check_symbol(recipe, work)
         elif step.output == choose_image_name(recipe):
-            check_device_code(recipe, step, read_bytes(path), work, log, found)
+            check_device_code(recipe, step, read_bytes(path), work, log, findings)
 
 
 class NvccPipeline(Pipeline):
@@ -147,20 +147,19 @@ class NvccPipeline(Pipeline):
         return compiles_host and has_line_info(recipe)
 
     def check_output(
-        self, recipe: Recipe, step: Step, path: str, log: str, found: Findings
+        self, recipe: Recipe, step: Step, path: str, log: str, findings: Findings
     ) -> None:
         if step.output == self.product:
             from tilusbuild.binary import parse_ptxas
 
-            found.ptxas = parse_ptxas(log)
+            findings.ptxas = parse_ptxas(log)
 
     def list_include_links(self, recipe: Recipe) -> dict[str, str]:
         """Return links, by name, to the header directories whose own names nvcc would split or
         misquote."""
-        names = [name for name, _ in recipe.includes.roots]
         return {
             f"include-{number}": f"include/{name}"
-            for number, name in enumerate(names)
+            for number, (name, _) in enumerate(recipe.includes.roots)
             if not _UNSAFE_IN_NVCC.isdisjoint(name)
         }
 
@@ -224,6 +223,9 @@ def _format_arch_suffix(recipe: Recipe, number: str | None) -> str:
     return f".sm_{number}" if number else ""
 
 
+# For lines of PTX such as `.file 1 "/proc/self/cwd/source.cu"`. The first puts /tilusbuild/ before
+# each name, the second shortens those of the toolkit's headers, and the third takes the prefix away
+# from all other absolute names.
 _ANONYMOUS_FILES = (
     "-e",
     rf's#^([[:space:]]*\.file[[:space:]]+[0-9]+[[:space:]]+")({HERE}/)?#\1/tilusbuild/#',
@@ -243,27 +245,24 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
     def derive_source(self, text: str, symbol: str, unit: Sequence[str] = ()) -> str:
         if unit:
             return text + kernel_names.format_unit_anchors(unit)
-        return (
-            text + kernel_names.format_anchor(symbol) if kernel_names.is_cpp_name(symbol) else text
-        )
+        if kernel_names.is_cpp_name(symbol):
+            return text + kernel_names.format_anchor(symbol)
+        return text
 
     def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
         if has_line_info(recipe) or kernel_names.is_symbol_looked_up(recipe):
             return self._list_ptx_steps(recipe, image)
         mode = "-cubin" if image.endswith(".cubin") else "-fatbin"
         code = format_gencode(recipe.archs, ptx=recipe.ptx)
-        return [
-            Step(
-                "device", (*self.build_nvcc_command(recipe, mode, code), SOURCE, "-o", image), image
-            )
-        ]
+        argv = (*self.build_nvcc_command(recipe, mode, code), SOURCE, "-o", image)
+        return [Step("device", argv, image)]
 
     def _list_ptx_steps(self, recipe: Recipe, image: str) -> list[Step]:
         """Return the steps for line information and for C++ names: PTX, its `.file` lines renamed
         and the kernel's symbol taken out, then ptxas."""
         # ptxas writes the name, time and size of each source file that it finds into the cubin. The
         # new names lead to no file, and do not depend on the toolkit's directory.
-        made: list[Step] = []
+        steps: list[Step] = []
         images: list[str] = []
         for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
             stem = "program" if image.endswith(".cubin") else arch.name
@@ -272,7 +271,7 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             to_ptx = self.build_nvcc_command(recipe, "-ptx", ("-arch", arch.virtual))
             of_unit = ("-optf", kernel_names.ENTRY_FILE) if recipe.unit else ()
             own = (*self.build_nvcc_command(recipe, "-cubin", single), *of_unit)
-            made += [
+            steps += [
                 Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx, alone=_list_unit_options(recipe)),
                 *self._list_ptx_edits(recipe, ptx),
                 Step("device", (*own, ptx, "-o", cubin), cubin),
@@ -283,8 +282,8 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
                 images.append(f"--image3=kind=ptx,sm={number},file={ptx}")
         if not image.endswith(".cubin"):
             argv = ("{fatbinary}", f"--create={image}", "-64", *images)
-            made.append(Step("fatbinary", argv, image, False))
-        return made
+            steps.append(Step("fatbinary", argv, image, False))
+        return steps
 
     def _list_ptx_edits(self, recipe: Recipe, ptx: str) -> Iterator[Step]:
         sed = ("{sed}", "-E", "-i")
@@ -315,6 +314,11 @@ def list_link_arguments(cudart: str, options: Iterable[str]) -> tuple[str, ...]:
 def list_runtime_arguments(kind: str) -> tuple[str, ...]:
     """Return the arguments after the objects that link the CUDA runtime."""
     return ("{cudart}",) if kind == "shared" else ()
+
+
+def select_runtime_fingerprint(kind: str, toolchain: Toolchain) -> tuple[str, ...]:
+    """Return the lines of `options.txt` on the CUDA runtime that is linked, besides nvcc's own."""
+    return toolchain.fingerprint_cudart if kind == "shared" else ()
 
 
 _DRIVER_NAME = (
@@ -350,19 +354,13 @@ class HostPipeline(NvccPipeline):
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
         options = ("-Xcompiler", f"-fPIC,-march={choose_host_march(recipe)},-frandom-seed=0")
-        compiler = self.build_nvcc_command(
-            recipe, "-c", format_gencode(recipe.archs, ptx=recipe.ptx)
-        )
-        link = recipe.link or Link()
-        words = list_link_arguments(recipe.options.cudart, list_linker_options(link, EXPORT_FLAGS))
-        libs = (
-            DRIVER[0],
-            *_select_link_flags(recipe),
-            *list_library_arguments(link),
-            DRIVER[1],
-            "-ldl",
-        )
-        inputs = ("source.o", "launcher.o", *libs, *list_runtime_arguments(recipe.options.cudart))
+        code = format_gencode(recipe.archs, ptx=recipe.ptx)
+        compiler = self.build_nvcc_command(recipe, "-c", code)
+        link, cudart = recipe.link or Link(), recipe.options.cudart
+        words = list_link_arguments(cudart, list_linker_options(link, EXPORT_FLAGS))
+        # The driver's library comes after the user's, which may use it.
+        libs = (DRIVER[0], *_select_link_flags(recipe), *list_library_arguments(link), DRIVER[1])
+        inputs = ("source.o", "launcher.o", *libs, "-ldl", *list_runtime_arguments(cudart))
         return [
             Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
             *DRIVER_STEPS,
@@ -371,22 +369,20 @@ class HostPipeline(NvccPipeline):
         ]
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
-        runtime = (
-            toolchain.fingerprint_cudart if list_runtime_arguments(recipe.options.cudart) else ()
-        )
+        runtime = select_runtime_fingerprint(recipe.options.cudart, toolchain)
         return (*super().select_fingerprint(recipe, toolchain), *runtime)
 
 
 def _select_link_flags(recipe: Recipe) -> list[str]:
     """Return the user's flags that are for the link."""
-    kept: list[str] = []
+    flags: list[str] = []
     words = iter(protect_user_flags(recipe))
     for word in words:
         if word in ("-l", "-L", "-Xlinker"):
-            kept += [word, next(words, "")]
+            flags += [word, next(words, "")]
         elif word.startswith(("-l", "-L")) and not word.startswith("-lineinfo"):
-            kept.append(word)
-    return kept
+            flags.append(word)
+    return flags
 
 
 HOST = HostPipeline()
