@@ -47,34 +47,22 @@ def test_code_runs_where_it_was_compiled_for_and_has_whole_limits() -> None:
         assert all(type(value) is int for value in parse_arch(name).list_attributes().values())
 
 
-def test_cpu_restricts_nothing() -> None:
-    assert CPU.is_cpu
-    assert CPU.list_attributes()["smem_per_block"] == 2**31 - 1
-    assert CPU.list_attributes()["warp_size"] == 32
-
-
-def test_combined_limits_hold_on_each() -> None:
+def test_combined_limits_hold_on_each_and_cpu_restricts_nothing() -> None:
     limits = combine_limits([parse_arch("sm_75"), parse_arch("sm_90a")])
-    assert limits["smem_per_block"] == 64 * 1024
-    assert limits["threads_per_sm"] == 1024
-    assert limits["smem_granularity"] == 256
-    assert limits["smem_reserved"] == 1024
-    assert limits["number"] == 75
+    expected = {"smem_per_block": 64 * 1024, "threads_per_sm": 1024, "number": 75}
+    expected |= {"smem_granularity": 256, "smem_reserved": 1024}
+    assert expected.items() <= limits.items()
+    assert CPU.is_cpu
+    assert {"smem_per_block": 2**31 - 1, "warp_size": 32}.items() <= CPU.list_attributes().items()
 
 
 def test_ptx_is_of_the_newest_architecture_that_later_gpus_can_use() -> None:
     archs = [parse_arch(name) for name in ("sm_90a", "sm_86", "sm_80", "sm_86")]
     assert format_gencode(archs, ptx=True) == (
-        "-gencode",
-        "arch=compute_80,code=sm_80",
-        "-gencode",
-        "arch=compute_86,code=[sm_86,compute_86]",
-        "-gencode",
-        "arch=compute_90a,code=sm_90a",
+        *("-gencode", "arch=compute_80,code=sm_80"),
+        *("-gencode", "arch=compute_86,code=[sm_86,compute_86]"),
+        *("-gencode", "arch=compute_90a,code=sm_90a"),
     )
-
-
-def test_ptx_that_would_run_nowhere_later_is_refused() -> None:
     with pytest.raises(ArchError) as caught:
         format_gencode([parse_arch("sm_90a")], ptx=True)
     assert "sm_90 " in (caught.value.hint or "")
@@ -112,6 +100,14 @@ def test_gencode_is_for_gpus(names: list[str]) -> None:
         ("cpu", "cpu", "sass", True),
         ("cpu", "sm_80", "sass", False),
         ("sm_80", "cpu", "sass", False),
+        ("sm_80", "sm_999", "sass", False),
+        ("sm_120", "sm_122", "sass", False),
+        ("sm_123", "sm_123", "sass", False),
+        ("", "sm_80", "sass", False),
+        ("sm_80", "garbage", "ptx", False),
+        ("sm_90", "sm_140", "ptx", True),
+        ("sm_90a", "sm_140", "ptx", False),
+        ("sm_121", "sm_118", "ptx", False),
     ],
 )
 def test_rules(code: str, device: str, kind: str, runs: bool) -> None:
@@ -124,20 +120,6 @@ def test_a_refusal_says_why() -> None:
     assert can_run("sm_90a", "sm_100").reason == "sm_90a code runs on sm_90 only, not sm_100"
     assert "8.x" in can_run("sm_80", "sm_90").reason
     assert "minor version 6" in can_run("sm_86", "sm_80").reason
-
-
-def test_the_unknown_is_refused() -> None:
-    assert not can_run("sm_80", "sm_999")
-    assert not can_run("sm_120", "sm_122")
-    assert not can_run("sm_123", "sm_123")
-    assert not can_run("", "sm_80")
-    assert not can_run("sm_80", "garbage", kind="ptx")
-
-
-def test_ptx_without_a_suffix_runs_on_gpus_of_the_future() -> None:
-    assert can_run("sm_90", "sm_140", kind="ptx")
-    assert not can_run("sm_90a", "sm_140", kind="ptx")
-    assert not can_run("sm_121", "sm_118", kind="ptx")
 
 
 # `docs/architectures.md` says what the code says.

@@ -24,28 +24,24 @@ def test_the_largest_shared_memory_is_one_block_and_one_byte_more_is_none() -> N
 
 
 def test_more_barriers_than_a_block_share_limit_blocks_from_hopper_on() -> None:
-    blackwell = parse_arch("sm_120")
-    assert compute_occupancy(blackwell, threads=32, registers=16, barriers=4).limited_by == (
-        "barriers",
-    )
-    assert (
-        "barriers"
-        not in compute_occupancy(
-            parse_arch("sm_80"), threads=32, registers=16, barriers=16
-        ).limited_by
-    )
+    for name, barriers, limited in (("sm_120", 4, True), ("sm_80", 16, False)):
+        kernel = {"threads": 32, "registers": 16, "barriers": barriers}
+        limits = compute_occupancy(parse_arch(name), **kernel).limited_by
+        assert ("barriers" in limits) == (limits == ("barriers",)) == limited
 
 
-@pytest.mark.parametrize("wrong", [{"threads": 0}, {"registers": -1}, {"dynamic_smem": -1}])
-def test_impossible_questions_are_errors(wrong: dict[str, int]) -> None:
-    question = {"threads": 32, "registers": 16, **wrong}
-    with pytest.raises(ValueError, match="positive"):
-        compute_occupancy(parse_arch("sm_80"), **question)
-
-
-def test_the_cpu_has_no_occupancy() -> None:
-    with pytest.raises(ValueError, match="GPU"):
-        compute_occupancy(CPU, threads=32, registers=16)
+@pytest.mark.parametrize(
+    ("arch", "wrong", "said"),
+    [
+        (parse_arch("sm_80"), {"threads": 0}, "positive"),
+        (parse_arch("sm_80"), {"registers": -1}, "positive"),
+        (parse_arch("sm_80"), {"dynamic_smem": -1}, "positive"),
+        (CPU, {}, "GPU"),
+    ],
+)
+def test_impossible_questions_are_errors(arch: Arch, wrong: dict[str, int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        compute_occupancy(arch, **{"threads": 32, "registers": 16, **wrong})
 
 
 CALCULATOR = r"""
@@ -109,15 +105,9 @@ def questions() -> Iterator[Question]:
 
 
 def ours(question: Question) -> int:
-    arch, threads, registers, static, dynamic, barriers = question
-    return compute_occupancy(
-        arch,
-        threads=threads,
-        registers=registers,
-        static_smem=static,
-        dynamic_smem=dynamic,
-        barriers=barriers,
-    ).blocks_per_sm
+    names = ("threads", "registers", "static_smem", "dynamic_smem", "barriers")
+    arch, *kernel = question
+    return compute_occupancy(arch, **dict(zip(names, kernel, strict=True))).blocks_per_sm
 
 
 def as_line(question: Question) -> str:

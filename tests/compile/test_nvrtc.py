@@ -2,13 +2,9 @@
 
 import hashlib
 import os
-import shutil
-from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from support.processes import run_to_end
 from support.recipes import HEADER, make_recipe
 from support.recipes import KERNEL_SOURCE as PLAIN
 from tilusbuild.compile.model import Includes
@@ -48,87 +44,25 @@ saxpy(float a, const float *x, float *y, int n) {
 }
 """
 
-TREE = (("project/kernels", True), ("project/include", False))
-"""Where headers are found: beside the template for #include "…" only, then in a directory."""
-
-
-@pytest.fixture
-def build(tmp_path, compile_in, nvrtc_toolchain):
-    """build(recipe, "a/b", time) compiles in a tree under that directory; gives the module."""
-
-    def run(made, place, time=1_000_000_000, header="include"):
-        tree = tmp_path / place
-        directory = tree / "include/digest/project" / header
-        directory.mkdir(parents=True)
-        (directory / "helper.cuh").write_text(HEADER)
-        os.utime(directory / "helper.cuh", (time, time))
-        stage = tree / "programs/hash"
-        made = replace(made, includes=Includes("digest", TREE))
-        include = str(tree / "include/digest")
-        outcome = compile_in(made, nvrtc_toolchain, stage, include_dir=include)
-        assert outcome.status == "built", outcome.log
-        return stage / "module"
-
-    return run
-
 
 @pytest.fixture
 def through():
     return lambda **changes: make_recipe("kernel-nvrtc", **{"source": PLAIN, **changes})
 
 
-@pytest.fixture
-def few_tools(tmp_path):
-    """A PATH with what compile.sh needs and nothing else: no nvcc, no compiler."""
-    directory = tmp_path / "few"
-    directory.mkdir()
-    tools = "as ld env cp ln rm mkdir mktemp touch sha256sum cut sed tr cat"
-    for name in tools.split():
-        (directory / name).symlink_to(shutil.which(name))
-    return str(directory)
-
-
 def digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-CASES: dict[str, Any] = {
-    "plain": {},
-    "debug": {"archs": ("sm_90",), "ptx": True, "flags": ("-G",)},
-    "several": {"archs": ("sm_80", "sm_90a"), "flags": ("-lineinfo",)},
-}
-
-
 @pytest.mark.nvcc
-@pytest.mark.parametrize("case", CASES)
-def test_two_places_two_times_and_the_script(
-    case, through, build, nvrtc_toolchain, tmp_path, few_tools
-):
-    made = through(source=KERNEL, **CASES[case])
-    near = build(made, "a", 1_000_000_000)
-    far = build(made, "far/a place with 'quotes', \"more\" and é", 1_500_000_000)
-    assert digest(near / "lib.so") == digest(far / "lib.so")
-    assert (near / "nvcc_output.txt").read_bytes() == (far / "nvcc_output.txt").read_bytes()
-    assert str(tmp_path).encode() not in (near / "lib.so").read_bytes()
-    assert str(tmp_path) not in (near / "compile.sh").read_text()
-
-    shutil.copytree(tmp_path / "a", tmp_path / "copy of it")
-    module = tmp_path / "copy of it/programs/hash/module"
-    (module / "lib.so").unlink()
-    nvrtc = nvrtc_toolchain.nvrtc
-    environment = {"PATH": few_tools, "NVRTC": nvrtc.library, "PYTHON": nvrtc.command[0]}
-    bash = shutil.which("bash")
-    assert bash is not None
-    words = [bash, str(module / "compile.sh")]
-    run_to_end(words, cwd="/", env=environment)
-    assert digest(module / "lib.so") == digest(near / "lib.so")
-
-
-@pytest.mark.nvcc
-def test_a_header_beside_the_template_is_found_by_its_quotes_alone(through, build, device):
-    build(through(source=KERNEL), "quoted", header="kernels")
-    with pytest.raises(AssertionError, match="cannot open source file"):
-        build(through(source=KERNEL.replace('"helper.cuh"', "<helper.cuh>")), "angle", 1, "kernels")
+def test_a_header_beside_the_template_is_found_by_its_quotes_alone(through, device, tmp_path):
+    (tmp_path / "headers/project/kernels").mkdir(parents=True)
+    (tmp_path / "headers/project/kernels/helper.cuh").write_text(HEADER)
+    includes = Includes("digest", (("project/kernels", True), ("project/include", False)))
+    quoted = through(source=KERNEL, includes=includes)
+    assert device(quoted, str(tmp_path / "headers")).outcome.status == "built"
+    angled = through(source=KERNEL.replace('"helper.cuh"', "<helper.cuh>"), includes=includes)
+    assert "cannot open source file" in device(angled, str(tmp_path / "headers")).outcome.reason
 
 
 @pytest.mark.nvcc

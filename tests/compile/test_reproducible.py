@@ -23,11 +23,20 @@ static __constant__ float table[4];
 namespace { __device__ float own(float v) { return v + table[1]; } }
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
+  auto twice = [=](float v) { return 2 * v; };
   assert(n > 0);
   if (n < 0) printf("%s %s %s\\n", __FILE__, header(), __DATE__ __TIME__);
-  if (i < n) y[i] = own(helper(__half2float(__hadd(__float2half(a), __float2half(x[i])))));
+  if (i < n) y[i] = twice(own(helper(__half2float(__hadd(__float2half(a), __float2half(x[i]))))));
 }
 """
+
+NVRTC = (
+    KERNEL.replace("#include <cstdio>\n", "")
+    .replace("  assert(n > 0);\n", "")
+    .replace("%s %s %s", "%s %s")
+    .replace(", __DATE__ __TIME__", "")
+)
+"""It has none of the C library's headers, and refuses dates."""
 
 HOST = (
     KERNEL.replace('extern "C" __global__ void saxpy', "static __global__ void kernel")
@@ -62,7 +71,8 @@ def build(tmp_path, compile_in):
         tree = tmp_path / place
         include = tree / "include" / "digest"
         (include / "project").mkdir(parents=True)
-        (include / "project/helper.cuh").write_text(HEADER)
+        header = HEADER if recipe.pipeline.host_code else recipes.HEADER
+        (include / "project/helper.cuh").write_text(header)
         os.utime(include / "project/helper.cuh", (time, time))
         stage = tree / "programs" / "hash"
         outcome = compile_in(recipe, toolchain, stage, include_dir=str(include))
@@ -90,6 +100,9 @@ def run_script(module, *arguments, **environment):
     )
 
 
+FEW_TOOLS = "bash as ld env cp ln rm mkdir mktemp touch sha256sum cut sed tr cat"
+"""The programs of `compile.sh` through NVRTC: no nvcc, no compiler."""
+
 CASES: dict[str, Any] = {
     "cpu": ("cpu", {"source": CPU}),
     "kernel": ("kernel", {"source": KERNEL}),
@@ -100,14 +113,36 @@ CASES: dict[str, Any] = {
     ),
     "debug": ("kernel", {"source": KERNEL, "flags": ("-G",)}),
     "host-lineinfo": ("host", {"source": HOST, "flags": ("-lineinfo",)}),
+    "nvrtc": ("kernel-nvrtc", {"source": NVRTC}),
+    "nvrtc-debug": (
+        "kernel-nvrtc",
+        {"source": NVRTC, "archs": ("sm_90",), "ptx": True, "flags": ("-G",)},
+    ),
+    "nvrtc-several": (
+        "kernel-nvrtc",
+        {"source": NVRTC, "archs": ("sm_80", "sm_90a"), "flags": ("-lineinfo",)},
+    ),
 }
 _NVCC = [pytest.param(name, marks=pytest.mark.nvcc) for name in CASES if name != "cpu"]
 
 
 @pytest.fixture
-def chosen(request):
+def chosen(request, tmp_path):
+    """chosen(case) gives a toolchain, and the environment of `compile.sh`."""
+
     def choose(case):
-        return make_toolchain() if case == "cpu" else request.getfixturevalue("cuda_toolchain")
+        if case == "cpu":
+            return make_toolchain(), {}
+        if not case.startswith("nvrtc"):
+            tools = request.getfixturevalue("cuda_toolchain")
+            return tools, {"NVCC": tools.cuda.nvcc}
+        tools = request.getfixturevalue("nvrtc_toolchain")
+        few = tmp_path / "few"
+        few.mkdir()
+        for name in FEW_TOOLS.split():
+            (few / name).symlink_to(shutil.which(name))
+        nvrtc = tools.nvrtc
+        return tools, {"PATH": str(few), "NVRTC": nvrtc.library, "PYTHON": nvrtc.command[0]}
 
     return choose
 
@@ -115,7 +150,8 @@ def chosen(request):
 @pytest.mark.parametrize("case", ["cpu", *_NVCC])
 def test_two_places_two_times_and_the_script(case, chosen, build, tmp_path):
     pipeline, changes = CASES[case]
-    made, tools = with_header(make_recipe, pipeline, **changes), chosen(case)
+    tools, environment = chosen(case)
+    made = with_header(make_recipe, pipeline, **changes)
     near = build(made, tools, "a", 1_000_000_000)
     far = build(made, tools, FAR, 1_500_000_000)
     assert digest(near / "lib.so") == digest(far / "lib.so")
@@ -128,8 +164,7 @@ def test_two_places_two_times_and_the_script(case, chosen, build, tmp_path):
     module = copied / "programs/hash/module"
     expected = digest(module / "lib.so")
     (module / "lib.so").unlink()
-    nvcc = {"NVCC": tools.cuda.nvcc} if tools.cuda else {}
-    ran = run_script(module, **nvcc)
+    ran = run_script(module, **environment)
     assert ran.returncode == 0, ran.stderr
     assert digest(module / "lib.so") == expected
 

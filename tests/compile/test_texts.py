@@ -29,19 +29,11 @@ class TestGeometry:
         assert launch.sources[0] == "grid.x = cdiv(n, block)"
 
     def test_attributes_have_slots_where_the_launch_has_one(self):
-        launch = build_geometry(
-            make_recipe(
-                cluster=("tile",), pdl="fast", constants={"block": 64, "tile": 2, "fast": True}
-            )
-        )
-        assert launch.constants == (0, 1, 1, 64, 1, 1, 0, 2, 1, 1, 0, 1, -1, 64)
-        assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[13])"
-        again = build_geometry(
-            make_recipe(
-                cluster=("tile",), pdl="fast", constants={"block": 32, "tile": 4, "fast": True}
-            )
-        )
-        assert again.constants == (0, 1, 1, 32, 1, 1, 0, 4, 1, 1, 0, 1, -1, 32)
+        for block, tile in ((64, 2), (32, 4)):
+            constants = {"block": block, "tile": tile, "fast": True}
+            launch = build_geometry(make_recipe(cluster=("tile",), pdl="fast", constants=constants))
+            assert launch.constants == (0, 1, 1, block, 1, 1, 0, tile, 1, 1, 0, 1, -1, block)
+            assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[13])"
 
     def test_strings_flags_and_floats_are_folded_in(self):
         constants = {"block": 64, "mode": "fast", "wide": True, "ratio": 2.0}
@@ -67,14 +59,10 @@ class TestGeometry:
 
 class TestLauncher:
     def test_schedules_share_it(self):
-        one, other = (
-            make_recipe(constants={"block": 64}),
-            make_recipe(constants={"block": 128}, smem="4096"),
-        )
+        one = make_recipe(constants={"block": 64})
+        other = make_recipe(constants={"block": 128}, smem="4096")
         assert format_launcher(one) == format_launcher(other)
-        assert format_program_source(one, "program.cubin") != format_program_source(
-            other, "program.cubin"
-        )
+        assert len({format_program_source(each, "program.cubin") for each in (one, other)}) == 2
 
     @pytest.mark.parametrize("pipeline", ["kernel", "host", "cpu"])
     def test_no_table_of_it_is_written_to_by_the_loader(self, pipeline, tmp_path):
@@ -100,17 +88,14 @@ class TestScrub:
             b"ptxas info    : Used 10 registers\n"
             b"ptxas info    : Compile time = 2.276 ms\n"
             b"/stage/x/work/source.cu(3): error: no\n"
-            b"/opt/cuda-13/include/a.h(1): warning: tmpxft_0000541c_00000000-6_source.ptx\n"
+            b"/opt/cuda-13/include/a.h(1): warning: tmpxft_0000541c_00000000-6_source.ptx\n\xff\0"
         )
         text = scrub_output(output, {"/stage/x/work": "", "/opt/cuda-13": "{cuda}"})
         assert text == (
             "ptxas info    : Used 10 registers\n"
             "source.cu(3): error: no\n"
-            "{cuda}/include/a.h(1): warning: tmp_source.ptx\n"
+            "{cuda}/include/a.h(1): warning: tmp_source.ptx\n��"
         )
-
-    def test_bytes_that_are_no_text(self):
-        assert scrub_output(b"\xff\0", {}) == "��"
 
 
 class TestStore:
@@ -142,9 +127,6 @@ class TestStore:
             store.get_or_make(key, lambda: b"1234")
         for path in tmp_path.iterdir():
             path.unlink()
-        assert [store.get_or_make(key, lambda: b"again") for key in "acb"] == [
-            b"1234",
-            b"1234",
-            b"again",
-        ]
+        again = [store.get_or_make(key, lambda: b"again") for key in "acb"]
+        assert again == [b"1234", b"1234", b"again"]
         assert StepStore(str(tmp_path), in_memory=3).get_or_make("d", lambda: b"1234") == b"1234"

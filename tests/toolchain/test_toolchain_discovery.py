@@ -27,22 +27,14 @@ def refused(world: World, nvcc: str | None = None) -> str:
     return str(caught.value.render())
 
 
-def test_what_is_found_on_path(machine: World) -> None:
+def test_what_is_on_path_has_a_fingerprint_of_versions_and_digests(machine: World) -> None:
     toolchain = machine.discover()
-    assert toolchain.cuda.version == "13.0.88"
-    assert toolchain.cuda.release == (13, 0)
-    assert toolchain.cuda.nvcc == str(machine.root / "cuda/bin/nvcc")
-    assert toolchain.cuda.link_flags == ()
-    assert toolchain.host.cxx.version == "12.2.0"
-    assert toolchain.host.ld.version == "2.40"
-    assert toolchain.host.libc == "2.36"
-
-
-def test_a_fingerprint_is_versions_and_digests_and_no_path(machine: World) -> None:
-    toolchain = machine.discover()
-    assert toolchain.fingerprint_cuda[: len(machine.discover().cuda.tools)] == tuple(
-        tool.line for tool in toolchain.cuda.tools
-    )
+    cuda, host = toolchain.cuda, toolchain.host
+    assert (cuda.version, cuda.release, cuda.link_flags) == ("13.0.88", (13, 0), ())
+    assert cuda.nvcc == str(machine.root / "cuda/bin/nvcc")
+    assert (host.cxx.version, host.ld.version, host.libc) == ("12.2.0", "2.40", "2.36")
+    lines = tuple(tool.line for tool in cuda.tools)
+    assert toolchain.fingerprint_cuda[: len(lines)] == lines
     assert set(toolchain.fingerprint_host) < set(toolchain.fingerprint_cuda)
     assert not any("/" in line for line in toolchain.fingerprint_cuda)
     assert all(len(line.split()) == 3 for line in toolchain.fingerprint_cuda[:-20])
@@ -71,12 +63,8 @@ def test_a_requirement_passes_over_what_does_not_meet_it(machine: World) -> None
     toolchain = machine.discover(">=12.4,<13")
     assert toolchain.cuda.version == "12.9.86"
     notes = {entry.where: entry.note for entry in toolchain.searched}
-    assert notes[f"PATH ({machine.root}/cuda/bin/nvcc)"] == (
-        "version 13.0.88 does not meet >=12.4,<13"
-    )
-
-
-def test_a_requirement_that_nothing_meets_says_where_it_looked(machine: World) -> None:
+    note = notes[f"PATH ({machine.root}/cuda/bin/nvcc)"]
+    assert note == "version 13.0.88 does not meet >=12.4,<13"
     said = refused(machine, ">=14")
     assert 'no nvcc found for toolchain.nvcc = ">=14"' in said
     assert "version 13.0.88 does not meet >=14" in said
@@ -113,20 +101,20 @@ def test_a_wrapper_script_leads_to_the_toolkit_behind_it(machine: World) -> None
     assert machine.discover().cuda.nvcc == str(real / "bin/nvcc")
 
 
-def test_a_toolkit_in_another_place_has_the_same_fingerprint(machine: World) -> None:
+def test_equal_tools_have_one_fingerprint_in_any_place_and_by_any_name(machine: World) -> None:
     before = machine.discover()
+    root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
+    wheels = machine.discover(str(root))
+    assert wheels.cuda.link_flags == (f"-L{root}/lib",)
     moved = machine.move(machine.root / "cuda", machine.root / "elsewhere")
     machine.env["PATH"] = f"{machine.root}/usr/bin:{moved}/bin"
     after = machine.discover()
     assert after.cuda.nvcc != before.cuda.nvcc
-    assert after.fingerprint_cuda == before.fingerprint_cuda
-
-
-def test_wheels_have_the_fingerprint_of_the_installer_and_a_flag_to_find_cudart(machine) -> None:
-    root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
-    wheels = machine.discover(str(root))
-    assert wheels.fingerprint_cuda == machine.discover().fingerprint_cuda
-    assert wheels.cuda.link_flags == (f"-L{root}/lib",)
+    request = ToolchainRequest(project_root=str(machine.root), name="other")
+    named = discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
+    assert named != after
+    prints = {each.fingerprint_cuda for each in (before, wheels, after, named)}
+    assert prints == {before.fingerprint_cuda}
 
 
 @pytest.mark.parametrize(
@@ -149,38 +137,27 @@ def test_an_unrelated_header_does_not(machine: World, added: str) -> None:
     machine.write(added, "// new")
     after = machine.discover()
     assert after.fingerprint_cuda == before.fingerprint_cuda
-    name = Path(added).name
-    lines = after.find_header_directories(cuda=True).digest_external_headers([name], machine.memory)
-    assert lines
-    assert not before.find_header_directories(cuda=True).digest_external_headers(
-        ["vector"], machine.memory
-    )
+    directories = after.find_header_directories(cuda=True)
+    assert directories.digest_external_headers([Path(added).name], machine.memory)
+    assert not directories.digest_external_headers(["vector"], machine.memory)
 
 
-def test_the_second_search_starts_nothing(machine: World) -> None:
-    machine.discover()
-    machine.runner.journal.clear()
-    machine.discover()
-    assert machine.runner.journal == []
-
-
-def test_a_search_directory_that_appears_or_disappears_is_probed_again(machine: World) -> None:
+def test_a_second_search_starts_nothing_unless_the_search_directories_may_differ(machine) -> None:
     directory = machine.root / "usr/include/c++/12"
+
+    def asked() -> list[str]:
+        machine.runner.journal.clear()
+        machine.discover()
+        return [command.argv[1] for command in machine.runner.journal]
+
     machine.discover()
-    machine.runner.journal.clear()
+    assert asked() == []
     directory.rename(machine.root / "elsewhere")
-    machine.discover()
+    assert asked() == ["-E"]
     directory.symlink_to(machine.root / "elsewhere")
-    machine.discover()
-    assert [c.argv[1] for c in machine.runner.journal] == ["-E", "-E"]
-
-
-def test_another_compiler_behind_the_same_driver_is_asked_about_its_directories(machine) -> None:
-    machine.discover()
-    machine.runner.journal.clear()
+    assert asked() == ["-E"]
     machine.write("usr/lib/cc1plus", "another", executable=True)
-    machine.discover()
-    assert [c.argv[1] for c in machine.runner.journal] == ["-E"]
+    assert asked() == ["-E"]
 
 
 def test_no_cuda_is_looked_for_when_none_is_needed(world: World) -> None:
@@ -220,23 +197,19 @@ def test_a_tool_that_is_not_executable_is_refused_with_the_command_that_fixes_it
         ("nvvm/libdevice", "incomplete: no libdevice"),
         ("include/cuda_runtime.h", "incomplete: no cuda_runtime.h"),
         ("include/cccl/nv/target", "incomplete: no nv/target"),
+        (
+            "../../nvidia_nvvm-13.0.88.dist-info",
+            "mixed releases: nvcc is 13.0.88, but there is nvidia-nvvm 13.5.37",
+        ),
     ],
 )
 def test_wheels_that_are_not_whole_are_refused_with_the_command(machine, lost, said) -> None:
     root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
-    (root / lost).rename(machine.root / "lost")
+    name = "nvidia_nvvm-13.5.37.dist-info" if "nvidia_nvvm" in lost else "lost"
+    (root / lost).rename(root.parent.parent / name)
     message = refused(machine, str(root))
     assert said in message
     assert "pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88" in message
-
-
-def test_wheels_of_mixed_releases_are_refused_with_the_command(machine: World) -> None:
-    root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
-    site = root.parent.parent
-    (site / "nvidia_nvvm-13.0.88.dist-info").rename(site / "nvidia_nvvm-13.5.37.dist-info")
-    said = refused(machine, str(root))
-    assert "mixed releases: nvcc is 13.0.88, but there is nvidia-nvvm 13.5.37" in said
-    assert "pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88" in said
 
 
 def test_a_compiler_wrapper_is_passed_over(machine: World) -> None:
@@ -260,19 +233,13 @@ def test_a_host_compiler_that_is_not_whole_says_what_to_install(machine, lost, s
     assert said in refused(machine)
 
 
-def test_tools_are_asked_without_what_would_change_their_answer(machine: World) -> None:
+def test_tools_and_compiles_run_without_what_would_change_their_output(machine: World) -> None:
     machine.env |= {"NVCC_APPEND_FLAGS": "-G", "CPATH": "/evil", "LANG": "de_DE", "KEPT": "1"}
-    machine.discover()
-    for command in machine.runner.journal:
-        assert "NVCC_APPEND_FLAGS" not in command.env
-        assert "CPATH" not in command.env
-        assert command.env["LC_ALL"] == "C"
-        assert command.env["KEPT"] == "1"
-
-
-def test_a_compile_sees_an_environment_of_its_own(machine: World) -> None:
     machine.env |= {"LIBRARY_PATH": "/evil", "GCC_EXEC_PREFIX": "/evil", "SOURCE_DATE_EPOCH": "7"}
     environment = machine.discover().build_environment()
+    for command in machine.runner.journal:
+        assert not {"NVCC_APPEND_FLAGS", "CPATH"} & command.env.keys()
+        assert (command.env["LC_ALL"], command.env["KEPT"]) == ("C", "1")
     assert set(environment) == {"PATH", "LANG", "LC_ALL", "TZ", "SOURCE_DATE_EPOCH"}
     assert environment["PATH"].startswith(f"{machine.root}/usr/bin:")
     assert environment["SOURCE_DATE_EPOCH"] == "0"
@@ -334,19 +301,19 @@ def test_what_the_machine_is_short_of_is_not_the_compilers_fault(
         machine.discover()
 
 
-def test_what_starts_the_tools_is_not_the_compilers_fault_either(machine: World) -> None:
-    """Nobody mends a Python that may not be run by installing g++ again."""
-    refused = OSError(errno.EACCES, os.strerror(errno.EACCES), sys.executable)
-    machine.runner.on("g++", refused)
-    with pytest.raises(OSError, match=re.escape(sys.executable)):
-        machine.discover()
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("tool", ["g++", "nvcc"])
-def test_a_tool_that_somebody_ended_is_not_called_broken(machine, number, tool) -> None:
-    machine.runner.on(tool, finished("", status=-number))
-    with pytest.raises(OSError, match=f"ended by {number.name}"):
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (finished("", status=-signal.SIGKILL), "ended by SIGKILL"),
+        (finished("", status=-signal.SIGTERM), "ended by SIGTERM"),
+        # To install a compiler again mends no Python that may not be run.
+        (OSError(errno.EACCES, os.strerror(errno.EACCES), sys.executable), sys.executable),
+    ],
+)
+def test_a_tool_that_somebody_ended_is_not_called_broken(machine, tool, end, said) -> None:
+    machine.runner.on(tool, end)
+    with pytest.raises(OSError, match=re.escape(said)):
         machine.discover()
 
 
@@ -356,19 +323,13 @@ def with_cxx(machine: World, cxx: str) -> Toolchain:
     return discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
 
 
-def versioned(machine: World, name: str) -> None:
-    """A second g++ and gcc with their version in the name, beside the first ones."""
-    for tool in ("g++", "gcc"):
-        machine.write(f"{name}/bin/{tool}-11", f"{tool} 11.3.0", executable=True)
-
-
 def test_a_host_compiler_by_name_has_its_gcc_beside_it(machine: World) -> None:
-    versioned(machine, "usr")
+    for tool in ("g++", "gcc"):
+        machine.write(f"usr/bin/{tool}-11", f"{tool} 11.3.0", executable=True)
     host = with_cxx(machine, "g++-11").host
-    assert [tool.path for tool in (host.cxx, host.cc)] == [
-        f"{machine.root}/usr/bin/{tool}-11" for tool in ("g++", "gcc")
+    assert [(tool.name, tool.path) for tool in (host.cxx, host.cc)] == [
+        (tool, f"{machine.root}/usr/bin/{tool}-11") for tool in ("g++", "gcc")
     ]
-    assert [tool.name for tool in (host.cxx, host.cc)] == ["g++", "gcc"]
     assert host.cxx.digest != machine.discover(needs_cuda=False).host.cxx.digest
 
 
@@ -396,10 +357,3 @@ def test_a_host_compiler_that_is_not_there_is_said_at_its_place(machine, cxx, wh
     assert said.startswith("tilus.toml:3:7: error: no host compiler: toolchain.cxx = ")
     assert why in said
     assert f"apt install {cxx.rpartition('/')[2]}" in said
-
-
-def test_equal_tools_have_one_fingerprint_by_any_name(machine: World) -> None:
-    request = ToolchainRequest(project_root=str(machine.root), name="other")
-    named = discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
-    assert named.fingerprint_cuda == machine.discover().fingerprint_cuda
-    assert named != machine.discover()
