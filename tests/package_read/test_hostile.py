@@ -8,7 +8,9 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,54 +57,6 @@ def assert_nothing_came(target: Path) -> None:
         assert there <= own | directories
 
 
-# The container.
-
-
-def test_a_layer_that_is_missing(hand: Hand, tmp_path: Path) -> None:
-    path = packages.archive(tmp_path / "p", hand.listed(), [packages.tar(hand.layers()[0])])
-    assert refusal(path).kind == "MissingFile"
-
-
-def test_a_pickle_is_not_read(tmp_path: Path) -> None:
-    class Evil:
-        def __reduce__(self) -> Any:
-            return os.mkdir, (str(tmp_path / "evil"),)
-
-    (tmp_path / "p.tar.zst").write_bytes(pickle.dumps(Evil()))
-    error = refusal(tmp_path / "p.tar.zst")
-    assert error.kind == "NoPackage"
-    assert "pickle" in str(error)
-
-
-def test_a_file_of_another_kind(tmp_path: Path) -> None:
-    (tmp_path / "p").write_bytes(b"hello")
-    assert refusal(tmp_path / "p").kind == "NoPackage"
-
-
-def test_a_window_that_takes_a_gigabyte(hand: Hand, tmp_path: Path) -> None:
-    parameters = zstandard.ZstdCompressionParameters(window_log=30, compression_level=1)
-    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    layer = writer.compress(packages.tar(hand.layers()[0])) + writer.flush()
-    path = packages.frames(tmp_path / "p", packages.tar(hand.first()), layer, bytes(1024))
-    assert "requires too much memory" in str(refusal(path))
-
-
-# Names.
-
-
-def test_a_name_that_leads_elsewhere(hand: Hand, tmp_path: Path) -> None:
-    *layers, last = map(packages.tar, hand.layers())
-    path = packages.archive(
-        tmp_path / "p",
-        hand.listed(),
-        [*layers, last + packages.member("programs/../../evil", b"evil")],
-    )
-    assert refusal(path).kind == "UnsafeName"
-
-
-# Entries that are no files.
-
-
 KINDS = {
     "link": {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"},
     "hard link": {"type": tarfile.LNKTYPE, "linkname": "tilus-package.json"},
@@ -131,82 +85,135 @@ def test_a_member_that_is_not_a_plain_file(hand, kind, carrier, tmp_path) -> Non
     assert refusal(write(tmp_path / "p", hand.listed(), layers)).kind == "UnsafeEntry"
 
 
-@pytest.mark.parametrize("end", ["module/lib.so", "programs", "tilus-package.json"])
-def test_a_link_in_a_directory(hand: Hand, end: str, tmp_path: Path) -> None:
-    path = hand.write("directory", tmp_path)
-    linked = path / (hand.path(end) if "lib" in end else end)
-    linked.rename(tmp_path / "outside")
-    linked.symlink_to(tmp_path / "outside")
-    assert refusal(path).kind == "UnsafeEntry"
+# Containers that are wrong.
 
 
-def test_a_pipe_in_a_directory_is_not_waited_for(hand: Hand, tmp_path: Path) -> None:
-    path = hand.write("directory", tmp_path)
-    library = path / hand.path("module/lib.so")
+def window(hand: Hand, path: Path) -> Path:
+    parameters = zstandard.ZstdCompressionParameters(window_log=30, compression_level=1)
+    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    layer = writer.compress(packages.tar(hand.layers()[0])) + writer.flush()
+    return packages.frames(path, packages.tar(hand.first()), layer, bytes(1024))
+
+
+def lead_out(hand: Hand, path: Path) -> Path:
+    *layers, last = map(packages.tar, hand.layers())
+    evil = packages.member("programs/../../evil", b"evil")
+    return packages.archive(path, hand.listed(), [*layers, last + evil])
+
+
+def file_of(data: bytes) -> Callable[[Hand, Path], Path]:
+    def write(hand: Hand, path: Path) -> Path:
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("/tmp/evil",)
+
+
+def link(end: str) -> Callable[[Hand, Path], Path]:
+    def write(hand: Hand, path: Path) -> Path:
+        linked = hand.directory(path) / (hand.path(end) if "lib" in end else end)
+        linked.rename(path.parent / "outside")
+        linked.symlink_to(path.parent / "outside")
+        return path
+
+    return write
+
+
+def pipe(hand: Hand, path: Path) -> Path:
+    library = hand.directory(path) / hand.path("module/lib.so")
     library.unlink()
     os.mkfifo(library)
-    assert refusal(path).kind == "UnsafeEntry"
+    return path
 
 
-# What is there against what is listed.
+def in_layout(name: str, data: bytes | None, beside: bytes = b"{}") -> Callable[[Hand, Path], Path]:
+    """An image layout with another file, or without one; `beside` is an attestation's config."""
+
+    def write(hand: Hand, path: Path) -> Path:
+        hand.beside = {"attestations/sbom.json": b"{}"}
+        hand.oci(path, beside)
+        if data is None:
+            (path / name).unlink()
+        elif name:
+            (path / name).write_bytes(data)
+        return path
+
+    return write
 
 
-def test_a_listed_file_that_is_not_there(hand: Hand, carrier: str, tmp_path: Path) -> None:
-    del hand.files[hand.path("module/lib.so")]
-    assert refusal(hand.write(carrier, tmp_path)).kind == "MissingFile"
+EMPTY = hashlib.sha256(b"{}").hexdigest()
+DEEP = b'{"schemaVersion":2,"manifests":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+CONTAINERS: dict[str, tuple[Callable[[Hand, Path], Path], str]] = {
+    "a layer is missing": (
+        lambda hand, path: packages.archive(path, hand.listed(), [packages.tar(hand.layers()[0])]),
+        "MissingFile: ",
+    ),
+    "a pickle": (file_of(pickle.dumps(Evil())), "NoPackage: .*pickle"),
+    "a text": (file_of(b"hello"), "NoPackage: "),
+    "a window that takes a gigabyte": (window, "Truncated: .*requires too much memory"),
+    "a name that leads elsewhere": (lead_out, "UnsafeName: "),
+    "a link to a file": (link("module/lib.so"), "UnsafeEntry: "),
+    "a link to a directory": (link("programs"), "UnsafeEntry: "),
+    "a link to the list": (link("tilus-package.json"), "UnsafeEntry: "),
+    "a pipe": (pipe, "UnsafeEntry: "),
+    "a blob that nothing names": (in_layout(f"blobs/sha256/{'0' * 64}", b""), "UnlistedFile: "),
+    "a deep index": (in_layout("index.json", DEEP), "MalformedList: "),
+    "a config of an attestation": (in_layout("", b"", b"[]"), ""),
+    "no config of an attestation": (in_layout(f"blobs/sha256/{EMPTY}", None), ""),
+}
 
 
-def test_a_file_that_is_not_listed(hand: Hand, carrier: str, tmp_path: Path) -> None:
-    name = hand.path("module/lib.so").replace("lib.so", "other.so")
-    hand.files[name] = b"evil"
-    assert refusal(hand.write(carrier, tmp_path)).kind == "UnlistedFile"
+@pytest.mark.parametrize("case", CONTAINERS)
+def test_a_container_that_is_wrong(hand: Hand, case: str, tmp_path: Path) -> None:
+    write, message = CONTAINERS[case]
+    error = refusal(write(hand, tmp_path / "p"))
+    assert re.match(message, f"{error.kind}: {error}")
+    assert not os.path.exists("/tmp/evil")
+
+
+# Files against the list.
+
+
+@pytest.mark.parametrize("kind", ["MissingFile", "UnlistedFile"])
+def test_a_file_that_is_missing_or_not_listed(hand, carrier, kind, tmp_path) -> None:
+    name = hand.path("module/lib.so")
+    if kind == "MissingFile":
+        del hand.files[name]
+    else:
+        hand.files[name.replace("lib.so", "other.so")] = b"evil"
+    assert refusal(hand.write(carrier, tmp_path)).kind == kind
 
 
 @pytest.mark.parametrize("carrier", ["archive", "oci"])
 def test_a_file_that_is_there_twice(hand: Hand, carrier: str, tmp_path: Path) -> None:
-    parts = hand.layers()
-    layers = [packages.tar([*part, part[-1]]) for part in parts]
+    layers = [packages.tar([*part, part[-1]]) for part in hand.layers()]
     write = getattr(packages, carrier)
     assert refusal(write(tmp_path / "p", hand.listed(), layers)).kind == "UnlistedFile"
-
-
-def test_a_blob_that_nothing_names(hand: Hand, tmp_path: Path) -> None:
-    path = hand.write("oci", tmp_path)
-    (path / "blobs" / "sha256" / ("0" * 64)).write_bytes(b"evil")
-    assert refusal(path).kind == "UnlistedFile"
 
 
 @pytest.mark.parametrize("change", [-1, 1, 1 << 30])
 def test_a_size_that_lies_in_the_list(hand, carrier, change, tmp_path) -> None:
     value = json.loads(hand.listing.encode())
     value["files"][hand.path("module/lib.so")]["size"] += change
-    hand.list_bytes = canonical(value)
+    hand.list_bytes = rfc8785.dumps(value)
     limits = Limits(free=1 << 40)
     assert refusal(hand.write(carrier, tmp_path), limits).kind == "ChangedFile"
 
 
-# The list itself.
-
-
-def canonical(value: Any) -> bytes:
-    data: bytes = rfc8785.dumps(value)
-    return data
-
-
-def test_an_image_layout_whose_json_is_deep(hand: Hand, tmp_path: Path) -> None:
-    path = hand.write("oci", tmp_path)
-    deep = b'{"schemaVersion":2,"manifests":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    (path / "index.json").write_bytes(deep)
-    assert refusal(path).kind == "MalformedList"
+def test_constants_that_the_list_invents(hand: Hand, tmp_path: Path) -> None:
+    value = json.loads(hand.listing.encode())
+    value["scripts"][0]["params"] = {"dtype": '"f64"'}
+    hand.list_bytes = rfc8785.dumps(value)
+    found = problems(hand.write("directory", tmp_path))
+    assert any("constants" in str(error) for error in found)
 
 
 # Files that are as listed, and wrong.
-
-
-def test_texts_of_another_program(hand: Hand, carrier: str, tmp_path: Path) -> None:
-    hand.files[hand.path("program.txt")] += b"\n"
-    hand.relist()
-    assert refusal(hand.write(carrier, tmp_path)).kind == "Inconsistent"
 
 
 def swap_scripts(hand: Hand) -> None:
@@ -223,81 +230,62 @@ def nest(hand: Hand) -> None:
     hand.files[name] = text.removesuffix(b"\n}\n") + b',\n "digest": "' + seal + b'"\n}\n'
 
 
-def add_pickle(hand: Hand) -> None:
-    hand.files[f"{hand.listing.scripts[0].root}/table.pkl"] = pickle.dumps([])
-
-
 def rename_in_meta(hand: Hand) -> None:
     name = hand.path("meta.json")
     hand.files[name] = seal_json({**unseal_json(hand.files[name]), "program": "0" * 64})
 
 
-@pytest.mark.parametrize("change", [swap_scripts, nest, add_pickle, rename_in_meta])
-def test_files_that_do_not_belong_together(hand: Hand, change: Any, tmp_path: Path) -> None:
-    change(hand)
-    assert refusal(hand.relist().archive(tmp_path / "p")).kind == "Inconsistent"
+def of_script(name: str, data: bytes) -> Callable[[Hand], None]:
+    def change(hand: Hand) -> None:
+        (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
+        hand.files[f"{script.root}/{name}"] = data
+
+    return change
+
+
+def of_program(name: str, data: bytes) -> Callable[[Hand], None]:
+    """A file of a program, with all that is said of it made to agree."""
+
+    def change(hand: Hand) -> None:
+        program = hand.path("module/lib.so").removesuffix("/module/lib.so")
+        value = unseal_json(hand.files[f"{program}/meta.json"])
+        value["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        hand.files |= {f"{program}/{name}": data, f"{program}/meta.json": seal_json(value)}
+
+    return change
 
 
 OUT_OF_RANGE = (
     b'{"schema":1,"keys":["n"],"tables":'
     b'[{"fingerprint":{"script":"*","device":"*","arch":"*"},"entries":[[[8],99]]}]}'
 )
+TABLES = {"deep": b"[" * 100_000, "empty": b"{}", "pickle": pickle.dumps({}), "99": OUT_OF_RANGE}
+LIBRARY = (ROOT / "tests/binary/data/library.so").read_bytes()
+FILES: dict[str, tuple[Callable[[Hand], None], str]] = {
+    "swapped scripts": (swap_scripts, "Inconsistent: "),
+    "a deep script": (nest, "Inconsistent: "),
+    "a pickle of a script": (of_script("table.pkl", pickle.dumps([])), "Inconsistent: "),
+    "another program's meta.json": (rename_in_meta, "Inconsistent: "),
+    "another program's text": (of_program("program.txt", b"\n"), "Inconsistent: "),
+    **{
+        f"a table: {name}": (of_script("dispatch_table.json", table), "Inconsistent: ")
+        for name, table in TABLES.items()
+    },
+    "code for sm_90a for the cpu": (of_program("module/lib.so", LIBRARY), "CodeMismatch: .*sm_90a"),
+    "no library": (of_program("module/lib.so", b"\x7fELF" + bytes(100)), "CodeMismatch: "),
+    **{
+        f"a file {name}": (
+            of_program(name, b"#!/bin/sh\n"),
+            ".* not a file that its pipeline makes",
+        )
+        for name in ("module/evil.sh", ".git/config", "-rf", "module/lib.a")
+    },
+}
 
 
-@pytest.mark.parametrize(
-    "table",
-    [b"[" * 100_000, b"{}", pickle.dumps({}), OUT_OF_RANGE],
-    ids=["deep", "empty", "pickle", "a program that there is not"],
-)
-def test_an_invalid_dispatch_table(hand: Hand, table: bytes, tmp_path: Path) -> None:
-    (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
-    hand.files[f"{script.root}/dispatch_table.json"] = table
-    path = hand.relist().archive(tmp_path / "p")
-    assert refusal(path).kind == "Inconsistent"
-
-
-def test_a_library_with_code_for_another_architecture(hand: Hand, tmp_path: Path) -> None:
-    """Given a program for the cpu, when its library holds code for sm_90a, then it is refused."""
-    with_file(hand, hand.path("lib.so"), (ROOT / "tests/binary/data/library.so").read_bytes())
-    error = refusal(hand.archive(tmp_path / "p"))
-    assert error.kind == "CodeMismatch"
-    assert "sm_90a" in str(error)
-
-
-def test_a_library_that_is_none(hand: Hand, tmp_path: Path) -> None:
-    with_file(hand, hand.path("lib.so"), b"\x7fELF" + bytes(100))
-    assert refusal(hand.archive(tmp_path / "p")).kind == "CodeMismatch"
-
-
-def with_file(hand: Hand, path: str, data: bytes) -> None:
-    """A file of a program, with all that is said of it made to agree."""
-    program, name = path[:73], path[74:]
-    value = unseal_json(hand.files[f"{program}/meta.json"])
-    value["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    hand.files |= {path: data, f"{program}/meta.json": seal_json(value)}
-    hand.relist()
-
-
-@pytest.mark.parametrize("empty", [b"[]", None])
-def test_a_config_of_an_attestation_that_is_not_empty(hand, empty, tmp_path) -> None:
-    hand.beside = {"attestations/sbom.json": b"{}"}
-    path = hand.oci(tmp_path / "p", empty or b"{}")
-    if empty is None:
-        (path / "blobs/sha256" / hashlib.sha256(b"{}").hexdigest()).unlink()
-    refusal(path)
-
-
-def test_constants_that_the_list_invents(hand: Hand, tmp_path: Path) -> None:
-    value = json.loads(hand.listing.encode())
-    value["scripts"][0]["params"] = {"dtype": '"f64"'}
-    hand.list_bytes = canonical(value)
-    found = problems(hand.write("directory", tmp_path))
-    assert any("constants" in str(error) for error in found)
-
-
-@pytest.mark.parametrize("name", ["module/evil.sh", ".git/config", "-rf", "module/lib.a"])
-def test_a_file_that_no_program_has(name: str, hand: Hand, tmp_path: Path) -> None:
-    """Though the list, and what is beside it, say that it is there."""
-    with_file(hand, hand.path("module/lib.so").replace("module/lib.so", name), b"#!/bin/sh\n")
-    error = refusal(hand.archive(tmp_path / "p.tar.zst"))
-    assert "is not a file that its pipeline makes" in str(error)
+@pytest.mark.parametrize("case", FILES)
+def test_files_that_are_as_listed_and_wrong(hand: Hand, case: str, tmp_path: Path) -> None:
+    change, message = FILES[case]
+    change(hand)
+    error = refusal(hand.relist().archive(tmp_path / "p"))
+    assert re.match(message, f"{error.kind}: {error}")

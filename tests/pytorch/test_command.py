@@ -28,7 +28,7 @@ def test_a_command_of_torch() -> None:
     )
     assert (found.source, found.output, found.compiler) == ("/p/k.cu", "/b/k.o", "gcc")
     assert found.extension == "_C"
-    assert found.words == [
+    assert found.arguments == [
         IncludeDirectory("-I", "/p/csrc"),
         "-D__CUDA_NO_HALF_OPERATORS__",
         "--expt-relaxed-constexpr",
@@ -47,14 +47,14 @@ def test_a_command_of_torch() -> None:
 
 def test_what_the_environment_adds_is_in_the_words() -> None:
     found = words(NVCC, NVCC_APPEND_FLAGS="-lineinfo", CPATH="/opt/h", NVCC_PREPEND_FLAGS="-DA")
-    assert found.words == [
+    assert found.arguments == [
         "-DA",
         IncludeDirectory("-I", "/p/csrc"),
         "-lineinfo",
         IncludeDirectory("-I", "/opt/h"),
     ]
     host = words("ccache c++ -c /p/k.cpp -o k.o", "/p/k.cpp", NVCC_APPEND_FLAGS="-lineinfo")
-    assert (host.words, host.output, host.compiler) == ([], "/b/k.o", "c++")
+    assert (host.arguments, host.output, host.compiler) == ([], "/b/k.o", "c++")
 
 
 @pytest.mark.parametrize("flags", ["-march=native", "-Xcompiler -march=native -O2"])

@@ -1,1 +1,1 @@
-"""What becomes a manifest: records of other builds, tuning scripts."""
+"""An optional room: manifests of other builds and of tuning scripts."""

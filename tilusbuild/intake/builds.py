@@ -1,6 +1,7 @@
-"""The commands of another build, as its own tools say them: ninja, make, or a setup.py that is run.
+"""The commands of another build, from its own tool: ninja, make, or a setup.py that is run.
 
-Nothing is compiled. A Makefile and a setup.py run as their author runs them, and are trusted so.
+Nothing is compiled. A Makefile and a setup.py run as their author runs them, and are trusted as by
+their author.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.temporary import TemporaryDirectory
 
 Commands = list[tuple[str, list[str]]]
-"""The directory and the words of each."""
+"""The directory and the arguments of each command, its program the first."""
 
 _TIMEOUT, _MAX_OUTPUT = 600.0, 1 << 28
-"""Seconds that another program has, and bytes of what it prints."""
+"""Seconds that another program has, and bytes of its output."""
 _MAX_LINES = 15
 """Lines of a script's error that are shown."""
 _ENTERING = re.compile(r"make(?:\[\d+\])?: (Entering|Leaving) directory '(.*)'")
@@ -73,10 +74,10 @@ def read_compile_entries(draft: ManifestDraft, entries: Sequence[object], root: 
     commands: Commands = []
     for number, entry in enumerate(entries, 1):
         fields = entry if isinstance(entry, dict) else {}
-        words, command = fields.get("arguments"), fields.get("command")
+        argv, command = fields.get("arguments"), fields.get("command")
         directory = os.path.join(root, str(fields.get("directory", ".")))
-        if isinstance(words, list):
-            commands.append((directory, [str(word) for word in words]))
+        if isinstance(argv, list):
+            commands.append((directory, [*map(str, argv)]))
         elif isinstance(command, str):
             commands += _split_shell_line(directory, command)
         else:
@@ -86,6 +87,7 @@ def read_compile_entries(draft: ManifestDraft, entries: Sequence[object], root: 
 
 def read_make_commands(root: str, name: str) -> Commands:
     """Return the commands of a Makefile's first goal, from `make -n`. Raises `InputError`."""
+    # -B: as if nothing were built, since of what is up to date make prints no command.
     text = _read_output(name, root, "make", "-n", "-B", "-w", "-f", name)
     commands: Commands = []
     directories = [root]
@@ -104,12 +106,13 @@ def _split_shell_line(directory: str, line: str) -> Iterator[tuple[str, list[str
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
-        words = [*lexer]
+        tokens = [*lexer]
     except ValueError:
-        words = line.split()
-    while words:
-        end = next((n for n, word in enumerate(words) if not word.strip(";&|")), len(words))
-        command, words = words[:end], words[end + 1 :]
+        # An apostrophe in a text that make prints, as `echo don't`, opens no quotation.
+        tokens = line.split()
+    while tokens:
+        end = next((n for n, token in enumerate(tokens) if not token.strip(";&|")), len(tokens))
+        command, tokens = tokens[:end], tokens[end + 1 :]
         if len(command) == 2 and command[0] == "cd":
             directory = os.path.join(directory, command[1])
         elif command:
@@ -131,18 +134,18 @@ def record_setup_commands(draft: ManifestDraft, root: str, name: str) -> Command
             draft, root, name, spy.__file__, build, ("compiled anything", "command")
         )
         build_prefix = build_directory.path + "/"
-    inplace_by_built = {each["built"]: each["inplace"] for each in lines if "built" in each}
-    entries = [each for each in lines if "arguments" in each or "command" in each]
+    inplace_by_built = {line["built"]: line["inplace"] for line in lines if "built" in line}
+    entries = [line for line in lines if "arguments" in line or "command" in line]
     commands: Commands = []
-    for directory, words in read_compile_entries(draft, entries, root):
-        final_words = (
+    for directory, argv in read_compile_entries(draft, entries, root):
+        final_argv = (
             inplace_by_built.get(word) or os.path.join(root, word.removeprefix(build_prefix))
             if word.startswith(build_prefix)
             else word
-            for word in words
+            for word in argv
         )
-        commands.append((directory, [*final_words]))
-    for assumption in (each["assumed"] for each in lines if "assumed" in each):
+        commands.append((directory, [*final_argv]))
+    for assumption in (line["assumed"] for line in lines if "assumed" in line):
         draft.add_note(f"assumed, because there is no GPU to ask: {assumption}")
     return commands
 
@@ -173,4 +176,5 @@ def run_recorded(
         draft.add_note(
             f"{name} was run, and {how} after its {recorded_effect[1]} {len(lines)}: {last}"
         )
+    # A script may tune one kernel in a loop over devices or sizes.
     return [json.loads(line) for line in dict.fromkeys(lines)]

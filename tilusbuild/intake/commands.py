@@ -1,6 +1,6 @@
-"""Commands of another build system: what their words say, and what they make.
+"""Commands of another build system: the meaning of their arguments, and their outputs.
 
-Each word is understood, dropped because tilusbuild does that itself, or kept as a flag; none
+Each argument is understood, dropped because tilusbuild passes it itself, or kept as a flag; none
 disappears.
 """
 
@@ -23,19 +23,19 @@ from tilusbuild.manifest.names import IDENTIFIER
 _OWN_FLAGS = re.compile(
     r"-(?:fPIC|pipe|MD|MMD|MP|M|g|mtune=.*|-?forward-unknown.*|-generate-dependencies.*)"
 )
-"""What tilusbuild says itself, or what changes no code of a kernel."""
+"""Flags that tilusbuild passes itself, or that change no code of a kernel."""
 
 _ARCHIVER = re.compile(r"(.*-)?ar(-[\d.]+)?")
 _OWN_FLAGS_WITH_VALUE = frozenset(["-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ"])
 _STAGES = ("-E", "-M", "-MM", "-S", "-ptx", "-cubin", "-fatbin")
-"""What ends before an object; of `-M` and `-MM` the compilers make a list of headers."""
+"""Options that end a compile before an object; `-M` and `-MM` print a list of headers."""
 _MAKES = {"-shared": "shared", "-c": "object", "-dc": "object", "-dlink": "device link"}
 _MAKES |= dict(zip(_STAGES, _STAGES, strict=True))
 _RANKS = ("program", *dict.fromkeys(_MAKES.values()))
-"""Of what several options say that a command makes, the last holds."""
+"""The outputs of commands; the last of those that the options of a command name is made."""
 _ARCH = re.compile(r"(sm|compute)_([0-9]+[af]?)")
 LANGUAGE_NAMES = {"cuda": "cu", "cu": "cu", "c++": "c++", "c": "c"}
-"""What `-x` names, as `LANGUAGES` has it."""
+"""The languages of `LANGUAGES`, by their names in `-x`."""
 
 
 class CompileArguments(Struct):
@@ -76,10 +76,8 @@ class CompileArguments(Struct):
     @property
     def archs(self) -> list[str]:
         """The architectures of the code, such as "sm_80", without repetitions."""
-        arch_names = [
-            f"sm_{each[1]}" for word in self._list_code_names() for each in _ARCH.findall(word)
-        ]
-        return list(dict.fromkeys(arch_names))
+        matches = (match for name in self._list_code_names() for match in _ARCH.findall(name))
+        return list(dict.fromkeys(f"sm_{number}" for _, number in matches))
 
     @property
     def ptx(self) -> bool:
@@ -91,11 +89,12 @@ class CompileArguments(Struct):
         return self.codes or self.arch_names
 
 
-def parse_arguments(words: Sequence[str], directory: str, tool: str = "nvcc") -> CompileArguments:
+def parse_arguments(argv: Sequence[str], directory: str, tool: str = "nvcc") -> CompileArguments:
     """Parse a compiler's arguments. Paths become absolute. Raises `ValueError`."""
     by_nvcc = tool.endswith("nvcc")
+    # nvcc links the static runtime unless `-cudart` says otherwise.
     arguments = CompileArguments(cudart="static" if by_nvcc else None)
-    for option in parse_options(words, directory, arguments.unread):
+    for option in parse_options(argv, directory, arguments.unread):
         _add_option(arguments, option, directory, by_nvcc)
     return arguments
 
@@ -107,7 +106,7 @@ _DIRECTORIES = {
     **dict.fromkeys(("-isystem", "-idirafter"), "system_dirs"),
     "-L": "lib_dirs",
 }
-"""The fields of `Arguments` that options of one meaning go to."""
+"""The field of `CompileArguments`, by option."""
 
 
 def _add_option(arguments: CompileArguments, option: Option, directory: str, by_nvcc: bool) -> None:
@@ -154,7 +153,10 @@ def _add_file_or_flag(
         # Of a host compiler's flags, only -O says the same to nvcc, which would read gcc's
         # -Werror=format-security as its own -Werror. nvcc forwards what it does not know.
         is_host = _HOST_FLAG.match(name) if by_nvcc else not re.fullmatch("-O[0-3]", name)
-        can_be_passed = len(written) == 1 and not _is_refused(["-Xcompiler", *written])
+        passed = ["-Xcompiler", *written]
+        can_be_passed = len(written) == 1 and not any(
+            list_flag_problems(passed, unsafe=False, cpu=False)
+        )
         arguments.flags += ["-Xcompiler", *written] if is_host and can_be_passed else written
 
 
@@ -162,10 +164,12 @@ def _add_macro(arguments: CompileArguments, name: str, value: str) -> None:
     """Apply `-D` or `-U`."""
     macro, equals, text = value.partition("=")
     if not IDENTIFIER.fullmatch(macro):
-        arguments.flags.append(f"{name}{value}")  # one with parameters
+        # A macro with parameters cannot be a key of `defines`.
+        arguments.flags.append(f"{name}{value}")
     elif name == "-D":
         arguments.defines[macro] = text if equals else True
     elif macro in arguments.defines:
+        # The last of `-D` and `-U` holds.
         del arguments.defines[macro]
     else:
         arguments.flags.append(f"-U{macro}")
@@ -178,21 +182,16 @@ _HOST_FLAG = re.compile(
 """The families of gcc's flags, without the flags of nvcc that begin so."""
 
 
-def _is_refused(words: list[str]) -> bool:
-    return any(list_flag_problems(words, unsafe=False, cpu=False))
-
-
 def _add_host_flags(arguments: CompileArguments, value: str) -> None:
     """Add the flags of `-Xcompiler`, without those that tilusbuild passes itself. `-march` goes to
     its own field."""
     # nvcc's shell takes a value apart at blanks, nvcc itself at commas.
-    words = [word for word in re.split(r"[\s,]+", value.strip("'\" ")) if word]
-    for word in words:
-        if word.startswith("-march="):
-            arguments.march = word.removeprefix("-march=")
-    host_flags = [
-        word for word in words if not _OWN_FLAGS.fullmatch(word) and "-march=" not in word
-    ]
+    host_flags = []
+    for flag in filter(None, re.split(r"[\s,]+", value.strip("'\" "))):
+        if flag.startswith("-march="):
+            arguments.march = flag.removeprefix("-march=")
+        elif not _OWN_FLAGS.fullmatch(flag):
+            host_flags.append(flag)
     arguments.flags += ["-Xcompiler", ",".join(host_flags)] if host_flags else []
 
 
@@ -208,11 +207,9 @@ class LinkProduct(Struct):
     def resolve_own_libs(self, outputs: CommandOutputs) -> None:
         """Replace each `-l` of a library that another command makes by an input."""
         for lib in [*self.arguments.libs]:
-            names = (
-                f"{where}/lib{lib}{end}"
-                for where in self.arguments.lib_dirs
-                for end in (".so", ".a")
-            )
+            # In the order in which ld searches: by directory, in each the shared one first.
+            stems = (f"{directory}/lib{lib}" for directory in self.arguments.lib_dirs)
+            names = (f"{stem}{suffix}" for stem in stems for suffix in (".so", ".a"))
             if path := next((name for name in names if name in outputs.products), None):
                 self.inputs.append(path)
                 self.arguments.libs.remove(lib)
@@ -222,9 +219,9 @@ class CommandOutputs(Struct):
     """The results of all commands, by path."""
 
     objects: dict[str, tuple[str, CompileArguments]] = field(default_factory=dict)
-    """Of each object its source, and how it is compiled."""
+    """The source of each object, and the arguments of its compile."""
     latest: dict[str, str] = field(default_factory=dict)
-    """The name in `objects` of what is at a path so far: a setup.py makes many of one name."""
+    """The name in `objects` of the file that a path has so far: a setup.py makes many at one."""
     products: dict[str, LinkProduct] = field(default_factory=dict)
     device_links: set[str] = field(default_factory=set)
 
@@ -245,24 +242,25 @@ def collect_outputs(
 ) -> CommandOutputs:
     """Return the results of commands, given as (directory, words). Raises `ValueError`."""
     outputs = CommandOutputs()
-    for directory, words in commands:
+    for directory, argv in commands:
         tool_index = next(
-            (n for n, w in enumerate(words) if not BEFORE.fullmatch(get_tool_name(w))), None
+            (n for n, word in enumerate(argv) if not BEFORE.fullmatch(get_tool_name(word))), None
         )
         if tool_index is None:
             continue
-        tool, arguments = get_tool_name(words[tool_index]), words[tool_index + 1 :]
+        tool, arguments = get_tool_name(argv[tool_index]), argv[tool_index + 1 :]
         if _ARCHIVER.fullmatch(tool):
             paths = [os.path.normpath(os.path.join(directory, word)) for word in arguments]
+            # Before the archive are the archiver's operations: `ar qc libx.a …`.
             first = next((n for n, path in enumerate(paths) if path.endswith(".a")), None)
             if first is not None:
                 inputs = [outputs.latest.get(path, path) for path in paths[first + 1 :]]
                 product = LinkProduct("static", paths[first], inputs, CompileArguments())
                 outputs.products[product.output] = product
+        # A compiler that is not known by name, as a wrapper script, is known by `-c`.
         elif COMPILER.fullmatch(tool) or "-c" in arguments:
-            _add_compile(
-                draft, root, outputs, directory, parse_arguments(arguments, directory, tool)
-            )
+            parsed = parse_arguments(arguments, directory, tool)
+            _add_compile(draft, root, outputs, directory, parsed)
     return outputs
 
 
@@ -273,7 +271,7 @@ def _add_compile(
     directory: str,
     arguments: CompileArguments,
 ) -> None:
-    """Add the results of one compiler's command; note in the draft what makes no object."""
+    """Add the results of one compiler's command; note sources of which it makes no object."""
     for name in arguments.unread:
         draft.add_note(f"left out, because its file cannot be read: {name}")
     if arguments.makes in _STAGES:
@@ -298,11 +296,8 @@ def _add_compile(
             outputs.latest[path] = name
     elif arguments.sources or arguments.others:
         output = arguments.output or os.path.join(directory, "a.out")
-        inputs = [f"{output}/{source}" for source in arguments.sources]
-        outputs.objects |= {
-            f"{output}/{source}": (source, arguments) for source in arguments.sources
-        }
-        other_inputs = [outputs.latest.get(path, path) for path in arguments.others]
-        outputs.products[output] = LinkProduct(
-            arguments.makes, output, [*inputs, *other_inputs], arguments
-        )
+        # A command that compiles and links has objects without names: these are made up.
+        objects = {f"{output}/{source}": (source, arguments) for source in arguments.sources}
+        outputs.objects |= objects
+        inputs = [*objects, *(outputs.latest.get(path, path) for path in arguments.others)]
+        outputs.products[output] = LinkProduct(arguments.makes, output, inputs, arguments)

@@ -1,7 +1,7 @@
-"""A manifest in the making: what was understood of a foreign project, and what was not.
+"""A draft of a manifest: the libraries and kernels of a foreign project, and notes on the rest.
 
-Readers fill a `Draft` and write nothing. Whatever they cannot carry over is a note that names the
-place it was found at, so that nothing is lost in silence.
+Readers fill a `ManifestDraft` and write nothing. Each thing that they cannot carry over is a note
+that names its source, so that nothing is lost in silence.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from msgspec import Struct, field
 
@@ -21,7 +21,7 @@ DEFAULT_ARCH = "sm_80"
 STANDARDS: tuple[str, ...] = get_args(Standard)
 """From the oldest to the newest."""
 _YEARS = {"1y": "14", "1z": "17", "2a": "20", "2b": "23"}
-"""What standards were called before they were."""
+"""The years of standards by their names as drafts, which compilers still take."""
 _LINE = 100
 
 
@@ -54,7 +54,7 @@ class KernelDraft(Struct):
     kernel: str
     flags: list[str] = field(default_factory=list)
     args: dict[str, object] = field(default_factory=dict)
-    space: dict[str, object] = field(default_factory=dict)
+    space: dict[str, list[Any]] = field(default_factory=dict)
     restrict: dict[str, str] = field(default_factory=dict)
     grid: list[Value] = field(default_factory=list)
     block: list[Value] = field(default_factory=list)
@@ -70,11 +70,11 @@ class ManifestDraft(Struct):
     toolchains: dict[str, dict[str, str | None]] = field(default_factory=dict)
     """Those with a name."""
     level: int | None = None
-    """What of the spaces is built, where it is not all."""
+    """The level of the spaces that is built; None for all of them."""
     libraries: list[LibraryDraft] = field(default_factory=list)
     kernels: list[KernelDraft] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
-    """What was not understood, or was assumed; each once, in order."""
+    """Texts on omissions and assumptions, in order. A dictionary holds each once."""
 
     def add_note(self, text: str) -> None:
         """Add a note, once. Control characters become U+FFFD: names of foreign files must not reach
@@ -109,7 +109,7 @@ def format_manifest(draft: ManifestDraft) -> str:
 def _list_library_keys(library: LibraryDraft) -> Mapping[str, object]:
     """Return the keys of a library, as its table has them."""
     return {
-        # A manifest has patterns there.
+        # The manifest has patterns: a name with `[` in it would name other files.
         "sources": [glob.escape(name) for name in library.sources],
         "include-dirs": library.include_dirs,
         "defines": library.defines,
@@ -140,14 +140,12 @@ def _format_kernel(kernel: KernelDraft) -> list[str]:
 
 def _format_table(name: str, values: Mapping[str, object]) -> list[str]:
     """Return the lines of a table without its empty values; no lines for an empty table."""
-    written = {key: value for key, value in values.items() if value not in (None, [], {})}
-    if not written:
-        return []
-    return [
-        f"[{name}]",
-        *(f"{format_toml_key(key)} = {_format_value(value)}" for key, value in written.items()),
-        "",
+    lines = [
+        f"{format_toml_key(key)} = {_format_value(value)}"
+        for key, value in values.items()
+        if value not in (None, [], {})
     ]
+    return [f"[{name}]", *lines, ""] if lines else []
 
 
 def _format_value(value: object) -> str:

@@ -1,12 +1,12 @@
-"""A Kernel Tuner script, run once in a child process with a `tune_kernel` that only writes down
-what it is given (`recorder.py`), and the kernels of these calls.
+"""The kernels that a Kernel Tuner script tunes, read by running the script once.
 
-The script is the user's own and is run as its author runs it, in its directory and with this
-Python, as `make` runs a Makefile: what it does besides calling `tune_kernel`, it does. Price: what
-it imports must be installed, and branches that it does not take are not seen.
+It runs in a child process whose `tune_kernel` only records its arguments (`recorder.py`). The
+script is the user's own and is run as its author runs it, in its directory and with this Python, as
+`make` runs a Makefile. Price: its imports must be installed, and branches that it does not take are
+not seen.
 
 A kernel's arguments are those of its declaration in the source, read without comments. Sizes of
-arrays are not in a declaration, so the only integer argument stands for them, or 1.
+arrays are not in a declaration: the only integer argument is written for them, or 1.
 """
 
 from __future__ import annotations
@@ -47,206 +47,195 @@ def _format_recorded(value: object) -> str:
     return text if len(text) <= recorder.LIMIT else f"{text[: recorder.LIMIT]}..."
 
 
-class _CallReader(Struct, frozen=True):
-    """Reads the recorded calls of `tune_kernel` into a draft."""
+class _CallReader(Struct):
+    """Reads one recorded call of `tune_kernel` into a draft of its kernel."""
 
     draft: ManifestDraft
     root: str
     files: dict[str, str]
-    """Takes the sources that the script holds as text, by the names that they are to have."""
+    """The sources that the script holds as text, by the names that they are to have."""
+    call: Mapping[str, Any]
+    kernel: KernelDraft
 
-    def add_kernel(self, recorded_call: Mapping[str, Any]) -> str | None:
-        """Add the kernel of one call to the draft. Return None, or the reason why the call cannot
+    def read_kernel(self) -> str | None:
+        """Add the kernel of the call to the draft. Return None, or the reason why the call cannot
         be imported."""
-        if str(recorded_call.get("lang") or "cuda").lower() not in _LANGUAGES:
+        call, kernel = self.call, self.kernel
+        if str(call.get("lang") or "cuda").lower() not in _LANGUAGES:
             return (
-                f"tunes a function of lang = {recorded_call['lang']!r}: only CUDA kernels are read,"
+                f"tunes a function of lang = {call['lang']!r}: only CUDA kernels are read,"
                 " and no host function that measures them itself"
             )
-        if "texmem_args" in recorded_call:
+        if "texmem_args" in call:
             return "needs texture references, which CUDA no longer has"
-        source, space = recorded_call.get("kernel_source"), recorded_call.get("tune_params")
-        other_sources = source[1:] if isinstance(source, list) else []
-        source = source[0] if isinstance(source, list) and source else source
+        source, space = call.get("kernel_source"), call.get("tune_params")
+        source, *other_sources = source if isinstance(source, list) and source else [source]
         if not isinstance(source, str):
             return f"is given a kernel_source that is not text: {_format_recorded(source)}"
         if not isinstance(space, dict):
             return f"is given tune_params that are not a dictionary: {_format_recorded(space)}"
-        name = str(recorded_call.get("kernel_name"))
-        used_names = [each.name for each in self.draft.kernels]
-        kernel = KernelDraft(make_table_name(name, used_names), "", name)
-        text = self._find_source(kernel, source)
+        text = self._find_source(source)
         if text is None:
             return f"tunes {kernel.template}, which does not exist"
         code = blank_comments(text, jinja=False)
         declared = _find_declaration(code, kernel.kernel)
         if declared is None:
+            name = kernel.kernel
             return f"tunes {name}: {kernel.template} declares no such kernel (is it OpenCL?)"
         kernel.kernel, declaration = declared
         if other_sources:
-            self._add_note(kernel, "its other sources are not written; it may include them")
-        self._add_parameters(kernel, space)
+            self._add_note("its other sources are not written; it may include them")
+        # In this order: rules, sizes and macros need the names of parameters and arguments.
+        self._add_parameters(space)
         _add_arguments(self.draft, kernel, declaration, code)
-        if isinstance(constant_arguments := recorded_call.get("cmem_args"), dict):
+        if isinstance(constant_arguments := call.get("cmem_args"), dict):
             _add_constants(self.draft, kernel, constant_arguments, code)
-        self._add_macros(recorded_call, kernel, text)
-        self._add_restrictions(recorded_call, kernel)
-        self._add_launch(recorded_call, kernel)
-        self._add_options(recorded_call, kernel)
+        self._add_macros(text)
+        self._add_restrictions()
+        self._add_launch()
+        self._add_options()
         self.draft.kernels.append(kernel)
         return None
 
-    def _add_note(self, kernel: KernelDraft, text: str) -> None:
-        self.draft.add_note(f"{kernel.name}: {text}")
+    def _add_note(self, text: str) -> None:
+        self.draft.add_note(f"{self.kernel.name}: {text}")
 
-    def _find_source(self, kernel: KernelDraft, source: str) -> str | None:
+    def _find_source(self, source: str) -> str | None:
         """Set the kernel's template and return its text; None for a file that does not exist. A
         source that the script holds as text is added to `files`, unless a file of the project has
         the same text."""
         if source.endswith(_SUFFIXES) and "\n" not in source:
-            kernel.template = os.path.relpath(os.path.join(self.root, source), self.root)
-            path = os.path.join(self.root, kernel.template)
+            self.kernel.template = os.path.relpath(os.path.join(self.root, source), self.root)
+            path = os.path.join(self.root, self.kernel.template)
             return read_text(path, "replace") if os.path.isfile(path) else None
         for name in sorted(os.listdir(self.root)):
             path = os.path.join(self.root, name)
             if name.endswith(_SUFFIXES) and read_text(path, "replace") == source:
-                kernel.template = name  # the script has read it
+                self.kernel.template = name  # the script has read it
                 return source
-        kernel.template = f"kernels/{kernel.name}.cu"
-        self.files[kernel.template] = source
+        self.kernel.template = f"kernels/{self.kernel.name}.cu"
+        self.files[self.kernel.template] = source
         return source
 
-    def _add_parameters(self, kernel: KernelDraft, space: Mapping[str, object]) -> None:
+    def _add_parameters(self, space: Mapping[str, object]) -> None:
         """Add the tuning parameters. Each is also a macro, as in Kernel Tuner."""
         for name, values in space.items():
             if not isinstance(values, list) or not values or not _are_plain(values):
-                self._add_note(kernel, f"the values of {name} are not understood")
+                self._add_note(f"the values of {name} are not understood")
                 continue
             # A value that appears twice is one schedule here.
-            kernel.space[name] = list({(type(each), each): each for each in values}.values())
-            kernel.flags.append(f"-D{name}={{{{ {name} }}}}")
+            self.kernel.space[name] = list(
+                {(type(value), value): value for value in values}.values()
+            )
+            self.kernel.flags.append(f"-D{name}={{{{ {name} }}}}")
 
-    def _add_macros(self, recorded_call: Mapping[str, Any], kernel: KernelDraft, text: str) -> None:
+    def _add_macros(self, text: str) -> None:
         """Add macros that Kernel Tuner defines by itself, if the source uses them. Note the names
         that only Kernel Tuner's own rewriting of the source provides."""
-        names = [*kernel.space]
+        names = [*self.kernel.space]
         sizes = dict(zip(_BLOCK, _DEFAULT_BLOCK, strict=True)) | {"kernel_tuner": 1}
         for name, value in sizes.items():
             if name not in names and re.search(rf"\b{name}\b", text):
-                kernel.flags.append(f"-D{name}={value}")
-        if recorded_call.get("defines") is not None:
-            self._add_note(kernel, "its defines are not read: each parameter is a macro")
+                self.kernel.flags.append(f"-D{name}={value}")
+        if self.call.get("defines") is not None:
+            self._add_note("its defines are not read: each parameter is a macro")
         for name in re.findall(r"\bgrid_size_[xyz]\b|(?<=#pragma unroll )loop_unroll_\w+", text):
-            self._add_note(
-                kernel, f"Kernel Tuner writes {name} into the source itself; nothing here does"
-            )
+            self._add_note(f"Kernel Tuner writes {name} into the source; tilusbuild does not")
 
-    def _add_restrictions(self, recorded_call: Mapping[str, Any], kernel: KernelDraft) -> None:
+    def _add_restrictions(self) -> None:
         """Add the restrictions, and the limit of threads per block if the parameters can exceed
         it."""
-        for number, rule in enumerate(_to_list(recorded_call.get("restrictions")), 1):
-            text = self._to_expression(kernel, rule)
+        for number, rule in enumerate(_to_list(self.call.get("restrictions")), 1):
+            text = self._to_expression(rule)
             if text is None:
-                self._add_note(kernel, f"a restriction is not understood: {_format_recorded(rule)}")
+                self._add_note(f"a restriction is not understood: {_format_recorded(rule)}")
             else:
-                kernel.restrict[f"rule_{number}"] = text
-        names = [name for name in _list_block_names(recorded_call) if name in kernel.space]
-        values = [kernel.space[name] for name in names]
-        widest = [
-            [v for v in each if isinstance(v, int)] for each in values if isinstance(each, list)
-        ]
-        if math.prod(max(each, default=1) for each in widest) > _MAX_THREADS:
-            kernel.restrict["threads"] = f"{' * '.join(names)} <= arch.threads_per_block"
+                self.kernel.restrict[f"rule_{number}"] = text
+        # Kernel Tuner skips blocks that no device takes; a manifest has a rule for it.
+        names = [name for name in _list_block_names(self.call) if name in self.kernel.space]
+        widths = [[v for v in self.kernel.space[name] if isinstance(v, int)] for name in names]
+        if math.prod(max(values, default=1) for values in widths) > _MAX_THREADS:
+            self.kernel.restrict["threads"] = f"{' * '.join(names)} <= arch.threads_per_block"
 
-    def _to_expression(self, kernel: KernelDraft, rule: object) -> str | None:
+    def _to_expression(self, rule: object) -> str | None:
         """Return a rule if it is an expression over the parameters, else None."""
         if not isinstance(rule, str):
             return None
         try:
-            unknown = parse_expression(rule).names - {*kernel.space}
+            unknown = parse_expression(rule).names - {*self.kernel.space}
         except ExprError as error:
-            self._add_note(kernel, f"{rule}: {error.message}")
+            self._add_note(f"{rule}: {error.message}")
             return None
         return rule if not unknown else None
 
-    def _add_launch(self, recorded_call: Mapping[str, Any], kernel: KernelDraft) -> None:
-        """Set block, grid and dynamic shared memory of the kernel."""
-        block = _list_block_names(recorded_call)
+    def _add_launch(self) -> None:
+        """Set block, grid and dynamic shared memory of the self.kernel."""
+        block = _list_block_names(self.call)
         block_sizes: list[Value] = [
-            name if name in kernel.space else size
+            name if name in self.kernel.space else size
             for name, size in zip(block, _DEFAULT_BLOCK, strict=False)
         ]
+        # A manifest leaves out trailing sizes of 1.
         while len(block_sizes) > 1 and block_sizes[-1] == 1:
             block_sizes.pop()
-        kernel.block = block_sizes
-        sizes = self._list_sizes(recorded_call, kernel)
+        self.kernel.block = block_sizes
+        sizes = self._list_sizes()
         for axis, size, block_name in zip("xyz", sizes, block, strict=False):
-            divisors = recorded_call.get(f"grid_div_{axis}")
+            divisors = self.call.get(f"grid_div_{axis}")
             if divisors is None:
-                divisors = [block_name] if block_name in kernel.space else []
-            kernel.grid.append(self._divide_size(kernel, size, divisors, axis))
-        smem = recorded_call.get("smem_args")
+                divisors = [block_name] if block_name in self.kernel.space else []
+            self.kernel.grid.append(self._divide_size(size, divisors, axis))
+        smem = self.call.get("smem_args")
         if isinstance(smem, dict):
             smem_size = smem.get("size")
-            kernel.smem = (
-                smem_size if isinstance(smem_size, int) else self._to_expression(kernel, smem_size)
-            )
-            if kernel.smem is None:
-                self._add_note(kernel, "the size of its shared memory is not understood")
+            is_number = isinstance(smem_size, int)
+            self.kernel.smem = smem_size if is_number else self._to_expression(smem_size)
+            if self.kernel.smem is None:
+                self._add_note("the size of its shared memory is not understood")
 
-    def _list_sizes(self, recorded_call: Mapping[str, Any], kernel: KernelDraft) -> Iterator[Value]:
+    def _list_sizes(self) -> Iterator[Value]:
         """Yield the problem's size by axis: an argument of the kernel, a number, an expression, or
         1 with a note."""
-        names = [*kernel.args]
-        parts = _to_list(recorded_call.get("problem_size"))
-        for axis, value, argument_index in zip(
-            "xyz", parts, recorded_call["size arguments"], strict=False
-        ):
-            name = (
-                names[argument_index]
-                if argument_index is not None and argument_index < len(names)
-                else ""
-            )
-            if kernel.args.get(name) in ("i32", "i64"):
+        names = [*self.kernel.args]
+        parts = _to_list(self.call.get("problem_size"))
+        indexes = self.call["size arguments"]
+        for axis, value, index in zip("xyz", parts, indexes, strict=False):
+            # The script may pass more arguments than the source declares.
+            name = names[index] if index is not None and index < len(names) else ""
+            if self.kernel.args.get(name) in ("i32", "i64"):
                 yield name
             elif isinstance(value, int):
                 yield value
-            elif (text := self._to_expression(kernel, value)) is not None:
+            elif (text := self._to_expression(value)) is not None:
                 yield text
             else:
-                self._add_note(kernel, f"the problem's size in {axis} is not known; 1 is written")
+                self._add_note(f"the problem's size in {axis} is not known; 1 is written")
                 yield 1
 
-    def _divide_size(self, kernel: KernelDraft, size: Value, divisors: object, axis: str) -> Value:
+    def _divide_size(self, size: Value, divisors: object, axis: str) -> Value:
         """Return a size divided by its divisors, rounded up, as an expression."""
         texts = []
         for divisor in _to_list(divisors):
-            text = (
-                str(divisor) if isinstance(divisor, int) else self._to_expression(kernel, divisor)
-            )
+            text = str(divisor) if isinstance(divisor, int) else self._to_expression(divisor)
             if text is None:
-                self._add_note(
-                    kernel,
-                    f"the grid's divisor in {axis} is not known: {_format_recorded(divisor)}",
-                )
+                note = f"the grid's divisor in {axis} is not known: {_format_recorded(divisor)}"
+                self._add_note(note)
             else:
                 texts.append(f"({text})" if re.search(r"\W", text) else text)
         return f"cdiv({size}, {' * '.join(texts)})" if texts else size
 
-    def _add_options(self, recorded_call: Mapping[str, Any], kernel: KernelDraft) -> None:
+    def _add_options(self) -> None:
         """Add the compiler's options that a manifest may have, and note the others."""
-        for word in _to_list(recorded_call.get("compiler_options")):
+        for word in _to_list(self.call.get("compiler_options")):
             std_option = re.fullmatch(r"--?std[= ](\S+)", str(word))
             if std_option and (std := to_standard(std_option[1])):
                 self.draft.toolchain.setdefault("std", std)
             elif isinstance(word, str) and not any(
                 list_flag_problems([word], unsafe=False, cpu=False)
             ):
-                kernel.flags.append(word)
+                self.kernel.flags.append(word)
             else:
-                self._add_note(
-                    kernel, f"an option of the compiler is left out: {_format_recorded(word)}"
-                )
+                self._add_note(f"an option of the compiler is left out: {_format_recorded(word)}")
 
 
 def _to_list(value: object) -> list[Any]:
@@ -254,28 +243,33 @@ def _to_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def _list_block_names(recorded_call: Mapping[str, Any]) -> list[str]:
+def _list_block_names(call: Mapping[str, Any]) -> list[str]:
     """Return the names of the parameters that are the block size, by axis."""
-    names = recorded_call.get("block_size_names")
-    return [str(each) for each in names] if isinstance(names, list) else [*_BLOCK]
+    names = call.get("block_size_names")
+    return [*map(str, names)] if isinstance(names, list) else [*_BLOCK]
 
 
 def _are_plain(values: Iterable[object]) -> bool:
     """Return whether all values are strings or finite numbers."""
-    are_scalars = all(isinstance(each, str | int | float) for each in values)
-    return are_scalars and all(math.isfinite(each) for each in values if isinstance(each, float))
+    return all(
+        math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int)
+        for value in values
+    )
 
 
 def read_tuning_script(draft: ManifestDraft, root: str, name: str, files: dict[str, str]) -> None:
     """Run a Kernel Tuner script, and add the kernels that it tunes to a draft. Sources that the
     script holds as text are added to `files`, by path. Raises `InputError`."""
-    reader = _CallReader(draft, root, files)
-    recorded_effect = ("called tune_kernel", "call")
-    for recorded_call in run_recorded(draft, root, name, recorder.__file__, (), recorded_effect):
-        if problem := reader.add_kernel(recorded_call):
-            draft.add_note(f"left out: {name}:{recorded_call['where']} {problem}")
+    effect = ("called tune_kernel", "call")
+    for call in run_recorded(draft, root, name, recorder.__file__, (), effect):
+        kernel_name = str(call.get("kernel_name"))
+        used_names = [kernel.name for kernel in draft.kernels]
+        kernel = KernelDraft(make_table_name(kernel_name, used_names), "", kernel_name)
+        if problem := _CallReader(draft, root, files, call, kernel).read_kernel():
+            draft.add_note(f"left out: {name}:{call['where']} {problem}")
     for kernel in draft.kernels:
-        points = math.prod(len(v) for v in kernel.space.values() if isinstance(v, list))
+        # Rules may leave fewer, but counting them needs the whole manifest.
+        points = math.prod(map(len, kernel.space.values()))
         if points > MAX_SCHEDULES:
             draft.level = 1
             draft.add_note(
@@ -288,12 +282,12 @@ def read_tuning_script(draft: ManifestDraft, root: str, name: str, files: dict[s
 # A kernel's declaration in a source, and the arguments that a manifest declares of it.
 
 _VECTORS = {
-    f"{sign[:1]}{of}{width}": f"{sign} {of}"
+    f"{sign[:1]}{element}{width}": f"{sign} {element}"
     for sign, kinds in (("", ("float", "double")), ("unsigned", ()))
-    for of in (*kinds, "char", "short", "int", "long")
+    for element in (*kinds, "char", "short", "int", "long")
     for width in (2, 3, 4)
 }
-"""Of a vector the type is that of its elements."""
+"""The type of the elements, by the name of a vector."""
 
 
 def _find_declaration(text: str, name: str) -> tuple[str, DeclaredKernel] | None:
@@ -312,22 +306,24 @@ def _add_arguments(
     """Add the arguments of a kernel. An array's size is the only integer argument, or 1 with a
     note."""
     aliases = {**_VECTORS, **find_aliases(text)}
-    types = [read_parameter(each.text, aliases) for each in declaration.parameters]
-    sizes = [each.name for each in types if each.dtype in ("i32", "i64") and not each.is_pointer]
+    arguments = [read_parameter(p.text, aliases) for p in declaration.parameters]
+    sizes = [a.name for a in arguments if a.dtype in ("i32", "i64") and not a.is_pointer]
     size = sizes[0] if len(sizes) == 1 else "1"
-    for each in types:
-        type_ = each.dtype
-        if type_ in ("", "void") or not each.name:
-            draft.add_note(f"{kernel.name}: the type of an argument is not understood: {each.text}")
+    for argument in arguments:
+        name, type_ = argument.name, argument.dtype
+        if type_ in ("", "void") or not name:
+            note = f"the type of an argument is not understood: {argument.text}"
+            draft.add_note(f"{kernel.name}: {note}")
             type_ = "u8"
-        if not each.is_pointer:
-            kernel.args[each.name] = type_
+        if not argument.is_pointer:
+            kernel.args[name] = type_
             continue
-        assignment = re.search(rf"\b{re.escape(each.name)}\s*\[[^;]*?\]\s*[-+*/|&^]?=[^=]", text)
+        # A pointer that is not const may still only be read: an output is one that is assigned to.
+        assignment = re.search(rf"\b{re.escape(name)}\s*\[[^;]*?\]\s*[-+*/|&^]?=[^=]", text)
         tensor = f"{type_}*[{size}]"
-        is_out = assignment is not None and not each.is_const
-        kernel.args[each.name] = {"type": tensor, "out": True} if is_out else tensor
-    if size == "1" and any(each.is_pointer for each in types):
+        is_out = assignment is not None and not argument.is_const
+        kernel.args[name] = {"type": tensor, "out": True} if is_out else tensor
+    if size == "1" and any(argument.is_pointer for argument in arguments):
         draft.add_note(
             f"{kernel.name}: the sizes of its arrays are not known; they are written as [1]"
         )

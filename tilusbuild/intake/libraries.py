@@ -1,8 +1,8 @@
 """The libraries that the commands of another build make: their sources, and how they are linked.
 
-What one command links is one library here. Its sources that are compiled in another way are a part
-of it, an archive that it links is flattened into it. What nothing links is grouped by the name that
-it has there, or by how it is compiled. A program becomes an archive: its link is left to its build.
+The output of one link command is one library. Its sources with other flags are a part of it, and an
+archive that it links is flattened into it. Objects that no command links are grouped by the name of
+their target, or by their flags. A program becomes an archive: its link is left to its build.
 """
 
 from __future__ import annotations
@@ -61,12 +61,14 @@ def find_repository(directory: str) -> str:
     for ancestor in ancestors:
         if os.path.lexists(os.path.join(ancestor, ".git")):
             return ancestor
-    build_directory = next((each for each in ancestors if "build" in os.path.basename(each)), "")
+    # A source archive has no git: its build directory is usually `build` or `cmake-build-*`.
+    build_directory = next((path for path in ancestors if "build" in os.path.basename(path)), "")
     return os.path.dirname(build_directory) or directory
 
 
 def list_sources(commands: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
     """Return the absolute paths of the sources that commands compile. Raises `ValueError`."""
+    # Notes are made later, when the root is known that their paths are relative to.
     outputs = collect_outputs(ManifestDraft(""), "/", commands)
     return [source for source, _ in outputs.objects.values()]
 
@@ -78,13 +80,15 @@ def add_libraries(
     named relative to `root`. Raises `ValueError`."""
     outputs = collect_outputs(draft, root, commands)
     reader = _LibraryReader(draft, root, outputs)
+    # All commands are read by now: a link may name a library that a later command makes.
     for product in outputs.products.values():
         product.resolve_own_libs(outputs)
     inputs = {path for product in outputs.products.values() for path in product.inputs}
     linked_objects: set[str] = set()
     for product in outputs.products.values():
+        # Such an archive is a part of the library that links it.
         if product.kind == "static" and product.output in inputs:
-            continue  # a part of what links it
+            continue
         objects = [*outputs.list_objects(product, set())]
         linked_objects.update(objects)
         reader.add_product(product, objects)
@@ -95,7 +99,9 @@ def add_libraries(
             name = target[1] if target else str(arguments.defines.get(_EXTENSION, ""))
             unlinked_objects.setdefault((name, "" if name else arguments.key), []).append(path)
     for (name, _), objects in unlinked_objects.items():
+        # Another program links them: the symbols that it provides are undefined until then.
         reader.add_library(name or draft.project, objects, {"undefined": True})
+    # After all libraries: a name depends on whether there are several targets or toolchains.
     _name_targets(draft)
     _name_toolchains(draft)
 
@@ -155,7 +161,7 @@ class _LibraryReader(Struct):
         # With -fopenmp the compiler links libgomp without a word on the command line.
         libs += ["gomp"] if "-fopenmp" in arguments.flags and "gomp" not in libs else []
         products = filter(None, map(self.outputs.products.get, product.inputs))
-        needed = [os.path.basename(each.output) for each in products if each.kind == "shared"]
+        needed = [os.path.basename(p.output) for p in products if p.kind == "shared"]
         directories = [*arguments.lib_dirs]
         for path in files:
             base = os.path.basename(path)
@@ -169,13 +175,14 @@ class _LibraryReader(Struct):
         cudart = arguments.cudart or next(
             (kind for kind, lib in _CUDART.items() if lib in libs), "none"
         )
+        # A manifest names the CUDA runtime by `cudart`, and an extension module needs no libpython.
         implied_libs = {*_CUDART.values(), *_OF_PYTHON.findall(" ".join(libs))}
         if any(path.endswith("/torch/lib") for path in directories):
             implied_libs |= {*_OF_TORCH}
             # Only modules of Python need it, and nothing else of torch's brings it along.
             needed += ["libtorch_python.so"] if "torch_python" in libs else []
         libs = [lib for lib in libs if lib not in implied_libs]
-        defined, rpath = self._read_linker_words(arguments.linker)
+        defined, rpath = self._read_linker_options(arguments.linker)
         return {
             "link-libs": [*dict.fromkeys(libs)],
             "link-dirs": [*self._list_link_dirs(libs, directories)],
@@ -190,29 +197,33 @@ class _LibraryReader(Struct):
         itself."""
         for path in dict.fromkeys(directories):
             files = {file for lib in libs for file in name_library_files(lib)}
+            # The linker searches those of the system by itself; our link adds the toolkit's.
             if _OF_A_SYSTEM.fullmatch(path) or os.path.isfile(f"{path}/libcudart.so"):
                 continue
             if any(os.path.isfile(f"{path}/{file}") for file in files):
                 yield self._to_manifest_directory(path)
 
-    def _read_linker_words(self, words: Sequence[str]) -> tuple[bool, list[str]]:
+    def _read_linker_options(self, options: Sequence[str]) -> tuple[bool, list[str]]:
         """Return whether the linker refuses undefined symbols, and the entries of the library's
         rpath."""
         rpath: list[str] = []
-        remaining_words = iter(words)
-        for word in remaining_words:
-            word = re.sub("^-R(?=.)", "-rpath=", word)
-            name, equals, value = word.partition("=")
+        remaining = iter(options)
+        for option in remaining:
+            option = re.sub("^-R(?=.)", "-rpath=", option)
+            name, equals, value = option.partition("=")
             if name in ("-rpath", "--rpath", "-R"):
-                where = value if equals else next(remaining_words, "")
-                rpath += [where] if where.startswith("$") else []
-                if not where.startswith("$"):
-                    self.draft.add_note(f"a path of this machine is left out of rpath: {where}")
+                path = value if equals else next(remaining, "")
+                # $ORIGIN and its like: relative to the library, wherever it is installed.
+                if path.startswith("$"):
+                    rpath.append(path)
+                else:
+                    self.draft.add_note(f"a path of this machine is left out of rpath: {path}")
             elif name in ("-soname", "-h", "--soname"):
-                None if equals else next(remaining_words, "")
-            elif any(find_denied_flags(["-Xlinker", word], cpu=True)):
-                self.draft.add_note(f"option of the linker left out: {word}")
-        return not {"defs", "--no-undefined"}.isdisjoint(words), rpath
+                # Its value is the name of the output, which tilusbuild passes itself.
+                None if equals else next(remaining, "")
+            elif any(find_denied_flags(["-Xlinker", option], cpu=True)):
+                self.draft.add_note(f"option of the linker left out: {option}")
+        return not {"defs", "--no-undefined"}.isdisjoint(options), rpath
 
     def add_library(
         self, library_name: str, objects: Sequence[str], keys: Mapping[str, object]
@@ -220,22 +231,20 @@ class _LibraryReader(Struct):
         """Add a library of objects. Objects with other flags become further libraries: parts of the
         first, or libraries of their own if their architectures differ."""
         groups: dict[tuple[Archs | None, str], tuple[CompileArguments, list[str]]] = {}
-        usable = [*self._list_usable_sources(objects)]
-        for name, arguments in usable:
-            if LANGUAGES[os.path.splitext(name)[1]] == "cu":
-                groups.setdefault((self._read_archs(arguments), arguments.key), (arguments, []))[
-                    1
-                ].append(name)
-        for name, arguments in usable:
-            if LANGUAGES[os.path.splitext(name)[1]] != "cu":
-                group_key = next(
-                    (key for key in groups if key[1] == arguments.key), (None, arguments.key)
-                )
-                groups.setdefault(group_key, (arguments, []))[1].append(name)
+        # Device code first: its architectures are the library's, and host code with equal flags
+        # joins it. The sort is stable: sources stay in the order of the commands.
+        for name, arguments in sorted(
+            self._list_usable_sources(objects), key=lambda pair: not _is_device_code(pair[0])
+        ):
+            if _is_device_code(name):
+                group_key: tuple[Archs | None, str] = self._read_archs(arguments), arguments.key
+            else:
+                equal = (key for key in groups if key[1] == arguments.key)
+                group_key = next(equal, (None, arguments.key))
+            groups.setdefault(group_key, (arguments, []))[1].append(name)
         if not objects:
             self.draft.add_note(f"left out, because no source of it is compiled: {library_name}")
         first_library: LibraryDraft | None = None
-        # What the device compiler compiles comes first: its architectures are the library's.
         for (arch, _), (arguments, sources) in groups.items():
             used_names = [library.name for library in self.draft.libraries]
             language = "cpp" if arch is None else "cuda"
@@ -262,20 +271,20 @@ class _LibraryReader(Struct):
     ) -> Iterator[tuple[str, CompileArguments]]:
         """Yield (name relative to the project, arguments) of the sources that a library can have;
         note the others."""
-        why = "left out, because"
+        prefix = "left out, because"
         for source, arguments in map(self.outputs.objects.__getitem__, objects):
             name = os.path.relpath(source, self.root)
             suffix = os.path.splitext(name)[1]
             language = arguments.language and LANGUAGE_NAMES.get(arguments.language)
             if name.startswith(".."):
-                self.draft.add_note(f"{why} it is outside of {self.root} (-o DIR): {source}")
+                self.draft.add_note(f"{prefix} it is outside of {self.root} (-o DIR): {source}")
             elif not os.path.isfile(source):
-                self.draft.add_note(f"{why} it does not exist (is it generated?): {name}")
+                self.draft.add_note(f"{prefix} it does not exist (is it generated?): {name}")
             elif language and language != LANGUAGES[suffix]:
-                other = next(each for each in LANGUAGES if LANGUAGES[each] == language)
+                other = next(suffix for suffix in LANGUAGES if LANGUAGES[suffix] == language)
                 self.draft.add_note(
-                    f"{why} the other build compiles it as {other} (-x {arguments.language}), and"
-                    f" here the suffix decides: {name}"
+                    f"{prefix} the other build compiles it as {other} (-x {arguments.language}),"
+                    f" and here the suffix decides: {name}"
                 )
             else:
                 yield name, arguments
@@ -296,7 +305,7 @@ class _LibraryReader(Struct):
             self.draft.add_note(
                 f"assumed, because nothing says what to compile for: {DEFAULT_ARCH}"
             )
-        # PTX of sm_90a runs on nothing that its code does not run on.
+        # PTX of sm_90a runs on no device that its code does not run on.
         ptx = arguments.ptx and any(arch[-1].isdigit() for arch in archs)
         return tuple(archs) or (DEFAULT_ARCH,), ptx or not arguments.archs
 
@@ -314,7 +323,8 @@ class _LibraryReader(Struct):
         if len(paths) < len(include_dirs):
             first_library.keys["torch"] = True
             first_library.keys.pop("undefined", None)
-        implied_dirs = [f"{sys.prefix}/include"]  # which setuptools always passes
+        # setuptools always passes the first; `torch = true` brings the second.
+        implied_dirs = [f"{sys.prefix}/include"]
         implied_dirs += [sysconfig.get_path("include")] if "torch" in first_library.keys else []
         for path in paths:
             if path not in implied_dirs and not os.path.isdir(path):
@@ -340,12 +350,15 @@ class _LibraryReader(Struct):
             first_library.keys.get("link-libs")
         )
         if "-fopenmp" in library.flags and not links_openmp:
-            how = 'link-libs = ["gomp"] links it'
-            self.draft.add_note(f"{library.name}: -fopenmp needs libgomp of the process; {how}")
+            self.draft.add_note(
+                f"{library.name}: -fopenmp needs libgomp of the process;"
+                ' link-libs = ["gomp"] links it'
+            )
 
     def _to_manifest_directory(self, path: str) -> object:
         """Return a directory as a manifest names it: in a Python package, relative to the project,
         or absolute with a note."""
+        # Where a package is installed differs from machine to machine, its name does not.
         for site in sys.path:
             package, _, inside = os.path.relpath(path, site or ".").partition("/")
             if site.endswith("-packages") and package.isidentifier() and inside:
@@ -365,12 +378,16 @@ class _LibraryReader(Struct):
         while number < len(flags):
             # An option goes with its value: alone it would take the next word.
             end = number + 1 + has_value(flags, number)
-            if hint := next((hints[each] for each in range(number, end) if each in hints), None):
+            if hint := next((hints[i] for i in range(number, end) if i in hints), None):
                 self.draft.add_note(f"flag left out: {' '.join(flags[number:end])} ({hint})")
             else:
                 allowed_flags += flags[number:end]
             number = end
         return allowed_flags
+
+
+def _is_device_code(name: str) -> bool:
+    return LANGUAGES[os.path.splitext(name)[1]] == "cu"
 
 
 def _name_targets(draft: ManifestDraft) -> None:
@@ -383,10 +400,9 @@ def _name_targets(draft: ManifestDraft) -> None:
         draft.targets[name] = (archs, ptx)
     for library in draft.libraries:
         if len(arch_sets) > 1 and "library" not in library.keys:
-            fitting_targets = (
-                name for name, target in draft.targets.items() if target == library.arch
-            )
-            library.keys["targets"] = [next(fitting_targets, next(iter(draft.targets)))]
+            fitting = (name for name, target in draft.targets.items() if target == library.arch)
+            # Host code has no architecture: one compile of it is enough.
+            library.keys["targets"] = [next(fitting, next(iter(draft.targets)))]
 
 
 def _name_toolchains(draft: ManifestDraft) -> None:
@@ -395,14 +411,13 @@ def _name_toolchains(draft: ManifestDraft) -> None:
     standard_counts = Counter(library.std for library in draft.libraries if library.std)
     std = standard_counts.most_common(1)[0][0] if standard_counts else None
     marches = {library.march for library in draft.libraries}
-    # What [toolchain] says of the CPU cannot be unsaid.
+    # A named toolchain can change the CPU of [toolchain], and cannot take it back.
     march = marches.pop() if len(marches) == 1 else None
     draft.toolchain = {"std": std, "host-march": march}
     for library in draft.libraries:
         library_toolchain = (library.std or std, library.march)
         if library_toolchain != (std, march):
-            name = "_".join(each.replace("+", "x") for each in library_toolchain if each)
+            name = "_".join(part.replace("+", "x") for part in library_toolchain if part)
             library.keys["toolchain"] = name
-            draft.toolchains[name] = dict(
-                zip(("std", "host-march"), library_toolchain, strict=True)
-            )
+            keys = zip(("std", "host-march"), library_toolchain, strict=True)
+            draft.toolchains[name] = dict(keys)

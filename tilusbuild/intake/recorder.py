@@ -1,12 +1,12 @@
-"""`python recorder.py RECORD SCRIPT` runs a Kernel Tuner script and writes down what it tunes.
+"""`python recorder.py RECORD SCRIPT` runs a Kernel Tuner script and records its kernels.
 
 `kernel_tuner.py` starts it. The script's `kernel_tuner` is this module, also where a package of the
 name is installed or lies beside it: `tune_kernel` adds a line of JSON to RECORD, measures nothing
 and returns no results. Whatever else is imported from `kernel_tuner` can be called. Imports nothing
 of tilusbuild.
 
-A value that JSON has not is `{"?": its text}`, a function of the configuration the expression that
-it returns, with what it knows besides filled in.
+A value without a form in JSON is recorded as `{"?": its text}`. A function of the configuration is
+recorded as the expression that it returns, with the values of its other names filled in.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _NAMES = ("kernel_name", "kernel_source", "problem_size", "arguments", "tune_par
 LIMIT = 40
 """Characters of a value that a note shows."""
 _RECORD = os.path.abspath(sys.argv[1]) if __name__ == "__main__" else ""
-__path__: list[str] = []  # it is a package, of modules that `_Modules` makes
+# It is a package, of modules that `_ModuleFinder` makes.
+__path__: list[str] = []
 
 
-def tune_kernel(*args: Any, **named: Any) -> tuple[list[Any], dict[str, Any]]:
+def tune_kernel(*args: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
     """Write the arguments of the call as a line of JSON. Return empty results."""
-    arguments_by_name = {**dict(zip(_NAMES, args, strict=False)), **named}
+    arguments_by_name = {**dict(zip(_NAMES, args, strict=False)), **options}
     arguments = arguments_by_name.pop("arguments", ())
     names = set(arguments_by_name.get("tune_params") or ())
     record: dict[str, Any] = {
@@ -50,9 +51,10 @@ def tune_kernel(*args: Any, **named: Any) -> tuple[list[Any], dict[str, Any]]:
     return [], {}
 
 
-def run_kernel(*args: Any, **named: Any) -> list[Any]:
+def run_kernel(*args: Any, **options: Any) -> list[Any]:
     """Return the kernel's arguments unchanged."""
-    return list({**dict(zip(_NAMES, args, strict=False)), **named}.get("arguments", ()))
+    # Scripts compute a reference by it, which is compared with nothing here.
+    return list({**dict(zip(_NAMES, args, strict=False)), **options}.get("arguments", ()))
 
 
 def _find_argument_index(size: Any, arguments: Any) -> int | None:
@@ -60,12 +62,13 @@ def _find_argument_index(size: Any, arguments: Any) -> int | None:
     for sizes up to 1."""
     if not isinstance(arguments, list | tuple) or not hasattr(size, "__index__"):
         return None
-    scalars = {
-        number: int(each)
-        for number, each in enumerate(arguments)
-        if hasattr(each, "__index__") and getattr(each, "shape", ()) == ()
-    }
-    equal = [number for number, each in scalars.items() if each == int(size) > 1]
+    # 1 is too frequent to be known by its value. An array of one element has an index, too.
+    equal = [
+        number
+        for number, value in enumerate(arguments)
+        if hasattr(value, "__index__") and getattr(value, "shape", ()) == ()
+        if int(value) == int(size) > 1
+    ]
     return equal[0] if len(equal) == 1 else None
 
 
@@ -74,12 +77,13 @@ def _to_json_value(value: Any, names: set[str]) -> Any:
     any other value."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if hasattr(value, "__array__"):  # numpy's, whose large arrays are not sent
+    if hasattr(value, "__array__"):
+        # numpy's: a large array is data of the kernel, and no note shows it.
         return _to_json_value(value.tolist(), names) if value.size <= 1 << 16 else {"?": "an array"}
     if isinstance(value, Mapping):
-        return {str(key): _to_json_value(each, names) for key, each in value.items()}
+        return {str(key): _to_json_value(item, names) for key, item in value.items()}
     if isinstance(value, list | tuple | set | range):
-        return [_to_json_value(each, names) for each in value]
+        return [_to_json_value(item, names) for item in value]
     if isinstance(value, FunctionType):
         node = _find_definition(value)
         text = _to_expression(value, node, names)
@@ -112,7 +116,8 @@ def _find_definition(function: FunctionType) -> ast.Lambda | ast.FunctionDef | N
 def _list_code_facts(code: CodeType) -> object:
     """Return names and constants of a code object: equal for the same lambda in another
     compilation."""
-    constants = [repr(each) for each in code.co_consts if not isinstance(each, CodeType | None)]
+    # The text of nested code has an address, and not every compilation adds None.
+    constants = [repr(c) for c in code.co_consts if not isinstance(c, CodeType | None)]
     return code.co_varnames, {*code.co_names, *code.co_freevars}, constants
 
 
@@ -122,19 +127,21 @@ def _to_expression(
     """Return the body of a function as an expression over the parameters `names`, with the values
     of its other names filled in; None for a function of several statements."""
     if isinstance(node, ast.FunctionDef):
-        *before, last = node.body
-        is_docstring_only = all(isinstance(each, ast.Expr) for each in before)  # a docstring
-        body = last.value if isinstance(last, ast.Return) and is_docstring_only else None
+        *statements, last = node.body
+        # A docstring is an expression, which does nothing.
+        does_nothing_else = all(isinstance(statement, ast.Expr) for statement in statements)
+        body = last.value if isinstance(last, ast.Return) and does_nothing_else else None
     else:
         body = node.body if node is not None else None
     if node is None or body is None:
         return None
     bound_values = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-    arguments = [each.arg for each in node.args.args]
+    arguments = [argument.arg for argument in node.args.args]
+    # Kernel Tuner passes the configuration as one dictionary, or each parameter by its name.
     table = arguments[0] if len(arguments) == 1 and arguments[0] not in names else None
 
     class Parameters(ast.NodeTransformer):
-        """Writes `p["block"]` as `block`, and what is known besides as its value."""
+        """Writes `p["block"]` as `block`, and a name of the script as its value."""
 
         def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
             of_table = isinstance(node.value, ast.Name) and node.value.id == table
@@ -146,6 +153,7 @@ def _to_expression(
         def visit_Name(self, node: ast.Name) -> ast.AST:
             value: Any = bound_values.get(node.id)
             is_parameter = node.id in names or node.id in arguments
+            # A number of numpy.
             if callable(getattr(value, "item", None)):
                 value = value.item()
             return (
@@ -163,7 +171,7 @@ class _AnyModule(ModuleType):
             raise AttributeError(name)
         return _AnyModule(f"{self.__name__}.{name}")
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
         return self
 
 

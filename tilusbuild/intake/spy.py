@@ -1,4 +1,4 @@
-"""`python spy.py RECORD SETUP.PY ARGUMENT…` runs a setup.py and writes down what it compiles.
+"""`python spy.py RECORD SETUP.PY ARGUMENT…` runs a setup.py and records its compile commands.
 
 `builds.py` starts it. Compilers, linkers, archivers and ninja are not started: each of their
 commands is a line of JSON in RECORD, as in compile_commands.json. A command that asks a compiler
@@ -23,7 +23,7 @@ _PROJECT = os.path.realpath(os.getcwd())
 _TEMPORARY = os.path.realpath(tempfile.gettempdir())
 _INSTEAD = [shutil.which("true") or "/bin/true"]
 BEFORE = re.compile(r"ccache|sccache|distcc|nice|time|env|\w+=.*")
-"""What may stand before a compiler."""
+"""Programs and assignments that may stand before a compiler."""
 COMPILER = re.compile(r".*(cc|\+\+|clang|icpx)(-[\d.]+)?")
 _QUESTION = re.compile(r"-[EMS]|-MM|-###|--?(dryrun|fsyntax-only|preprocess)")
 _SOURCE = re.compile(r".*\.(cu|c|cc|cpp|cxx|C|s|S)")
@@ -36,31 +36,32 @@ def _write_record(line: object) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def _record_or_start(self: Any, args: Any, *rest: Any, **named: Any) -> None:
-    """In the place of `Popen.__init__`: record a command that makes something and start a process
-    that does nothing; start any other command."""
+def _record_or_start(self: Any, args: Any, *rest: Any, **options: Any) -> None:
+    """In the place of `Popen.__init__`: record a command that makes a file and start a process that
+    does nothing; start any other command."""
     try:
-        is_recorded = _record_command(_to_words(args), os.path.abspath(named.get("cwd") or "."))
+        is_recorded = _record_command(_to_argv(args), os.path.abspath(options.get("cwd") or "."))
     except (ValueError, TypeError):
+        # Arguments that `Popen` refuses, too: the script gets its error.
         is_recorded = False
     if is_recorded:
-        args, named["shell"] = _INSTEAD, False
-        named.pop("executable", None)
-    _start(self, args, *rest, **named)
+        args, options["shell"] = _INSTEAD, False
+        options.pop("executable", None)
+    _start(self, args, *rest, **options)
 
 
-def _to_words(args: Any) -> list[str]:
+def _to_argv(args: Any) -> list[str]:
     if isinstance(args, str | bytes):
         return shlex.split(os.fsdecode(args))
-    return [os.fsdecode(each) for each in args]
+    return [*map(os.fsdecode, args)]
 
 
-def _record_command(words: list[str], cwd: str) -> bool:
-    """Record a command that makes something. Return whether it was recorded."""
+def _record_command(argv: list[str], cwd: str) -> bool:
+    """Record a command that makes a file. Return whether it was recorded."""
     tool_index = next(
-        (n for n, word in enumerate(words) if not BEFORE.fullmatch(get_tool_name(word))), 0
+        (n for n, word in enumerate(argv) if not BEFORE.fullmatch(get_tool_name(word))), 0
     )
-    tool, arguments = get_tool_name(words[tool_index]), words[tool_index + 1 :]
+    tool, arguments = get_tool_name(argv[tool_index]), argv[tool_index + 1 :]
     if tool in ("ninja", "make", "cmake"):
         return _record_nested_build(tool, arguments, cwd)
     if tool.endswith("ar"):
@@ -70,7 +71,7 @@ def _record_command(words: list[str], cwd: str) -> bool:
         makes = not asks and bool(COMPILER.fullmatch(tool) and {"-c", "-dc", "-o"} & {*arguments})
     if not makes or _compiles_temporary_only(arguments, cwd):
         return False
-    _write_record({"directory": cwd, "arguments": words})
+    _write_record({"directory": cwd, "arguments": argv})
     return True
 
 
@@ -79,32 +80,36 @@ def get_tool_name(word: str) -> str:
     return word if "=" in word else os.path.basename(word)
 
 
-def _compiles_temporary_only(words: list[str], cwd: str) -> bool:
+def _compiles_temporary_only(argv: list[str], cwd: str) -> bool:
     """Return whether a command has sources and all of them are temporary files: the setup.py tries
     the compiler."""
-    source_paths = [os.path.realpath(os.path.join(cwd, w)) for w in words if _SOURCE.fullmatch(w)]
-    return bool(source_paths) and all(
-        each.startswith(_TEMPORARY + "/") and not each.startswith(_PROJECT + "/")
-        for each in source_paths
+    sources = [os.path.realpath(os.path.join(cwd, w)) for w in argv if _SOURCE.fullmatch(w)]
+    # The project itself may be in a temporary directory, as pip unpacks it.
+    return bool(sources) and all(
+        path.startswith(_TEMPORARY + "/") and not path.startswith(_PROJECT + "/")
+        for path in sources
     )
 
 
-def _record_nested_build(tool: str, words: list[str], cwd: str) -> bool:
+def _record_nested_build(tool: str, argv: list[str], cwd: str) -> bool:
     """Record the commands that ninja, make or CMake would run in a directory. Return whether that
     build was recorded, and must not run."""
-    if tool == "cmake" and "--build" not in words:
-        return "--install" in words
-    after = "--build" if tool == "cmake" else "-C"
-    directory_name = words[words.index(after) + 1] if after in words[:-1] else "."
+    # CMake configures, which writes the commands; an installation has no files to copy.
+    if tool == "cmake" and "--build" not in argv:
+        return "--install" in argv
+    option = "--build" if tool == "cmake" else "-C"
+    directory_name = argv[argv.index(option) + 1] if option in argv[:-1] else "."
     directory = os.path.join(cwd, directory_name)
     if not f"{os.path.realpath(directory)}/".startswith(f"{_PROJECT}/"):
-        return False  # torch's load(): the script asks what it makes
+        # torch's load() builds elsewhere, and the script imports the result.
+        return False
     compile_commands = os.path.join(directory, "compile_commands.json")
-    if tool == "ninja" and any(word.startswith(("--version", "-t", "-h")) for word in words):
+    if tool == "ninja" and any(word.startswith(("--version", "-t", "-h")) for word in argv):
         return False
     if os.path.exists(os.path.join(directory, "build.ninja")):
         compdb_command = ("ninja", "-C", directory, "-t", "compdb")
         compdb_text = subprocess.check_output(compdb_command, text=True)
+        # ninja prints "Entering directory" before.
         entries = json.loads(compdb_text[compdb_text.index("[\n") :])
     elif os.path.exists(compile_commands) and tool != "ninja":
         with open(compile_commands, encoding="utf-8") as file:
@@ -119,6 +124,7 @@ def _record_nested_build(tool: str, words: list[str], cwd: str) -> bool:
 def _record_extension_paths(command: Any) -> None:
     """Record the paths of the extension modules: where they are built, and in the project. Copies
     nothing."""
+    # Asked for with `--inplace`: without it, setuptools gives the path in the build directory.
     for extension in command.extensions:
         inplace = os.path.abspath(command.get_ext_fullpath(extension.name))
         command.inplace = 0

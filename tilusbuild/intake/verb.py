@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ImportArgs(Common, frozen=True, kw_only=True):
-    """What is imported."""
+    """The build to import, and the directory for its manifest."""
 
     what: str = positional(
         "WHAT",
@@ -43,16 +43,14 @@ def run_import(arguments: ImportArgs) -> int:
     from tilusbuild.intake.draft import ManifestDraft, format_manifest
 
     source_path = os.path.abspath(arguments.what)
-    if hint := _find_pointer(source_path):
+    if hint := _find_hint(source_path):
         kind = "a folder, which" if os.path.isdir(source_path) else "a file that"
         raise input_error(
             f"{arguments.what} is {kind} does not say how its sources are compiled", hint=hint
         )
     output = arguments.output and os.path.abspath(arguments.output)
-    draft, files = (
-        ManifestDraft(_name_project(output or os.path.dirname(source_path))),
-        dict[str, str](),
-    )
+    draft = ManifestDraft(_name_project(output or os.path.dirname(source_path)))
+    files: dict[str, str] = {}
     try:
         root = _read_into_draft(draft, source_path, output, files)
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
@@ -76,7 +74,7 @@ def run_import(arguments: ImportArgs) -> int:
 
 
 _OF_THE_SHELL = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS"
-"""Variables that other builds' compilers read, and ours do not get."""
+"""Variables that compilers of other builds read, and those of tilusbuild do not get."""
 
 _BY_NINJA = "{}; tilusbuild import build/build.ninja"
 _POINTERS = {
@@ -84,14 +82,14 @@ _POINTERS = {
     "meson.build": _BY_NINJA.format("meson setup build"),
     "pyproject.toml": "python -m build, and import what its build directory has",
 }
-"""What to do with files that only other builds read."""
+"""Hints for files that only another build system reads."""
 
 
-def _find_pointer(what: str) -> str | None:
-    """Return what to import in the place of a directory, or of a file that only another build
-    system reads; None for others."""
-    if not os.path.isdir(what):
-        return _POINTERS.get(os.path.basename(what))
+def _find_hint(path: str) -> str | None:
+    """Return a hint on what to import in the place of a directory, or of a file that only another
+    build system reads; None for others."""
+    if not os.path.isdir(path):
+        return _POINTERS.get(os.path.basename(path))
     return (
         "name its setup.py, compile_commands.json, build.ninja or Makefile; of CMake: "
         f"{_POINTERS['CMakeLists.txt']}; or write"
@@ -100,16 +98,17 @@ def _find_pointer(what: str) -> str | None:
 
 
 def _read_into_draft(
-    draft: ManifestDraft, what: str, output: str | None, files: dict[str, str]
+    draft: ManifestDraft, path: str, output: str | None, files: dict[str, str]
 ) -> str:
     """Read the named file into a draft, by its name and content. Return the project's directory.
     Raises `InputError`, `OSError` and `ValueError`."""
     from tilusbuild.intake import builds, kernel_tuner, libraries
     from tilusbuild.runtime.regular import read_text
 
-    directory, name = os.path.split(what)
-    text = read_text(what, "replace")
+    directory, name = os.path.split(path)
+    text = read_text(path, "replace")
     if name.endswith(".py"):
+        # A setup.py may have another name, and a script that tunes may call a `setup()` of its own.
         sets_up = "kernel_tuner" not in text and re.search(r"\bsetup\(", text)
         if name != "setup.py" and not sets_up:
             if output is not None:
@@ -128,8 +127,8 @@ def _read_into_draft(
     root = output or _find_root(directory, libraries.list_sources(commands))
     draft.project = _name_project(root)
     libraries.add_libraries(draft, root, commands)
-    for each in filter(os.environ.get, _OF_THE_SHELL.split()):
-        draft.add_note(f"left out: {each}={os.environ[each]}: no compile gets that from the shell")
+    for name in filter(os.environ.get, _OF_THE_SHELL.split()):
+        draft.add_note(f"left out: {name}={os.environ[name]}: no compile gets that from the shell")
     return root
 
 
@@ -146,10 +145,10 @@ def _find_root(directory: str, sources: list[str]) -> str:
         cmake_home = re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", text, re.MULTILINE)
         if cmake_home and os.path.isfile(os.path.join(cmake_home[1], "CMakeLists.txt")):
             return cmake_home[1]
-    source_directories = [
-        os.path.dirname(each) for each in sources if is_within(each, find_repository(directory))
-    ]
-    return os.path.commonpath([directory, *source_directories])
+    # A source outside, as of a package that is installed, would move the root up to `/`.
+    repository = find_repository(directory)
+    parents = [os.path.dirname(source) for source in sources if is_within(source, repository)]
+    return os.path.commonpath([directory, *parents])
 
 
 def _name_project(directory: str) -> str:
@@ -170,8 +169,8 @@ def _print_result(arguments: ImportArgs, draft: ManifestDraft, manifest: str) ->
     elif arguments.stdout:
         print(manifest, end="")
     elif not arguments.quiet:
-        what = format_count(kernels, "kernel") if kernels else format_count(sources, "source")
-        print(f"{manifest}: {what}; next: tilusbuild build")
+        count = format_count(kernels, "kernel") if kernels else format_count(sources, "source")
+        print(f"{manifest}: {count}; next: tilusbuild build")
         for note in draft.notes:
             print(f"  {note}")
 

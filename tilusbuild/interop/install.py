@@ -1,9 +1,9 @@
-"""Install a foreign cache in the place where its system looks for it: only what is missing there.
+"""Install the missing entries of a foreign cache in the directory where its system looks for them.
 
-What is missing is unpacked and checked in a private directory of the cache, and synced; then each
-entry is published by one rename, those that links lead to first. An existing entry is never
-changed. Killed at any instant, the cache holds whole entries only; the next attempt installs the
-rest and removes the private directory. Nothing is written outside the directory that was named.
+They are unpacked and checked in a private directory of the cache, and synced; then each is
+published by one rename, the targets of links first. An existing entry is never changed. Killed at
+any instant, the cache holds whole entries only; the next attempt installs the rest and removes the
+private directory. Nothing is written outside the directory that was named.
 """
 
 from __future__ import annotations
@@ -92,14 +92,15 @@ def _unpack_units(
         for path, unit in cache.pair_with_units(p.removeprefix(cache.prefix) for p in listing.files)
         if unit in missing
     }
+    # All files, also those of units that exist: a wrong one refuses the whole package.
     checker = PackageChecker(listing, private)
     for member in check_members(reader, listing):
         checker.read_member(member, keep=member.path in unit_files)
 
 
 def _write_paths_into_groups(cache: ListedCache, unpacked: str, destination: str) -> None:
-    """Write the absolute paths of the destination into Triton's groups, which name their files by
-    them."""
+    """Write the absolute paths of the destination into Triton's groups."""
+    # Not before: the files were compared with the list, whose digests are of groups without paths.
     for path in list_files_below(unpacked):
         if is_group(cache.system, path):
             file = os.path.join(unpacked, path)
@@ -108,11 +109,12 @@ def _write_paths_into_groups(cache: ListedCache, unpacked: str, destination: str
 
 
 def _make_links(cache: ListedCache, missing: set[str], unpacked: str) -> None:
-    """Make the links of the missing units: relative, so that the cache can be moved."""
+    """Make the links of the missing units."""
     for link, unit in cache.pair_with_units(cache.links):
         if unit in missing:
             path = os.path.join(unpacked, link)
             os.makedirs(os.path.dirname(path), exist_ok=True)
+            # Relative, so that the cache can be moved.
             os.symlink(os.path.relpath(cache.links[link], os.path.dirname(link)), path)
 
 
@@ -120,10 +122,8 @@ def _publish_units(
     cache: ListedCache, missing: set[str], unpacked: str, destination: str
 ) -> Iterator[str]:
     """Rename the units into the destination, and yield those that were not published by another
-    process first.
-
-    Units with links come last, so that no link leads to an entry that is not there yet.
-    """
+    process first."""
+    # Units with links come last: no link leads to an entry that does not exist yet.
     linking = {unit for _, unit in cache.pair_with_units(cache.links)}
     for unit in sorted(missing, key=lambda unit: (unit in linking, unit)):
         final = os.path.join(destination, unit)

@@ -114,6 +114,7 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
 
     def check_kind(self) -> None:
         prefix, links = self.part.prefix, self.part.links
+        # A link is no file of the list, and takes a name in the same directories.
         names.check_paths([*self.files, *(prefix + link for link in links)])
         for path in self.files:
             if not path.startswith(prefix):
@@ -229,6 +230,7 @@ def strip_group_paths(path: str) -> bytes:
         names = decode(read_text(path), type=_TritonGroup).child_paths
     except (OSError, ValueError) as error:
         raise cannot_pack(f"{path} is not a group of Triton: {error}") from None
+    # Sorted: the same entries make the same package.
     return encode(_TritonGroup(dict(sorted((name, name) for name in names))))
 
 

@@ -62,6 +62,7 @@ def collect_foreign_cache(cache: ForeignCache, name: str, version: str) -> Conte
     for entry in cache.entries:
         collector.add_entry(entry)
     stale = tuple(f"{file.path}/" for file in cache.stale)
+    # After all entries: a link may lead to any of them, and a file is counted with its unit.
     for path in (*(p for e in cache.entries for p in e.files), *cache.shared):
         if not f"{path}/".startswith(stale) and os.path.basename(path) != _LOCK:
             collector.add_file(path)
@@ -112,6 +113,7 @@ class _CacheCollector(Struct):
 
     def add_file(self, path: str) -> None:
         full, listed_path = self.directory.join_path(path), f"{ROOT}/{self.system}/{path}"
+        # A link to a program that was removed; or a file that was removed since.
         if not os.path.exists(full):
             return
         parents = accumulate(path.split("/")[:-1], "{}/{}".format)

@@ -138,12 +138,12 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
 
 
 def _make_attester(key: str | None) -> Callable[[Any], dict[str, bytes]]:
-    """Return a function that signs a package, and attests nothing else: how another system built
-    its entries is not known."""
+    """Return a function that signs a package; one that returns nothing for None."""
     if key is None:
         return lambda contents: {}
     from tilusbuild.package import names
 
+    # The signature alone: how another system built its entries is not known.
     attest = options.find_attester(key)
     return lambda contents: {names.SIGNATURE: attest(contents)[names.SIGNATURE]}
 

@@ -144,12 +144,12 @@ def verify(path: str, arguments: Common) -> int:
 
     cache = read_foreign_cache(path)
     for problem in cache.broken:
-        show_result(arguments, ProblemLine(problem.what, of=problem.path), problem)
+        show_result(arguments, ProblemLine(problem.message, of=problem.path), problem)
     for file in cache.stale:
         show_result(
             arguments,
-            GarbageLine(file.path, "litter", file.size, why=file.what),
-            f"{file.path}: {file.what}, {format_bytes(file.size)}",
+            GarbageLine(file.path, "litter", file.size, why=file.reason),
+            f"{file.path}: {file.reason}, {format_bytes(file.size)}",
         )
     if arguments.json:
         emit_line(CountsLine({"entries": len(cache.entries), "problems": len(cache.broken)}))
@@ -177,6 +177,7 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
         broken=arguments.broken,
     )
     removed = in_use = freed = 0
+    # One by one: each is reported as soon as it is gone, also if the next one fails.
     dry = arguments.dry_run
     for removal, is_removed in (
         ((removal, True) for removal in removals) if dry else remove_unless_in_use(cache, removals)
@@ -222,7 +223,7 @@ ExportedLine = declare_line("exported", path=str, layout=str, files=int, linked=
 def _run_export(arguments: CacheExportArgs) -> int:
     """Export the cache, and print the counts. Return the exit status."""
     from tilusbuild.interop.export import export_scripts
-    from tilusbuild.interop.export.scripts import list_exported_scripts
+    from tilusbuild.interop.export.layouts import list_exported_scripts
 
     cache = options.find_cache(arguments.cache_dir)
     scripts = list_exported_scripts(cache)

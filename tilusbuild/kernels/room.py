@@ -1,3 +1,3 @@
-"""What this optional room brings; see `tilusbuild/rooms.py`."""
+"""The contributions of this optional room; see `tilusbuild/rooms.py`."""
 
 BRINGS = {"package format": {"kernels": "tilusbuild.kernels.variants:FORMAT"}}

@@ -92,8 +92,9 @@ def _is_kernels(path: str, start: bytes) -> bool:
     """Return whether a directory has a package in each of its variants."""
     if start:
         return False
+    # All, and not one: a directory in this format is replaced as a whole.
     variants = try_list(os.path.join(path, "build"))
-    lists = (os.path.join(path, "build", each, INSIDE, names.LIST) for each in variants)
+    lists = (os.path.join(path, "build", variant, INSIDE, names.LIST) for variant in variants)
     return bool(variants) and all(map(os.path.isfile, lists))
 
 
@@ -117,7 +118,8 @@ def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
             "id": identifier,
             "version": parse_version(re.match(r"\d+", contents.listed.version)[0])[0],  # type: ignore[index]
             "license": "other",
-            "python-depends": [],  # the variant says that it needs tvm-ffi
+            # tvm-ffi is in the name of the variant, by which `kernels` requires it.
+            "python-depends": [],
             "backend": backend,
             "digest": {"algorithm": "sha256", "files": digests},
         }
@@ -164,6 +166,7 @@ def _list_members(contents: Contents, identifier: str) -> Iterator[tuple[str, by
             with_ops="_ops" in code,
         ).encode(),
     )
+    # A room's module is copied beside the runtime: the deployment has no tilusbuild.
     for name, module in code.items():
         origin = find_spec(module).origin  # type: ignore[union-attr]
         yield f"{name}.py", rewrite_imports(str(origin), f".{RUNTIME}")
@@ -175,12 +178,9 @@ def _name_functions(contents: Contents) -> Mapping[str, str]:
     """Return the scripts that can be called, by function name. Raises `PackageError` for two
     functions of one name."""
     script_files = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
-    scripts = [
-        parse_description("", unseal_json(contents.read_listed(path))) for path in script_files
-    ]
-    callable_scripts = [(each.name, each.params) for each in scripts if each.form == CALLED]
+    scripts = [parse_description("", unseal_json(contents.read_listed(p))) for p in script_files]
     try:
-        return name_functions(callable_scripts)
+        return name_functions([(s.name, s.params) for s in scripts if s.form == CALLED])
     except ValueError as error:
         raise cannot_pack(str(error), hint="rename one of the scripts") from None
 

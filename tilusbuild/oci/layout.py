@@ -81,16 +81,13 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
     listing = contents.listed
     layers = []
     for owner, paths in split_layers(listing).items():
-        temporary_path = os.path.join(
-            blobs, "new"
-        )  # the name is the digest, which is known at the end
-        with open(temporary_path, "xb") as file:
+        # A blob's name is its digest, which is known when all of it is written.
+        unnamed = os.path.join(blobs, "new")
+        with open(unnamed, "xb") as file:
             write_layer(contents, paths, file, time=time, end=True)
             sync_public_file(file)
-        descriptor = _make_descriptor(
-            _LAYER_TYPE, sha256_file(temporary_path), os.stat(temporary_path).st_size
-        )
-        os.rename(temporary_path, _blob_path(path, descriptor["digest"]))
+        descriptor = _make_descriptor(_LAYER_TYPE, sha256_file(unnamed), os.stat(unnamed).st_size)
+        os.rename(unnamed, _blob_path(path, descriptor["digest"]))
         layers.append({**descriptor, "annotations": {_TITLE: _name_layer_file(*owner)}})
     manifest = _put_manifest(
         path,
@@ -101,20 +98,16 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
             "annotations": {_TITLE: listing.name, _VERSION: listing.version},
         },
     )
-    tag = listing.version.replace("+", "_")  # a tag has no `+`
-    index_entries = [{**manifest, "artifactType": ARTIFACT, "annotations": {_REF: tag}}]
+    # A tag cannot have `+`, which a version may.
+    tag = listing.version.replace("+", "_")
+    entries = [{**manifest, "artifactType": ARTIFACT, "annotations": {_REF: tag}}]
+    # After the package's manifest, which they name by its digest.
     for name, data in sorted(contents.beside.items()):
         title = name.rpartition("/")[2]
         referrer = _put_attestation(path, manifest, _ATTESTATION_TYPES[name], title, data)
-        index_entries.append(
-            {**referrer, "annotations": {_REF: f"{tag}.{title.partition('.')[0]}"}}
-        )
+        entries.append({**referrer, "annotations": {_REF: f"{tag}.{title.partition('.')[0]}"}})
     write_file(os.path.join(path, LAYOUT), b'{"imageLayoutVersion":"1.0.0"}')
-    index: dict[str, Any] = {
-        "schemaVersion": 2,
-        "mediaType": _INDEX_TYPE,
-        "manifests": index_entries,
-    }
+    index: dict[str, Any] = {"schemaVersion": 2, "mediaType": _INDEX_TYPE, "manifests": entries}
     write_file(os.path.join(path, INDEX), rfc8785.dumps(index))
     sync_tree(path)
 
@@ -148,7 +141,8 @@ def _put_blob(path: str, data: bytes, kind: str) -> Descriptor:
     """Write a blob unless it is there. Return its descriptor."""
     descriptor = _make_descriptor(kind, sha256_bytes(data), len(data))
     blob = _blob_path(path, descriptor["digest"])
-    if not os.path.exists(blob):  # the empty config is every attestation's
+    # All attestations have the same empty config.
+    if not os.path.exists(blob):
         write_file(blob, data)
     return descriptor
 
@@ -206,7 +200,7 @@ class OciReader:
             for blob in _decode_json(INDEX, data, _OciIndex).manifests
         }
         packages = [digest for digest in manifests if manifests[digest].artifact_type == ARTIFACT]
-        # Of two packages one could be what is verified and the other what is installed.
+        # Of two packages one could be verified and the other installed.
         if len(packages) != 1:
             raise no_package(f"the image layout holds {len(packages) or 'no'} packages of kernels")
         self._package_manifest = manifests[packages[0]]
@@ -223,6 +217,7 @@ class OciReader:
     def attestations(self) -> dict[str, bytes]:
         data_by_name: dict[str, bytes] = {}
         for manifest in self._attestation_manifests:
+            # The list does not name a config: another one could hold anything.
             if self._read_blob(manifest.config, len(_EMPTY)) != _EMPTY:
                 raise unlisted("an artifact beside the package has a config")
             for blob in manifest.layers:
@@ -248,10 +243,10 @@ class OciReader:
         with os.fdopen(handle, "rb") as file:
             if os.fstat(handle).st_size != blob.size:
                 raise truncated(f"blob {blob.digest} is not {blob.size} bytes long")
-            hashed = make_hasher()
+            hasher = make_hasher()
             while piece := file.read(1 << 20):
-                hashed.update(piece)
-            _check_digest(blob, hashed.hexdigest())
+                hasher.update(piece)
+            _check_digest(blob, hasher.hexdigest())
             # Read twice: nothing of a layer is unpacked before its digest is known to be right.
             file.seek(0)
             yield from read_entries(open_frames(file))

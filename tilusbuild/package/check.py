@@ -1,11 +1,11 @@
-"""Check that a package is what its list says, offline and without running anything of it.
+"""Check a package against its list, offline and without running anything of it.
 
 Names, sizes and digests are compared as the files arrive; then each program and each script is
 checked as soon as its files are complete. A program's texts hash to its name, its
 `meta.json` is about it and the files that are packed, and its library holds the code that the list
 and the target promise, and needs no more of a host than the list says. A script is read by the
-runtime's own readers: what passes here is what `load` takes. What is held in memory is bounded: one
-program's library and texts, or several where a container mixes them up.
+runtime's own readers: `load` takes every script that passes. Memory is bounded: one program's
+library and texts are held, or those of several where a container mixes them up.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
     target = listing.targets[program.target]
     images = {(image.arch, image.kind) for image in program.images}
     promised = set(choose.list_images(target.archs, target.ptx)) if target.kind == "cuda" else set()
-    # A library of objects has what these have: none of them may be device code.
+    # The code of a library is that of its objects, and none of them may be device code.
     linked = "library" in parse_section(data[layout.PROGRAM_TXT].decode("utf-8", "replace"), "")
     if images != promised and not linked:
         raise code_mismatch(
@@ -203,8 +203,7 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
 
 def _make_problem_error(where: str, problem: Problem) -> PackageError:
     """Return the error for a problem of the entry or the header directory `where`."""
-    name, what = problem
-    return inconsistent(f"{where}/{name}: {what}" if name else f"{where}: {what}")
+    return inconsistent(f"{os.path.join(where, problem.name).rstrip('/')}: {problem.what}")
 
 
 def check_code(
@@ -247,7 +246,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     """Check a script's directory below `root`. Raises `PackageError`."""
     where = entry.root
     path = os.path.join(root, where)
-    # The file could be one that a later version of the runtime reads.
+    # The runtime reads files by their names: it would not notice another one.
     for name in layout.list_files_below(path):
         if classify_script_file(name) is None:
             raise inconsistent(f"{where}/{name} is not a file that a script has")

@@ -61,7 +61,7 @@ _BUILD = "run `tilusbuild build` first; `tilusbuild explain` says what is out of
 
 
 class PackageOrder(Struct, frozen=True):
-    """A package to make: its name in the manifest, and what the manifest says of it."""
+    """A package to make: its name and section in the manifest."""
 
     name: str
     package: PackageSection
@@ -214,8 +214,7 @@ class _Collector(Struct):
         path = self.cache.include_path(digest)
         try:
             if problems := check_include(path, digest):
-                name, what = problems[0]
-                raise cannot_pack(f"{root}/{name} {what}", hint=_AGAIN)
+                raise cannot_pack(f"{root}/{problems[0].name} {problems[0].what}", hint=_AGAIN)
             for name in layout.list_files_below(path):
                 self.add_file(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
         except OSError as error:
@@ -242,7 +241,7 @@ def find_reachable(script: Script) -> frozenset[int]:
     built = frozenset(script.programs) - script.not_built.keys() - refused.keys()
     entries = {entry.program for table in dispatch.tables for entry in table.entries}
     # A device with a table is served from the table. Any other is served by the rules, the model
-    # and the default, and a model chooses among what is there: with a table, the programs that only
+    # and the default, and a model chooses among the rest: with a table, the programs that only
     # a model would choose may stay behind. Without one they may not.
     if script.model is not None and not entries:
         return built

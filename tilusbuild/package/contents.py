@@ -58,13 +58,13 @@ def read_file(path: str) -> bytes:
         raise cannot_pack(f"{path} cannot be read: {error.strerror}") from None
 
 
-# What a host must have.
+# The requirements on a host.
 
 
 def collect_host_needs(library_facts: Iterable[tuple[str, LibraryNeeds, str]]) -> HostNeeds:
-    """Return what a host must have for all of the libraries together: each a path for messages,
-    what it needs, and how it was compiled ("" if unknown). Raises `PackageError` for libraries of
-    several machines, or none at all."""
+    """Return the requirements of all libraries together. `library_facts` has a path for messages,
+    the needs of the library, and the options of its compile ("" if unknown). Raises `PackageError`
+    for libraries of several machines, or none at all."""
     library_facts = list(library_facts)
     machines = {library.machine: path for path, library, _ in reversed(library_facts)}
     if len(machines) != 1:

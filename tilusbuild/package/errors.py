@@ -12,8 +12,8 @@ from tilusbuild.errors import TilusbuildError
 
 
 class PackageError(TilusbuildError):
-    """A package cannot be made, or does not pass its checks. The message names the file and what is
-    expected. `kind` is what `verify` reports."""
+    """A package cannot be made, or does not pass its checks. The message names the file and the
+    expectation. `verify` reports `kind` beside it."""
 
     def __init__(self, kind: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -28,11 +28,11 @@ class PackageError(TilusbuildError):
 
 
 cannot_pack = partial(PackageError, "CannotPack")
-"""The cache does not hold what the package should, or the result is too large or has no place."""
+"""Files of the package are missing in the cache, or the result is too large or has no place."""
 no_package = partial(PackageError, "NoPackage")
 """A path holds no package, or none in a known format."""
 malformed = partial(PackageError, "MalformedList")
-"""`tilus-package.json` is not what a packer writes: in form, size or content."""
+"""No packer writes such a `tilus-package.json`: its form, size or content is wrong."""
 unsafe_name = partial(PackageError, "UnsafeName")
 """A name that could lead out of the package, or that two files would share."""
 unsafe_entry = partial(PackageError, "UnsafeEntry")

@@ -85,7 +85,7 @@ def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
     scripts = [(e.size, p) for p, e in listing.files.items() if p.startswith(layout.SCRIPTS)]
     largest, path = max(scripts, default=(0, ""))
     if sum(size for size, _ in scripts) > _MAX_SCRIPTS or largest > _MAX_SCRIPT_FILE:
-        raise over_limit(f"{path} is larger than what a script has")
+        raise over_limit(f"{path} is larger than a file of a script can be")
     # What a bomb gains is in the ratio; small packages may have any.
     packed = reader.packed
     if packed is not None and listing.size > limits.free + limits.ratio * packed:

@@ -63,6 +63,7 @@ def install_package(reader: Reader, cache: Tree, limits: Limits) -> InstalledPac
         missing = _list_missing(cache, listing)
         if missing:
             _unpack_and_publish(reader, cache, listing, missing)
+        # Last: an index that named missing programs would make `load` fail.
         pairs = [script.pair for script in listing.scripts]
         record_build(cache, ROOT + listing.title, f"{listing.title} {listing.version}", pairs)
     installed_paths = [path for path in listing.files if _name_root(path) in missing]

@@ -55,8 +55,8 @@ class PackageTarget(Struct, frozen=True, forbid_unknown_fields=True):
 class HostNeeds(Struct, frozen=True, forbid_unknown_fields=True):
     """The requirements of the libraries on a host. None: no requirement.
 
-    `machine` as `uname -m` says it, or "any" for a package of another kind without host code;
-    `isa` an x86-64 level or what `-march` was; `glibc` the lowest version ("2.17"); `libraries` the
+    `machine` is that of `uname -m`, or "any" for a package of another kind without host code; `isa`
+    an x86-64 level or the value of `-march`; `glibc` the lowest version ("2.17"); `libraries` the
     names in DT_NEEDED, sorted; `tvm_ffi` the series of its ABI; `libstdcxx` the greatest GLIBCXX
     version ("3.4.30").
     """
@@ -271,8 +271,8 @@ def _check_owners(listing: FileList) -> None:
             raise malformed(f"{path} is below {kind}, which the list does not mention")
 
 
-# Layers: one for each script and target, so that what changes together travels together, and what
-# did not change is not sent again. They follow from the list alone: equal lists, equal layers.
+# Layers: one for each script and target. The files of one change together, and a registry is not
+# sent the others again. They follow from the list alone: equal lists, equal layers.
 
 
 def split_layers(listing: FileList) -> dict[tuple[str, str], tuple[str, ...]]:

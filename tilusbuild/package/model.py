@@ -37,7 +37,7 @@ class ContainerFile(NamedTuple):
         """Return the whole content. Raises `PackageError` for more than `limit` bytes."""
         if self.size > limit:
             raise over_limit(f"{self.path} has {self.size} bytes; at most {limit} are read")
-        # What a container claims is not what it holds: a file can grow while it is read.
+        # The container's claim is not enough: a file can grow while it is read.
         pieces, size = [], 0
         for piece in self.pieces:
             pieces.append(piece)
@@ -78,8 +78,8 @@ class Reader(Protocol):
 
 
 Purpose: TypeAlias = Literal["runtime", "sources", "logs"]
-"""`runtime`: what a call needs, and the texts that identify the program. `sources`: what
-`compile.sh` needs to make the library again. `logs`: output of compilers and measurements."""
+"""`runtime`: needed by a call, and the texts that identify the program. `sources`: needed by
+`compile.sh` to make the library again. `logs`: output of compilers and measurements."""
 
 PROGRAM_FILES = (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META, layout.LIBRARY)
 """Every packed program has these."""

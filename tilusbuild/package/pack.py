@@ -1,9 +1,9 @@
 """`tilusbuild package`: from the cache and the manifest to packages in each of the wanted formats.
 
-Nothing is built here. What is written follows from the cache, the manifest, this version of
-tilusbuild and `SOURCE_DATE_EPOCH`; not from who packs, where, or with how many cores. Everything is
-made in a private directory beside its place, and moved there when all of it is done: whole or not
-at all, and never over something that is not a package of tilusbuild.
+Nothing is built here. The bytes follow from the cache, the manifest, this version of tilusbuild and
+`SOURCE_DATE_EPOCH`; not from the user, the place or the number of cores. Packages are made in a
+private directory beside their place, and moved there when all of them are done: whole or not at
+all, and never over something that is not a package of tilusbuild.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from tilusbuild.state.temporary import TemporaryDirectory
 Attest = Callable[[Contents], Mapping[str, bytes]]
 """A function from a package to its attestations, by their names."""
 Tests = Callable[[Sequence[PlannedInstance]], Mapping[str, str]]
-"""A function from what is packed to the files of its tests: the path in the package, and where."""
+"""A function from the instances that are packed to the files of their tests: the path in the
+package, and the path of the file."""
 _MAX_TIME = 4354819199
 """The end of 2107, the last time that a zip can hold."""
 
@@ -73,8 +74,8 @@ def gather_contents(
     unchecked: bool = False,
     tests: Tests | None = None,
 ) -> Contents:
-    """Collect a package's contents; `unchecked`: what the last build made, whatever has changed
-    since, without tests. Raises `InputError`, `PackageError`."""
+    """Collect a package's contents; `unchecked`: those that the last build made, even if they are
+    out of date, without tests. Raises `InputError`, `PackageError`."""
     selection = select_programs(order, level)
     if unchecked:
         scripts = list_built_scripts(project.cache, project.manifest, selection)

@@ -1,7 +1,7 @@
-"""Predict how a package would run on a machine: what loads, what is chosen, what is missing.
+"""Predict how a package would run on a machine: the chosen targets, and missing requirements.
 
 The rules are the runtime's own, applied to a device that is only described. Nothing of the package
-is run and no driver is called. What is not known of the machine is not compared.
+is run and no driver is called. Facts of the machine that are not known are not compared.
 """
 
 from __future__ import annotations

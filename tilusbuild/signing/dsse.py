@@ -35,12 +35,13 @@ SLSA = "https://slsa.dev/provenance/v1"
 CYCLONEDX = "https://cyclonedx.org/bom"
 BUILD_TYPE = "https://github.com/tilusbuild/tilusbuild/docs/packages.md"
 PREDICATES = {names.SIGNATURE: signed.RELEASE, names.PROVENANCE: SLSA, names.SBOM: CYCLONEDX}
-"""What each of the files attests."""
+"""The type of the statement in each file."""
 _INSTALL = "pip install 'tilusbuild[sign]'"
-_MAX_KEY_SIZE = 64 << 10  # a path such as /dev/zero would be read without end
+# A path such as /dev/zero would be read without end.
+_MAX_KEY_SIZE = 64 << 10
 
 SignStatement = Callable[[bytes], bytes]
-"""From a statement to the bytes of its file, signed."""
+"""A function from a statement to the bytes of its file, signed."""
 
 
 def make_attester(signer: str) -> Callable[[Contents], Mapping[str, bytes]]:
@@ -78,6 +79,7 @@ def check_signature(
         )
     if names.SIGNATURE not in attestations:
         raise badly_signed("the package is not signed", hint="`package --sign` signs one")
+    # Of the very bytes that are installed: a list that was parsed could be written otherwise.
     digest = sha256_bytes(list_bytes)
     verify = _make_identity_verifier(identity, issuer) if key is None else _make_key_verifier(key)
     predicates = {}
@@ -115,10 +117,15 @@ def _make_key_signer(path: str) -> SignStatement:
     `TilusbuildError`."""
     serialization = _import_library("cryptography.hazmat.primitives.serialization")
     try:
-        private = serialization.load_pem_private_key(_read_pem(path), None)
+        pem = read_bytes(path, _MAX_KEY_SIZE)
+    except OSError as error:
+        raise input_error(f"{path}: {error.strerror}") from None
+    try:
+        private = serialization.load_pem_private_key(pem, None)
         scheme = signed.choose_scheme(private.public_key())
         # A trial: some kinds of keys cannot sign.
         private.sign(b"", *scheme)
+    # The library has no common class for its errors.
     except Exception as error:
         raise input_error(
             f"{path}: not a private key that can sign: {error}",
@@ -128,11 +135,11 @@ def _make_key_signer(path: str) -> SignStatement:
 
     def sign(statement: bytes) -> bytes:
         signature = private.sign(signed.encode_message(statement), *scheme)
-        texts = [base64.b64encode(each).decode() for each in (statement, signature)]
+        payload, sig = (base64.b64encode(data).decode() for data in (statement, signature))
         envelope = {
-            "payload": texts[0],
+            "payload": payload,
             "payloadType": signed.PAYLOAD,
-            "signatures": [{"keyid": "", "sig": texts[1]}],
+            "signatures": [{"keyid": "", "sig": sig}],
         }
         return json.dumps(envelope, sort_keys=True, separators=(",", ":")).encode()
 
@@ -143,6 +150,7 @@ def _make_key_verifier(path: str) -> Callable[[str, bytes], bytes]:
     """Return a function from the name and bytes of an attestation to its payload. The function
     raises `PackageError` if the key did not sign it. Raises `InputError` for a file that is not a
     public key."""
+    # Read before any attestation: a wrong key is the caller's mistake, not a wrong signature.
     try:
         signed.read_public_key(path)
     except LoadError as error:
@@ -155,14 +163,6 @@ def _make_key_verifier(path: str) -> Callable[[str, bytes], bytes]:
             raise badly_signed(str(error)) from None
 
     return verify
-
-
-def _read_pem(path: str) -> bytes:
-    """Return the bytes of a key file. Raises `InputError`."""
-    try:
-        return read_bytes(path, _MAX_KEY_SIZE)
-    except OSError as error:
-        raise input_error(f"{path}: {error.strerror}") from None
 
 
 # Keyless, through Sigstore.
@@ -218,15 +218,15 @@ def _make_identity_verifier(
 
 
 def _import_library(name: str) -> Any:
-    """Import a module of an optional dependency. Raises `TilusbuildError` that names what to
-    install."""
+    """Import a module of an optional dependency. Raises `TilusbuildError` with the command that
+    installs it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise TilusbuildError(f"signatures need {error.name}\n  {_INSTALL}") from None
 
 
-# What is attested of a package: that this is it, how it came to be, what is in it.
+# The statements on a package: its release, its provenance, its bill of materials.
 
 
 def make_statements(contents: Contents) -> dict[str, bytes]:
@@ -262,8 +262,8 @@ def _describe_provenance(listing: FileList) -> dict[str, Any]:
     toolkits."""
     toolkits = sorted({t.toolkit for t in listing.targets.values() if t.toolkit is not None})
     dependencies: list[dict[str, Any]] = [
-        {"name": f"script {each.script} for {each.target}", "digest": {"sha256": each.hash}}
-        for each in listing.scripts
+        {"name": f"script {entry.script} for {entry.target}", "digest": {"sha256": entry.hash}}
+        for entry in listing.scripts
     ]
     dependencies += [{"name": "cuda-toolkit", "annotations": {"version": v}} for v in toolkits]
     return {
@@ -283,28 +283,25 @@ def _describe_materials(listing: FileList, digest: str) -> dict[str, Any]:
     """Return the CycloneDX predicate: the libraries in the package, and those that they need of a
     host."""
 
-    def make_component(kind: str, name: str, ref: str, **more: Any) -> dict[str, Any]:
-        return {"type": kind, "name": name, "bom-ref": ref, **more}
-
-    def make_hashes(sha256: str) -> list[dict[str, str]]:
-        return [{"alg": "SHA-256", "content": sha256}]
+    def make_component(kind: str, name: str, ref: str, sha256: str | None) -> dict[str, Any]:
+        hashes = {"hashes": [{"alg": "SHA-256", "content": sha256}]} if sha256 else {}
+        return {"type": kind, "name": name, "bom-ref": ref, **hashes}
 
     parts = [
-        make_component("file", path, path, hashes=make_hashes(file.sha256))
+        make_component("file", path, path, file.sha256)
         for path, file in listing.files.items()
         if path.endswith(".so")
     ]
-    parts += [make_component("library", each, f"host:{each}") for each in listing.needs.libraries]
-    package_fields = {"version": listing.version, "hashes": make_hashes(digest)}
+    # The host's own: which file serves there is not known.
+    parts += [make_component("library", n, f"host:{n}", None) for n in listing.needs.libraries]
+    package = make_component("library", listing.title, digest, digest)
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         # Of the digest, and not random: the same package has the same statements.
         "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, f"sha256:{digest}").urn,
-        "metadata": {
-            "component": make_component("library", listing.title, digest, **package_fields)
-        },
+        "metadata": {"component": {**package, "version": listing.version}},
         "components": parts,
-        "dependencies": [{"ref": digest, "dependsOn": [each["bom-ref"] for each in parts]}],
+        "dependencies": [{"ref": digest, "dependsOn": [part["bom-ref"] for part in parts]}],
     }

@@ -1,9 +1,9 @@
 """The compiles of a `build.ninja` of torch, as programs of the user's cache.
 
 Each source is a program by content: its text, the headers that it can reach, its command without
-paths, the compilers. What was built anywhere with the same is taken from the cache or from a
-remote. What cannot be had so, torch's own command is run for, and a line says why. The rest of the
-file (links) runs as torch wrote it, by ninja.
+paths, the compilers. A program that was built anywhere is taken from the cache or from a remote.
+Torch's own command is run for a source that cannot be a program, and a line gives the reason. The
+rest of the file (links) runs as torch wrote it, by ninja.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class NinjaRequest(Struct, frozen=True):
     """A build that torch would run by ninja."""
 
     directory: str
-    """That of `build.ninja`."""
+    """The directory of `build.ninja`."""
     name: str
-    """Who keeps the programs, for people: the project's."""
+    """The name of the project, under which the index keeps its programs."""
     project_directory: str
     jobs: int | None
     out: TextIO | None
-    """Where it is said what happens; None: nowhere."""
+    """The stream for lines of progress; None: none are printed."""
 
     def print_line(self, text: str) -> None:
         """Print a line with our name, unless there is no output."""
@@ -107,20 +107,20 @@ class BuildFailedError(Exception):
 
 
 def build_ninja_file(request: NinjaRequest) -> None:
-    """Compile what can be compiled through the cache, and bring its objects up to date. Then run
+    """Compile through the cache where that is possible, and update the objects. Then run
     the rest of `build.ninja`, and torch's own command for each source that cannot be cached.
 
     Raises `BuildFailedError` and `TilusbuildError`; `StoppedError` on a signal.
     """
     text = read_text(os.path.join(request.directory, "build.ninja"))
+    # Without names of rules, ninja lists the commands of links, too.
     rules = [rule for rule in _RULES if f"\nrule {rule}\n" in text]
     compdb_entries = json.loads(_run_ninja(request, "-t", "compdb", *rules, is_shown=False))
     reason_by_source: dict[str, str] = {}
     jobs: list[TorchJob] = []
     with _open_user_project(request) as project:
         project.cache.ensure_complete()
-        memory = project.digests
-        planner = CompilePlanner(project, request.project_directory, TreeDigests(memory))
+        planner = CompilePlanner(project, request.project_directory, TreeDigests(project.digests))
         for index, entry in enumerate(msgspec.convert(compdb_entries, list[CompdbEntry])):
             try:
                 compile_command = parse_compile_command(entry, os.environ)
@@ -128,7 +128,7 @@ def build_ninja_file(request: NinjaRequest) -> None:
             except (NotCarriedError, InputError, OSError) as error:
                 reason_by_source[entry.file] = str(error)
         statuses, reasons, compiled = _compile_all(project, jobs, request)
-        made_objects: set[str] = set()
+        objects: set[str] = set()
         for job in jobs:
             status, log = statuses[job.hash], read_compiler_log(project.cache, job.hash)
             program = lookup_entry(project.cache, job.hash)
@@ -136,21 +136,21 @@ def build_ninja_file(request: NinjaRequest) -> None:
                 product = os.path.join(program.path, get_product(program.meta).name)
                 # ninja links nothing again for an object that is as it was.
                 update_file(job.compile.output, read_bytes(product))
-                made_objects.add(job.compile.output)
+                objects.add(job.compile.output)
+            # A header may be missing only for us: torch's own command searches this machine.
             elif status == Status.FAILED and not misses_header(log):
                 raise BuildFailedError(job.translate_log(log))
             else:
                 reason_by_source[job.compile.source] = reasons.get(job.hash) or f"it is {status}"
-        _publish_programs(
-            project, request.name, [job for job in jobs if job.compile.output in made_objects]
-        )
+        built = [job for job in jobs if job.compile.output in objects]
+        _publish_programs(project, request.name, built)
     request.print_line(
-        f"{len(jobs)} sources: {compiled} compiled, {len(made_objects) - compiled} from the cache"
+        f"{len(jobs)} sources: {compiled} compiled, {len(objects) - compiled} from the cache"
     )
     for source, reason in reason_by_source.items():
         request.print_line(f"not cached, and compiled by torch's own command: {source}: {reason}")
     # After the objects: the links in it need them.
-    _run_remaining_edges(request, text, made_objects)
+    _run_remaining_edges(request, text, objects)
 
 
 def _open_user_project(request: NinjaRequest) -> Project:
@@ -214,32 +214,34 @@ def _publish_programs(project: Project, name: str, jobs: Sequence[TorchJob]) -> 
     )
     # One listing for each project and extension: the next build of it replaces this one.
     root = f"{JIT_ROOT_PREFIX}torch {name} {script}"
-    with suppress(CacheReadOnlyError):  # everything that is needed is there
+    # All that the build needs is in a cache that it may only read.
+    with suppress(CacheReadOnlyError):
         publish_script(project.cache, record)
         record_build(project.cache, root, name or script, [(directory, record.hash)])
 
 
-def _run_remaining_edges(request: NinjaRequest, text: str, made_objects: set[str]) -> None:
+def _run_remaining_edges(request: NinjaRequest, text: str, objects: set[str]) -> None:
     """Write `build.ninja` without the objects that were made, and run it. Raises
     `BuildFailedError`."""
 
-    def keep_unless_made(match: re.Match[str]) -> str:
+    def drop_if_built(match: re.Match[str]) -> str:
+        # ninja escapes blanks and colons in paths by `$`.
         out = re.sub(r"\$(.)", r"\1", match["out"])
-        return "" if os.path.join(request.directory, out) in made_objects else match[0]
+        return "" if os.path.join(request.directory, out) in objects else match[0]
 
-    text = _BUILD.sub(keep_unless_made, text)
+    text = _BUILD.sub(drop_if_built, text)
     if re.search(r"^build ", text, re.MULTILINE):
         remaining_text = f"# What tilusbuild did not build of build.ninja.\n{text}"
         write_atomic(os.path.join(request.directory, REST), remaining_text.encode())
-        words = () if request.jobs is None else ("-j", str(request.jobs))
-        _run_ninja(request, "-v", "-f", REST, *words, is_shown=request.out is not None)
+        jobs = () if request.jobs is None else ("-j", str(request.jobs))
+        _run_ninja(request, "-v", "-f", REST, *jobs, is_shown=request.out is not None)
 
 
-def _run_ninja(request: NinjaRequest, *words: str, is_shown: bool) -> str:
+def _run_ninja(request: NinjaRequest, *arguments: str, is_shown: bool) -> str:
     """Run ninja in the build directory, and return its output if that is not shown. Raises
     `BuildFailedError`."""
     completed = subprocess.run(
-        ["ninja", *words],  # noqa: S607 - torch's own, from PATH
+        ["ninja", *arguments],  # noqa: S607 - torch's own, from PATH
         cwd=request.directory,
         stdout=1 if is_shown else subprocess.PIPE,  # of a parent that has detached its own
         stderr=subprocess.STDOUT,

@@ -1,9 +1,8 @@
-"""A compile command of torch's `build.ninja`, in the words that another machine can use too.
+"""A compile command of torch's `build.ninja`, in a form that another machine can use too.
 
-Every word of the command stays, in its order, but for those that say where something lies: the
-source, the object, lists of dependencies, the compiler, and the directories of headers, which get
-names. Whatever cannot be said without a path of this machine is refused here with a reason, and
-torch's own command is run for it.
+Every argument stays, in its order, except paths: the source, the object, lists of dependencies and
+the compiler are dropped, and directories of headers get names. A command that needs any other path
+of this machine is refused with a reason, and torch's own command is run for it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ _FILES = re.compile(
     r"-B.*|-specs.*|--?Xclang|-fplugin.*|-wrapper|-fprofile-use.*|-fauto-profile.*|-imacros.*"
     r"|-include-pch|--?(gpu-)?arch(itecture)?=?(native|all).*|-x.*"
 )
-"""What reads a file that no preprocessor lists, runs one, or means another thing elsewhere."""
+"""Options that read a file which no preprocessor lists, run one, or depend on the machine."""
+_KEYED = re.compile(r"--?(std|gencode|generate-code|arch|code|gpu-\w+)(=.*)?|arch=.*|\w+_\d+\w?")
 _NATIVE = re.compile(r".*-m(?:arch|tune|cpu)=native.*")
 _NAME = "-DTORCH_EXTENSION_NAME="
 _MARKS = ("setup.py", "pyproject.toml", ".git")
@@ -55,17 +55,17 @@ class IncludeDirectory(Struct, frozen=True):
 
 
 class CompileCommand(Struct):
-    """One compile, parsed. `words` are those of the command, with an `IncludeDirectory` for each
-    directory of headers."""
+    """One compile, parsed. `arguments` are those of the command, with an `IncludeDirectory` for
+    each directory of headers."""
 
     source: str
     """Absolute, as is `output`."""
     output: str
     compiler: str
-    """That of host code, "" where it is nvcc's default."""
+    """The compiler of host code, "" where it is nvcc's default."""
     nvcc: str
     """"" for host code alone."""
-    words: list[str | IncludeDirectory] = field(default_factory=list)
+    arguments: list[str | IncludeDirectory] = field(default_factory=list)
     native: bool = False
     """Whether it means the CPU of the machine."""
     rdc: bool = False
@@ -74,18 +74,17 @@ class CompileCommand(Struct):
     @property
     def extension(self) -> str:
         """The name of the extension module; "extension" if no macro names it."""
-        flags = (each for each in self.words if isinstance(each, str))
-        names = (each.removeprefix(_NAME) for each in flags if each.startswith(_NAME))
-        return next(names, "extension")
+        flags = (argument for argument in self.arguments if isinstance(argument, str))
+        return next((f.removeprefix(_NAME) for f in flags if f.startswith(_NAME)), "extension")
 
 
 def parse_compile_command(entry: CompdbEntry, environment: Mapping[str, str]) -> CompileCommand:
     """Parse an entry of `ninja -t compdb`, with the flags and directories that environment
     variables add. Raises `NotCarriedError`."""
-    words = split_command(entry.command)
-    while words and os.path.basename(words[0]) in _LAUNCHERS:
-        del words[0]
-    name = os.path.basename(words[0]) if words else ""
+    argv = split_command(entry.command)
+    while argv and os.path.basename(argv[0]) in _LAUNCHERS:
+        del argv[0]
+    name = os.path.basename(argv[0]) if argv else ""
     is_nvcc = name == "nvcc"
     if not is_nvcc and not _GXX.fullmatch(name):
         raise NotCarriedError(f"{name} is neither nvcc nor g++")
@@ -94,10 +93,10 @@ def parse_compile_command(entry: CompdbEntry, environment: Mapping[str, str]) ->
     if suffix not in LANGUAGES or (suffix == ".cu" and not is_nvcc):
         raise NotCarriedError(f"{suffix or source} is not among the suffixes that tilusbuild knows")
     compile_command = CompileCommand(
-        source, "", "" if is_nvcc else words[0], words[0] if is_nvcc else ""
+        source, "", "" if is_nvcc else argv[0], argv[0] if is_nvcc else ""
     )
     unread: list[str] = []
-    arguments = [*_add_environment_words(words[1:], is_nvcc, environment)]
+    arguments = [*_add_environment_arguments(argv[1:], is_nvcc, environment)]
     for option in parse_options(arguments, entry.directory, unread):
         _add_option(compile_command, option, entry.directory)
     if unread:
@@ -118,7 +117,7 @@ def _add_option(compile_command: CompileCommand, option: Option, directory: str)
     elif name in INCLUDES and compile_command.nvcc and "," in path:
         raise NotCarriedError(f"nvcc takes {option_text} apart at its comma")
     elif name in INCLUDES:
-        compile_command.words.append(IncludeDirectory(name, path))
+        compile_command.arguments.append(IncludeDirectory(name, path))
     elif name in _DROPPED or path == compile_command.source:
         return
     elif not name.startswith("-"):
@@ -128,22 +127,23 @@ def _add_option(compile_command: CompileCommand, option: Option, directory: str)
             f"{option_text} may name files that no hash covers, or mean this machine"
         )
     else:
-        compile_command.words += [written[0], *map(_strip_shell_quotes, written[1:])]
-        compile_command.native = (
-            compile_command.native or _NATIVE.fullmatch(written[-1]) is not None
-        )
+        # torch quotes values for nvcc's shell, and no shell is between this command and nvcc.
+        values = (re.sub(r"^'([\w./+=,-]+)'$", r"\1", text) for text in written[1:])
+        compile_command.arguments += [written[0], *values]
+        compile_command.native |= _NATIVE.fullmatch(written[-1]) is not None
         if name in ("-dc", "-rdc"):
             compile_command.rdc = value != "false"
 
 
-def _add_environment_words(
-    words: Sequence[str], is_nvcc: bool, environment: Mapping[str, str]
+def _add_environment_arguments(
+    arguments: Sequence[str], is_nvcc: bool, environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the words of a command, and those that its compiler takes from environment
+    """Yield the arguments of a command, and those that its compiler takes from environment
     variables."""
+    # tilusbuild's compiles do not get these variables: what they add must be in the hash.
     if is_nvcc:
         yield from shlex.split(environment.get("NVCC_PREPEND_FLAGS", ""))
-    yield from words
+    yield from arguments
     if is_nvcc:
         yield from shlex.split(environment.get("NVCC_APPEND_FLAGS", ""))
     for name, option in (("CPATH", "-I"), ("CPLUS_INCLUDE_PATH", "-isystem")):
@@ -151,26 +151,19 @@ def _add_environment_words(
             yield from (option, path)
 
 
-def _strip_shell_quotes(value: str) -> str:
-    """Return a value without the quotes that torch writes for nvcc's shell."""
-    return value[1:-1] if re.fullmatch(r"'[\w./+=,-]+'", value) else value
-
-
 def find_impure_flag(compile_command: CompileCommand) -> str | None:
     """Return a flag that may read, write or run a file that no hash covers; None if there is none.
     It matters only without a sandbox."""
-    plain_words = [word for word in compile_command.words if isinstance(word, str)]
-    understood_flags = re.compile(
-        r"--?(std|gencode|generate-code|arch|code|gpu-\w+)(=.*)?|arch=.*|\w+_\d+\w?"
-    )
+    # The list is for manifests, which have keys of their own for these flags.
     flags = [
-        word
-        for word in plain_words
-        if not understood_flags.fullmatch(word) and not _NATIVE.fullmatch(word)
+        argument
+        for argument in compile_command.arguments
+        if isinstance(argument, str)
+        and not _KEYED.fullmatch(argument)
+        and not _NATIVE.fullmatch(argument)
     ]
-    return next(
-        (each.text for each in find_denied_flags(flags, cpu=not compile_command.nvcc)), None
-    )
+    denied = find_denied_flags(flags, cpu=not compile_command.nvcc)
+    return next((flag.text for flag in denied), None)
 
 
 def find_source_root(source: str, project_directory: str) -> str:

@@ -1,8 +1,8 @@
-"""torch's builds of extensions, with the compiles in tilusbuild's hands.
+"""torch's builds of extensions, with their compiles made by tilusbuild.
 
 torch decides everything: flags, architectures, names, what is linked. It writes a `build.ninja`,
-and where it would start ninja on that, `build.build` takes over. Only in a thread that is within
-one of the functions here: torch's own keep what they do.
+and `build.build_ninja_file` runs in the place of ninja. That holds for threads within one of the
+functions of this module only: torch's own functions are unchanged.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ def _compile_through_tilusbuild() -> Iterator[None]:
     # Set once and never undone: another thread may be within a block.
     if not hasattr(original, "of_tilusbuild"):
         setattr(import_cpp_extension(), _HOOK, _make_hook(original))
-    before = getattr(_within, "here", False)
-    _within.here = True
+    # A block may be within another: a module that `load` imports may call `load` itself.
+    outer = getattr(_within, "block", False)
+    _within.block = True
     try:
         yield
     finally:
-        _within.here = before
+        _within.block = outer
 
 
 def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
@@ -60,12 +61,9 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(original)
     def run_ninja_build(build_directory: str, verbose: bool, error_prefix: str) -> None:
-        is_within_block = _installing or getattr(_within, "here", False)
-        if (
-            not is_within_block
-            or import_cpp_extension().IS_HIP_EXTENSION
-            or not import_cpp_extension().IS_LINUX
-        ):
+        torch = import_cpp_extension()
+        is_within_block = _installing or getattr(_within, "block", False)
+        if not is_within_block or torch.IS_HIP_EXTENSION or not torch.IS_LINUX:
             original(build_directory, verbose, error_prefix)
             return
         workers = os.environ.get("MAX_JOBS", "")
@@ -80,6 +78,7 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
             run(request)
         except (BuildFailedError, TilusbuildError) as error:
             text = error.render() if isinstance(error, TilusbuildError) else str(error)
+            # torch's own raises this class, and callers such as setuptools show its text.
             raise RuntimeError(f"{error_prefix}: {text}") from error
 
     run_ninja_build.of_tilusbuild = True  # type: ignore[attr-defined]
@@ -99,7 +98,7 @@ def make_build_extension() -> type:
             super().__init__(*args, **{**kwargs, "use_ninja": True})
 
         def build_extensions(self) -> None:
-            """Build all extensions. Raises what torch's does."""
+            """Build all extensions. Raises the errors of torch's."""
             # setuptools has a str of its own.
             _installing.append(f"{self.distribution.get_name() or 'setup.py'}")
             try:

@@ -68,20 +68,20 @@ def register(
     have the names of that one's arguments and outputs, or `grad_OUTPUT`, and its outputs are
     `grad_INPUT`, one for each tensor of floats. `signed_by` is as for `load`.
 
-    Raises `LoadError`s: what `load` raises, an op that is there already; `TypeError` for an
-    argument that no schema can say: an address, a struct.
+    Raises the errors of `load`; `LoadError` for an op that exists already; `TypeError` for an
+    argument that has no type in a schema: an address, a struct.
     """
     if not namespace.isidentifier():
         raise LoadError(f"{namespace!r} cannot be a namespace of torch.ops: it is not a name")
     instances_by_op = _choose_instances(where, scripts)
-    forms = {name: _OpSchema.from_script(name, found[0]) for name, found in instances_by_op.items()}
+    # Of one script: all targets of an instance have the same arguments.
+    forms = {op: _OpSchema.from_script(op, group[0]) for op, group in instances_by_op.items()}
     for name in forms:
         if hasattr(getattr(torch.ops, namespace), name):
             raise LoadError(f"there is an op torch.ops.{namespace}.{name} already")
     gradients = {pair: _make_gradient_hooks(forms, *pair) for pair in (backward or {}).items()}
-    kernels = {
-        name: _load_kernels(found, where, signed_by) for name, found in instances_by_op.items()
-    }
+    kernels = {op: _load_kernels(group, where, signed_by) for op, group in instances_by_op.items()}
+    # Every mistake of the caller was reported before: no half of the ops gets registered.
     library = torch.library.Library(namespace, "FRAGMENT")
     _libraries.append(library)
     for name, form in forms.items():
@@ -117,9 +117,8 @@ def _choose_instances(
         for text in [None] if scripts is None else scripts:
             instances_by_op |= _find_instances(where, text)
         try:
-            label_by_op = name_functions(
-                (each[0].name, each[0].params) for each in instances_by_op.values()
-            )
+            first_scripts = [group[0] for group in instances_by_op.values()]
+            label_by_op = name_functions((s.name, s.params) for s in first_scripts)
         except ValueError as error:
             raise LoadError(f"{error}: {_MAPPING}") from None
         instances_by_op = {op: instances_by_op[label] for op, label in label_by_op.items()}
@@ -135,41 +134,37 @@ _MAPPING = 'give names, as in scripts={"my_op": "gemm[dtype=f16]"}'
 def _find_instances(where: object, text: str | None) -> dict[str, list[Script]]:
     """Return the instances that a name fits, or all for None, by their names without a target.
     Raises `LoadError`."""
-    (search_place,) = find_search_roots(where)
+    (root,) = find_search_roots(where)
     try:
         name = None if text is None else parse_name(text)
     except ValueError as error:
         raise LoadError(f"{text!r}: {error}") from None
     scripts_by_label: dict[str, list[Script]] = {}
-    for directory in (
-        [to_snake_case(name.script)] if name else _list_directories(search_place, where)
-    ):
-        for script in map(
-            read_script_once, search_place.list_instances(directory, get_working_directory())
-        ):
+    for directory in [to_snake_case(name.script)] if name else _list_directories(root, where):
+        paths = root.list_instances(directory, get_working_directory())
+        for script in map(read_script_once, paths):
             fits = name is None or name.matches_instance(script.name, script.params, script.target)
             if fits and script.form == CALLED:
-                scripts_by_label.setdefault(
-                    format_instance_name(script.name, script.params), []
-                ).append(script)
+                label = format_instance_name(script.name, script.params)
+                scripts_by_label.setdefault(label, []).append(script)
     if not scripts_by_label and text:
-        load(text, where=where)  # says what is wrong
+        # It fails with the right error: the name is wrong, or nothing was built.
+        load(text, where=where)
     if not scripts_by_label:
-        raise LoadError(f"{search_place.path} has no script to call")
+        raise LoadError(f"{root.path} has no script to call")
     return scripts_by_label
 
 
-def _list_directories(search_place: SearchRoot, where: object) -> Iterable[str]:
+def _list_directories(root: SearchRoot, where: object) -> Iterable[str]:
     """Return the names of the scripts' directories; in a cache that projects share, only those of
     the project."""
     try:
-        projects = unseal_json(read_bytes(os.path.join(search_place.path, "index.json")))[
-            "projects"
-        ]
-        project_scripts = projects[os.path.join(find_directory(where), "tilus.toml")]["scripts"]
+        projects = unseal_json(read_bytes(os.path.join(root.path, "index.json")))["projects"]
+        scripts = projects[os.path.join(find_directory(where), "tilus.toml")]["scripts"]
     except (FileNotFoundError, KeyError):
-        return search_place.list_script_names()
-    return sorted({directory for directory, _ in project_scripts})
+        # A package has no index, and one that was installed is under another key.
+        return root.list_script_names()
+    return sorted({directory for directory, _ in scripts})
 
 
 def _load_kernels(
@@ -180,6 +175,7 @@ def _load_kernels(
     kernel_by_kind = {}
     for kind in sorted({script.kind for script in instance}):
         targets = {script.target for script in instance if script.kind == kind}
+        # Of several targets, `load` chooses by the device among those of the kind.
         target = targets.pop() if len(targets) == 1 else kind
         name = format_instance_name(instance[0].name, instance[0].params)
         kernel_by_kind[kind] = load(name, where=where, target=target, signed_by=signed_by)
@@ -199,16 +195,15 @@ class _OpSchema(NamedTuple):
     outputs: tuple[ScriptArgument, ...]
     shapes: Mapping[str, Sequence[Any]]
     like: int
-    """Which input says where an output is."""
+    """The index of the input on whose device outputs are allocated; -1 for none."""
 
     @classmethod
     def from_script(cls, name: str, script: Script) -> _OpSchema:
         """Return the signature for a script. Raises `TypeError` for an argument that a schema
         cannot express."""
-        argument_tables = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
-        shapes = {
-            each["name"]: each["dims"] for each in argument_tables if each["dims"] is not None
-        }
+        # The runtime compiles dimensions to functions of numbers: here they may be symbols.
+        tables = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
+        shapes = {table["name"]: table["dims"] for table in tables if table["dims"] is not None}
         passed_arguments = list_call_arguments(script)
         inputs_only = [a for a in passed_arguments if not a.out]
         tensors = [a for a in inputs_only if _is_tensor(a) and not a.optional and not a.constant]
@@ -259,11 +254,15 @@ class _OpSchema(NamedTuple):
         names = [a.name for a in self.inputs]
 
         def call_kernel(*args: Any) -> Any:
-            made = kernel(**dict(zip(names, args, strict=True))) if self.outputs else kernel(*args)
-            for place in mutated_indexes:  # autograd may have kept the tensor's old value
-                if not args[place].is_inference():
-                    torch.autograd.graph.increment_version(args[place])
-            return made
+            if self.outputs:
+                outputs = kernel(**dict(zip(names, args, strict=True)))
+            else:
+                outputs = kernel(*args)
+            # Autograd may have saved the tensor's old value: its next use of that is an error.
+            for index in mutated_indexes:
+                if not args[index].is_inference():
+                    torch.autograd.graph.increment_version(args[index])
+            return outputs
 
         return call_kernel
 
@@ -283,13 +282,13 @@ class _OpSchema(NamedTuple):
                 for axis, dim in enumerate(shape):
                     if isinstance(dim, str) and not argument.optional:
                         sizes.setdefault(dim, value.shape[axis])
-        made = [
+        outputs = [
             args[self.like].new_empty(
                 [_evaluate_size(d, sizes) for d in self.shapes[a.name]], dtype=_to_torch_dtype(a)
             )
             for a in self.outputs
         ]
-        return made[0] if len(made) == 1 else tuple(made) or None
+        return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
 
 def _is_tensor(argument: ScriptArgument) -> bool:
@@ -313,12 +312,12 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
     "*": operator.mul,
     "//": operator.floordiv,
     "%": operator.mod,
-    "cdiv": lambda left, right: -(-left // right),
+    "cdiv": lambda value, divisor: -(-value // divisor),
     "align": lambda value, step: -(-value // step) * step,
     "min": lambda *values: reduce(torch.sym_min, values),
     "max": lambda *values: reduce(torch.sym_max, values),
 }
-"""Operations of two sizes or more that a symbol has, too, and means the same by."""
+"""Operations that have the same result for symbols as for numbers."""
 
 
 def _evaluate_size(tree: Any, sizes: Mapping[str, Any]) -> Any:
@@ -347,12 +346,12 @@ def _make_gradient_hooks(forms: Mapping[str, _OpSchema], name: str, other: str) 
     """Return `backward` and `setup_context` for `register_autograd`, for an op whose gradient the
     op `other` computes. The first parameter of `backward` is that op. Arguments are matched by
     name. Raises `LoadError`."""
-    for each in (name, other):
-        if each not in forms:
-            raise LoadError(f"backward: there is no op {each!r}: {did_you_mean(each, forms)}")
-        if forms[each].mutated:
+    for op_name in (name, other):
+        if op_name not in forms:
+            raise LoadError(f"backward: there is no op {op_name!r}: {did_you_mean(op_name, forms)}")
+        if mutated := forms[op_name].mutated:
             raise LoadError(
-                f'backward: {each} mutates "{forms[each].mutated[0].name}": an op with a gradient,'
+                f'backward: {op_name} mutates "{mutated[0].name}": an op with a gradient,'
                 " and its gradient, only return"
             )
     forward, op = forms[name], forms[other]
@@ -360,12 +359,11 @@ def _make_gradient_hooks(forms: Mapping[str, _OpSchema], name: str, other: str) 
     gradient_inputs = [a.name for a in op.inputs]
     gradient_outputs = [a.name for a in op.outputs]
     known_names = [*values, *(_GRADIENT + a.name for a in forward.outputs)]
-    for each in gradient_inputs:
-        if each not in known_names:
-            raise LoadError(
-                f'backward: {other} has an argument "{each}", and {name} has not:'
-                f" {did_you_mean(each, known_names)}"
-            )
+    if unknown := next((n for n in gradient_inputs if n not in known_names), None):
+        raise LoadError(
+            f'backward: {other} has an argument "{unknown}", and {name} has not:'
+            f" {did_you_mean(unknown, known_names)}"
+        )
     for argument in forward.inputs:
         floats = _is_tensor(argument) and DTYPES[argument.dtype].kind == "float"
         if floats and _GRADIENT + argument.name not in gradient_outputs:
@@ -377,24 +375,19 @@ def _make_gradient_hooks(forms: Mapping[str, _OpSchema], name: str, other: str) 
 
     def save_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         value_by_name = dict(zip(values, (*inputs, *_to_tuple(output)), strict=True))
+        # Only what the gradient takes: a saved tensor lives until the backward pass.
         ctx.save_for_backward(*map(value_by_name.get, tensors))
-        ctx.numbers = {
-            n: v for n, v in value_by_name.items() if n in gradient_inputs and n not in tensors
-        }
+        numbers = [n for n in gradient_inputs if n in value_by_name and n not in tensors]
+        ctx.numbers = {n: value_by_name[n] for n in numbers}
 
     def run_backward(call: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
         # Gradients come in any strides: that of a sum has none.
-        value_by_name = {**ctx.numbers, **dict(zip(tensors, ctx.saved_tensors, strict=True))}
-        value_by_name |= dict(
-            zip(known_names[len(values) :], (g.contiguous() for g in grads), strict=True)
-        )
-        results = dict(
-            zip(
-                gradient_outputs,
-                _to_tuple(call(*(value_by_name[each] for each in gradient_inputs))),
-                strict=True,
-            )
-        )
+        contiguous = (grad.contiguous() for grad in grads)
+        value_by_name = dict(zip(known_names[len(values) :], contiguous, strict=True))
+        value_by_name |= {**ctx.numbers, **dict(zip(tensors, ctx.saved_tensors, strict=True))}
+        outputs = _to_tuple(call(*map(value_by_name.__getitem__, gradient_inputs)))
+        results = dict(zip(gradient_outputs, outputs, strict=True))
+        # None for an input without a gradient, as torch has it.
         return tuple(results.get(_GRADIENT + a.name) for a in forward.inputs)
 
     return run_backward, save_context

@@ -1,7 +1,7 @@
 """A compile of torch's, as a program of the cache: its directories by names, and its job.
 
 A program is content: the source's text, the headers that it can reach, its command without paths,
-the compilers. What cannot be said so is refused with a reason.
+the compilers. A command that cannot be written without paths is refused with a reason.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class TorchJob(Struct, frozen=True):
     index: int
     rendered: RenderedProgram
     compile: CompileCommand
-    places: Mapping[str, str]
-    """What messages call a file, and where it is."""
+    paths: Mapping[str, str]
+    """The path of each file and directory, by its name in messages."""
     is_default = is_part = True
     kept_here = unit = ""
     needs = ()
@@ -72,7 +72,8 @@ class TorchJob(Struct, frozen=True):
         return self.rendered
 
     def translate_log(self, log: str) -> str:
-        for name, path in self.places.items():
+        # Paths of this machine, as torch's own build shows them: editors open them.
+        for name, path in self.paths.items():
             replacement = path.replace("\\", r"\\")
             log = re.sub(rf"(?<![\w/.-]){re.escape(name)}(?=[/:(])", replacement, log)
         return log
@@ -99,21 +100,19 @@ class CompilePlanner(Struct):
 
     project: Project
     project_directory: str
-    """The directory that sources are named from, where they lie in it."""
+    """The directory to which names of sources in it are relative."""
     trees: TreeDigests
     toolchains: dict[tuple[str, str], Toolchain] = field(default_factory=dict)
     headers: dict[tuple[object, ...], Headers] = field(default_factory=dict)
 
     def plan_job(self, compile_command: CompileCommand, index: int) -> TorchJob:
         """Return the job of a compile command. Raises `NotCarriedError` and `InputError`."""
-        base, script = (
-            find_source_root(compile_command.source, self.project_directory),
-            compile_command.extension,
-        )
+        base = find_source_root(compile_command.source, self.project_directory)
+        script = compile_command.extension
         name = os.path.relpath(compile_command.source, base)
         toolchain = self._find_toolchain(compile_command)
-        words, roots, places = _name_directories(compile_command, base, toolchain)
-        kind = "cuda" if compile_command.nvcc else "beside" if TOOLKIT in words else "cpu"
+        arguments, roots, trees = _name_directories(compile_command, base, toolchain)
+        kind = "cuda" if compile_command.nvcc else "beside" if TOOLKIT in arguments else "cpu"
         pipeline = LIBRARY_PIPELINES[kind, "object"]
         if (flag := find_impure_flag(compile_command)) and not (
             toolchain.sandboxed and detect_landlock()
@@ -122,13 +121,14 @@ class CompilePlanner(Struct):
                 f"no hash covers what {flag} does, and this machine has no sandbox"
             )
         text = read_text(compile_command.source, "surrogateescape")
+        # The source is compiled as `source.cu` of its program: messages show its own name.
         source = f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}"
         headers = self._find_headers(roots, pipeline, toolchain)
-        closure = headers.find_closure("\n".join((source, *format_definitions((), words))))
+        closure = headers.find_closure("\n".join((source, *format_definitions((), arguments))))
         seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
         recipe = Recipe(
             pipeline=pipeline,
-            archs=(),  # the words have them
+            archs=(),  # the arguments have them
             ptx=False,
             source=source,
             symbol="",
@@ -139,7 +139,7 @@ class CompilePlanner(Struct):
                 closure.digest if closure.headers else None,
                 tuple((root.name, root.quoted_only) for root in roots) if closure.headers else (),
             ),
-            options=Options(flags=tuple(words)),
+            options=Options(flags=tuple(arguments)),
             part=PartOptions(
                 "cu" if compile_command.nvcc else "c++", compile_command.rdc, seeded, written=True
             ),
@@ -159,23 +159,14 @@ class CompilePlanner(Struct):
         external_digests = outside.digest_external_headers(closure.external, self.trees)
         options_txt = format_options(recipe, toolchain, external_digests)
         rendered = RenderedProgram(program_txt, options_txt, recipe, toolchain, closure)
-        path_by_name = {f"include/{tree}": path for tree, path in places.items()}
-        return TorchJob(
-            rendered.hash,
-            name,
-            script,
-            index,
-            rendered,
-            compile_command,
-            {**path_by_name, name: compile_command.source},
-        )
+        paths = {f"include/{tree}": path for tree, path in trees.items()}
+        paths[name] = compile_command.source
+        return TorchJob(rendered.hash, name, script, index, rendered, compile_command, paths)
 
     def _find_toolchain(self, compile_command: CompileCommand) -> Toolchain:
         """Return the compilers of a command. Raises `NotCarriedError`."""
-        nvcc, host = (
-            shutil.which(compile_command.nvcc or _find_nvcc_of_headers(compile_command)) or "",
-            _find_gxx(compile_command.compiler),
-        )
+        nvcc = shutil.which(compile_command.nvcc or _find_nvcc_of_headers(compile_command)) or ""
+        host = _find_gxx(compile_command.compiler)
         if not host or (compile_command.nvcc and not nvcc):
             raise NotCarriedError(
                 f"{compile_command.compiler or 'its compiler'} cannot be found, or is not g++"
@@ -208,8 +199,8 @@ class CompilePlanner(Struct):
 
 def _find_nvcc_of_headers(compile_command: CompileCommand) -> str:
     """Return the nvcc of the toolkit whose headers a command of host code includes; "" for none."""
-    places = (each.path for each in compile_command.words if isinstance(each, IncludeDirectory))
-    toolkit = next(filter(is_toolkit, places), "")
+    directories = (a.path for a in compile_command.arguments if isinstance(a, IncludeDirectory))
+    toolkit = next(filter(is_toolkit, directories), "")
     return toolkit and os.path.join(os.path.dirname(toolkit), "bin/nvcc")
 
 
@@ -224,43 +215,46 @@ def _find_gxx(name: str) -> str:
 def _name_directories(
     compile_command: CompileCommand, base: str, toolchain: Toolchain
 ) -> tuple[list[str], tuple[Root, ...], dict[str, str]]:
-    """Return the words with names in the place of directories, the directories in search order, and
-    the path of each named tree. Raises `NotCarriedError`."""
+    """Return the arguments with names in the place of directories, the directories in search order,
+    and the path of each named tree. Raises `NotCarriedError`."""
     source_directory = os.path.dirname(os.path.relpath(compile_command.source, base))
     beside = make_root(PROJECT, base, source_directory, quoted_only=True)
     ranked_roots: list[tuple[int, Root]] = []
     base_by_tree = {PROJECT: base}
-    quote = f"{HERE}/include/{beside.name}"
-    words = ["-iquote", quote]
+    # The program's source is not beside the headers that a `#include "…"` of torch's source finds.
+    arguments = ["-iquote", f"{HERE}/include/{beside.name}"]
     if compile_command.nvcc:
-        words = [each for word in words for each in ("-Xcompiler", word)]
+        # nvcc has no such option.
+        arguments = [word for argument in arguments for word in ("-Xcompiler", argument)]
     system = {*toolchain.host.compiler_headers, *toolchain.host.system_headers}
     toolkit = toolchain.cuda.include_dirs if toolchain.cuda else ()
-    for each in compile_command.words:
-        if isinstance(each, str):
-            words.append(each)
+    for argument in compile_command.arguments:
+        if isinstance(argument, str):
+            arguments.append(argument)
             continue
-        real = os.path.realpath(each.path)
-        if real in system and each.option != "-I":
-            raise NotCarriedError(f"{each.option} {each.path} is a directory of the compiler's")
-        if real in system or not any(files for _, _, files in os.walk(each.path)):
-            continue  # as for the compiler
+        option, path = argument.option, argument.path
+        real = os.path.realpath(path)
+        if real in system and option != "-I":
+            raise NotCarriedError(f"{option} {path} is a directory of the compiler's")
+        # The compiler ignores these, too: its own directory after -I, and one without files.
+        if real in system or not any(files for _, _, files in os.walk(path)):
+            continue
         if real in toolkit[:1]:
-            words += [each.option, TOOLKIT]
+            arguments += [option, TOOLKIT]
             continue
-        root = _name_root(each.path, base, base_by_tree, quoted_only=each.option == "-iquote")
+        root = _name_root(path, base, base_by_tree, quoted_only=option == "-iquote")
         if not _NAME.fullmatch(root.name):
-            raise NotCarriedError(f"{each.path} has characters that compilers read otherwise")
-        ranked_roots.append((INCLUDES.index(each.option), root))
-        words += [each.option, f"{HERE}/include/{root.name}"]
-    # As gcc does: by kind, then in order; what is a directory of the system's is no other.
+            raise NotCarriedError(f"{path} has characters that compilers read otherwise")
+        ranked_roots.append((INCLUDES.index(option), root))
+        arguments += [option, f"{HERE}/include/{root.name}"]
+    # As gcc does: by kind, then in order; a system directory is searched as such only.
     system = {root.name for rank, root in ranked_roots if rank >= SYSTEM}
-    # Stable: directories of one kind stay in their order.
-    ranked = sorted(ranked_roots, key=lambda each: each[0])
+    # The sort is stable: directories of one kind stay in their order.
+    ranked = sorted(ranked_roots, key=lambda pair: pair[0])
     roots = (root for rank, root in ranked if rank >= SYSTEM or root.name not in system)
     if beside.name in system:
         raise NotCarriedError("its own directory is declared as one of the system's")
-    return words, (beside, *dict.fromkeys(roots)), base_by_tree
+    return arguments, (beside, *dict.fromkeys(roots)), base_by_tree
 
 
 def _name_root(path: str, base: str, base_by_tree: dict[str, str], *, quoted_only: bool) -> Root:
@@ -272,16 +266,13 @@ def _name_root(path: str, base: str, base_by_tree: dict[str, str], *, quoted_onl
         tree, tree_base, path_in_tree = PROJECT, base, os.path.relpath(path, base)
     else:
         tree, tree_base, path_in_tree = os.path.basename(path), path, ""
-    return make_root(
-        choose_free_name(tree, tree_base, base_by_tree),
-        tree_base,
-        path_in_tree,
-        quoted_only=quoted_only,
-    )
+    tree = choose_free_name(tree, tree_base, base_by_tree)
+    return make_root(tree, tree_base, path_in_tree, quoted_only=quoted_only)
 
 
 def _digest_cpu() -> str:
     """Return a digest of the facts about the CPU on which `-march=native` depends."""
+    # The first processor: gcc asks the one that it runs on, and all are alike.
     lines = read_text("/proc/cpuinfo").partition("\n\n")[0].splitlines()
     facts = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part", "cache size")
-    return sha256_text("\n".join(each for each in lines if each.startswith(facts)))[:16]
+    return sha256_text("\n".join(line for line in lines if line.startswith(facts)))[:16]

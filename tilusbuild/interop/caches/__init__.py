@@ -1,6 +1,6 @@
 """Foreign caches, those of Tilus, TileLang, Hidet and Triton: read, verify and clean them up.
 
-A cache is recognised by what it holds, never by its name. There is a module for each system, with
+A cache is recognised by its content, never by its name. There is a module for each system, with
 its name, `is_cache_root` and `read_cache`. Only `gc` changes anything. Pickles are named and never
 opened; libraries are read as bytes and never loaded.
 """
@@ -29,7 +29,7 @@ user who sets none (TileLang 0.1.15, env.py; Triton 3.7, knobs.py)."""
 def recognize_system(path: str) -> str | None:
     """Return the name of the system whose cache a directory is; None for any other directory."""
     directory = CacheDirectory(path)
-    return next((name for name, each in SYSTEMS.items() if each.is_cache_root(directory)), None)
+    return next((name for name, mod in SYSTEMS.items() if mod.is_cache_root(directory)), None)
 
 
 def read_foreign_cache(path: str) -> ForeignCache:

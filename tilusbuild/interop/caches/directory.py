@@ -37,11 +37,11 @@ class ForeignProblem(Struct, frozen=True):
     works in its old directory."""
 
     path: str
-    what: str
+    message: str
     moved: bool = False
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.what}"
+        return f"{self.path}: {self.message}"
 
 
 class ForeignEntry(Struct):
@@ -83,10 +83,10 @@ class ForeignEntry(Struct):
         """Return the files that only the system itself loads."""
         return tuple(name for name in self.files if name.endswith((".pickle", ".pkl")))
 
-    def add_problem(self, what: str, file: str | None = None, *, moved: bool = False) -> None:
+    def add_problem(self, message: str, file: str | None = None, *, moved: bool = False) -> None:
         """Add a problem of the entry, or of one of its files."""
         path = self.path if file is None else f"{self.path}/{file}"
-        self.problems.append(ForeignProblem(path, what, moved))
+        self.problems.append(ForeignProblem(path, message, moved))
 
     def has_files(self, *names: str) -> bool:
         """Return whether all files exist. Each missing file is added as a problem."""
@@ -133,7 +133,7 @@ class StaleFile(Struct, frozen=True):
     stage."""
 
     path: str
-    what: str
+    reason: str
     size: int
     modified: float
 

@@ -34,10 +34,10 @@ def choose_removals(
     max_size: int | None = None,
     broken: bool = False,
 ) -> tuple[Removal, ...]:
-    """Choose what to remove: stale files, entries older than `older_than` seconds, with `broken`
+    """Return the removals: of stale files, entries older than `older_than` seconds, with `broken`
     the broken ones, and then the oldest entries until the rest has at most `max_size` bytes."""
     removals = [
-        Removal(file.path, file.what, file.size)
+        Removal(file.path, file.reason, file.size)
         for file in cache.stale
         if older_than is None or now - file.modified > older_than
     ]
@@ -51,7 +51,7 @@ def choose_removals(
     for path, unit in units.items():
         problem = next((problem for entry in unit for problem in entry.problems), None)
         if broken and problem is not None:
-            reasons[path] = f"broken: {problem.what}"
+            reasons[path] = f"broken: {problem.message}"
         elif older_than is not None and now - modified[path] > older_than:
             reasons[path] = "old"
     remaining = sorted(units.keys() - reasons.keys(), key=lambda path: (modified[path], path))
@@ -68,8 +68,8 @@ def choose_removals(
 def remove_unless_in_use(
     cache: ForeignCache, removals: Iterable[Removal]
 ) -> Iterator[tuple[Removal, bool]]:
-    """Remove what was chosen. Yield each removal with False if it was kept: its lock is held, or
-    something is mounted in it. Raises `TilusbuildError`."""
+    """Make the removals. Yield each with False if the entry was kept, because its lock is held or
+    a file system is mounted in it. Raises `TilusbuildError`."""
     directory = CacheDirectory(cache.root)
     # A rename would take a mounted file system along, and the deletion would empty it.
     mounts = list_mounts_below(cache.root)

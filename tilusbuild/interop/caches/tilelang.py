@@ -64,13 +64,14 @@ def _list_versions(directory: CacheDirectory) -> Iterator[str]:
     itself."""
     for name in ("", *directory.list_directories()):
         below = directory.list_directories(name)
-        if "cuda-binaries" in below or any(_MACHINE.fullmatch(each) for each in below):
+        if "cuda-binaries" in below or any(map(_MACHINE.fullmatch, below)):
             yield name
 
 
 def _list_entry_directories(directory: CacheDirectory) -> Iterator[tuple[str, str, str]]:
     """Yield (version, directory of entries, key of `_READERS`). If the directory is one version's,
     the version is its base name."""
+    # The directory itself may be the cache, or the directory of one version in it.
     for version in ("", *directory.list_directories()):
         keys = directory.list_directories(version, _KEY)
         files = (os.path.join(version, key, name) for key in keys for name in _EARLIER)

@@ -1,7 +1,7 @@
 """Tilus 0.2: `programs/<12 digits>/` and `scripts/<name>/<constants>-<8 digits>/` with links there.
 
 A program's name is the start of sha256(options.txt + program.txt), which is checked. Tilus
-considers a program whole when three files exist, and so loads what a killed compiler left.
+considers a program whole when three files exist, and so loads the output of a killed compiler.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tilusbuild.state.files import sha256_text
 
 SYSTEM = "tilus"
 _PROGRAM = re.compile(r"[0-9a-f]{12}")
+# Before the digits are the constants, which may be any text.
 _SCRIPT = re.compile(r"(?:.*-)?[0-9a-f]{8}", re.DOTALL)
 _FAILED = "failed/building"
 _TARGET = re.compile(r"arch='sm(\d+[af]?)'")
@@ -111,7 +112,7 @@ def _read_scripts(
                 problems.append(ForeignProblem(path, text))
         files = directory.list_files(home)
         shared += files
-        # Tilus keeps a script of which no schedule can be compiled, to not try it again.
+        # A script with failures instead records that none of its schedules could be made.
         if not links and not directory.list_names(f"{home}/failed/scheduling"):
             size, modified = directory.measure_files(files)
             stale.append(StaleFile(home, "a script without programs", size, modified))

@@ -44,6 +44,7 @@ def _is_entry(directory: CacheDirectory, key: str) -> bool:
 
 def _read_kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
     names = directory.list_names(key)
+    # A directory without a group holds a library that Triton compiles for itself, as its launchers.
     group = next((name for name in names if name.startswith("__grp__")), None)
     stem = group.removeprefix("__grp__").removesuffix(".json") if group else ""
     code = next((name for name in names if name.endswith((".cubin", ".hsaco", ".so"))), None)

@@ -13,8 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tilusbuild.cache.layout import list_files_below
 from tilusbuild.errors import TilusbuildError, input_error
-from tilusbuild.interop.export.layouts import lay_out_for_hidet, lay_out_for_tilus
-from tilusbuild.interop.export.scripts import ExportedScript, ExportItem
+from tilusbuild.interop.export.layouts import (
+    ExportedScript,
+    ExportItem,
+    lay_out_for_hidet,
+    lay_out_for_tilus,
+)
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.files import replace_directory
 from tilusbuild.state.temporary import TemporaryDirectory
@@ -54,6 +58,7 @@ def _export_into(
     os.chmod(staged, 0o755)  # noqa: S103 - whatever the umask: other users read exports, too
     items = list(LAYOUTS[layout](scripts))
     mark = "\n".join([layout, *sorted(item.path for item in items), ""])
+    # Paths come from names of files, which may be any bytes.
     items.append(ExportItem(MARK, mark.encode("utf-8", "surrogateescape")))
     exported = _write_items(staged, items)
     replace_directory(staged, directory, aside)
@@ -63,6 +68,7 @@ def _export_into(
 def _check_replaceable(directory: str) -> None:
     """Raise `InputError` for a directory with a file that no earlier export listed in its mark."""
     hint = "name a directory that is new, empty, or an earlier export"
+    # Without a mark, any file is a foreign one: only an empty directory is replaced.
     try:
         text = read_text(os.path.join(directory, MARK), "surrogateescape")
     except FileNotFoundError:
@@ -111,7 +117,8 @@ def _link_or_copy(source: str, path: str) -> bool:
         os.link(source, path)
     except FileNotFoundError:
         raise
-    except OSError:  # another file system, or one without hard links
+    # Another file system, or one without hard links.
+    except OSError:
         shutil.copyfile(source, path)
         return False
     return True

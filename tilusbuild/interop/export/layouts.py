@@ -1,7 +1,8 @@
-"""The layouts of Tilus and Hidet: pure functions from what was built to its export.
+"""The layouts of Tilus and Hidet: functions from the scripts of a cache to the items of an export.
 
-Each follows the names that its system documents. Only Tilus loads what is exported; see
-docs/views.md for what Hidet does with it.
+Each follows the names that its system documents; docs/views.md says what the systems do with them.
+Everything is read through the checks of the runtime and of the cache: a corrupt file is an error
+that names it, never silently missing from the export.
 """
 
 from __future__ import annotations
@@ -9,16 +10,86 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+
+from msgspec import Struct
 
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
-from tilusbuild.interop.export.scripts import ExportedProgram, ExportedScript, ExportItem
-from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.tables import DeviceTable
+from tilusbuild.cache.entries import Entry, get_product, lookup_entry
+from tilusbuild.cache.garbage import read_header_digests
+from tilusbuild.cache.index import read_index
+from tilusbuild.cache.tree import Tree
+from tilusbuild.errors import TilusbuildError
+from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.regular import read_bytes, try_list
+from tilusbuild.runtime.script import CALLED, Script, read_script
+from tilusbuild.runtime.tables import DeviceTable, read_serving_tables
 from tilusbuild.state.files import sha256_bytes
+from tilusbuild.status import Status
 from tilusbuild.table import Cell, format_table
+
+
+class ExportedScript(Struct, frozen=True):
+    """A script with everything that a layout needs. `name` is in snake case. `built` and `refused`
+    have the entries of its programs, by their numbers in the plan. `headers` has the absolute paths
+    of the directories in `include/` that the compile.sh of the built ones read, `latency` the names
+    of the directories in `latency/`."""
+
+    script: Script
+    name: str
+    tables: tuple[DeviceTable, ...]
+    built: Mapping[int, Entry]
+    refused: Mapping[int, Entry]
+    headers: tuple[str, ...]
+    latency: tuple[str, ...]
+
+
+class ExportItem(Struct, frozen=True):
+    """A file of an export: one with `data`, a file of the cache (`source`), or a symbolic link
+    within the export (`leads_to`). `path` is relative to the export."""
+
+    path: str
+    data: bytes = b""
+    source: str = ""
+    leads_to: str = ""
+
+
+def list_exported_scripts(cache: Tree) -> list[ExportedScript]:
+    """Return the scripts that can be called, of the last build of each project. Raises
+    `TilusbuildError`."""
+    roots = {pair for project in read_index(cache).values() for pair in project.scripts}
+    scripts = (_read_exported_script(cache, *pair) for pair in sorted(roots))
+    return [exported for exported in scripts if exported.script.form == CALLED]
+
+
+def _read_exported_script(cache: Tree, name: str, digest: str) -> ExportedScript:
+    path = cache.script_path(name, digest)
+    try:
+        script = read_script(path)
+        tables = read_serving_tables(script).tables
+    except LoadError as error:
+        raise TilusbuildError(str(error)) from None
+    entries = {index: lookup_entry(cache, program) for index, program in script.programs.items()}
+    present = {index: entry for index, entry in entries.items() if entry is not None}
+    built = {index: entry for index, entry in present.items() if entry.status == Status.BUILT}
+    digests = {digest for entry in built.values() for digest in read_header_digests(entry.path)}
+    reports = [
+        key
+        for key in try_list(os.path.join(path, layout.LATENCY))
+        if os.path.isfile(os.path.join(path, layout.LATENCY, key, layout.LATENCY_REPORT))
+    ]
+    return ExportedScript(
+        script,
+        name,
+        tables,
+        built,
+        {index: entry for index, entry in present.items() if index not in built},
+        tuple(map(cache.include_path, sorted(digests))),
+        tuple(reports),
+    )
+
 
 # Tilus: `scripts/<name>/<constants>-<hash8>/` with links into `programs/<hash12>/`. Programs are
 # numbered as Tilus does, among those that were built, and the tables are renumbered to that.
@@ -34,16 +105,19 @@ def lay_out_for_tilus(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]
     laid_out: set[str] = set()
     for exported in scripts:
         yield from _list_tilus_script(exported)
-        for program in (*exported.built, *exported.refused):
-            if program.hash not in laid_out:
-                laid_out.add(program.hash)
-                home = f"programs/{_make_tilus_name(program.directory)}"
-                for name in program.files:
-                    yield ExportItem(f"{home}/{name}", source=f"{program.directory}/{name}")
-        for directory in sorted({path for program in exported.built for path in program.includes}):
+        # Scripts share programs, and programs their headers: each is laid out once.
+        for entry in (*exported.built.values(), *exported.refused.values()):
+            if entry.hash not in laid_out:
+                laid_out.add(entry.hash)
+                home = f"programs/{_make_tilus_name(entry.path)}"
+                for name in sorted(entry.meta["files"]):
+                    yield ExportItem(f"{home}/{name}", source=f"{entry.path}/{name}")
+        for directory in exported.headers:
             if directory not in laid_out:
                 laid_out.add(directory)
-                yield from _list_headers(directory)
+                home = f"{layout.INCLUDE}/{os.path.basename(directory)}"
+                for name in layout.list_files_below(directory):
+                    yield ExportItem(f"{home}/{name}", source=f"{directory}/{name}")
 
 
 def _list_tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
@@ -53,36 +127,27 @@ def _list_tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
     home = f"scripts/{exported.name}/{re.sub('[^A-Za-z0-9_.+-]', '_', key)}"
     yield ExportItem(f"{home}/meta.json", _encode_json(_make_tilus_meta(exported)))
     yield ExportItem(f"{home}/schedule.txt", _format_schedules(exported).encode())
-    for number, program in enumerate(exported.built):
-        yield ExportItem(f"{home}/programs/{number}", leads_to=_make_program_link(program))
-    for program in exported.refused:
-        reason = str(program.meta.get("reason", ""))
-        yield ExportItem(f"{home}/failed/building/{program.index}.txt", f"{reason}\n".encode())
-        link = f"../{_make_program_link(program)}"
-        yield ExportItem(f"{home}/failed/building/{program.index}", leads_to=link)
+    programs = "../../../../programs"
+    for number, entry in enumerate(exported.built.values()):
+        link = f"{programs}/{_make_tilus_name(entry.path)}"
+        yield ExportItem(f"{home}/programs/{number}", leads_to=link)
+    for index, entry in exported.refused.items():
+        failure = f"{home}/failed/building/{index}"
+        yield ExportItem(f"{failure}.txt", f"{entry.reason}\n".encode())
+        yield ExportItem(failure, leads_to=f"../{programs}/{_make_tilus_name(entry.path)}")
     if exported.tables:
-        first_table = exported.tables[0]
-        yield ExportItem(
-            f"{home}/dispatch_table.json", _encode_json(_make_tilus_dispatch(exported, first_table))
-        )
-        yield ExportItem(
-            f"{home}/dispatch_table.txt", _format_tilus_choices(exported, first_table).encode()
-        )
+        # Tilus has one table for a script.
+        rows = _renumber_entries(exported, exported.tables[0])
+        table = _make_tilus_dispatch(exported, exported.tables[0], rows)
+        yield ExportItem(f"{home}/dispatch_table.json", _encode_json(table))
+        choices = format_table((*script.keys, "choice"), [(*key, number) for key, number in rows])
+        yield ExportItem(f"{home}/dispatch_table.txt", choices.encode())
     for key in exported.latency:
         report = f"{layout.LATENCY}/{key}/{layout.LATENCY_REPORT}"
         yield ExportItem(f"{home}/{report}", source=os.path.join(script.path, report))
 
 
-def _list_headers(directory: str) -> Iterator[ExportItem]:
-    home = f"{layout.INCLUDE}/{os.path.basename(directory)}"
-    for name in layout.list_files_below(directory):
-        yield ExportItem(f"{home}/{name}", source=os.path.join(directory, name))
-
-
-def _make_program_link(program: ExportedProgram) -> str:
-    return f"../../../../programs/{_make_tilus_name(program.directory)}"
-
-
+# A program is asked for by each of its scripts, and as it is laid out itself.
 @lru_cache(maxsize=1024)
 def _make_tilus_name(directory: str) -> str:
     """Return a program's name in Tilus' layout: the start of sha256(options.txt + program.txt)."""
@@ -109,35 +174,29 @@ def _make_tilus_meta(exported: ExportedScript) -> dict[str, object]:
 def _format_schedules(exported: ExportedScript) -> str:
     columns = exported.script.schedules
     rows: list[tuple[Cell, ...]] = [
-        (number, *(column[program.index] for column in columns.values()))
-        for number, program in enumerate(exported.built)
+        (number, *(column[index] for column in columns.values()))
+        for number, index in enumerate(exported.built)
     ]
     return format_table(("index", *columns), rows)
 
 
 def _renumber_entries(
-    exported: ExportedScript, dispatch_table: DeviceTable
-) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield (key, number) for the rows of a table, with the numbers of the built programs."""
-    numbers = {program.index: number for number, program in enumerate(exported.built)}
-    for entry in dispatch_table.entries:
-        if entry.program in numbers:
-            yield entry.key, numbers[entry.program]
-
-
-def _format_tilus_choices(exported: ExportedScript, dispatch_table: DeviceTable) -> str:
-    rows = [(*key, number) for key, number in _renumber_entries(exported, dispatch_table)]
-    return format_table((*exported.script.keys, "choice"), rows)
+    exported: ExportedScript, table: DeviceTable
+) -> list[tuple[tuple[int, ...], int]]:
+    """Return (key, number) for the rows of a table, with the numbers of the built programs."""
+    numbers = {index: number for number, index in enumerate(exported.built)}
+    rows = (row for row in table.entries if row.program in numbers)
+    return [(row.key, numbers[row.program]) for row in rows]
 
 
 def _make_tilus_dispatch(
-    exported: ExportedScript, dispatch_table: DeviceTable
+    exported: ExportedScript, table: DeviceTable, rows: list[tuple[tuple[int, ...], int]]
 ) -> dict[str, object]:
     """Return a dispatch table as later versions of Tilus read it.
 
     Tilus ignores a table in which a field of `_metadata` differs from its own; "*" never differs.
     """
-    fingerprint, kind = dispatch_table.fingerprint, exported.script.kind
+    fingerprint, kind = table.fingerprint, exported.script.kind
     arch = fingerprint.get("arch", "*")
     number = arch.removeprefix("sm_").rstrip("af")
     metadata = {
@@ -148,8 +207,7 @@ def _make_tilus_dispatch(
         "cuda_version": "*",
         "tilusbuild_version": __version__,
     }
-    entries = [[list(key), choice] for key, choice in _renumber_entries(exported, dispatch_table)]
-    return {"_metadata": metadata, "entries": entries}
+    return {"_metadata": metadata, "entries": [[list(key), number] for key, number in rows]}
 
 
 def _encode_json(value: object) -> bytes:
@@ -175,42 +233,40 @@ def lay_out_for_hidet(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]
         level = exported.script.level
         kind = "cpu" if exported.script.kind == "cpu" else "cuda"
         operator_path = f"ops/{kind}_space_{level}/{exported.name}"
-        for program in exported.built:
-            home = f"{operator_path}/{program.hash[:_HIDET_DIGITS]}"
+        for index, entry in exported.built.items():
+            home = f"{operator_path}/{entry.hash[:_HIDET_DIGITS]}"
             # Two instances may have the same program.
             if home in laid_out:
                 continue
             laid_out.add(home)
-            original_by_name = {os.path.basename(program.product): program.product, **_HIDET_FILES}
+            product = get_product(entry.meta).name
+            original_by_name = {os.path.basename(product): product, **_HIDET_FILES}
             # A program that is linked of objects has no source of its own.
             for name, original in original_by_name.items():
-                if original in (*program.files, layout.META):
-                    path = os.path.join(program.directory, original)
+                if original in (*entry.meta["files"], layout.META):
+                    path = os.path.join(entry.path, original)
                     yield ExportItem(f"{home}/{name}", source=path)
-            yield ExportItem(f"{home}/nvcc_log.txt", _write_hidet_log(program))
-            yield ExportItem(
-                f"{home}/summary.txt", _format_hidet_summary(exported, program).encode()
-            )
+            yield ExportItem(f"{home}/nvcc_log.txt", _make_hidet_log(entry))
+            summary = _format_hidet_summary(exported.script, index, entry)
+            yield ExportItem(f"{home}/summary.txt", summary.encode())
         if exported.tables:
             name = f"{operator_path}/{exported.script.hash[:_HIDET_DIGITS]}.dispatch_table.txt"
             yield ExportItem(name, _format_hidet_choices(exported).encode())
 
 
-def _write_hidet_log(program: ExportedProgram) -> bytes:
+def _make_hidet_log(entry: Entry) -> bytes:
     """Return the log of a compile: the commands, as in Hidet's log, then the output."""
-    script = read_bytes(os.path.join(program.directory, layout.COMPILE_SH))
-    lines = script.splitlines(keepends=True)
+    lines = read_bytes(os.path.join(entry.path, layout.COMPILE_SH)).splitlines(keepends=True)
     commands = [line.removeprefix(b"run ") for line in lines if line.startswith(b"run ")]
-    return b"".join([*commands, read_bytes(os.path.join(program.directory, layout.LOG))])
+    return b"".join([*commands, read_bytes(os.path.join(entry.path, layout.LOG))])
 
 
-def _format_hidet_summary(exported: ExportedScript, program: ExportedProgram) -> str:
+def _format_hidet_summary(script: Script, index: int, entry: Entry) -> str:
     """Return a table of a program's schedule and of the resources of its code."""
-    columns = exported.script.schedules
     facts: list[tuple[Cell, ...]] = [
-        (name, column[program.index]) for name, column in columns.items()
+        (name, column[index]) for name, column in script.schedules.items()
     ]
-    for kernel, by_arch in program.meta.get("kernels", {}).items():
+    for kernel, by_arch in entry.meta.get("kernels", {}).items():
         for arch, numbers in by_arch.items():
             facts += ((f"{kernel} {arch} {name}", number) for name, number in numbers.items())
     return format_table(("", "value"), facts)
@@ -219,11 +275,8 @@ def _format_hidet_summary(exported: ExportedScript, program: ExportedProgram) ->
 def _format_hidet_choices(exported: ExportedScript) -> str:
     """Return the dispatch table as Hidet writes it: sizes, then the name of the program's
     directory."""
-    lines = [" ".join((*exported.script.keys, "program"))]
-    name_by_index = {program.index: program.hash[:_HIDET_DIGITS] for program in exported.programs}
-    lines += (
-        " ".join((*map(str, entry.key), name_by_index[entry.program]))
-        for entry in exported.tables[0].entries
-        if entry.program in name_by_index
-    )
-    return "\n".join(lines) + "\n"
+    rows = [(*exported.script.keys, "program")]
+    for row in exported.tables[0].entries:
+        directory = exported.script.programs[row.program][:_HIDET_DIGITS]
+        rows.append((*map(str, row.key), directory))
+    return "".join(" ".join(row) + "\n" for row in rows)

@@ -34,8 +34,8 @@ class PackageFormat(Struct, frozen=True, kw_only=True):
     read: Callable[[str], Reader]
     """Open the package at a path. Raises `PackageError`."""
     is_readable: bool = True
-    """Whether `read` returns a reader. Of a format that is only written it raises what to read
-    instead."""
+    """Whether `read` returns a reader. For a format that is only written, `read` raises a
+    `PackageError` that names what to read instead."""
     holds_kinds: bool = True
     """Whether a package of another kind than programs (`names.py`) can be written in it."""
 
@@ -54,4 +54,5 @@ def load_formats() -> Iterator[PackageFormat]:
 def recognize_format(path: str, start: bytes) -> PackageFormat | None:
     """Return the format that a path is in; None for no package in a known format. `start`: the
     first 4 bytes of a file, b"" for a directory."""
-    return next((each for each in load_formats() if each.recognize(path, start)), None)
+    # The formats of rooms come last: for a path in one of the core's they are not even imported.
+    return next((form for form in load_formats() if form.recognize(path, start)), None)

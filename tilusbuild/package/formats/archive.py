@@ -29,7 +29,7 @@ from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerF
 
 MAGIC = struct.pack("<I", 0xFD2FB528)
 MAX_WINDOW_LOG = 27
-"""What a decoder takes by default: `zstd -d` and tar accept windows of 2**27 bytes."""
+"""The default limit of decoders: `zstd -d` and tar accept windows of 2**27 bytes."""
 _STEP = 256
 """Bytes to unpack at a time: they make 8 MiB at most, since a block of 4 makes 128 KiB."""
 
@@ -182,7 +182,7 @@ def write_layer(
 
 def write_frame(out: BinaryIO, files: Iterable[TarFile], *, time: int, end: bool) -> None:
     """Write one zstd frame with these files as tar entries, in this order. `time`: seconds since
-    1970; `end`: with the mark that ends a tar. Raises what reading a file raises, and `OSError`."""
+    1970; `end`: with the mark that ends a tar. Raises `OSError` and the errors of the readers."""
     import zstandard
 
     headed = [(_make_header(name, size, time), size, read) for name, size, read in files]

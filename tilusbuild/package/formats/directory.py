@@ -40,7 +40,7 @@ def list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
 
 def write_tree(path: str, files: Iterable[tuple[str, bytes]], *, time: int) -> None:
     """Write the directory `path`, which must not exist, with these files. Raises `OSError`, and
-    what `files` raises."""
+    the errors of `files`."""
     os.mkdir(path)
     for name, data in files:
         file = os.path.join(path, name)

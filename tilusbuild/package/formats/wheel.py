@@ -49,8 +49,8 @@ _ALLOWED = frozenset(
         *("libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"),
     )
 )
-"""Libraries that every manylinux platform has (auditwheel 6.8, manylinux-policy.json); the
-loader's own name is what they depend on."""
+"""Libraries that every manylinux platform has (auditwheel 6.8, manylinux-policy.json), and the
+loader, on which these depend."""
 _LIBSTDCXX = ((19, 17), (22, 24), (24, 27), (28, 31), (29, 34), (30, 35), (33, 39))
 """GLIBCXX_3.4.N → the first manylinux_2_M that has it (auditwheel 6.8, both machines)."""
 _PYTHON = ">=3.10"
@@ -58,7 +58,7 @@ _TVM_FFI = "apache-tvm-ffi>=0.1.9"
 
 
 class Distribution(Struct, frozen=True):
-    """What pip knows of a wheel. `name` is normalized as PEP 503 has it, `version` as PEP 440."""
+    """The names of a wheel. `name` is normalized by PEP 503, `version` by PEP 440."""
 
     title: str
     name: str
@@ -116,6 +116,7 @@ def _normalize_version(text: str) -> str:
 
 def choose_platform(needs: HostNeeds) -> str:
     """Return the platform that has all that the libraries need."""
+    # A `linux` wheel promises nothing of its host: PyPI refuses it.
     if not set(needs.libraries) <= _ALLOWED:
         return f"linux_{needs.machine}"
     least = max(_MIN_GLIBC, parse_version(needs.glibc or "0"))
@@ -244,10 +245,11 @@ def list_runtime_code() -> Iterator[tuple[str, bytes]]:
             yield f"{RUNTIME}/{name}", rewrite_imports(os.path.join(directory, name), "")
 
 
-def rewrite_imports(path: str, place: str) -> bytes:
-    """Return a file of code, with the runtime's modules imported from `place` in its package."""
-    text = read_text(path).replace(f"from {_LAYER} import", f"from {place or '.'} import")
-    return text.replace(f"from {_LAYER}.", f"from {place}.").encode()
+def rewrite_imports(path: str, package: str) -> bytes:
+    """Return a file of code, with the runtime's modules imported from `package`, a relative name;
+    "" for the file's own package."""
+    text = read_text(path).replace(f"from {_LAYER} import", f"from {package or '.'} import")
+    return text.replace(f"from {_LAYER}.", f"from {package}.").encode()
 
 
 def _raise_not_read(path: str) -> Reader:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from support.packed import PackedProject
 from support.processes import run_python
 from tilusbuild.kernels import variants as layout
 from tilusbuild.package.listing import FileList
-
-from .conftest import PackedProject
 
 CPU = "tvm-ffi01-cpu-x86_64-linux"
 STEM = "Marks-1.2.kernels"
