@@ -114,7 +114,7 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
 
     def check_kind(self) -> None:
         prefix, links = self.part.prefix, self.part.links
-        # A link is no file of the list, and takes a name in the same directories.
+        # The list names links apart from files, and both lie in the same directories.
         names.check_paths([*self.files, *(prefix + link for link in links)])
         for path in self.files:
             if not path.startswith(prefix):
