@@ -33,34 +33,34 @@ def environment(home: Path) -> Mapping[str, str]:
 
 def everything(manifest: Manifest) -> list[object]:
     """All that the rest of tilusbuild asks of a manifest, as text."""
-    said: list[object] = [
-        repr(manifest),
-        manifest.path,
-        manifest.root,
-        sorted(manifest.searched_directories),
-    ]
+    directories = sorted(manifest.searched_directories)
+    values: list[object] = [manifest, manifest.path, manifest.root, directories]
     for name, script in manifest.scripts.items():
         for target in manifest.targets_of(name):
-            said.append([script.form, script.params_for(target), script.space_for(target)])
-            said.append([script.derived_for(target), script.restrict_for(target)])
-            said.append([script.launch_for(target), script.default_for(target)])
-            said.append([manifest.flags_for(name, target), manifest.defines_for(name, target)])
-            said.append([manifest.targets[target].is_cpu, manifest.std_for(name, target)])
-            said.append([manifest.include_dirs_for(name), manifest.headers_for(name)])
-            said.append(manifest.locate_value(*manifest.resolve_override(name, target, "flags")))
-        said.append([each.given for each in (script, script.launch, script.tune) if each])
-    said.append([each.given for each in (manifest.build, manifest.toolchain, manifest.remote)])
-    return [repr(each) for each in said]
+            values += [script.form, script.params_for(target), script.space_for(target)]
+            values += [script.derived_for(target), script.restrict_for(target)]
+            values += [script.launch_for(target), script.default_for(target)]
+            values += [manifest.flags_for(name, target), manifest.defines_for(name, target)]
+            values += [manifest.targets[target].is_cpu, manifest.std_for(name, target)]
+            values += [manifest.include_dirs_for(name), manifest.headers_for(name)]
+            values.append(manifest.locate_value(*manifest.resolve_override(name, target, "flags")))
+        values += [each.given for each in (script, script.launch, script.tune) if each]
+    values += [each.given for each in (manifest.build, manifest.toolchain, manifest.remote)]
+    return [repr(value) for value in values]
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_remembered_is_what_is_loaded(seed, load_example, environment) -> None:
+    """A manifest that was changed at random says in located errors what is wrong with it, or it
+    loads, and fails in no view; then it is remembered as it is."""
     try:
         loaded = load_example(manifests.text(manifests.mutated(random.Random(seed))))
-    except InputError:
-        assert memo.recall_manifest("tilus.toml", environment) is None
-        return
+    except InputError as error:
+        loaded, places = None, {each.place and each.place.path for each in error.diagnostics}
     assert memo.recall_manifest("tilus.toml", environment) is None
+    if loaded is None:
+        assert places == {"tilus.toml"}
+        return
     memo.remember_manifest(loaded, environment)
     recalled = memo.recall_manifest("tilus.toml", environment)
     assert recalled is not None
@@ -87,21 +87,20 @@ def test_another_text_another_place_and_other_code_are_not_it(
     manifest = project / "tilus.toml"
     text = manifest.read_text()
     os.utime(manifest, (1, 1))
-    assert (
-        memo.recall_manifest("tilus.toml", environment) is not None
-    )  # by content, not by its stamp
+    # By content, not by its stamp.
+    assert memo.recall_manifest("tilus.toml", environment) is not None
     manifest.write_text(text + "# a comment\n")
     assert memo.recall_manifest("tilus.toml", environment) is None
     manifest.write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "version", "4.0")
-        assert memo.recall_manifest("tilus.toml", environment) is None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memo, "_PACKAGE", "/elsewhere/tilusbuild")
-        assert memo.recall_manifest("tilus.toml", environment) is None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memo, "read_stamp", lambda file: (0, 0, 0, 0))
-        assert memo.recall_manifest("tilus.toml", environment) is None
+    changes: list[tuple[object, str, object]] = [
+        (sys, "version", "4.0"),
+        (memo, "_PACKAGE", "/elsewhere/tilusbuild"),
+        (memo, "read_stamp", lambda file: (0, 0, 0, 0)),
+    ]
+    for owner, name, value in changes:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, value)
+            assert memo.recall_manifest("tilus.toml", environment) is None
     assert memo.recall_manifest("tilus.toml", environment) is not None
 
 

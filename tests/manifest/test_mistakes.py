@@ -4,7 +4,6 @@ An entry there is a name, what is appended to the preamble of `conftest.py`, and
 each mistake its line, its first and last column, the message, and the hint on lines of its own.
 """
 
-import random
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 from manifest.conftest import PREAMBLE
 
-from support.hostile import manifests
 from support.paths import ROOT
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.loading import load_manifest
@@ -49,28 +47,6 @@ def test_says(entry: re.Match[str], load_script: Callable[[str], Manifest], proj
 def test_the_preamble_alone_is_right(load_script: Callable[[str], Manifest]) -> None:
     assert list(load_script("").scripts) == ["m"]
     assert len(ENTRIES) == MISTAKES.count("--- says")
-
-
-# Manifests changed at random: each loads, or says in located errors what is wrong with it.
-def see_everything(manifest: Manifest) -> None:
-    """What a checked manifest promises not to fail."""
-    for name, script in manifest.scripts.items():
-        for target in manifest.targets_of(name):
-            views = (script.params_for, script.space_for, script.derived_for, script.restrict_for)
-            for view in (*views, script.launch_for, script.default_for):
-                view(target)
-            manifest.flags_for(name, target)
-            manifest.defines_for(name, target)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_loads_or_says_where(seed: int, load_example: Callable[[str], Manifest]) -> None:
-    try:
-        see_everything(load_example(manifests.text(manifests.mutated(random.Random(seed)))))
-    except InputError as error:
-        places = [diagnostic.place for diagnostic in error.diagnostics]
-        assert places
-        assert all(place is not None and place.path == "tilus.toml" for place in places)
 
 
 # A manifest of any size is read in time that is linear in it, or refused with a reason.

@@ -96,11 +96,7 @@ def test_launch_keeps_what_an_override_leaves_out(manifest: Manifest) -> None:
     launch = manifest.scripts["m"].launch_for("gpu")
     assert launch is not None
     assert (launch.grid, launch.block, launch.smem) == ((1,), ("block",), None)
-    other = manifest.scripts["m"].launch_for("other")
-    own = manifest.scripts["m"].launch
-    assert other is not None
-    assert own is not None
-    assert (other.grid, other.block, other.smem) == (own.grid, own.block, own.smem)
+    assert manifest.scripts["m"].launch_for("other") == manifest.scripts["m"].launch
 
 
 def test_defaults_of_parameters_go_behind_those_of_the_script(manifest: Manifest) -> None:
@@ -140,17 +136,15 @@ def test_a_manifest_is_frozen_all_the_way(manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "seconds"), [('"10m"', 600), ('"1h30m"', 5400), ("2.5", 2.5), ('"500ms"', 0.5)]
-)
-def test_durations(load_script: Callable[[str], Manifest], written: str, seconds: float) -> None:
-    assert load_script(f"[build]\ntimeout = {written}\n").build.timeout == seconds
-
-
-@pytest.mark.parametrize(
-    ("written", "size"), [('"100MB"', 10**8), ('"1.5GiB"', 3 << 29), ("7", 7), ('"2 kB"', 2000)]
-)
-def test_sizes(load_script: Callable[[str], Manifest], written: str, size: int) -> None:
-    assert load_script(f"[package.x]\nmax-size = {written}\n").packages["x"].max_size == size
+    ("durations", "sizes"),
+    [(('"10m"', 600), ('"100MB"', 10**8)), (('"1h30m"', 5400), ('"1.5GiB"', 3 << 29)),
+     (("2.5", 2.5), ("7", 7)), (('"500ms"', 0.5), ('"2 kB"', 2000))],
+)  # fmt: skip
+def test_durations_and_sizes(load_script, durations, sizes) -> None:
+    (duration, seconds), (size, count) = durations, sizes
+    text = f"[build]\ntimeout = {duration}\n[package.x]\nmax-size = {size}\n"
+    manifest = load_script(text)
+    assert (manifest.build.timeout, manifest.packages["x"].max_size) == (seconds, count)
 
 
 def test_a_manifest_without_mistakes_is_not_scanned_for_places(manifest: Manifest) -> None:

@@ -6,7 +6,7 @@ import subprocess
 from functools import lru_cache
 from typing import Any
 
-from support.hostile.manifests import BASE, TEMPLATE, _copied, text
+from support.hostile.manifests import BASE, TEMPLATE, copied, text
 from support.hostile.trial import Trial
 
 _HELPS = (
@@ -57,7 +57,7 @@ def flag(rng: random.Random) -> str:
 
 def trial(rng: random.Random) -> Trial:
     """Return a build with odd flags, defines and include directories; a tenth really compiles."""
-    data: dict[str, Any] = _copied(BASE)
+    data: dict[str, Any] = copied(BASE)
     words = [flag(rng) for _ in range(rng.randint(1, 3))]
     words += [rng.choice(_VALUES)] * (rng.random() < 0.3)
     place = rng.random()

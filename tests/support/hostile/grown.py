@@ -32,17 +32,6 @@ def _alternatives(node: Schema) -> Iterator[Schema]:
         yield node
 
 
-def _below(node: Schema, part: str | int) -> Iterator[Schema]:
-    """Yield what a value may be that lies at a key or a place of a value of this schema."""
-    for each in _alternatives(node):
-        if isinstance(part, int):
-            inner = each.get("items")
-        else:
-            inner = each.get("properties", {}).get(part) or each.get("additionalProperties")
-        if isinstance(inner, dict):
-            yield from _alternatives(inner)
-
-
 def tables(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[Schema]]]:
     """Yield each table of a manifest with the schemas that it may be of."""
     queue: list[tuple[Any, list[Schema]]] = [(data, list(_alternatives(_whole())))]
@@ -51,11 +40,11 @@ def tables(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[Schema]]
         if isinstance(value, dict):
             yield value, nodes
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        queue += [
-            (inner, [found for node in nodes for found in _below(node, part)])
-            for part, inner in items
-            if isinstance(inner, dict | list)
-        ]
+        for part, item in items:
+            if isinstance(item, dict | list):
+                keys = "items" if isinstance(part, int) else "additionalProperties"
+                inner = [n.get("properties", {}).get(part) or n.get(keys) for n in nodes]
+                queue.append((item, [each for n in inner if n for each in _alternatives(n)]))
 
 
 def grow(rng: random.Random, data: dict[str, Any]) -> None:

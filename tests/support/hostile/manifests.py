@@ -109,18 +109,17 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+def copied(value: Any) -> Any:
+    """Return a copy of which no two places share a value."""
+    return json.loads(json.dumps(value))
 
 
 def mutated(rng: random.Random) -> dict[str, Any]:
     """Return the base, grown by some keys that its models know, with up to four changes."""
-    data: dict[str, Any] = _copied(BASE)
+    data: dict[str, Any] = copied(BASE)
     for _ in range(rng.choice((0, 1, 2, 5))):
         grow(rng, data)
-    data = _copied(data)  # no two places share a value of the schema
+    data = copied(data)  # no two places share a value of the schema
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
         *path, last = rng.choice(_places(data))
         at: Any = data
@@ -128,7 +127,7 @@ def mutated(rng: random.Random) -> dict[str, Any]:
             at = at[part]
         kind = rng.random()
         if kind < 0.35:
-            at[last] = _copied(rng.choice(ODD))
+            at[last] = copied(rng.choice(ODD))
         elif kind < 0.65:
             at[last] = expression(rng)
         elif kind < 0.75 and isinstance(at, dict):
@@ -137,7 +136,7 @@ def mutated(rng: random.Random) -> dict[str, Any]:
             del at[last]
         elif isinstance(at, list):
             most = _MAX_COUNT // (1 + len(_places(at[last])))
-            at[last : last + 1] = [_copied(at[last])] * min(most, rng.choice((2, 10, 2000)))
+            at[last : last + 1] = [copied(at[last])] * min(most, rng.choice((2, 10, 2000)))
         else:
             # What is below is written by recursion, three frames a level.
             deepest = max(1, _DEEPEST - len(path))

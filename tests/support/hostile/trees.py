@@ -12,30 +12,15 @@ from tilusbuild.state.directories import remove_tree
 
 Copy = Callable[[Path], None]
 
-_VERBS: tuple[tuple[str, ...], ...] = (
-    ("cache", "gc"),
-    ("cache", "gc", "-n"),
-    ("cache", "clear"),
-    ("cache", "verify"),
-    ("cache", "verify", "--repair"),
-    ("cache", "ls"),
-    ("cache", "ls", "scale"),
-    ("cache", "ls", "X"),
-    ("cache", "stats"),
-    ("cache", "show", "scale/0"),
-    ("cache", "show", "s/²"),
-    ("cache", "show", "scale/0", "--log"),
-    ("cache", "show", "scale/0", "--source"),
-    ("cache", "export", "--layout", "tilus", "out"),
-    ("build", "-q"),
-    ("plan",),
-    ("explain",),
-    ("report",),
-    ("package", "one", "-o", "dist"),
-    ("verify", ".cache"),
-    ("diff", ".cache", "."),
-    ("dispatch", "show", "scale"),
-    ("compdb",),
+_VERBS = tuple(
+    tuple(line.split())
+    for line in """
+    cache gc,cache gc -n,cache clear,cache verify,cache verify --repair,cache ls,cache ls scale
+    cache ls X,cache stats,cache show scale/0,cache show s/²,cache show scale/0 --log
+    cache show scale/0 --source,cache export --layout tilus out,build -q,plan,explain,report
+    package one -o dist,verify .cache,diff .cache .,dispatch show scale,compdb
+    """.replace("\n", ",").split(",")
+    if line.strip()
 )
 
 
