@@ -210,7 +210,7 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
     from tilusbuild.cache.garbage import collect_garbage
     from tilusbuild.cache.index import forget_projects
     from tilusbuild.errors import input_error
-    from tilusbuild.manifest.table import parse_duration, parse_size
+    from tilusbuild.manifest.values import parse_duration, parse_size
 
     if arguments.other and (foreign := options.find_foreign_caches(arguments.other)):
         return foreign.gc(arguments.other, arguments)

@@ -130,7 +130,7 @@ def choose_reporter(arguments: Common) -> Reporter:
 
 def parse_limits(arguments: LimitArgs) -> Limits:
     """Return the limits for unpacking a package. Raises `InputError`."""
-    from tilusbuild.manifest.table import parse_size
+    from tilusbuild.manifest.values import parse_size
     from tilusbuild.package.extract import Limits
 
     return Limits(parse_size(arguments.max_size)) if arguments.max_size else Limits()

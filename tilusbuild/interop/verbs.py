@@ -166,7 +166,7 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
     """Remove entries from a foreign cache. Return 1 if one was kept because it is in use."""
     from tilusbuild.interop.caches import read_foreign_cache
     from tilusbuild.interop.caches.gc import choose_removals, remove_unless_in_use
-    from tilusbuild.manifest.table import parse_duration, parse_size
+    from tilusbuild.manifest.values import parse_duration, parse_size
 
     cache = read_foreign_cache(path)
     removals = choose_removals(

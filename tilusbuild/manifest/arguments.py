@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from tilusbuild.manifest.script_sections import parse_cached
-from tilusbuild.manifest.table import ExprSource, Key, Table, Text, ValueFault
+from tilusbuild.manifest.table import Key, Table, ValueFault
+from tilusbuild.manifest.values import ExprSource, Text
 from tilusbuild.runtime.dtypes import TENSOR_MAP
 from tilusbuild.signature import Argument, SignatureError, Tile, parse_argument
 

@@ -14,7 +14,8 @@ from typing import Annotated, Literal
 
 from tilusbuild.manifest.script import Form, ScriptSection
 from tilusbuild.manifest.sections import ProductKeys
-from tilusbuild.manifest.table import Key, Text, ValueFault
+from tilusbuild.manifest.table import Key, ValueFault
+from tilusbuild.manifest.values import Text
 from tilusbuild.space.model import Parameter
 from tilusbuild.state.patterns import PatternTooWideError, find_matches
 

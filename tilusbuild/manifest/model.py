@@ -27,7 +27,8 @@ from tilusbuild.manifest.sections import (
     TargetSection,
     ToolchainSection,
 )
-from tilusbuild.manifest.table import NOTHING, Key, Table, reject_boolean
+from tilusbuild.manifest.table import NOTHING, Key, Table
+from tilusbuild.manifest.values import reject_boolean
 
 NO_DOCUMENT = Document("", "")
 

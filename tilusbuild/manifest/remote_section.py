@@ -3,7 +3,8 @@
 from contextlib import suppress
 from typing import Annotated
 
-from tilusbuild.manifest.table import NOTHING, Duration, Entries, Key, Table, Text, ValueFault
+from tilusbuild.manifest.table import NOTHING, Entries, Key, Table, ValueFault
+from tilusbuild.manifest.values import Duration, Text
 from tilusbuild.rooms import find_contributions, import_value
 
 

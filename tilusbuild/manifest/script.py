@@ -27,18 +27,8 @@ from tilusbuild.manifest.script_sections import (
     parse_cached,
 )
 from tilusbuild.manifest.sections import DeviceCompiler, Macros, ProductKeys, Standard
-from tilusbuild.manifest.table import (
-    NOTHING,
-    VALUE_SCHEMA,
-    AnyValue,
-    Entries,
-    ExprSource,
-    Key,
-    Table,
-    Text,
-    ValueFault,
-    check_value,
-)
+from tilusbuild.manifest.table import NOTHING, Entries, Key, Table, ValueFault
+from tilusbuild.manifest.values import VALUE_SCHEMA, AnyValue, ExprSource, Text, check_value
 from tilusbuild.signature import Signature, join_arguments
 from tilusbuild.space.model import Parameter, Row
 

@@ -11,18 +11,15 @@ from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.sections import Directory
 from tilusbuild.manifest.table import (
     NOTHING,
-    VALUE_SCHEMA,
-    AnyValue,
     Entries,
-    ExprSource,
     Key,
     Table,
-    Text,
     ValueFault,
     check_table,
     describe_kind,
     make_adapter,
 )
+from tilusbuild.manifest.values import VALUE_SCHEMA, AnyValue, ExprSource, Text
 
 
 def _check_rule(value: object) -> object:

@@ -8,19 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
 from tilusbuild.manifest.names import FactName, MacroName, TableName
-from tilusbuild.manifest.table import (
-    NOTHING,
+from tilusbuild.manifest.table import NOTHING, Key, Table, ValueFault, describe_kind, format_toml
+from tilusbuild.manifest.values import (
     VALUE_SCHEMA,
     AnyValue,
     Duration,
-    Key,
     Size,
-    Table,
     Text,
-    ValueFault,
     check_value,
-    describe_kind,
-    format_toml,
     reject_boolean,
 )
 from tilusbuild.rooms import find_contributions

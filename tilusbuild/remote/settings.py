@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX
-from tilusbuild.manifest.table import NOTHING, Entries, Text
+from tilusbuild.manifest.table import NOTHING, Entries
+from tilusbuild.manifest.values import Text
 from tilusbuild.rooms import find_missing_package
 
 if TYPE_CHECKING:
