@@ -91,6 +91,7 @@ def _check_sizes(
             member = parse_struct(script.args[name].type).members[0]
             hint = f"as in {{ {name}.{member.name} = 1 }}"
             checks.add_key_error(own, f'"{name}" is a struct: give its members', hint)
+        # By type: a boolean is an integer to `isinstance`.
         elif name in dimensions and (type(value) is not int or value < 0):
             shown = value if isinstance(value, int) else describe_kind(value)
             checks.add_value_error(own, f'the size "{name}" must be a count, not {shown}')

@@ -69,6 +69,7 @@ def check_expressions(checks: Checks) -> None:
         _check_arguments(checks, path, script)
         for target in checks.list_known_targets(name):
             scope = collect_scope(checks, path, target, script)
+            # For each target: an override changes both the expressions and the names.
             for inner, source, sees in _list_sites(script, target):
                 where = _resolve_path(path, target, inner, checks)
                 _check_expression(checks, where, source, scope, sees)
@@ -172,7 +173,7 @@ def _may_be_integer(type_text: str) -> bool:
     try:
         argument = parse_argument(Argument("_", type_text))
     except SignatureError:
-        return True
+        return True  # a name in it is no further mistake
     return not (argument.is_tensor or argument.dtype in _NO_INTEGERS or is_struct(argument.dtype))
 
 
@@ -202,6 +203,7 @@ def _check_expression(
 def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:
     pattern = r"\s*\.\s*".join(re.escape(part) for part in name.split("."))
     match = re.search(rf"(?<![\w.]){pattern}(?!\w)", source)
+    # A name may be spelt otherwise in the text: Python normalizes identifiers (NFKC).
     if match is None:
         return checks.document.locate_value(*path)
     return checks.document.locate_inside(path, match.start() + 1, match.end() - match.start())
@@ -323,8 +325,10 @@ def _check_cycles(checks: Checks, path: Path, target: str, script: ScriptSection
         uses[name], where[name] = _parse_names(source), ("derived", name)
     for key, parameter in {**script.space, **override.space}.items():
         for name in split_linked_names(key) if parameter.when is not None else ():
+            # Linked parameters are tuned together, so that each depends on all names of `when`.
             uses[name], where[name] = _parse_names(parameter.when or ""), ("space", key, "when")
     graph = {name: used & uses.keys() for name, used in uses.items()}
+    # A cycle that is reported is cut, to find the next one.
     while cycle := _find_cycle(graph):
         checks.add_value_error(
             _resolve_path(path, target, where[cycle[0]], checks),

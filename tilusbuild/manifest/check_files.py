@@ -48,6 +48,7 @@ def _check_file(checks: Checks, path: Path, name: str, kind: str) -> None:
     full = os.path.normpath(os.path.join(root, name))
     checks.looked_for.add(full)
     if os.path.isabs(name):
+        # An absolute path does not hold on another machine.
         relative = f'write "{os.path.relpath(full, root)}"' if is_within(full, root) else None
         hint = relative or f"the project is {root}"
         checks.add_value_error(path, f"the {kind} must be relative to the manifest", hint)
@@ -106,6 +107,7 @@ def check_include_dirs(
             if os.path.isabs(directory.path) or escapes:
                 checks.add_value_error(own, "a package's directory is relative to the package")
             continue
+        # Unlike a template, it may lie outside of the project: a toolkit's headers do.
         full = os.path.join(checks.manifest.root, os.path.expanduser(directory.path))
         checks.looked_for.add(os.path.normpath(full))
         if not os.path.exists(full):

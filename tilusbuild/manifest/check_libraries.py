@@ -34,6 +34,7 @@ def check_libraries(checks: Checks) -> None:
         path: Path = ("library", name)
         check_references(checks, (*path, "targets"), library.targets, "target")
         check_toolchain(checks, path, library.toolchain)
+        # Again in `memo`: what patterns and directories match may change without the manifest.
         check_include_dirs(checks, path, library.include_dirs)
         allowed = checks.manifest.build.unsafe_flags or library.unsafe_flags
         check_flag_list(checks, (*path, "flags"), library.flags, allowed)
@@ -56,6 +57,7 @@ def _check_patterns(
     checks: Checks, path: Path, patterns: tuple[str, ...], suffixes: tuple[str, ...]
 ) -> None:
     root = checks.manifest.root
+    # The project itself may be reached through a link.
     real_root = os.path.realpath(root)
     for number, pattern in enumerate(patterns):
         own = (*path, number)

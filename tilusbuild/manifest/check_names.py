@@ -48,6 +48,7 @@ def _check_declared_names(checks: Checks, path: Path) -> None:
     sections: dict[str, str] = {}
     for section in _SECTIONS:
         for key in checks.list_keys(*path, section):
+            # Over all sections: templates and expressions see their names side by side.
             for name in split_declared_names(section, key):
                 if name in sections:
                     first = sections[name]

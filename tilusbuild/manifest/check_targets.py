@@ -53,6 +53,7 @@ def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
     is_known = True
     for number, arch in enumerate(target.arch):
         is_array = isinstance(checks.value_in_file(*path, "arch"), list)
+        # The model makes an array of a single name, which has no number in the file.
         own = (*path, "arch", number) if is_array else (*path, "arch")
         try:
             parse_arch(arch)
@@ -97,6 +98,7 @@ def _check_override_targets(checks: Checks, path: Path, name: str, script: Scrip
 
 def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     """Report a script that is of no form or of two, and keys that its form does not have."""
+    # By the file: a form whose value is wrong was meant all the same.
     kernel, entry, library, kernels = (checks.has(*path, form) for form in _FORMS)
     if kernels:
         _check_kernels(checks, path)
@@ -139,6 +141,7 @@ def _check_launch(checks: Checks, path: Path, name: str, script: ScriptSection) 
                     'declare it extern "C", or say which targets it is for: targets = […]',
                 )
             continue
+        # Together they must have both: an override may set one of them.
         tables = [(*path, "launch"), (*path, "override", target, "launch")]
         missing = [
             key for key in ("grid", "block") if not any(checks.has(*table, key) for table in tables)
@@ -171,6 +174,7 @@ def _check_group(checks: Checks, path: Path, script: ScriptSection, group: tuple
     if not checks.has(*path, "kernel"):
         why = "host functions and objects are compiled separately"
         checks.reject_keys(path, ("group",), "scripts with a kernel", why)
+    # A file's space is read by the planner, which knows its parameters.
     if script.space_file is None:
         known = {
             name

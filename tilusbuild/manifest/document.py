@@ -85,6 +85,7 @@ class Document:
         ends in the value.
         """
         span = self.locations.values.get(self.find_longest_path(path))
+        # A number or an array may stand in place of the string.
         if column is None or span is None or self.text[span[0]] not in "\"'":
             return self.locate_value(*path)
         raw = self.text[span[0] : span[1]]
@@ -136,6 +137,7 @@ def _add_kernels(spans: dict[Path, TextSpan], kernels: Mapping[str, tuple[str, s
         for full, (name, kernel) in kernels.items():
             if path[:2] != ("script", name):
                 continue
+            # A kernel's own keys go before those that it has of the script.
             if path[2:4] == ("kernels", kernel):
                 spans[("script", full, *path[4:])] = span
             elif path[2:3] != ("kernels",):
@@ -146,7 +148,7 @@ def shorten_path(path: str) -> str:
     """Return a path for messages: relative if it is below the working directory."""
     try:
         relative = os.path.relpath(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # the working directory is gone; a NUL in the path
         return path
     return path if relative.startswith(os.pardir) else relative
 
@@ -185,6 +187,7 @@ def _read_bytes(path: str) -> bytes:
         if os.path.isdir(path):
             raise input_error("is a directory, not a manifest", place=place)
         with open_file(path) as file:
+            # One byte more says that the file is too large, however it grows meanwhile.
             data = file.read(MAX_MANIFEST + 1)
     except FileNotFoundError:
         raise input_error(

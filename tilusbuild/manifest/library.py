@@ -140,6 +140,7 @@ def match_files(root: str, pattern: str) -> tuple[str, ...]:
     Raises `PatternTooWideError`.
     """
     names = find_matches(root, pattern).names
+    # A pattern matches directories, too.
     return tuple(name for name in names if os.path.isfile(os.path.join(root, name)))
 
 

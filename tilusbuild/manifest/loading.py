@@ -68,7 +68,7 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Return the checked manifest. Raises `InputError` with every mistake, in order."""
     try:
         return _load_checked(os.fspath(path))
-    except RecursionError:
+    except RecursionError:  # tables are descended by recursion, in tomllib too
         raise input_error("nested too deeply", place=Place(shorten_path(os.fspath(path)))) from None
 
 
@@ -109,6 +109,7 @@ def expand_kernels(document: Document) -> None:
     scripts = document.data.get("script")
     if not isinstance(scripts, dict):
         return
+    # A new dictionary: kernels come where their script stands, and the order is the build's.
     expanded: dict[str, Any] = {}
     for name, script in scripts.items():
         kernels: Any = script.get("kernels") if isinstance(script, dict) else None
@@ -165,6 +166,7 @@ def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagno
     The manifest is None if no rest without mistakes was found.
     """
     diagnostics: list[Diagnostic] = []
+    # A copy: the checks ask the document what the file says, also of removed values.
     data: dict[str, Any] = copy.deepcopy(document.data)
     # A removed value can uncover a further error, of a table that is too short for example. Only
     # the first round's errors are the user's mistakes.
@@ -196,6 +198,7 @@ def _drop_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
 
 
 def _freeze_arrays(value: Any) -> Any:
+    # In strict mode pydantic takes no list for a tuple.
     if isinstance(value, list):
         return tuple(_freeze_arrays(item) for item in value)
     if isinstance(value, dict):
@@ -269,6 +272,7 @@ def _explain_error(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
         limit, words = _LIMITS[kind]
         return f"{words} {context[limit]:g}, not {format_toml(value)}", None
     if kind == "literal_error":
+        # pydantic has the choices only as a text.
         choices = re.findall(r"'(.*?)'", context["expected"])
         hint = did_you_mean(value, choices) if isinstance(value, str) else None
         return f"must be {context['expected'].replace(chr(39), chr(34))}", hint
@@ -326,6 +330,7 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
         return Diagnostic(f'a manifest cannot hold "{key}"', place, where)
     table = table_at(tuple(outer))
     own = list(list_keys(table)) if table else []
+    # A slip in a key of this table, then a key of another table, then anything that is near.
     hint = did_you_mean(key, own, likeness=_ALIKE, max_listed=0)
     hint = hint or _suggest_elsewhere(key) or did_you_mean(key, own)
     if (*outer,) == NAMED[:1] and isinstance(value, Mapping):

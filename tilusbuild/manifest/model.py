@@ -147,6 +147,7 @@ class Manifest(Table, frozen=True, kw_only=True):
         own flags, and those of the script's override for it.
         """
         owner, chosen = self.scripts[script], self.targets[target]
+        # g++ knows few of nvcc's flags, so that only what is written for it reaches it.
         if chosen.is_cpu:
             return (*chosen.flags, *(owner.override_for(target).flags or ()))
         own = owner.flags_for(target)
@@ -198,6 +199,7 @@ class Manifest(Table, frozen=True, kw_only=True):
     def toolchain_of(self, script: str, target: str) -> str:
         """Return the name of a script's toolchain for a target; "" is `[toolchain]`."""
         library = self.library_of(script)
+        # All objects of a library are linked together: its toolchain goes before the target's.
         return (
             self.scripts[script].toolchain
             or (None if library is None else self.libraries[library].toolchain)

@@ -136,6 +136,7 @@ class _TomlScanner:
             start = self.offset
             if self.is_next('"') or self.is_next("'"):
                 self.scan_string()
+                # With its escapes resolved, as the parser has it.
                 name = str(import_toml().loads(f"key = {self.text[start : self.offset]}")["key"])
             else:
                 match = _BARE_KEY.match(self.text, self.offset)

@@ -72,7 +72,7 @@ ParamValues = Annotated[
 """A constant, or an array that makes one instance of the script for each item."""
 
 
-# The most values of one parameter.
+# Of one parameter. A larger range is nearly always a slip, and listing it would fill the memory.
 _MAX_VALUES = 1_000_000
 
 
@@ -87,6 +87,7 @@ def _check_bounds(key: str, bounds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_range(bounds: tuple[int, ...]) -> tuple[int, ...]:
+    # Without a step it is 1.
     first, last, step = (*_check_bounds("range", bounds), 1)[:3]
     if step < 1:
         raise ValueFault("must have a step of at least 1")
@@ -135,6 +136,7 @@ class ParameterSection(Table, frozen=True):
     """The value in the default schedule."""
 
     def __post_init__(self) -> None:
+        # Called when pydantic makes the table: its values are right by themselves.
         if [self.values, self.bounds, self.pow2].count(None) != 2:
             raise ValueFault('needs exactly one of "values", "range" and "pow2"')
         if (self.when is None) != (self.otherwise is None):
@@ -395,6 +397,7 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     def flags_for(self, target: str) -> tuple[str, ...]:
         """Return the script's own flags; `Manifest.flags_for` has all of them."""
         own = self.override_for(target).flags
+        # An empty list is an override, too: it takes all flags away.
         return self.flags if own is None else own
 
     def defines_for(self, target: str) -> Mapping[str, Value]:
@@ -405,6 +408,7 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
 def make_signature(script: ScriptSection) -> Signature:
     """Return the signature that a checked script declares, its constants still names."""
     constants = [name for key in script.params for name in split_linked_names(key)]
+    # One signature for all targets: it knows the constants that any of them adds.
     for override in script.override.values():
         constants += [name for key in override.params for name in split_linked_names(key)]
     return join_arguments(

@@ -35,6 +35,7 @@ def _check_rule_or_false(value: object) -> object:
     return value if value is False else _check_rule(value)
 
 
+# Typed: `1` and `true` are equal keys, and different constants.
 @lru_cache(maxsize=4096, typed=True)
 def parse_cached(source: Value) -> Expr:
     """`parse`, remembered: views of many targets ask for the same texts. Raises `ExprError`."""
@@ -108,6 +109,7 @@ class BucketSection(Table, frozen=True):
     """Buckets of this many sizes."""
 
     def __post_init__(self) -> None:
+        # Also of the table: `{ kind = "pow2", every = 8 }` has two rules.
         if sum(rule is not None for rule in (self.kind, self.edges, self.every)) != 1:
             rules = '"tilus", "pow2", "exact", an array of edges, { every = N }'
             raise ValueFault("must be exactly one rule", rules)
@@ -252,6 +254,7 @@ def fill_in_values(text: str, value_of: Callable[[str], Value]) -> str:
 
     def replace_expression(match: re.Match[str]) -> str:
         value = value_of(match[1].strip())
+        # As C++ and nvcc spell it, not as Python does.
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     return _EXPRESSION.sub(replace_expression, text)
@@ -275,6 +278,7 @@ class JinjaSection(Table, frozen=True):
 
     @classmethod
     def read(cls, value: object) -> object:
+        # Jinja2's own defaults, as a template of another project was written for.
         if value == "jinja2":
             return dict.fromkeys((*_SWITCHES, "cpp-values"), False) | {"undefined": "empty"}
         if not isinstance(value, dict):

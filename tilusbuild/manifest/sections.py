@@ -207,6 +207,7 @@ def parse_requirement(text: str) -> "SpecifierSet":
     if re.fullmatch(VERSION_PATTERN, version, re.VERBOSE | re.IGNORECASE):
         hint = f'write ">={version}" for that or later, "=={version}.*" for that'
         raise ValueFault("is missing a comparison", hint)
+    # One by one, so that the message names the wrong part.
     for part in text.split(","):
         try:
             refused = Specifier(part.strip()).operator in ("~=", "===")
@@ -296,7 +297,7 @@ class ToolchainSection(NamedToolchainSection, frozen=True):
 
 
 def _arch_list(value: object) -> object:
-    """Return one name, or several, as a tuple; that they name architectures is checked later."""
+    """Return one name, or several, as a tuple; `check_targets` knows the architectures."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, tuple):

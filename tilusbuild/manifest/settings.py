@@ -43,6 +43,7 @@ def find_project_manifest(start: str) -> str:
             + "".join(f"  {directory}\n" for directory in search_directories(start))
             + "`tilusbuild init` makes a project to start from; -C DIR runs elsewhere",
         )
+    # A build runs what the manifest says: see `runtime.where`.
     distrust = explain_distrust(manifest)
     if distrust is not None:
         message, _, remedy = distrust.partition("\n")

@@ -82,6 +82,7 @@ def example_at(path: Path) -> str | None:
     if field is None or not field.examples:
         return None
     example: Any = field.examples[0]
+    # An example of an open table shows whole entries; the user's entry is one of them.
     table = table_at(path[:-1])
     if table is None and isinstance(example, Mapping):
         example = next(iter(example.values()))

@@ -31,6 +31,7 @@ def check_value(value: object, kind: str = "a number, a string or a boolean") ->
     """Return a bool, a 64-bit integer, a finite number or a string. Raises `ValueFault`."""
     if not isinstance(value, (bool, int, float, str)):
         raise ValueFault(f"must be {kind}, not {describe_kind(value)}")
+    # The language of expressions has 64-bit integers, in Python and in C.
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueFault("does not fit in 64 bits")
     if isinstance(value, float) and not math.isfinite(value):
