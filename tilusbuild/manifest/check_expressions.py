@@ -173,7 +173,7 @@ def _may_be_integer(type_text: str) -> bool:
     try:
         argument = parse_argument(Argument("_", type_text))
     except SignatureError:
-        return True  # a name in it is no further mistake
+        return True  # reported already: the name counts as right
     return not (argument.is_tensor or argument.dtype in _NO_INTEGERS or is_struct(argument.dtype))
 
 
