@@ -2,15 +2,12 @@
 
 import json
 import math
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.session import QuestionKey, SampleLog, parse_case_note, parse_run_note
+from tilusbuild.tune.bench.session import QuestionKey, SampleLog
 
 FIRST: QuestionKey = ("case", "program", "sample", 0)
 SECOND: QuestionKey = ("case", "program", "sample", 1)
@@ -56,36 +53,6 @@ def test_an_impossible_answer_is_ignored(path: Path, change: dict[str, object]) 
     run, first, second = (json.loads(line) for line in path.read_text().splitlines())
     path.write_text("".join(json.dumps(line) + "\n" for line in (run, {**first, **change}, second)))
     assert list(SampleLog(str(path)).answers) == [SECOND]
-
-
-DEVICE = {"kind": "cpu", "name": "a", "arch": "cpu", "id": "cpu", "driver": 0}
-RUN = {
-    "script": "s",
-    "script_hash": "0" * 64,
-    "programs": [0, 2],
-    "device": DEVICE,
-    "cases": 2,
-}
-CASE = {"case": "digest", "sizes": {"n": 4, "a": 0.5}, "integers": {"n": 4}}
-
-
-def test_what_a_log_says_of_a_tuning() -> None:
-    run = parse_run_note(RUN)
-    assert (run.programs, run.cases) == ((0, 2), 2)
-    assert parse_case_note(CASE).integers == {"n": 4}
-
-
-@given(data=st.data())
-def test_whatever_else_it_says_is_refused(data: st.DataObject) -> None:
-    odd = st.sampled_from([None, "x", 1.5, [], [[1]], {}, {"n": None}, [None]])
-    for whole, read in ((RUN, parse_run_note), (CASE, parse_case_note)):
-        line = {**whole, data.draw(st.sampled_from(sorted(whole))): data.draw(odd)}
-        with suppress(ValueError):
-            assert read(line) is not None
-        missing = data.draw(st.sampled_from(sorted(whole)))
-        short = {name: value for name, value in whole.items() if name != missing}
-        with pytest.raises(ValueError, match="malformed"):
-            read(short)
 
 
 def test_after_a_cut_the_next_line_is_whole(path: Path) -> None:

@@ -8,15 +8,13 @@ count are counted by their reason and reported. The decisions are those of a tun
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, ValidationError, convert, field
 
 from tilusbuild.builder.project import Project
 from tilusbuild.errors import input_error
@@ -37,14 +35,10 @@ from tilusbuild.tune.bench.race import (
 from tilusbuild.tune.bench.session import (
     CASE,
     RUN,
-    CaseNote,
-    RunNote,
     parse_answer,
-    parse_case_note,
     parse_line,
-    parse_run_note,
 )
-from tilusbuild.tune.bench.work import Candidate, Case, make_candidate
+from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, make_candidate
 from tilusbuild.tune.tune import TunedInstance, TuningPublisher
 
 MAX_LOG = 1 << 28
@@ -53,7 +47,36 @@ _MAX_TEXT = 1000
 """Characters of a text from a log."""
 _MAX_SIZE = 1 << 63
 """Sizes of a call are below: dispatchers hold them in 64 bits."""
-_HASH = re.compile("[0-9a-f]{64}")
+
+
+class DeviceNote(Struct, frozen=True):
+    """The device that a log is of."""
+
+    kind: str
+    name: str
+    arch: str
+    driver: int
+
+
+class RunNote(Struct, frozen=True):
+    """The line of a log that begins a tuning."""
+
+    script: str
+    script_hash: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    programs: tuple[int, ...]
+    device: DeviceNote
+    cases: int
+    """How many sizes the tuning was asked for."""
+    judge: str = ""
+
+
+class CaseNote(Struct, frozen=True):
+    """The line of a log that begins a case."""
+
+    case: str
+    sizes: dict[str, CallScalar]
+    integers: dict[str, int]
+
 
 CaseAnswers = dict[tuple[str, int], Answer]
 """Of one program in one case, by "check" or "sample" and its number."""
@@ -104,11 +127,10 @@ def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[Script
             row = parse_line(line)
             if row.get("what") == RUN:
                 current, reason = None, "the row that names their script is malformed"
-                run = _read_run(row)
+                run = convert(row, RunNote)
                 reason = f"{run.script} {run.script_hash[:12]} is not in this cache"
                 if (script := _find_script(project, run)) is not None:
-                    device = (run.device[name] for name in ("name", "arch", "driver"))
-                    current = logs.setdefault((script.hash, *device), ScriptLog(script, run))
+                    current = logs.setdefault((script.hash, run.device), ScriptLog(script, run))
                     # The same tuning may have been resumed: only its last run says how many sizes
                     # there are.
                     current.run, current.begun = run, 0
@@ -120,17 +142,9 @@ def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[Script
                 _add_case(current, row)
             elif not _add_answer(current, row):
                 skipped[f"{current.script.label} does not have the program"] += 1
-        except ValueError:
+        except (ValueError, ValidationError):
             skipped["malformed"] += 1
     return list(logs.values())
-
-
-def _read_run(row: Mapping[str, Any]) -> RunNote:
-    run = parse_run_note(row)
-    texts = (run.script, run.judge, run.device["name"], run.device["arch"])
-    if not all(map(_is_plain, texts)) or not _HASH.fullmatch(run.script_hash):
-        raise ValueError("malformed: a text or a hash")
-    return run
 
 
 def _find_script(project: Project, run: RunNote) -> Script | None:
@@ -140,20 +154,17 @@ def _find_script(project: Project, run: RunNote) -> Script | None:
     if run.script not in project.manifest.scripts or not os.path.isdir(directory):
         return None
     script = read_script(directory)
-    if run.device["kind"] != script.kind or not {*run.programs} <= {*script.programs}:
+    if run.device.kind != script.kind or not {*run.programs} <= {*script.programs}:
         raise ValueError("malformed: the script has another kind or other programs")
     return script
 
 
 def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
-    note = parse_case_note(row)
-    sizes = [note.integers.get(key) for key in log.script.keys]
-    label = _to_case(note).label
-    if not all(type(size) is int and 0 <= size < _MAX_SIZE for size in sizes) or not (
-        _is_plain(label)
-        and all(math.isfinite(v) for v in note.sizes.values() if isinstance(v, float))
-    ):
+    """Add a case. Raises `ValueError` and `ValidationError` for one that cannot be the script's."""
+    note = convert(row, CaseNote)
+    if not all(0 <= note.integers.get(key, -1) < _MAX_SIZE for key in log.script.keys):
         raise ValueError("malformed: a size is missing, or is not one")
+    label = _to_case(note).label
     log.cases.pop(label, None)  # so that the order is that of the last ones
     log.cases[label] = note
     log.begun += 1
@@ -162,21 +173,17 @@ def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
 
 def _add_answer(log: ScriptLog, row: dict[str, Any]) -> bool:
     """Add an answer; return whether its program is one of the script's."""
+    # It reaches tables, which people read on a terminal.
+    why = "".join(c if c.isprintable() else " " for c in str(row.get("why"))[:_MAX_TEXT])
+    row = {**row, "why": why}
     (case, program, question, number), answer = parse_answer(row)
     # By the hash: it names the very code that was measured.
     if program not in log.script.programs.values():
         return False
-    if not _is_plain(answer.why):
-        row = {**row, "why": "".join(c if c.isprintable() else " " for c in answer.why[:_MAX_TEXT])}
-        _, answer = parse_answer(row)
     # Of two answers the first counts: what was asked next followed from it.
     log.answers.setdefault((case, program), {}).setdefault((question, number), answer)
     log.rows.append(row)
     return True
-
-
-def _is_plain(text: str) -> bool:
-    return len(text) <= _MAX_TEXT and text.isprintable()
 
 
 def _to_case(note: CaseNote) -> Case:
@@ -189,8 +196,7 @@ def _publish_log(
     """Decide every case of a log and write the tables; add to `problems` the cases that the log
     does not decide."""
     script, run = log.script, log.run
-    name, arch, driver = (run.device[fact] for fact in ("name", "arch", "driver"))
-    device = Device(script.kind, 0, name, arch, driver)
+    device = Device(script.kind, 0, run.device.name, run.device.arch, run.device.driver)
     publisher = TuningPublisher(script, device.make_fingerprint(script.hash), run.judge)
     hashes = {*script.programs.values()}
     publisher.add_refusals(refusal for refusal in condemned.values() if refusal.program in hashes)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -38,8 +37,6 @@ from tilusbuild.tune.bench.session import (
     TuningSession,
     collect_answers,
     format_case_note,
-    parse_case_note,
-    parse_run_note,
 )
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
@@ -284,12 +281,10 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
     sizes: dict[str, Mapping[str, CallScalar]] = {}
     judge = ""
     for line in lines:
-        with suppress(ValueError):
-            if line.get("what") == RUN:
-                judge = parse_run_note(line).judge
-            elif line.get("what") == CASE:
-                note = parse_case_note(line)
-                sizes[note.case] = note.sizes
+        if line.get("what") == RUN:
+            judge = str(line.get("judge", ""))
+        elif line.get("what") == CASE and isinstance(line.get("sizes"), dict):
+            sizes[str(line.get("case"))] = line["sizes"]
         for (case, program, _, _), answer in collect_answers([line]).items():
             case_sizes = sizes.get(case, {})
             refusal = refusals.get(program)

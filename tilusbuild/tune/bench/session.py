@@ -12,7 +12,7 @@ case, its program, what was asked and the how-many-eth time:
 
 Other lines say which device and which sizes that was, for people and for `--import`. A line that is
 cut short, as a kill or a full disk may leave the last one, counts for nothing and harms no other.
-A log may come from another machine (`tune/importing.py`): every value is checked as it is read.
+A log may come from another machine: `tune/importing.py` checks every value.
 """
 
 from __future__ import annotations
@@ -285,74 +285,14 @@ class SampleLog:
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         handle = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         size = os.fstat(handle).st_size
-        # A kill may have cut the last line.
+        # A kill may have cut the last line: the next one begins on a line of its own.
         if size and os.pread(handle, 1, size - 1) != b"\n":
-            os.write(handle, b"\n")  # end what a kill cut short, so that the next line is whole
+            os.write(handle, b"\n")
         return handle
 
 
 RUN, CASE = "run", "case"
 """What the two kinds of notes in a log are about."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunNote:
-    """The line of a log that begins a tuning."""
-
-    script: str
-    script_hash: str
-    programs: tuple[int, ...]
-    device: Mapping[str, Any]
-    """`kind`, `name`, `arch`, `id` and `driver`."""
-    cases: int
-    """How many sizes the tuning was asked for."""
-    judge: str
-
-
-@dataclass(frozen=True, slots=True)
-class CaseNote:
-    """The line of a log that begins a case."""
-
-    case: str
-    sizes: Mapping[str, CallScalar]
-    integers: Mapping[str, int]
-
-
-def parse_run_note(line: Mapping[str, Any]) -> RunNote:
-    """Return the note in a line of `format_run_note`. Raises `ValueError` for any other."""
-    try:
-        device = {
-            name: _check_type(str, line["device"][name]) for name in ("kind", "name", "arch", "id")
-        }
-        return RunNote(
-            script=_check_type(str, line["script"]),
-            script_hash=_check_type(str, line["script_hash"]),
-            programs=tuple(_check_type(int, index) for index in line["programs"]),
-            device={**device, "driver": _check_type(int, line["device"]["driver"])},
-            cases=_check_type(int, line["cases"]),
-            judge=_check_type(str, line.get("judge", "")),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"malformed: {error}") from None
-
-
-def parse_case_note(line: Mapping[str, Any]) -> CaseNote:
-    """Return the note in a line of `format_case_note`. Raises `ValueError` for any other."""
-    try:
-        integers = {name: _check_type(int, value) for name, value in line["integers"].items()}
-        sizes = {
-            name: _check_type((int, float, str), value) for name, value in line["sizes"].items()
-        }
-        return CaseNote(_check_type(str, line["case"]), sizes, integers)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"malformed: {error}") from None
-
-
-def _check_type(kind: Any, value: Any) -> Any:
-    """Return a value of a type. Raises `TypeError` for another."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r:.60} has another type")
-    return value
 
 
 def format_run_note(work: Work, device: Mapping[str, Any], cases: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tilusbuild.runtime.regular import open_file, read_bytes
 if TYPE_CHECKING:
     from tilusbuild.runtime.script import Script
 
-CallScalar: TypeAlias = "bool | int | float | str"
+CallScalar: TypeAlias = bool | int | float | str
 
 CASE = "case.json"
 SCHEMA = 1
