@@ -16,8 +16,8 @@ from typing import NamedTuple
 from tilusbuild.runtime.errors import did_you_mean as did_you_mean
 from tilusbuild.runtime.errors import find_nearest_word as find_nearest_word
 
+# Characters of a line that are shown of a longer one, around the column.
 _WIDTH = 240
-"""Characters of a line that are shown of a longer one, around the column."""
 
 
 class Place(NamedTuple):

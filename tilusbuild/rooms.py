@@ -7,7 +7,7 @@ room brings is unknown. The points, each read by one file of the core:
 
 verb            name → (summary, group of `--help`, example, module)         cli/parser.py
 cache action    name of an action of `cache` → module:attribute, a `Verb`    cli/cache.py
-foreign cache   system → module, as `cli.options.ForeignCaches` declares it  cli/options.py
+foreign cache   system → module: `is_one`, `ls`, `stats`, `verify`, `gc`       cli/options.py
 dispatcher      "c" → module: `build_if_outdated`, `is_current_dispatcher` dispatch/refresh.py
 package kind    key of the list → (root directory, module)                   package/names.py
 package format  name → module:attribute, a `package.formats.PackageFormat`     package/formats/
@@ -38,11 +38,12 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 @cache
 def list_rooms() -> tuple[str, ...]:
     """Return the names of the optional rooms that are installed."""
-    with os.scandir(_PACKAGE) as found:
-        names = sorted(each.name for each in found if each.is_dir())
+    # Sorted, so that what two rooms bring has one order on every file system.
+    names = sorted(os.listdir(_PACKAGE))
     return tuple(n for n in names if os.path.isfile(os.path.join(_PACKAGE, n, "room.py")))
 
 
+# What the core itself has of a point.
 _CORE: dict[str, dict[str, str]] = {
     "package format": {
         "dir": "tilusbuild.package.formats.directory:FORMAT",
@@ -50,7 +51,6 @@ _CORE: dict[str, dict[str, str]] = {
         "wheel": "tilusbuild.package.formats.wheel:FORMAT",
     },
 }
-"""What the core itself has of a point."""
 
 
 @cache
@@ -66,19 +66,19 @@ def find_contributions(point: str) -> dict[str, Any]:
     return contributions
 
 
-def import_value(named: str) -> Any:
+def import_value(name: str) -> Any:
     """Import and return the module "module", or the attribute "module:attribute"."""
-    module, _, attribute = named.partition(":")
+    module, _, attribute = name.partition(":")
     imported = importlib.import_module(module)
     return getattr(imported, attribute) if attribute else imported
 
 
+# Packages whose modules have another name.
 _DISTRIBUTIONS = {
     "google": "protobuf",
     "grpc": "grpcio",
     "tvm_ffi": "apache-tvm-ffi",
 }
-"""Packages whose modules have another name."""
 
 
 def find_missing_package(module: str | None) -> tuple[str, str]:
@@ -94,7 +94,8 @@ def find_missing_package(module: str | None) -> tuple[str, str]:
     except metadata.PackageNotFoundError:
         declared = []
     extra = ""
-    for line in (each for each in declared if "'dev'" not in each.replace('"', "'")):
+    # The extra of developers has every package: it would be named before the one that users need.
+    for line in (line for line in declared if "'dev'" not in line.replace('"', "'")):
         name = re.split(r"[^\w.-]", line)[0].lower().replace("_", "-")
         if name == package:
             marked = re.search(r"extra == ['\"](\w+)", line)

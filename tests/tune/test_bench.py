@@ -81,23 +81,20 @@ def test_a_library_that_is_none(bench, scale_case, tmp_path) -> None:
     assert answer.why.startswith("the library cannot be opened")
 
 
-def test_a_crash_that_another_program_caused_is_not_believed(bench, scale_case, libraries) -> None:
-    """The second library dies in a process where the first has left its mark, and only there."""
-    case, _ = scale_case
-    first = program(libraries(after='setenv("LEFT","1",1)'))
-    second = program(libraries(before='if (getenv("LEFT")) abort()'))
-    assert bench.check_program(case, first, 0).status == "ok"
-    assert bench.check_program(case, second, 0).status == "ok"
-
-
-def test_a_refused_call_does_not_end_the_worker(bench, scale_case, libraries) -> None:
-    """A launcher's own refusal is believed at once, and the process serves on."""
+def test_what_another_program_left_in_the_process(bench, scale_case, libraries) -> None:
+    """A crash there is not believed; a launcher's own refusal is, and the process serves on."""
     case, _ = scale_case
     marks = program(libraries(after='setenv("LEFT","1",1)'))
+    dies = program(libraries(before='if (getenv("LEFT")) abort()'))
     refuses = program(libraries(before='if (getenv("LEFT")) { text="no"; return -1; }'))
-    assert bench.check_program(case, marks, 0).status == "ok"
-    for number in range(2):
-        assert bench.check_program(case, refuses, number).status == "launch error"
+    for candidate, status in (
+        (marks, "ok"),
+        (dies, "ok"),
+        (marks, "ok"),
+        (refuses, "launch error"),
+    ):
+        assert bench.check_program(case, candidate, 0).status == status
+    assert bench.check_program(case, refuses, 1).status == "launch error"
 
 
 def test_a_hang_while_timing_ends_by_what_was_expected(runner, scale_case, libraries) -> None:
@@ -110,23 +107,18 @@ def test_a_hang_while_timing_ends_by_what_was_expected(runner, scale_case, libra
     assert answer == Answer("timeout", answer.cost, why="no answer in 1 s")
 
 
-def test_a_missing_file_is_no_program_s_fault(bench, scale_case, libraries) -> None:
-    case, directory = scale_case
-    os.unlink(os.path.join(directory, "y.want"))
-    with pytest.raises(WorkerUnusableError, match=r"y\.want"):
-        bench.check_program(case, program(libraries()), 0)
-
-
-def test_a_worker_that_never_gets_its_case_is_no_program_s_fault(
-    bench: DeviceBench,
-    scale_case: tuple[Case, str],
-    libraries: Libraries,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_case_that_cannot_be_loaded_is_no_program_s_fault(
+    bench, scale_case, libraries, monkeypatch
 ) -> None:
     case, directory = scale_case
-    os.truncate(os.path.join(directory, "y.want"), 1 << 29)  # longer to read than there is time
-    monkeypatch.setattr("tilusbuild.tune.bench.bench._SETUP_SECONDS", 0.001)
-    with pytest.raises(WorkerUnusableError, match="not ready"):
+    want = os.path.join(directory, "y.want")
+    os.truncate(want, 1 << 29)  # longer to read than there is time
+    with monkeypatch.context() as patch:
+        patch.setattr("tilusbuild.tune.bench.bench._SETUP_SECONDS", 0.001)
+        with pytest.raises(WorkerUnusableError, match="not ready"):
+            bench.check_program(case, program(libraries()), 0)
+    os.unlink(want)
+    with pytest.raises(WorkerUnusableError, match=r"y\.want"):
         bench.check_program(case, program(libraries()), 0)
 
 

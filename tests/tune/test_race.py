@@ -51,31 +51,25 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log.jsonl"
 
 
-def test_the_fastest_wins(log: Path) -> None:
-    work = make_work(tile=range(20))
-    bench = Recorded(lambda p: 1e-3 * (1 + abs(p.index - 7)))
-    (decision,) = tuned(bench, work, [make_case()], log)
-    assert decision.winner is not None
-    assert decision.winner.program.index == 7
-    assert decision.winner.seconds == pytest.approx(1e-3, rel=0.03)
-    assert decision.unseen == 0
-
-
-def test_only_programs_near_the_best_are_sampled_further(log: Path) -> None:
-    work = make_work(tile=range(5))
-    times = [1.0, 1.01, 1.1, 1.2, 1.4]
+@pytest.mark.parametrize(
+    ("times", "rounds", "samples", "winner"),
+    [
+        ([1.0, 1.01, 1.1, 1.2, 1.4], ROUNDS, [32, 32, 4, 4, 1], 0),
+        ([1.0, 1.01, 1.1], 8, [8, 8, 4], 0),
+        ([1.0, 1.01, 1.1], 2, [2, 2, 2], 0),
+        ([1.2, 1.005, 1.0, 1.009], ROUNDS, [4, 32, 32, 32], 1),
+        ([1.4, 1.2, 1.0], ROUNDS, [1, 4, 32], 2),
+    ],
+    ids=["default", "8 rounds", "2 rounds", "a tie goes to the earlier one", "the fastest"],
+)
+def test_the_fast_ones_run_on_and_the_fastest_wins(
+    log: Path, times: list[float], rounds: int, samples: list[int], winner: int
+) -> None:
     bench = Recorded(lambda p: times[p.index], noise=0.0)
-    (decision,) = tuned(bench, work, [make_case()], log)
-    assert [len(o.samples) for o in decision.outcomes] == [32, 32, 4, 4, 1]
-
-
-def test_how_often_the_best_are_sampled_can_be_said(log: Path) -> None:
-    work = make_work(tile=range(3))
-    bench = Recorded(lambda p: [1.0, 1.01, 1.1][p.index], noise=0.0)
-    (decision,) = tuned(bench, work, [make_case()], log, rounds=8)
-    assert [len(o.samples) for o in decision.outcomes] == [8, 8, 4]
-    (decision,) = tuned(bench, work, [make_case()], log.with_name("two"), rounds=2)
-    assert [len(o.samples) for o in decision.outcomes] == [2, 2, 2]
+    (decision,) = tuned(bench, make_work(tile=range(len(times))), [make_case()], log, rounds=rounds)
+    assert [len(o.samples) for o in decision.outcomes] == samples
+    assert decision.winner == decision.outcomes[winner]
+    assert decision.winner.seconds == pytest.approx(times[winner])
 
 
 def test_rounds_are_interleaved(log: Path) -> None:
@@ -86,15 +80,6 @@ def test_rounds_are_interleaved(log: Path) -> None:
     rounds = [samples[i : i + 3] for i in range(3, len(samples), 3)]
     assert all(sorted(each) == [0, 1, 2] for each in rounds)
     assert rounds[0] == rounds[1][::-1]
-
-
-def test_a_tie_goes_to_the_earlier_program(log: Path) -> None:
-    work = make_work(tile=range(4))
-    times = [1.2, 1.005, 1.0, 1.009]
-    bench = Recorded(lambda p: times[p.index], noise=0.0)
-    (decision,) = tuned(bench, work, [make_case()], log)
-    assert decision.winner is not None
-    assert decision.winner.program.index == 1
 
 
 def test_an_unusable_program_is_excluded_with_its_reason(log: Path) -> None:
@@ -173,31 +158,14 @@ class TestBudget:
         assert len(each) == 4
         assert max(each.values()) <= 2 * min(each.values())
 
-    def test_that_suffices_changes_nothing(self, log: Path) -> None:
-        work = make_work(tile=range(10))
-        bench = Recorded(lambda p: 1e-3 * (1 + p.index))
-        (decision,) = tuned(bench, work, [make_case()], log, Budget(runs=10_000))
-        assert decision.unseen == 0
-        assert decision.winner is not None
-        assert decision.winner.program.index == 0
-
-    @pytest.mark.parametrize(
-        ("text", "budget"),
-        [
-            ("60s", Budget(seconds=60)),
-            ("1.5m", Budget(seconds=90)),
-            ("2h", Budget(seconds=7200)),
-            ("1h30m", Budget(seconds=5400)),
-            ("500", Budget(runs=500)),
-        ],
-    )
-    def test_is_written_as_time_or_runs(self, text: str, budget: Budget) -> None:
-        assert Budget.parse_budget(text) == budget
-
-    @pytest.mark.parametrize("text", ["", "s", "-5", "1.5", "ten", "5 s 5", "1e9s", "٣", "٣s"])
-    def test_is_nothing_else(self, text: str) -> None:
-        with pytest.raises(InputError, match="is not a budget"):
-            Budget.parse_budget(text)
+    def test_is_written_as_time_or_runs(self) -> None:
+        seconds = {"60s": 60, "1.5m": 90, "2h": 7200, "1h30m": 5400}
+        for text, number in seconds.items():
+            assert Budget.parse_budget(text) == Budget(seconds=number)
+        assert Budget.parse_budget("500") == Budget(runs=500)
+        for text in ("", "s", "-5", "1.5", "ten", "5 s 5", "1e9s", "٣", "٣s"):
+            with pytest.raises(InputError, match="is not a budget"):
+                Budget.parse_budget(text)
 
 
 # Which programs are looked at when the budget does not suffice for all.
@@ -220,13 +188,9 @@ def bowl(program: Any) -> float:
     return float(1 + (program.schedule["x"] - 11) ** 2 + 3 * (program.schedule["y"] - 4) ** 2)
 
 
-def test_without_a_budget_everything_in_order() -> None:
+def test_everything_without_a_budget_and_with_one_that_suffices() -> None:
     work = make_work(x=range(8), y=range(4))
-    assert list(looked(work, bowl, None)) == list(range(32))
-
-
-def test_with_a_budget_that_suffices_everything() -> None:
-    work = make_work(x=range(8), y=range(4))
+    assert list(looked(work, bowl, None)) == list(range(32)), "in order"
     assert sorted(looked(work, bowl, 100)) == list(range(32))
 
 

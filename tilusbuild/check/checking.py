@@ -123,7 +123,10 @@ def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[S
         except ValueError as error:
             raise input_error(f"{text!r}: {error}") from None
         matches = [
-            (name, [each for each in group if name.target in (None, each.target, each.arch)])
+            (
+                name,
+                [script for script in group if name.target in (None, script.target, script.arch)],
+            )
             for group in groups.values()
             if not text or name.matches_instance(group[0].name, group[0].params)
         ]
@@ -144,7 +147,7 @@ def _choose_instance(
         script, evaluations = choose.choose_instance(scripts, device)
     except LoadError as error:
         return None, tuple(str(error).splitlines())
-    return script, tuple(str(each) for each in evaluations)
+    return script, tuple(str(evaluation) for evaluation in evaluations)
 
 
 def _make_served_line(
@@ -236,10 +239,10 @@ def _check_program(
     answers = [answer]
     if answer.status == OK:
         answers += [bench.time_program(case, tested, number, 0.0) for number in range(_SAMPLES)]
-    wrong = next((each for each in answers if each.status != OK), None)
+    wrong = next((answer for answer in answers if answer.status != OK), None)
     if wrong is not None:
         return Outcome(tested, None, (), wrong.status, wrong.why, error=answer.error)
-    samples = tuple(each.seconds for each in answers if each.seconds is not None)
+    samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
     return Outcome(tested, median(samples or [0]), samples, OK, "", error=answer.error)
 
 
@@ -293,7 +296,7 @@ def _compare_programs(
             lambda decision: None,
             collect_logged_refusals(read_lines(path)),
         )
-    yield from ((each.case, outcome) for each in decisions for outcome in each.outcomes)
+    yield from ((decision.case, outcome) for decision in decisions for outcome in decision.outcomes)
 
 
 def _report_waiting() -> None:

@@ -12,8 +12,8 @@ from tilusbuild.table import format_table, format_times
 from tilusbuild.tune.bench.bench import OK
 from tilusbuild.tune.bench.work import CallScalar
 
+# Failures that the report shows in full.
 _MAX_SHOWN = 20
-"""Failures that the report shows in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,15 @@ def format_report(rows: Sequence[ResultLine]) -> str:
         instance = f"{row.target} ({row.arch})" if row.target else "nothing serves it"
         lines.append(f"{row.script}: {instance} on {row.device}")
         if row.target is None:
-            lines += [f"  {each}" for each in row.why]
+            lines += [f"  {line}" for line in row.why]
         elif not row.cases:
             lines.append("  no case: not checked")
     groups: dict[tuple[str, str], list[CheckedLine]] = {}
     for call in calls:
         groups.setdefault((call.script, str(dict(call.sizes))), []).append(call)
-    best = [_find_least_seconds(each) for each in groups.values()]
+    best = [_find_least_seconds(calls) for calls in groups.values()]
     chosen = [
-        _find_least_seconds([call for call in each if call.chosen]) for each in groups.values()
+        _find_least_seconds([call for call in calls if call.chosen]) for calls in groups.values()
     ]
     unit, shown = format_times([*best, *chosen])
     cells = [

@@ -127,7 +127,7 @@ SIGN: Any = option(
 def list_specs(kind: type[Common]) -> dict[str, _Spec | None]:
     """Return how each field of a class becomes an argument; None for a field that is not one."""
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
-    specs = [each.factory if hasattr(each, "factory") else None for each in defaults]
+    specs = [default.factory if hasattr(default, "factory") else None for default in defaults]
     unset = [None] * (len(names) - len(specs))
     return dict(zip(names, [*unset, *specs], strict=True))
 

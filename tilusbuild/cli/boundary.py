@@ -31,11 +31,11 @@ from tilusbuild.state.temporary import find_temporary_root
 INTERNAL_ERROR = 70
 ISSUES = "https://github.com/tilusbuild/tilusbuild/issues"
 
+# The text of Python's `RuntimeError`; the system's error number is lost.
 _NO_THREAD = "can't start new thread"
-"""How Python says so, in a `RuntimeError`."""
 
+# Errors of the machine that are no `Shortage`.
 _BROKEN = (errno.ENOMEM, errno.EIO, errno.EROFS)
-"""What says nothing of a command either, whatever was made of it on the way."""
 
 
 class ErrorPart(Struct, frozen=True):
@@ -59,14 +59,14 @@ def make_error_line(error: TilusbuildError) -> JsonLine:
     diagnostics = error.diagnostics if isinstance(error, InputError) else ()
     problems = (
         ErrorPart(
-            each.message,
-            each.place.path if each.place else None,
-            each.place.line if each.place else None,
-            each.place.column if each.place else None,
-            each.place.text if each.place else None,
-            each.hint,
+            diagnostic.message,
+            diagnostic.place.path if diagnostic.place else None,
+            diagnostic.place.line if diagnostic.place else None,
+            diagnostic.place.column if diagnostic.place else None,
+            diagnostic.place.text if diagnostic.place else None,
+            diagnostic.hint,
         )
-        for each in diagnostics
+        for diagnostic in diagnostics
     )
     return ErrorLine(error.render(), tuple(problems), error.exit_status)
 
@@ -83,18 +83,15 @@ def report_exception(error: Exception, words: list[str]) -> int:
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, OSError) and error.errno is not None:
         return _report_machine_error(_format_os_error(error), find_shortage(error))
-    for each in _walk_causes(error):
-        if isinstance(each, MemoryError):
+    # A library may have made an error of its own of what the machine refused it.
+    for cause in _walk_causes(error):
+        if isinstance(cause, MemoryError):
             return _report_machine_error("there is not enough memory for this")
-        if isinstance(each, OSError) and (find_shortage(each) or each.errno in _BROKEN):
-            return _report_machine_error(_format_os_error(each), find_shortage(each))
+        if isinstance(cause, OSError) and (find_shortage(cause) or cause.errno in _BROKEN):
+            return _report_machine_error(_format_os_error(cause), find_shortage(cause))
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         return _report_machine_error("no further thread can be started", PROCESSES)
-    module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    if isinstance(error, ModuleNotFoundError) and module in sys.stdlib_module_names:
-        # Without descriptors, importlib takes a directory that it cannot list for an empty one.
-        return _report_machine_error(f"{error}, which comes with Python: its files cannot be read")
-    if isinstance(error, ModuleNotFoundError) and module != "tilusbuild":
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("tilusbuild."):
         package, command = find_missing_package(error.name)
         return _report_machine_error(f"{package} is not installed, and this needs it", command)
     if isinstance(error, (CorruptFileError, LoadError)):

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
 
 
+# Names in one message.
 _NAMED = 5
-"""Names in one message."""
 
 
 CacheLine = declare_line("cache", path=str)
@@ -61,8 +61,8 @@ def _print_stats(arguments: CacheStatsArgs) -> int:
     from tilusbuild.cache.index import collect_stats
     from tilusbuild.table import format_table
 
-    if arguments.other and (foreign := options.find_foreign_caches(arguments.other)):
-        return foreign.stats(arguments.other, arguments)
+    if (status := options.run_foreign_verb("stats", arguments.other, arguments)) is not None:
+        return status
     stats = collect_stats(options.find_named_cache(arguments.other, arguments))
     if arguments.json:
         emit_line(CacheStatsLine(stats.root, stats.statuses, stats.sizes, stats.size))
@@ -84,8 +84,8 @@ class CacheVerifyArgs(Common, frozen=True, kw_only=True):
 def _verify_cache(arguments: CacheVerifyArgs) -> int:
     from tilusbuild.cache.verify import repair_cache, verify_cache
 
-    if arguments.other and (foreign := options.find_foreign_caches(arguments.other)):
-        return foreign.verify(arguments.other, arguments)
+    if (status := options.run_foreign_verb("verify", arguments.other, arguments)) is not None:
+        return status
     cache = options.find_named_cache(arguments.other, arguments)
     problems = verify_cache(cache)
     for problem in problems:
@@ -122,11 +122,9 @@ def _report_leftovers(cache: Tree, *, remove: bool) -> None:
     paths = list_abandoned(cache)
     removed_names = set(cache.sweep_staging(again=True)) if remove and paths else set()
     for name in paths:
-        fate = (
-            "removed"
-            if os.path.basename(name) in removed_names
-            else "the next build or gc removes it"
-        )
+        # What a process of another machine may still write to stays for now.
+        removed = os.path.basename(name) in removed_names
+        fate = "removed" if removed else "the next build or gc removes it"
         print_message(f"{name}: a killed process left it: {fate}\n")
 
 
@@ -150,7 +148,7 @@ def _merge_caches(arguments: CacheMergeArgs) -> int:
         find_project_manifest(os.getcwd())
     except InputError:
         pass
-    else:
+    else:  # not in the `try`: a manifest that is there and broken is an error
         with options.open_project(arguments) as project:
             own = (project.manifest.path, project.manifest.project.name)
     result = merge_caches(cache, sources, own)
@@ -162,20 +160,20 @@ def _merge_caches(arguments: CacheMergeArgs) -> int:
 
 
 def _emit_merge_result(result: MergeResult) -> None:
-    for each in result.refused:
-        emit_line(ProblemLine(each.what, f"{each.source}/{each.name}", "refused"))
-    for each in result.measurements:
-        emit_line(ProblemLine(each.what, f"{each.source}/{each.name}", "not merged"))
+    for refusal in result.refused:
+        emit_line(ProblemLine(refusal.what, f"{refusal.source}/{refusal.name}", "refused"))
+    for problem in result.measurements:
+        emit_line(ProblemLine(problem.what, f"{problem.source}/{problem.name}", "not merged"))
     names = ("sources", "programs", "known", "includes", "scripts")
     counts = {name: getattr(result, name) for name in names}
     emit_line(CountsLine({**counts, "refused": len(result.refused)}))
 
 
 def _print_merge_result(cache: Tree, result: MergeResult, *, quiet: bool) -> None:
-    for each in result.refused:
-        print_message(f"refused: {each}\n")
-    for each in result.measurements:
-        print_message(f"not merged: {each}\n")
+    for refusal in result.refused:
+        print_message(f"refused: {refusal}\n")
+    for problem in result.measurements:
+        print_message(f"not merged: {problem}\n")
     if not quiet:
         known = f" ({result.known} known before)" if result.known else ""
         headers = format_count(result.includes, "header directory", "header directories")
@@ -212,8 +210,8 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.manifest.values import parse_duration, parse_size
 
-    if arguments.other and (foreign := options.find_foreign_caches(arguments.other)):
-        return foreign.gc(arguments.other, arguments)
+    if (status := options.run_foreign_verb("gc", arguments.other, arguments)) is not None:
+        return status
     if arguments.broken:
         raise input_error(
             "--broken is for foreign caches", hint="`tilusbuild cache verify --repair` is for ours"

@@ -65,8 +65,8 @@ def list_cache(arguments: CacheLsArgs) -> int:
     word = " ".join(arguments.words)
     # The name of a script is not a path: a directory with the name of a script comes first.
     if os.path.isdir(word) or _is_path(word):
-        if foreign := options.find_foreign_caches(word):
-            return foreign.ls(word, arguments)
+        if (status := options.run_foreign_verb("ls", word, arguments)) is not None:
+            return status
         return _list_scripts(options.find_named_cache(word, arguments), arguments)
     cache = options.find_cache(arguments.cache_dir)
     return _list_programs(cache, arguments, word) if word else _list_scripts(cache, arguments)
@@ -146,17 +146,9 @@ def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
         for index in numbers:
             program = script.numbered[index]
             entry = lookup_entry(cache, program)
-            status = entry.status if entry else Status.MISSING
-            emit_line(
-                CachedProgramLine(
-                    script.directory,
-                    script.target or None,
-                    index,
-                    program,
-                    status,
-                    script.label_of(index),
-                )
-            )
+            status, label = entry.status if entry else Status.MISSING, script.label_of(index)
+            key = (script.directory, script.target or None)
+            emit_line(CachedProgramLine(*key, index, program, status, label))
     return 0
 
 
@@ -223,9 +215,7 @@ def _show_part(program: str, directory: str, arguments: CacheShowArgs) -> None:
     text = f"{directory}\n" if part == "path" else _read_part(program, directory, part)
     if arguments.json:
         emit_line(ShownPartLine(program, part, text))
-    elif part == "path":
-        print(directory)
-    else:
+    else:  # not `print`: a text has its own last newline, or none
         sys.stdout.write(text)
 
 

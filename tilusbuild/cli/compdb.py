@@ -67,8 +67,8 @@ def run(arguments: CompdbArgs) -> int:
     if arguments.output is not None:
         options.write_file(arguments.output, _format_database(commands).encode())
     if arguments.json:
-        for each in commands:
-            emit_line(each)
+        for command in commands:
+            emit_line(command)
         emit_line(CountsLine({"commands": len(commands), "missing": missing}))
     elif arguments.output is None:
         sys.stdout.write(_format_database(commands))
@@ -80,8 +80,8 @@ def run(arguments: CompdbArgs) -> int:
 
 def _format_database(commands: Sequence[CommandLine]) -> str:
     entries = (
-        {"directory": each.directory, "file": each.file, "arguments": list(each.arguments)}
-        for each in commands
+        {"directory": command.directory, "file": command.file, "arguments": list(command.arguments)}
+        for command in commands
     )
     return dump_json(list(entries), indent=2) + "\n"
 

@@ -13,8 +13,8 @@ from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
 
 SHELLS = ("bash", "zsh", "fish")
+# Names that `--help` has for files, packages and caches among them.
 _FILES = ("FILE", "PATH", "PEM", "LOG", "A", "B")
-"""Names that `--help` has for files, packages and caches among them."""
 _DIRECTORIES = ("DIR",)
 
 

@@ -26,8 +26,8 @@ def run(arguments: DiffArgs) -> int:
     with open_side(arguments.a, limits) as a, open_side(arguments.b, limits) as b:
         changes = list(list_changes(a, b))
     if arguments.json:
-        for each in changes:
-            emit_line(each)
+        for change in changes:
+            emit_line(change)
         emit_line(CountsLine({"changes": len(changes)}))
     else:
         for change, labels in group_changes(changes):

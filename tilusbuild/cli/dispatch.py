@@ -175,11 +175,9 @@ def _build_dispatchers(
     arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
 ) -> int:
     """Compile the C dispatchers again, and print their paths."""
-    from tilusbuild.dispatch.refresh import can_make_dispatchers, refresh_dispatcher
-    from tilusbuild.errors import input_error
+    from tilusbuild.dispatch.refresh import refresh_dispatcher
 
-    if not can_make_dispatchers():
-        raise input_error("this tilusbuild was installed without the part that makes C dispatchers")
+    options.load_contribution("dispatcher", "c", "makes C dispatchers")
     find_toolchain = partial(project.find_toolchain, cuda=False)
     for overview in overviews:
         dispatcher = refresh_dispatcher(

@@ -185,8 +185,8 @@ def _print_json(
     chosen: Settings,
     missing: Sequence[str],
 ) -> None:
-    for each in findings:
-        emit_line(FindingLine(each))
+    for finding in findings:
+        emit_line(FindingLine(finding))
     for setting in _list_settings(chosen):
         emit_line(SettingLine(*setting))
     for message in find_unknown_variables(os.environ):

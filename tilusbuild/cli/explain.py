@@ -34,8 +34,8 @@ def run(arguments: SelectionArgs) -> int:
     if not arguments.json:
         _print_groups(explanations, every=bool(arguments.verbose))
         return 0
-    for each in explanations:
-        emit_line(each)
+    for explanation in explanations:
+        emit_line(explanation)
     return 0
 
 
@@ -49,7 +49,7 @@ def _print_groups(explanations: Sequence[ExplanationLine], *, every: bool) -> No
             why = f": {reasons[0]}" if reasons else ""
             print(f"{format_count(len(members), 'program')} are up to date{why}")
             continue
-        names = ", ".join(each.program for each in members[:3])
+        names = ", ".join(explanation.program for explanation in members[:3])
         more = f" and {len(members) - 3} more" if len(members) > 3 else ""
         print(f"{names}{more}: {_WORDS.get(state, state)}")
         for reason in reasons:

@@ -68,10 +68,8 @@ def _open_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             if not _is_open(number):
-                handle = os.open(os.devnull, os.O_RDWR)
-                if handle != number:
-                    os.dup2(handle, number)
-                    os.close(handle)
+                # It gets this number: the lowest that is free, as those before it are open by now.
+                os.open(os.devnull, os.O_RDWR)
             stream = open(number, "w" if number else "r", encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, stream)
 

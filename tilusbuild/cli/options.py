@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli.arguments import Common, collect_settings
 from tilusbuild.report.jsonl import JsonLine, format_json_line
@@ -68,24 +68,16 @@ def find_named_cache(path: str | None, arguments: Common) -> Tree:
     return tree
 
 
-class ForeignCaches(Protocol):
-    """A module of an optional room that runs verbs of `cache` on a cache of another system. Each
-    verb returns the exit status."""
-
-    def is_one(self, path: str) -> bool: ...
-    def ls(self, path: str, arguments: Common) -> int: ...
-    def stats(self, path: str, arguments: Common) -> int: ...
-    def verify(self, path: str, arguments: Common) -> int: ...
-    def gc(self, path: str, arguments: Any) -> int: ...
-
-
-def find_foreign_caches(path: str | None) -> ForeignCaches | None:
-    """Return the module for the foreign cache in a directory; None when no room knows the cache."""
+def run_foreign_verb(verb: str, path: str | None, arguments: Common) -> int | None:
+    """Run a verb of `cache` on the foreign cache in a directory. Return the exit status; None when
+    no room knows the cache."""
     if path is not None and os.path.isdir(path):
+        # One module may know several systems.
         for name in dict.fromkeys(find_contributions("foreign cache").values()):
-            module = cast(ForeignCaches, import_value(name))
+            module = import_value(name)
             if module.is_one(path):
-                return module
+                status: int = getattr(module, verb)(path, arguments)
+                return status
     return None
 
 

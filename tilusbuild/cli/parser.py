@@ -72,6 +72,7 @@ _AGAIN = (
     " option to force it\n  `tilusbuild verify --rebuild` compiles again and compares the bytes;"
     " `tilusbuild cache clear` empties the cache"
 )
+# What other build systems call something that we have under another name.
 _ELSEWHERE = {
     **dict.fromkeys(("--force", "-f", "-B", "--always-make", "--rebuild", "--no-cache"), _AGAIN),
     **dict.fromkeys(
@@ -88,7 +89,6 @@ _ELSEWHERE = {
     "bench": "`tilusbuild tune` measures all programs, `tilusbuild run` one",
     "test": "`tilusbuild run` checks a program against the script's reference",
 }
-"""What other build systems call something that we have under another name."""
 
 
 class ParsedCommand(Struct, frozen=True):
@@ -124,7 +124,7 @@ class _Parser(argparse.ArgumentParser):
         hint = None
         if message.startswith("unrecognized arguments: "):
             word = (message.removeprefix("unrecognized arguments: ").split() or [""])[0]
-            known = [name for each in walk_actions(self) for name in each.option_strings]
+            known = [name for action in walk_actions(self) for name in action.option_strings]
             hint = _ELSEWHERE.get(word) or (
                 did_you_mean(word.split("=")[0], known) if word.startswith("-") else None
             )

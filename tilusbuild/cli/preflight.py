@@ -126,9 +126,9 @@ def _print_answers(results: Sequence[PreflightReport], *, verbose: bool) -> None
         for answer in result.instances:
             if answer.tables:
                 print(f"{arch}: {answer.script}: tables measured on {', '.join(answer.tables)}")
-            for each in answer.candidates if verbose or answer.target is None else ():
-                verdict = "suits" if each.suits else "refused"
-                print(f"{arch}: {answer.script} {each.target}: {verdict}: {each.why}")
+            for candidate in answer.candidates if verbose or answer.target is None else ():
+                verdict = "suits" if candidate.suits else "refused"
+                print(f"{arch}: {answer.script} {candidate.target}: {verdict}: {candidate.why}")
         for problem in _list_problems(result):
             print(f"{arch}: missing: {problem}")
 

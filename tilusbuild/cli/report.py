@@ -23,7 +23,6 @@ from tilusbuild.cli.arguments import SelectionArgs, Verb, option
 from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
 from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
-from tilusbuild.rooms import find_contributions, import_value
 from tilusbuild.runtime.regular import read_text
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from tilusbuild.plan.model import PlanSelection
 
 
+# Characters of sources and SASS in a page: packed, sources of a space are a tenth or less.
 _MAX_TEXTS = 32_000_000
-"""Characters of sources and SASS in a page: packed, sources of a space are a tenth or less."""
 
 
 class ReportArgs(SelectionArgs, frozen=True, kw_only=True):
@@ -69,8 +68,7 @@ def run(arguments: ReportArgs) -> int:
 
     if arguments.top < 0:
         raise input_error(f"--top {arguments.top}: not a number of programs")
-    if arguments.html is not None and "html" not in find_contributions("report"):
-        raise input_error("--html: this installation has no page")
+    make_page = arguments.html and options.load_contribution("report", "html", "makes pages")
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
         if not arguments.json and arguments.html is None:
@@ -85,8 +83,8 @@ def run(arguments: ReportArgs) -> int:
     if arguments.json:
         for line in json_lines:
             print(line)
-    if arguments.html is not None:
-        options.write_file(arguments.html, import_value(find_contributions("report")["html"])(page))
+    if arguments.html and make_page:
+        options.write_file(arguments.html, make_page(page))
     return 0
 
 
@@ -100,8 +98,8 @@ def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonL
     yield ProjectLine(project_section.name, project_section.version, __version__)
     plan = project.make_plan(selection)
     program_costs = collect_costs(plan, project.cache)
-    for (script, target), each in sum_by_target(program_costs).items():
-        yield ScriptCostLine(script, target, each)
+    for (script, target), total in sum_by_target(program_costs).items():
+        yield ScriptCostLine(script, target, total)
     yield from program_costs
     for label, space in report_spaces(project.manifest, selection):
         yield SpaceLine.of(label, space)
@@ -121,7 +119,7 @@ def _read_texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
     from tilusbuild.cache.entries import read_dump
 
     remaining = _MAX_TEXTS
-    hashes = (each.hash for each in lines if isinstance(each, Cost) and each.library is not None)
+    hashes = (line.hash for line in lines if isinstance(line, Cost) and line.library is not None)
     for program in dict.fromkeys(hashes):
         directory = cache.program_path(program)
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from tilusbuild.report.text import OutputStream, format_clock, format_count, to_one_line
+from tilusbuild.tune.bench.bench import Answer
 
 _PAUSE = 0.1
 _PLAIN_PAUSE = 5.0
@@ -48,10 +49,10 @@ class TuningReporter:
         """Note that another tuning has the device."""
         self.print_line(f"waiting for another tuning on {device} to end")
 
-    def report_run(self, cost: float, replayed: bool) -> None:
+    def report_run(self, answer: Answer, replayed: bool) -> None:
         """Note that a check or a sample was taken, or read."""
         self._runs += 1
-        self._seconds += 0.0 if replayed else cost
+        self._seconds += 0.0 if replayed else answer.cost
         now = self._now()
         if self._quiet or now - self._printed_at < (_PAUSE if self._live else _PLAIN_PAUSE):
             return

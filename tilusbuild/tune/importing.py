@@ -43,10 +43,10 @@ from tilusbuild.tune.tune import TunedInstance, TuningPublisher
 
 MAX_LOG = 1 << 28
 """Bytes of a log."""
+# Characters of a text from a log.
 _MAX_TEXT = 1000
-"""Characters of a text from a log."""
+# Sizes of a call are below: dispatchers hold them in 64 bits.
 _MAX_SIZE = 1 << 63
-"""Sizes of a call are below: dispatchers hold them in 64 bits."""
 
 
 class DeviceNote(Struct, frozen=True):
@@ -211,9 +211,7 @@ def _publish_log(
             decisions.append(decision)
     if log.begun < run.cases:
         problems.append(f"not finished: {run.cases - log.begun} sizes were not begun")
-    publisher.refresh_dispatchers(project)
-    shared, reasons = tuple(publisher.shared_buckets), publisher.reasons_by_number
-    return TunedInstance(script, device, tuple(decisions), shared, reasons)
+    return publisher.finish_tuning(project, device, decisions)
 
 
 def _decide_case(
@@ -224,10 +222,14 @@ def _decide_case(
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
     found = (_find_outcome(p, [*answers[p.hash].values()], condemned.get(p.hash)) for p in programs)
     outcomes = [outcome for outcome in found if outcome is not None]
-    times = {each.program.index: each.seconds for each in outcomes if each.seconds is not None}
+    times = {
+        outcome.program.index: outcome.seconds
+        for outcome in outcomes
+        if outcome.seconds is not None
+    }
     bound = min(times.values(), default=0.0) * (1 + TIE)
     best = min((index for index, seconds in times.items() if seconds <= bound), default=None)
-    winner = next((each for each in outcomes if each.program.index == best), None)
+    winner = next((outcome for outcome in outcomes if outcome.program.index == best), None)
     unseen = len(programs) - len(outcomes)
     undecided = ""
     if winner is None and unseen:

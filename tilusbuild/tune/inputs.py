@@ -33,8 +33,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 Input: TypeAlias = "Array | int | float | bool | StructInput | None"
 
 
+# Names of the types that NumPy itself does not have.
 _NARROW = frozenset(row.numpy for row in DTYPES.values() if not row.struct)
-"""Names of the types that NumPy itself does not have."""
 
 
 def get_numpy_type(dtype: str) -> np.dtype[Any]:
@@ -85,9 +85,9 @@ def generate_inputs(
 def count_output_bytes(signature: Signature, sizes: Mapping[str, Value]) -> int:
     """Return the bytes of all outputs of a call. Raises `InputError`."""
     dims = check_sizes(signature, sizes)
-    outputs = [each for each in signature.callable_arguments if each.out]
+    outputs = [argument for argument in signature.callable_arguments if argument.out]
     return sum(
-        DTYPES[each.dtype].bytes * math.prod(_evaluate_shape(each, dims)) for each in outputs
+        DTYPES[output.dtype].bytes * math.prod(_evaluate_shape(output, dims)) for output in outputs
     )
 
 

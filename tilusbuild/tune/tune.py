@@ -80,10 +80,11 @@ class TuningPublisher:
         self._script = script
         self._fingerprint = dict(fingerprint)
         self._judge = judge
+        # Of a bucket, by the digests of the cases: a case that is decided again replaces itself.
         self._decisions: dict[BucketKey, dict[str, tuple[tuple[int, ...], Decision]]] = {}
-        self.shared_buckets: list[tuple[str, str]] = []
-        """Two cases of one bucket, by their labels; the first decides."""
-        self._refused = {each.program: each for each in read_dispatch_table(script).refused}
+        self._refused = {
+            refusal.program: refusal for refusal in read_dispatch_table(script).refused
+        }
 
     @property
     def reasons_by_number(self) -> dict[int, str]:
@@ -109,44 +110,34 @@ class TuningPublisher:
         `LoadError` and `OSError`."""
         self._update_refusals(decision)
         key = find_bucket(self._script, integers)
-        bucket_decisions = self._decisions.setdefault(key, {})
         sizes = tuple(int(integers[name]) for name in self._script.keys)
-        earlier_decisions = self._sort_decisions(key)
-        is_new = decision.case.digest not in bucket_decisions
-        bucket_decisions[decision.case.digest] = sizes, decision
-        sorted_decisions = self._sort_decisions(key)
-        if earlier_decisions and is_new:
-            overruled = (
-                decision if sorted_decisions[0] is earlier_decisions[0] else earlier_decisions[0]
-            )
-            self.shared_buckets.append((sorted_decisions[0].case.label, overruled.case.label))
-        self._write_bucket(
-            key, sorted_decisions, bucket_decisions[sorted_decisions[0].case.digest][0]
-        )
+        self._decisions.setdefault(key, {})[decision.case.digest] = sizes, decision
+        self._write_bucket(key)
 
-    def _sort_decisions(self, key: BucketKey) -> list[Decision]:
-        """Return the decisions of a bucket: the greatest sizes first, of equal sizes the latest
-        first."""
-        entries = sorted(self._decisions[key].values(), key=lambda sized: sized[0])
-        return [decision for _, decision in reversed(entries)]
+    def _sort_decisions(self, key: BucketKey) -> list[tuple[tuple[int, ...], Decision]]:
+        """Return the sizes and decisions of a bucket: the greatest sizes first, of equal sizes the
+        latest first."""
+        # Reversed after a stable sort, as `reverse=True` would keep the earliest first.
+        return sorted(self._decisions[key].values(), key=lambda sized: sized[0])[::-1]
 
     def _update_refusals(self, decision: Decision) -> None:
         """Refuse programs that computed wrong; lift refusals that another reference or tolerance
         had decided."""
-        new_refusals = {each.program: each for each in collect_refusals(decision, self._judge)}
+        new_refusals = {
+            refusal.program: refusal for refusal in collect_refusals(decision, self._judge)
+        }
         lifted_hashes = find_lifted(decision, self._refused, self._judge)
         for digest in lifted_hashes:
             del self._refused[digest]
         self._refused |= new_refusals
         write_refusals(self._script, new_refusals.values(), lifted_hashes)
 
-    def _write_bucket(
-        self, key: BucketKey, decisions: Sequence[Decision], sizes: tuple[int, ...]
-    ) -> None:
-        """Write the report and the table row of a bucket. The first decision decides; the
-        others only exclude programs. `sizes` are those of the first."""
-        deciding, refused = decisions[0], dict[int, str]()
-        for decision in decisions:
+    def _write_bucket(self, key: BucketKey) -> None:
+        """Write the report and the table row of a bucket. The case of the greatest sizes decides;
+        the others only exclude programs."""
+        (sizes, deciding), *others = self._sort_decisions(key)
+        refused: dict[int, str] = {}
+        for decision in (deciding, *(decision for _, decision in others)):
             prefix = "" if decision is deciding else f"at {decision.case.label}: "
             for outcome in decision.outcomes:
                 if outcome.seconds is None:
@@ -170,14 +161,26 @@ class TuningPublisher:
         else:  # what was chosen before may be what was just found wrong
             tables.update_rows(self._script, self._fingerprint, [], removed_keys=[key])
 
-    def refresh_dispatchers(self, project: Project) -> None:
+    def finish_tuning(
+        self, project: Project, device: Device, decisions: Sequence[Decision]
+    ) -> TunedInstance:
         """Copy the refusals to all script directories with the same programs, and build the
-        dispatchers of the changed ones again. Raises `InputError` without a C compiler,
-        `LoadError`, `CacheError` and `TilusbuildError`."""
+        dispatchers of the changed ones again. Return the results.
+
+        Raises `InputError` without a C compiler, `LoadError`, `CacheError` and `TilusbuildError`.
+        """
+        find_toolchain = partial(project.find_toolchain, cuda=False)
         for script in [self._script, *copy_refusals(self._script)]:
+            # Of a script that was not tuned now, only a dispatcher that somebody built.
             if script is self._script or os.path.isdir(os.path.join(script.path, layout.DISPATCH)):
-                find_toolchain = partial(project.find_toolchain, cuda=False)
                 refresh_dispatcher(project.cache, script, find_toolchain, project.runner)
+        shared_buckets = []
+        for key in self._decisions:
+            (_, deciding), *others = self._sort_decisions(key)
+            shared_buckets += [(deciding.case.label, other.case.label) for _, other in others]
+        return TunedInstance(
+            self._script, device, tuple(decisions), tuple(shared_buckets), self.reasons_by_number
+        )
 
 
 class TuneRequest(Struct, frozen=True):
@@ -219,6 +222,7 @@ class TunedInstance(Struct, frozen=True):
     device: Device
     decisions: tuple[Decision, ...]
     shared_buckets: tuple[tuple[str, str], ...]
+    """Two cases of one bucket, by their labels; the first decides."""
     reasons_by_number: Mapping[int, str]
     """Why programs are chosen nowhere, by their numbers."""
 
@@ -326,12 +330,9 @@ def _measure_instance(
         os.unlink(path)
     # The table may have been deleted since: the log has what was refused.
     publisher.add_refusals(collect_logged_refusals(read_lines(path)).values())
-    refusals = publisher.refusals
     log = SampleLog(path)
     rounds = project.settings.bench_repeat.value or ROUNDS
-
-    on_answer = lambda answer, replayed: display.report_run(answer.cost, replayed)  # noqa: E731
-    session = TuningSession(log, bench, request.budget, on_answer, rounds=rounds)
+    session = TuningSession(log, bench, request.budget, display.report_run, rounds=rounds)
     private = project.cache.make_private(is_waited_for=False)
 
     def prepare_cases(numbers: Sequence[int]) -> Iterator[Case]:
@@ -360,11 +361,9 @@ def _measure_instance(
         caches = "cold caches" if request.cold else "warm caches"
         display.begin_tuning(work.label, f"{device}, {caches}", len(work.programs), len(sizes))
         decisions = decide_cases(
-            session, work, prepare_cases, sizes, request.seed, publish_decision, refusals
+            session, work, prepare_cases, sizes, request.seed, publish_decision, publisher.refusals
         )
     finally:
         log.close()
         private.discard()
-    publisher.refresh_dispatchers(project)
-    shared_buckets, reasons = tuple(publisher.shared_buckets), publisher.reasons_by_number
-    return TunedInstance(script, device, tuple(decisions), shared_buckets, reasons)
+    return publisher.finish_tuning(project, device, decisions)

@@ -63,18 +63,18 @@ def run(arguments: RunArgs) -> int:
                 f"the arrays of --size {' '.join(arguments.size)} do not fit in memory: {error}"
             ) from None
         tune = project.manifest.scripts[job.script].tune
-    wrong = [each for each in results if each.mismatch]
+    wrong = [call for call in results if call.mismatch]
     if arguments.json:
-        for each in results:
-            emit_line(each)
+        for call in results:
+            emit_line(call)
         emit_line(CountsLine({"calls": len(results), "wrong": len(wrong)}))
         return 1 if wrong else 0
     schedule = ", ".join(f"{name}={value}" for name, value in program.schedule.items())
     print(f"{job.label}: {schedule or 'no parameters'}; {arguments.cache} caches")
     _print_calls(results)
-    for each in wrong:
-        sizes_text = ", ".join(f"{name}={value}" for name, value in each.sizes.items())
-        print(f"wrong at {sizes_text}: {each.mismatch}")
+    for call in wrong:
+        sizes_text = ", ".join(f"{name}={value}" for name, value in call.sizes.items())
+        print(f"wrong at {sizes_text}: {call.mismatch}")
     if tune is None or tune.ref is None:
         print(f"not checked: [script.{job.script}.tune] has no `ref`")
     elif not wrong:
@@ -87,7 +87,7 @@ def _print_calls(results: Sequence[CallLine]) -> None:
     from tilusbuild.table import format_table, format_times
 
     names = list(results[0].sizes)
-    unit, times_in_unit = format_times([each.seconds for each in results])
+    unit, times_in_unit = format_times([call.seconds for call in results])
     rows = [
         (
             *(each.sizes.get(name) for name in names),

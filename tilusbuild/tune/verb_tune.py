@@ -201,8 +201,8 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
 
     try:
         tuned = [
-            tune_instance(project, request, each, display, report_decision)
-            for each in built_instances
+            tune_instance(project, request, built, display, report_decision)
+            for built in built_instances
         ]
         return _show_results(arguments, project, tuned, replayed=False)
     finally:
@@ -249,22 +249,24 @@ def _show_results(
 
     With `--json`, the lines were printed during the tuning, unless they are `replayed` from a log.
     """
-    decisions = [decision for each in tuned for decision in each.decisions]
+    decisions = [decision for instance in tuned for decision in instance.decisions]
     unserved = sum(decision.winner is None for decision in decisions)
     if arguments.json:
-        for each in tuned if replayed else ():
-            for decision in each.decisions:
-                emit_line(_make_tuned_line(each.script.label, decision))
+        for instance in tuned if replayed else ():
+            for decision in instance.decisions:
+                emit_line(_make_tuned_line(instance.script.label, decision))
         emit_line(CountsLine({"tuned": len(decisions), "without": unserved}))
     else:
-        for each in tuned:
-            _print_instance(each)
+        for instance in tuned:
+            _print_instance(instance)
     complaints = [
-        text for each in tuned for text in _list_complaints(each.script, each.reasons_by_number)
+        text
+        for instance in tuned
+        for text in _list_complaints(instance.script, instance.reasons_by_number)
     ]
     for text in complaints:
         print_message(f"error: {text}\n")
-    for name in dict.fromkeys(each.script.name for each in tuned):
+    for name in dict.fromkeys(instance.script.name for instance in tuned):
         owner = project.manifest.scripts.get(name)
         file = owner and owner.dispatch and owner.dispatch.measured
         if file and not arguments.json:
@@ -303,13 +305,13 @@ def _print_instance(tuned: TunedInstance) -> None:
     parameters = list(tuned.script.schedules)
     rows = []
     unit, latencies = format_times(
-        [each.winner.seconds if each.winner else None for each in tuned.decisions]
+        [decision.winner.seconds if decision.winner else None for decision in tuned.decisions]
     )
     declared = tuned.script.default
     default_name = (
         f"the default schedule, program {declared}" if declared is not None else "program 0"
     )
-    gains = [_compute_gain(each, declared or 0) for each in tuned.decisions]
+    gains = [_compute_gain(decision, declared or 0) for decision in tuned.decisions]
     for decision, time, gain in zip(tuned.decisions, latencies, gains, strict=True):
         winner = decision.winner
         schedule = winner.program.schedule if winner else {}

@@ -38,18 +38,18 @@ from tilusbuild.tune.bench.work import Candidate, Case
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
 """What can come of a program."""
 
+# What a program may come to because of what another one left in its process. A wrong result may be
+# that too, and stays one: a second look would let a race between threads pass.
 _MAY_BE_LEFTOVERS = (CRASH, LAUNCH_ERROR)
-"""What a program may come to because of what another one left in its process. A wrong result may be
-that too, and stays one: a second look would let a race between threads pass."""
 WARMUP = 1
 """Calls before a sample. What a sample times is estimated by one call more."""
+# Seconds that the check of a winner may call it over and over.
 _SOAK_SECONDS = 2.0
-"""Seconds that the check of a winner may call it over and over."""
+# Seconds for a worker to take a case: files are read, and copied to the device.
 _SETUP_SECONDS = 120.0
-"""Seconds for a worker to take a case: files are read, and copied to the device."""
 _TIMES_BEST = 10
+# What a sample may take beyond its calls, on a machine that has much else to do.
 _GRACE_SECONDS = 10.0
-"""What a sample may take beyond its calls, on a machine that has much else to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,7 @@ class DeviceBench:
     def _ask_and_confirm(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
         """Ask about a program. A crash or launch error in a worker that other programs had used
         is asked again in a new one, whose answer counts."""
+        # Asked before the question, which may start a new worker.
         has_earlier_programs = self._has_run_programs and self._case_digest == case.digest
         answer = self._ask_about_case(case, request, limit)
         if answer.status in _MAY_BE_LEFTOVERS and has_earlier_programs and self._worker is None:
@@ -213,7 +214,8 @@ class DeviceBench:
         try:
             reply: dict[str, Any] = json.loads(answer.output)
             is_unusable = reply["status"] == "broken"
-        except (ValueError, TypeError, KeyError):  # what a program wrote into files not its own
+        except (ValueError, TypeError, KeyError):
+            # The program wrote into a descriptor that is not its own.
             return {"status": CRASH, "why": "its answer cannot be read"}
         if is_unusable:
             raise WorkerUnusableError(f"measuring is not possible: {reply.get('why')}")
@@ -228,21 +230,19 @@ def to_device(facts: Mapping[str, Any], index: int) -> Device:
 
 
 def ask_gpu(runner: LocalRunner, index: int) -> Device:
-    """Return a GPU by its number. It is asked in a process of its own, since a failing driver
-    may end the process. Raises `WorkerUnusableError`."""
+    """Return a GPU by its number. Raises `WorkerUnusableError`."""
+    # In a process of its own, since a failing driver may end the process.
     with contextlib.closing(DeviceBench(runner, "cuda", index, {}, limit=60.0)) as bench:
         return to_device(bench.describe_device(), index)
 
 
 @contextmanager
 def lock_device(device: str, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a device (its id), so that one tuning at a time measures on it, whoever runs
-    it; `on_wait` is called once when it is taken. Raises `OSError`.
-
-    The lock is a file in the machine's directory for temporary files, the same for every project
-    and user; the system drops it however its holder ends. Containers that share a device but not
-    that directory do not see each other.
-    """
+    """Hold the lock of a device (its id), so that one tuning at a time measures on it; `on_wait` is
+    called once if another process holds it. Raises `OSError`."""
+    # In the machine's directory for temporary files, the same for every project and user. The
+    # system drops the lock however its holder ends. Containers that share a device but not that
+    # directory do not see each other.
     # The id may have characters that a file name cannot have.
     name = "".join(c if c.isalnum() or c == "-" else "_" for c in device)
     path = os.path.join(find_temporary_root(), f"tilusbuild-tune-{name}.lock")
@@ -260,14 +260,16 @@ def lock_device(device: str, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def _open_lock_file(path: str) -> int:
-    """Return a descriptor of a lock file in a directory that other users write to. Links are
-    not followed, and only a file that is created gets its mode. Raises `OSError`."""
+    """Return a descriptor of a lock file in a directory that other users write to. Raises
+    `OSError`."""
+    # Never through a link: another user could make us change the mode of a file of ours.
     with suppress(FileExistsError):
         handle = open_regular(path, os.O_CREAT | os.O_EXCL, follow=False)
         os.fchmod(handle, 0o666)  # whatever the umask: other users lock it, too
         return handle
     # Without O_CREAT, which a sticky directory refuses for another user's file.
     handle = open_regular(path, follow=False)
+    # A hard link to a file with content is somebody's file.
     file_status = os.fstat(handle)
     if file_status.st_size or file_status.st_nlink != 1:
         os.close(handle)

@@ -18,6 +18,7 @@ import glob
 import math
 import mmap
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -46,13 +47,6 @@ def find_c_type(dtype: str, is_tensor: bool) -> Any:
     return _C_TYPES.get(dtype) or getattr(ctypes, f"c_{DTYPES[dtype].numpy}")
 
 
-def _to_c_value(argument: CaseArgument) -> Any:
-    """Return a scalar for ctypes; a struct as its bytes."""
-    value = argument.value
-    is_bytes = isinstance(value, str) and argument.dtype not in DTYPES
-    return bytes.fromhex(str(value)) if is_bytes else value
-
-
 class BoundLaunch:
     """A library's `launch` with all of its arguments; it is called without any."""
 
@@ -67,14 +61,13 @@ class BoundLaunch:
             self._launch.argtypes = [*types, ctypes.c_void_p]
         except (OSError, AttributeError) as error:
             raise LaunchRefusedError(f"the library cannot be opened: {error}") from None
-        # Made once: converting them would be timed with every call.
-        self._values = (
-            *(
-                kind(address if argument.shape is not None else _to_c_value(argument))
-                for kind, argument, address in zip(types, arguments, addresses, strict=True)
-            ),
-            ctypes.c_void_p(stream),
-        )
+        # Converted once: else every call would be timed with the conversion.
+        self._values = []
+        for kind, argument, address in zip(types, arguments, addresses, strict=True):
+            value: Any = address if argument.shape is not None else argument.value
+            # A struct is its bytes, which `case.json` has as hexadecimal digits.
+            self._values.append(kind(bytes.fromhex(value) if isinstance(value, str) else value))
+        self._values.append(ctypes.c_void_p(stream))
 
     def __call__(self) -> None:
         """Launch. Raise `LaunchRefusedError` when the library reports an error."""
@@ -90,14 +83,14 @@ def count_launches(estimate: float, span: float, limit: int) -> int:
     return max(1, min(limit, math.ceil(span / estimate)))
 
 
+# Seconds that a warm sample lasts at least: a hundred times what the clock and the call cost.
 _CPU_SPAN = 50e-6
-"""Seconds that a warm sample lasts at least: a hundred times what the clock and the call cost."""
 _MAX_CPU_CALLS = 1000
 _MIN_CPU_FLUSH, _MAX_CPU_FLUSH = 64 << 20, 512 << 20
+# Bytes of forbidden addresses on both sides of a tensor's pages: addresses cost no memory.
 _FENCE = 64 << 20
-"""Bytes of forbidden addresses on both sides of a tensor's pages: addresses cost no memory."""
+# Of Linux' mman.h; `mmap` has the first from Python 3.13 on only.
 _MAP_NORESERVE, _PROT_NONE = 0x4000, 0
-"""Of Linux' mman.h; `mmap` has the first from Python 3.13 on only."""
 
 
 class HostDevice:
@@ -112,8 +105,9 @@ class HostDevice:
         self._flush: mmap.mmap | None = None
 
     def allocate_memory(self, size: int) -> int:
-        """Allocate whole pages, zeroed, never given back: a worker serves one case. Before and
-        after them is memory that ends the process when it is touched. Raises `OSError`."""
+        """Allocate whole pages, zeroed. Before and after them is memory that ends the process when
+        it is touched. Raises `OSError`."""
+        # Never given back: a worker serves one case.
         page_bytes = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         mapping = mmap.mmap(-1, _FENCE + page_bytes + _FENCE, flags=flags)
@@ -144,13 +138,13 @@ class HostDevice:
         return {"kind": "cpu", "name": get_cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
 
     def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
-        """Return the mean seconds of a call, and True: no call waits for the host. A cold
-        sample is one call, a warm one as many as the clock needs."""
+        """Return the mean seconds of a call, and True: no call waits for the host."""
         start = time.perf_counter()
         call()
         # The first call also faults in pages and warms the branch predictor.
         estimate = time.perf_counter() - start
         if cold:
+            # One call: the second would find what the first has loaded.
             self._evict_caches()
             start = time.perf_counter()
             call()
@@ -181,11 +175,11 @@ def find_largest_cache() -> int:
     return max(sizes)
 
 
+# Seconds of kernel time in a sample: events resolve about half a microsecond.
 _GPU_SPAN = 200e-6
-"""Seconds of kernel time in a sample: events resolve about half a microsecond."""
 _MAX_COLD, _MAX_WARM = 8, 100
+# Nanoseconds of delay for each operation that is queued: several times what queueing costs.
 _DELAY_NS = 30_000
-"""Nanoseconds of delay for each operation that is queued: several times what queueing costs."""
 _MAX_DELAY_NS = 20_000_000
 _TRIES = 4
 _MIN_GPU_FLUSH = 64 << 20
@@ -234,7 +228,8 @@ class CudaDevice:
         self._events: list[ctypes.c_void_p] = []
 
     def allocate_memory(self, size: int) -> int:
-        """Allocate device memory, never given back: a worker serves one case."""
+        """Allocate device memory."""
+        # Never given back: a worker serves one case.
         address = ctypes.c_uint64()
         self._call_driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
@@ -245,10 +240,11 @@ class CudaDevice:
         )
 
     def read_memory(self, address: int, size: int) -> bytes | bytearray:
-        read = bytearray(size)  # bytes would be made of it by one more copy
-        into = (ctypes.c_char * size).from_buffer(read)
-        self._call_driver("cuMemcpyDtoH_v2", into, ctypes.c_uint64(address), ctypes.c_size_t(size))
-        return read
+        content = bytearray(size)  # bytes would be made of it by one more copy
+        buffer = (ctypes.c_char * size).from_buffer(content)
+        source, count = ctypes.c_uint64(address), ctypes.c_size_t(size)
+        self._call_driver("cuMemcpyDtoH_v2", buffer, source, count)
+        return content
 
     def copy_memory(self, to: int, source: int, size: int) -> None:
         """Copy on the device, in the order of the stream."""
@@ -279,9 +275,10 @@ class CudaDevice:
 
     def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
         """Return the mean seconds of a launch, and whether all launches were queued before the
-        device reached the first, so that none waited for the host. Raises `LaunchError`."""
+        device reached the first. Raises `LaunchError`."""
         estimate, _ = self._time_launches(call, 1, cold=False, delay=0)
         launches = count_launches(estimate, _GPU_SPAN, _MAX_COLD if cold else _MAX_WARM)
+        # Two events, and for each launch itself; a cold one has a fill and events of its own.
         delay = _DELAY_NS * (2 + launches * (3 if cold else 1))
         for _ in range(_TRIES):
             seconds, is_hidden = self._time_launches(
@@ -350,8 +347,8 @@ class CudaDevice:
         return milliseconds.value / 1e3
 
     def _load_spin(self) -> ctypes.c_void_p | None:
-        """Return the delay kernel; None if the driver does not compile PTX, when only the cache
-        fill hides the latency."""
+        """Return the delay kernel; None if the driver does not compile PTX."""
+        # Then only the fill of the caches hides the latency.
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         try:
             self._call_driver("cuModuleLoadData", ctypes.byref(module), SPIN)
@@ -363,6 +360,7 @@ class CudaDevice:
         return function
 
     def _launch_spin(self, nanoseconds: int) -> None:
+        # The array of parameters has their addresses: `value` must live until the launch returns.
         value = ctypes.c_uint64(nanoseconds)
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(value))
         one = [ctypes.c_uint(1)] * 6
@@ -374,7 +372,4 @@ class CudaDevice:
         """Return the UUID of the GPU, as nvidia-smi writes it."""
         raw = ctypes.create_string_buffer(16)
         self._call_driver("cuDeviceGetUuid_v2", raw, self._device)
-        text = raw.raw.hex()
-        # The groups of a UUID: 8, 4, 4, 4 and 12 digits.
-        parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
-        return "GPU-" + "-".join(parts)
+        return f"GPU-{uuid.UUID(bytes=raw.raw)}"

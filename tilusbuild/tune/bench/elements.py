@@ -2,14 +2,13 @@
 outputs against what they should hold.
 
 An element is right when |got - want| <= atol + rtol * |want|, when both are NaN, or when both are
-the same infinity; integers and bool are compared as whole numbers. With NumPy the comparison takes
-milliseconds where plain Python takes seconds; the answers are the same.
+the same infinity; integers and bool are compared as whole numbers.
 
 A case names a seed in place of each tensor's content: the same bytes wherever they are made. So
 no package carries inputs, and the machine that measures makes them with the
 standard library alone. SHAKE-128 of the seed gives the random bytes. A translation of each byte
-makes elements of them, since a loop in Python would take seconds for a million: 10 ns an element of
-f32. Floats are at most 1 in magnitude, so that sums of products stay accurate in the narrow types,
+makes elements of them, since a loop in Python would take seconds for a million: 10 ns an f32.
+Floats are at most 1 in magnitude, so that sums of products stay accurate in the narrow types,
 and at least 2^-6; all bits of the mantissa are random, so that a kernel which rounds its inputs is
 found out. Integers are between -8 and 8, and f8e8m0 between 2^-2 and 2^2.
 """
@@ -25,12 +24,12 @@ from typing import Any
 
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS
 
+# Bits of the mantissa (IEEE 754; bfloat16; OCP 8-bit floating point, 1.0).
 _MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52, "f8e4m3": 3, "f8e5m2": 2}
-"""Bits of the mantissa (IEEE 754; bfloat16; OCP 8-bit floating point, 1.0)."""
+# The greatest value (OCP 8-bit floating point, 1.0).
 _F8 = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
-"""The greatest value (OCP 8-bit floating point, 1.0)."""
+# An exponent and nothing else (OCP microscaling formats, 1.0): a power of two, or NaN.
 _SCALE = "f8e8m0"
-"""An exponent and nothing else (OCP microscaling formats, 1.0): a power of two, or NaN."""
 
 
 def compare_outputs(
@@ -48,6 +47,8 @@ def compare_outputs(
     if not got:
         return 0.0, None
     tolerance = (rtol, atol) if dtype in FLOATS else (0.0, 0.0)
+    # Twice the same: NumPy takes milliseconds where plain Python takes seconds, and a package is
+    # checked where there is no NumPy.
     numpy = _import_numpy()
     if numpy is not None:
         error, worst, wrong = _compare_with_numpy(numpy, got, dtype, want, want_dtype, *tolerance)
@@ -70,6 +71,7 @@ def _compare_with_numpy(
         error, wrong = _find_errors(numpy, a, w, rtol, atol)
     else:
         wrong = a != w
+        # Only for the message: f64 cannot tell large integers apart, so they are compared above.
         error = numpy.abs(a.astype(numpy.float64) - w.astype(numpy.float64))
     largest = float(error.max())
     if not wrong.any():
@@ -186,18 +188,20 @@ def _import_numpy() -> Any:
 # What tensors hold before a call.
 
 _INTEGERS = range(-8, 9)
+# Codes of f8e8m0: exponents of 2, plus 127 (OCP microscaling formats, 1.0).
 _SCALES = range(125, 130)
-"""Codes of f8e8m0: exponents of 2, plus 127 (OCP microscaling formats, 1.0)."""
 
 
 def make_noise(dtype: str, count: int, seed: str) -> bytes:
     """Return `count` elements of a type. Raises `KeyError` for a type without numbers."""
     size = DTYPES[dtype].bytes
+    # An integer of any size is chosen by one byte.
     random_bytes = size if dtype in _MANTISSA else 1
     raw = hashlib.shake_128(seed.encode()).digest(random_bytes * count)
     elements = bytearray(size * count)
     for byte_index, tables in enumerate(_make_byte_tables(dtype)):
         for number, table in enumerate(tables):
+            # The second table of a byte is of the highest byte, which has sign and exponent.
             stream = min(byte_index + number, random_bytes - 1)
             piece = raw[stream * count : (stream + 1) * count].translate(table)
             elements[byte_index::size] = (
@@ -224,7 +228,7 @@ def _make_byte_tables(dtype: str) -> tuple[tuple[bytes, ...], ...]:
         signed = limits[0] < 0
         chosen = (allowed[byte * len(allowed) >> 8] for byte in range(256))
         elements = [value.to_bytes(size, "little", signed=signed) for value in chosen]
-        return tuple((bytes(each[place] for each in elements),) for place in range(size))
+        return tuple((bytes(element[index] for element in elements),) for index in range(size))
     bits, mantissa = DTYPES[dtype].bits, _MANTISSA[dtype]
     top_bits = [
         _make_top_bits(byte, bits, mantissa).to_bytes(size, "little") for byte in range(256)
@@ -241,7 +245,8 @@ def _make_byte_tables(dtype: str) -> tuple[tuple[bytes, ...], ...]:
 
 def _make_top_bits(byte: int, bits: int, mantissa: int) -> int:
     """Return sign and exponent that a random byte stands for, with the bits of the mantissa that
-    are in the highest byte: half of the values are above 1/2, a quarter above 1/4, …"""
+    are in the highest byte."""
+    # As of a uniform distribution: half of the values are above 1/2, a quarter above 1/4, …
     exponent_bits = bits - 1 - mantissa
     low_bits = max(0, mantissa - (bits - 8))
     sign, rest = byte & 1, byte >> 1
@@ -251,5 +256,6 @@ def _make_top_bits(byte: int, bits: int, mantissa: int) -> int:
     leading_zeros = next(
         (n for n in range(max_zeros) if rest >> (random_bits - 1 - n) & 1), max_zeros
     )
+    # The bias less 1 stands for 1/2 to 1.
     exponent = (1 << (exponent_bits - 1)) - 2 - leading_zeros
     return (sign << (bits - 1)) | (exponent << mantissa) | (low << (mantissa - low_bits))

@@ -40,9 +40,9 @@ from tilusbuild.tune.bench.session import (
 )
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
+# Rounds of the first stage, and how much slower than the best may be who takes part in it; then the
+# same of the last stage, whose rounds are the session's.
 _LOOK, _LAST = (4, 1.25), 1.05
-"""Rounds of the first stage, and how much slower than the best may be who takes part in it; then
-the same of the last stage, whose rounds are the session's."""
 TIE = 0.01
 
 
@@ -99,6 +99,7 @@ class Race:
     def run_race(self, seed: int) -> Decision:
         """Search the programs, sample the fast ones in rounds, check the winner; return the
         choice."""
+        # A case that is decided again gets the logged answers, from the first on.
         self._session.restart_questions()
         search_programs(self._work, self._quota, self._look_at, seed)
         max_rounds = self._session.rounds
@@ -114,7 +115,7 @@ class Race:
             winner = self._find_best()
         measured = [self._make_outcome(index) for index in self._records]
         excluded = [make_refused_outcome(p, self._refusals[p.hash]) for p in self._excluded]
-        outcomes = tuple(sorted([*measured, *excluded], key=lambda each: each.program.index))
+        outcomes = tuple(sorted([*measured, *excluded], key=lambda outcome: outcome.program.index))
         return Decision(
             self._case,
             None if winner is None else self._make_outcome(winner),
@@ -146,7 +147,7 @@ class Race:
 
     def _run_rounds(self, indices: Sequence[int], rounds: int) -> None:
         """Sample the programs until each has this many samples, or the quota is used."""
-        rounds_done = 1
+        rounds_done = 1  # the first look
         while rounds_done < rounds and self._has_quota():
             for index in _alternate_order(indices, rounds_done):
                 record = self._records[index]
@@ -164,8 +165,9 @@ class Race:
         self._session.time_program(self._case, self._programs[index], record, max(record.samples))
 
     def _has_quota(self) -> bool:
-        """Return whether a part of the quota is left. Once it is used, it stays used: answers
-        that are replayed for an earlier case cost nothing."""
+        """Return whether a part of the quota remains."""
+        # Once used, it stays used: else a case that is decided again, whose answers are replayed,
+        # would ask more than it had asked before.
         self._is_cut = self._is_cut or self._quota.used_share >= 1
         return not self._is_cut
 
@@ -206,11 +208,12 @@ def decide_cases(
 
     A program that is refused at one case takes no part in later cases. Earlier cases that timed
     the program are decided again without it, and `on_decision` is called again for them. A program
-    in `known_refusals` takes no part from the start; if it was refused at one of these sizes, only
-    from that case on, so that a tuning that is resumed asks the same questions as before.
+    in `known_refusals` takes no part from the start.
     """
     count = len(sizes)
-    sizes_of_cases = [dict(each) for each in sizes]
+    # A program that was refused at one of these sizes takes part up to that case: a tuning that is
+    # resumed asks the same questions as the one that was interrupted.
+    sizes_of_cases = [dict(size) for size in sizes]
     refusals = {
         digest: r for digest, r in known_refusals.items() if dict(r.sizes) not in sizes_of_cases
     }
@@ -242,18 +245,22 @@ def _refusals_at_case(
 ) -> dict[str, Refusal]:
     """Return the refusals that hold from this case on, by hash: new ones, and known ones at the
     same sizes that this case does not lift."""
+    # Found right here by another judge: it stays in.
     lifted = find_lifted(decision, known_refusals, judge)
     sizes = dict(decision.case.sizes)
     earlier = {
         d: r for d, r in known_refusals.items() if dict(r.sizes) == sizes and d not in lifted
     }
-    return earlier | {each.program: each for each in collect_refusals(decision, judge)}
+    return earlier | {refusal.program: refusal for refusal in collect_refusals(decision, judge)}
 
 
 def find_lifted(decision: Decision, known_refusals: Mapping[str, Refusal], judge: str) -> list[str]:
     """Return the hashes of programs that another judge finds right at the sizes at which they
-    had been incorrect. Other inputs, and another try with the same judge, lift nothing."""
-    right_hashes = {each.program.hash for each in decision.outcomes if each.seconds is not None}
+    had been incorrect."""
+    # Other inputs, and another try with the same judge, lift nothing: an error may be rare.
+    right_hashes = {
+        outcome.program.hash for outcome in decision.outcomes if outcome.seconds is not None
+    }
     candidates = [r for digest, r in known_refusals.items() if digest in right_hashes]
     return [r.program for r in candidates if _is_overruled(r, judge, decision.case.sizes)]
 
@@ -262,16 +269,18 @@ def collect_refusals(decision: Decision, judge: str) -> list[Refusal]:
     """Return a refusal for each program that was incorrect or crashed in this case."""
     sizes = dict(decision.case.sizes)
     return [
-        Refusal(each.program.hash, each.status, sizes, each.why, judge)
-        for each in decision.outcomes
-        if each.is_refusal
+        Refusal(outcome.program.hash, outcome.status, sizes, outcome.why, judge)
+        for outcome in decision.outcomes
+        if outcome.is_refusal
     ]
 
 
 def _uses_refused(decision: Decision, refused_hashes: Container[str]) -> bool:
     """Return whether a refused program was timed for a decision: its time may have excluded
     others."""
-    return any(each.samples and each.program.hash in refused_hashes for each in decision.outcomes)
+    return any(
+        outcome.samples and outcome.program.hash in refused_hashes for outcome in decision.outcomes
+    )
 
 
 def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:
@@ -297,6 +306,7 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
 
 def _is_overruled(refusal: Refusal, judge: str, sizes: Mapping[str, Any]) -> bool:
     """Return whether a right result at these sizes, by this judge, lifts a refusal."""
+    # A crash needs no judge, and "" compares nothing.
     if refusal.status != INCORRECT or judge in ("", refusal.judge):
         return False
     return dict(refusal.sizes) == dict(sizes)
@@ -318,7 +328,8 @@ def search_programs(work: Work, quota: Quota, look: Look, seed: int) -> None:
         for program in work.programs:
             look(program)
         return
-    # The default comes first, whatever the budget is: users compare with it.
+    # The default comes first, whatever the budget is: users compare with it. The seed is that of
+    # the tuning, so that a resumed one draws the same sample.
     random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
     waiting = [*default, *rest]
     scores: dict[int, float | None] = {}
@@ -352,7 +363,9 @@ def _search_neighbors(
             # Iterators are kept: each yields a neighbor once, over all iterations.
             candidates = neighbors.setdefault(index, iterate_neighbors(coordinates, index))
             if (
-                next_index := next((each for each in candidates if each not in scores), None)
+                next_index := next(
+                    (candidate for candidate in candidates if candidate not in scores), None
+                )
             ) is not None:
                 break
         if next_index is None:
@@ -363,10 +376,12 @@ def _search_neighbors(
 def find_linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:
     """Return the groups of a work's parameters; parameters that change together in all programs
     are one group."""
+    # A script in a package lists single parameters: which ones the manifest links is seen from the
+    # columns, which are equal.
     columns: dict[tuple[int, ...], list[str]] = {}
-    places = index_programs(work).values()
+    rows = index_programs(work).values()
     for number, group in enumerate(work.groups):
-        columns.setdefault(tuple(place[number] for place in places), []).extend(group)
+        columns.setdefault(tuple(row[number] for row in rows), []).extend(group)
     return tuple(map(tuple, columns.values()))
 
 

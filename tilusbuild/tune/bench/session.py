@@ -71,17 +71,19 @@ class BudgetSpent:
 class Quota:
     """The share of a budget that one case may use: an equal part of the rest."""
 
-    def __init__(self, budget: Budget, spent: BudgetSpent, cases_left: int) -> None:
+    def __init__(self, budget: Budget, spent: BudgetSpent, remaining_cases: int) -> None:
         self._spent = spent
+        # Of the rest, and not of the whole: what an easy case does not use goes to the later ones.
         self._shares = {
-            name: max(0.0, limit - getattr(spent, name)) / cases_left
+            name: max(0.0, limit - getattr(spent, name)) / remaining_cases
             for name, limit in asdict(budget).items()
             if limit is not None
         }
         self.restart_share()
 
     def restart_share(self) -> None:
-        """Begin the share again, for a case that is decided again: most answers are in the log."""
+        """Begin the share again, for a case that is decided again."""
+        # Nearly all of its answers are in the log, and count once more.
         self._from = replace(self._spent)
 
     @property
@@ -95,6 +97,7 @@ class Quota:
         shares = [0.0]
         for name, share in self._shares.items():
             part = getattr(self._spent, name) - getattr(self._from, name)
+            # Nothing is left for a case whose predecessors overran the budget.
             shares.append(part / share if share > 0 else 1.0)
         return max(shares)
 
@@ -138,13 +141,12 @@ class TuningSession:
         self._on_answer = on_answer
         self._question_counts: dict[tuple[str, str, str], int] = {}
 
-    def make_quota(self, cases_left: int) -> Quota:
-        """Return the quota of the next case, of `cases_left` cases."""
-        return Quota(self.budget, self.spent, cases_left)
+    def make_quota(self, remaining_cases: int) -> Quota:
+        """Return the quota of the next of `remaining_cases` cases."""
+        return Quota(self.budget, self.spent, remaining_cases)
 
     def restart_questions(self) -> None:
-        """Count the questions of a case from the first again, so that it gets the logged
-        answers."""
+        """Count the questions of a case from the first again."""
         self._question_counts.clear()
 
     def check_program(self, case: Case, program: Candidate, record: ProgramRecord) -> bool:
@@ -172,10 +174,10 @@ class TuningSession:
         return True
 
     def _answer_question(
-        self, case: Case, program: Candidate, what: str, measure: Callable[[int], Answer]
+        self, case: Case, program: Candidate, kind: str, measure: Callable[[int], Answer]
     ) -> Answer:
         """Return the logged answer to a question, or measure and log it; count its cost."""
-        question = (case.digest, program.hash, what)
+        question = (case.digest, program.hash, kind)
         number = self._question_counts.get(question, 0)
         self._question_counts[question] = number + 1
         # The third sample of a program is the third in the log, whenever it was taken.
@@ -185,6 +187,7 @@ class TuningSession:
         if answer is None:
             answer = measure(number)
             self.log.append_answer(key, answer)
+        # Also for a logged one: a resumed tuning ends where an uninterrupted one would.
         self.spent.seconds += answer.cost
         self.spent.runs += 1
         self._on_answer(answer, replayed)
@@ -207,6 +210,7 @@ def read_lines(path: str) -> Iterator[dict[str, Any]]:
 
 def parse_line(line: bytes) -> dict[str, Any]:
     """Return the object in a line. Raises `ValueError`."""
+    # `json` recurses: a line of brackets alone would end the whole import.
     try:
         value = json.loads(line)
     except RecursionError:
@@ -217,12 +221,12 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def collect_answers(rows: Iterable[Mapping[str, Any]]) -> dict[QuestionKey, Answer]:
-    """Return the answers in these lines. Of two to the same question the first counts: later
-    questions followed from it."""
+    """Return the answers in these lines; of two to the same question the first."""
     known: dict[QuestionKey, Answer] = {}
     for line in rows:
         with suppress(ValueError):
             key, answer = parse_answer(line)
+            # The first, as the later questions followed from it.
             known.setdefault(key, answer)
     return known
 
@@ -263,8 +267,8 @@ class SampleLog:
 
     def append_answer(self, key: QuestionKey, answer: Answer) -> None:
         """Append an answer. Raises `OSError`."""
-        case, program, what, number = key
-        row = {"case": case, "program": program, "what": what, "number": number, **asdict(answer)}
+        case, program, kind, number = key
+        row = {"case": case, "program": program, "what": kind, "number": number, **asdict(answer)}
         self.append_line(row)
         self.answers[key] = answer
 

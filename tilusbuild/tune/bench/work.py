@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -47,12 +48,7 @@ class CaseArgument:
     @property
     def bytes(self) -> int:
         """Return the bytes of the tensor; 0 for a scalar."""
-        if self.shape is None:
-            return 0
-        count = DTYPES[self.dtype].bytes
-        for extent in self.shape:
-            count *= extent
-        return count
+        return 0 if self.shape is None else DTYPES[self.dtype].bytes * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +128,7 @@ def digest_case(value: Mapping[str, Any], directory: str) -> str:
         if name.endswith(".want"):
             with open_file(os.path.join(directory, name)) as file:
                 hasher.update(name.encode() + b"\0")
+                # In blocks: an output may be as large as the memory of a GPU.
                 for block in iter(lambda: file.read(1 << 20), b""):
                     hasher.update(block)
     return hasher.hexdigest()
@@ -163,14 +160,11 @@ def read_case(directory: str) -> Case:
     """Return the case in a directory. Raises `OSError`, and `ValueError` for another form."""
     value = json.loads(read_bytes(os.path.join(directory, CASE)))
     try:
-        arguments, judge = _parse_arguments(value["arguments"]), str(value.get("judge", ""))
+        arguments = tuple(
+            CaseArgument(**{**row, "shape": None if row["shape"] is None else tuple(row["shape"])})
+            for row in value["arguments"]
+        )
+        judge = str(value.get("judge", ""))
         return Case(value["digest"], value["sizes"], arguments, value["cold"], judge)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{directory}/{CASE} is malformed: {error}") from None
-
-
-def _parse_arguments(rows: Any) -> tuple[CaseArgument, ...]:
-    return tuple(
-        CaseArgument(**{**row, "shape": None if row["shape"] is None else tuple(row["shape"])})
-        for row in rows
-    )

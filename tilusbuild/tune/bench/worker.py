@@ -4,12 +4,9 @@ It is a resident process (`process/resident.py`): each request is a JSON object,
 answer. It holds one device and one case. Whatever a program does to this process, only
 the answer is lost: who asked sees how it ended.
 
-Every tensor of the case lies between two guards of known bytes; on the processor, memory that
-no kernel may touch follows on both sides of those, so that a write far beyond ends the worker. A
-call is right when the outputs are right, the inputs are as they were, and the guards are whole: a
-kernel that writes beside its tensors is wrong even where the numbers come out. All of it is laid
-out again before a check, so that no program is blamed for what another one left, and the guards are
-looked at after each sample. The check of a winner calls it over and over: some are wrong only then.
+Every tensor of the case lies between two guards of known bytes. A call is right when the outputs
+are right, and the inputs and the guards are as they were: a kernel that writes beside its tensors is
+wrong even where the numbers come out.
 """
 
 from __future__ import annotations
@@ -89,19 +86,22 @@ class Worker:
         return self._bound[library], self._buffers, self._case
 
     def _check_program(self, library: str, soak: float) -> dict[str, Any]:
-        """Call, and look at what it left; as many as `_SOAK_CALLS` more calls in `soak` seconds,
-        each of which is looked at for the first half of them."""
+        """Call a program and compare its outputs; call it again for `soak` seconds, at most
+        `_SOAK_CALLS` times. The calls of the first half, and the last one, are compared, too."""
         launch, buffers, _ = self._load_program(library)
         end = time.monotonic() + soak
         calls = 0
         try:
+            # The inputs and guards, too: no program is blamed for what another one wrote.
             buffers.reset_all()
+            # Over and over, as a race between threads may show in one call of many.
             while True:
                 launch()
                 self._device.wait_for_calls()
                 calls += 1
                 now = time.monotonic()
                 is_last = calls >= _SOAK_CALLS or now >= end
+                # Not every call: reading the tensors takes longer than a call, which leaves few.
                 if is_last or calls == 1 or now < end - soak / 2:
                     error = buffers.check_tensors()
                     if is_last:
@@ -118,6 +118,7 @@ class Worker:
             launch()
         self._device.wait_for_calls()
         seconds, hidden = self._device.time_call(launch, cold=case.cold)
+        # The outputs were compared by the check; a wild write may come with any call.
         try:
             buffers.check_guards()
         except WrongResultError as wrong:
@@ -128,6 +129,7 @@ class Worker:
 
 def serve_requests(address: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answer until the other side has closed the channel."""
+    # An abstract address, which needs no file.
     channel = socket.socket(socket.AF_UNIX)
     channel.connect("\0" + address)
     with channel, channel.makefile("rb") as requests:
@@ -143,6 +145,7 @@ def main(kind: str, index: int, address: str) -> None:
     try:
         worker = Worker(HostDevice() if kind == "cpu" else CudaDevice(index))
     except DriverError as error:
+        # Answered rather than raised: the one who asks would take an exit for a crash.
         broken = {"status": "broken", "why": str(error)}
         serve_requests(address, lambda _: broken)
     else:
@@ -151,8 +154,8 @@ def main(kind: str, index: int, address: str) -> None:
 
 _PATTERN = b"\xa5"
 _PAGE = 4096
+# Calls that the check of a winner makes at most.
 _SOAK_CALLS = 64
-"""Calls that the check of a winner makes at most."""
 
 
 class WrongResultError(Exception):
@@ -227,6 +230,7 @@ class Buffers:
         largest = 0.0
         for tensor in self._tensors.values():
             content = self._memory.read_memory(tensor.base, len(tensor.content))
+            # One comparison for most inputs; the rest says what is wrong.
             if not tensor.argument.out and content == tensor.content:
                 continue
             inside = tensor.inside
@@ -248,9 +252,9 @@ class Buffers:
 
     def _compare_output(self, tensor: _GuardedTensor, data: bytes, want: bytes) -> float:
         """Return the largest absolute error of an output. Raises `WrongResultError`."""
-        # Most schedules give the very same bits: those are compared once.
+        # Most schedules give the very same bits: those are compared once. By the name, too, as two
+        # outputs of a case may have equal bytes and other expected ones.
         argument = tensor.argument
-        # Outputs of one case may have equal bytes, and other expected ones.
         digest = hashlib.sha256(argument.name.encode() + b"\0" + data).digest()
         if digest in self._right_outputs:
             return self._right_outputs[digest]
