@@ -15,7 +15,6 @@ from support.paths import ROOT
 from support.scale import TEMPLATE, manifest
 from tilusbuild.cli.parser import VERBS, list_verbs, load_actions, parse_command
 from tilusbuild.report import terminal
-from tilusbuild.report.terminal import can_redraw
 
 
 def test_the_example_of_every_verb_parses() -> None:
@@ -55,9 +54,7 @@ def test_the_version_has_a_short_flag_and_help_lists_groups(tmp_path: Path) -> N
     listed = run(tmp_path, "help").out
     assert "exit status:" in listed
     for verb, (summary, title, *_) in list_verbs().items():
-        assert f"{title}:" in listed
-        assert f"  {verb} " in listed
-        assert summary in listed
+        assert re.search(rf"{title}:\n(?:  .*\n)*  {verb} +{re.escape(summary)}\n", listed)
 
 
 class Terminal(io.StringIO):
@@ -81,6 +78,9 @@ class Terminal(io.StringIO):
 def test_who_decides_on_colour(env, choice, on_terminal, in_file) -> None:
     assert terminal.wants_colour(Terminal(), env, choice) == on_terminal
     assert terminal.wants_colour(io.StringIO(), env, choice) == in_file
+    # CI keeps what is written to its terminal.
+    assert terminal.can_redraw(Terminal(), env) == (env.get("TERM") == "xterm")
+    assert not terminal.can_redraw(Terminal(), {**env, "CI": "true"})
 
 
 def test_errors_are_coloured_and_what_they_quote_is_not(tmp_path: Path) -> None:
@@ -90,11 +90,6 @@ def test_errors_are_coloured_and_what_they_quote_is_not(tmp_path: Path) -> None:
     assert "\x1b[1;31merror:\x1b[0m" in shown
     assert "\x1b" not in plain
     assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == plain
-
-
-def test_ci_keeps_what_is_written_to_its_terminal() -> None:
-    assert can_redraw(Terminal(), {"TERM": "xterm"})
-    assert not can_redraw(Terminal(), {"TERM": "xterm", "CI": "true"})
 
 
 def test_an_error_is_a_line_of_json_too(tmp_path: Path) -> None:

@@ -92,9 +92,25 @@ def check_package(request: CheckRequest) -> Iterator[ResultLine]:
         for name, scripts in _select_scripts(request):
             script, why = _choose_instance(scripts, device)
             cases = [] if script is None else _read_cases(request, script)
-            yield _make_served_line(request, scripts, script, device, len(cases), why)
-            if script is not None:
-                yield from _check_script(runner, request, script, cases, name.program, device)
+            yield ServedLine(
+                script=_name_script(scripts[0]) if scripts else ", ".join(request.names),
+                target=script.target if script else None,
+                arch=script.arch if script else "",
+                device=str(device),
+                programs=len(list_available_programs(script)) if script else 0,
+                cases=len(cases),
+                why=why,
+            )
+            if script is None:
+                continue
+            if request.log is not None and (request.chosen or name.program is not None):
+                raise input_error("--measure compares all programs of a script")
+            check = _open_check(runner, request, script, cases, name.program, device)
+            with closing(check.bench):
+                if request.log is None:
+                    yield from check.check_programs()
+                else:
+                    yield from check.compare_programs(request.log)
 
 
 def _find_device(runner: LocalRunner, device: str | None) -> Device:
@@ -123,16 +139,14 @@ def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[S
         except ValueError as error:
             raise input_error(f"{text!r}: {error}") from None
         matches = [
-            (
-                name,
-                [script for script in group if name.target in (None, script.target, script.arch)],
-            )
+            group
             for group in groups.values()
             if not text or name.matches_instance(group[0].name, group[0].params)
         ]
         if not matches:
             raise input_error(f"{request.shown} has no script {text}", hint=", ".join(groups))
-        yield from matches
+        for group in matches:
+            yield name, [one for one in group if name.target in (None, one.target, one.arch)]
 
 
 def _name_script(script: Script) -> str:
@@ -148,25 +162,6 @@ def _choose_instance(
     except LoadError as error:
         return None, tuple(str(error).splitlines())
     return script, tuple(str(evaluation) for evaluation in evaluations)
-
-
-def _make_served_line(
-    request: CheckRequest,
-    scripts: Sequence[Script],
-    script: Script | None,
-    device: Device,
-    cases: int,
-    why: tuple[str, ...],
-) -> ServedLine:
-    return ServedLine(
-        script=_name_script(scripts[0]) if scripts else ", ".join(request.names),
-        target=script.target if script else None,
-        arch=script.arch if script else "",
-        device=str(device),
-        programs=len(list_available_programs(script)) if script else 0,
-        cases=cases,
-        why=why,
-    )
 
 
 def _read_cases(request: CheckRequest, script: Script) -> list[tuple[str, Case]]:
@@ -188,115 +183,140 @@ def _read_cases(request: CheckRequest, script: Script) -> list[tuple[str, Case]]
     ]
 
 
-def _check_script(
+def _open_check(
     runner: LocalRunner,
     request: CheckRequest,
     script: Script,
     cases: Sequence[tuple[str, Case]],
-    program_number: int | None,
+    program: int | None,
     device: Device,
-) -> Iterator[CheckedLine]:
-    if request.log is not None and (request.chosen or program_number is not None):
-        raise input_error("--measure compares all programs of a script")
+) -> _ScriptCheck:
+    """Return the check of a script, with its worker. Raises `InputError` for a program that the
+    package does not have."""
     chooser, _ = make_chooser(script, read_serving_tables(script), device)
-    if program_number is not None and program_number not in chooser.available:
+    if program is not None and program not in chooser.available:
         available = ", ".join(map(str, sorted(chooser.available)))
-        message = f"{request.shown} has no program {_name_script(script)}/{program_number}"
+        message = f"{request.shown} has no program {_name_script(script)}/{program}"
         raise input_error(message, hint=f"its programs are {available}")
     directories = {case.digest: path for path, case in cases}
     bench = DeviceBench(runner, script.kind, device.ordinal, directories, limit=request.limit)
+    # A program that was refused where the package was made is not called here.
     usable = sorted(chooser.available - chooser.refused.keys())
-    with closing(bench):
-        if request.log is not None:
-            for case, outcome in _compare_programs(
-                bench, request, request.log, script, cases, usable, device
-            ):
-                yield _make_checked_line(request, script, case, outcome, chooser, device)
-            return
-        for _, case in cases:
-            programs = usable if program_number is None else [program_number]
-            if request.chosen and program_number is None:
-                programs = [_choose_program(chooser, case)]
+    programs = usable if program is None else [program]
+    chosen = request.chosen and program is None
+    called_cases = [case for _, case in cases]
+    return _ScriptCheck(request, script, called_cases, programs, chosen, device, chooser, bench)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScriptCheck:
+    """The check of the programs of one script, in all of its cases."""
+
+    request: CheckRequest
+    script: Script
+    cases: Sequence[Case]
+    programs: Sequence[int]
+    chosen: bool
+    """Only the programs that a call would choose."""
+    device: Device
+    chooser: choose.Chooser
+    bench: DeviceBench
+
+    def check_programs(self) -> Iterator[CheckedLine]:
+        """Call and time each program, or only those that a call would choose."""
+        for case in self.cases:
+            programs = [self.choose_program(case)] if self.chosen else self.programs
             for program in programs:
-                outcome = _check_program(bench, script, case, program, device)
-                yield _make_checked_line(request, script, case, outcome, chooser, device)
+                yield self._make_line(case, self._check_program(case, program))
 
+    def choose_program(self, case: Case) -> int:
+        """Return the program that a call with the sizes of a case would choose."""
+        sizes = {name: int(value) for name, value in list_integers(case).items()}
+        return self.chooser.choose_program(sizes).program
 
-def _choose_program(chooser: choose.Chooser, case: Case) -> int:
-    return chooser.choose_program(
-        {name: int(value) for name, value in list_integers(case).items()}
-    ).program
+    def _check_program(self, case: Case, program: int) -> Outcome:
+        """Call a program with a case and time it."""
+        candidate = make_candidate(self.script, program)
+        if damage := self._find_damage(program):
+            return Outcome(candidate, None, (), CORRUPT, damage)
+        answer = self.bench.check_program(case, candidate, 0)
+        answers = [answer]
+        if answer.status == OK:
+            answers += [self.bench.time_program(case, candidate, n, 0.0) for n in range(_SAMPLES)]
+        wrong = next((answer for answer in answers if answer.status != OK), None)
+        if wrong is not None:
+            return Outcome(candidate, None, (), wrong.status, wrong.why, error=answer.error)
+        samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
+        return Outcome(candidate, median(samples or [0]), samples, OK, "", error=answer.error)
 
+    def _find_damage(self, program: int) -> str:
+        """Return why a program's library is not the one that was built, or not one for the device;
+        "" for a good one."""
+        try:
+            meta = read_meta(self.script, program)
+            if self.device.kind == "cuda":
+                check_images(self.script, program, meta, self.device)
+            library = self.script.get_library_path(program)
+            check_library(library, meta["files"][LIBRARY]["sha256"])
+        except LoadError as problem:
+            return str(problem)
+        return ""
 
-def _check_program(
-    bench: DeviceBench, script: Script, case: Case, program: int, device: Device
-) -> Outcome:
-    """Call a program with a case and time it."""
-    tested = make_candidate(script, program)
-    if damage := _find_damage(script, program, device):
-        return Outcome(tested, None, (), CORRUPT, damage)
-    answer = bench.check_program(case, tested, 0)
-    answers = [answer]
-    if answer.status == OK:
-        answers += [bench.time_program(case, tested, number, 0.0) for number in range(_SAMPLES)]
-    wrong = next((answer for answer in answers if answer.status != OK), None)
-    if wrong is not None:
-        return Outcome(tested, None, (), wrong.status, wrong.why, error=answer.error)
-    samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
-    return Outcome(tested, median(samples or [0]), samples, OK, "", error=answer.error)
+    def compare_programs(self, path: str) -> Iterator[CheckedLine]:
+        """Compare the programs as `tune` does, and append the samples to a log. Raises `InputError`
+        for a log of another device, and `OSError`."""
+        if not self.cases:
+            return
+        damages = {program: self._find_damage(program) for program in self.programs}
+        for program, damage in damages.items():
+            candidate = make_candidate(self.script, program)
+            for case in self.cases if damage else ():
+                yield self._make_line(case, Outcome(candidate, None, (), CORRUPT, damage))
+        sound = [program for program, damage in damages.items() if not damage]
+        names = [(name,) for name in self.script.schedules]
+        work = make_work(self.script, sound, names, self.cases[0].judge)
+        work = replace(work, groups=find_linked_groups(work))
+        facts = self.bench.describe_device()
+        _check_same_device(path, facts)
+        waiting = lock_device(str(facts["id"]), _report_waiting)
+        with waiting, closing(SampleLog(path)) as log:
+            log.append_line(format_run_note(work, facts, len(self.cases)))
+            decisions = decide_cases(
+                TuningSession(log, self.bench, self.request.budget),
+                work,
+                lambda numbers: (self.cases[number] for number in numbers),
+                [case.sizes for case in self.cases],
+                0,
+                lambda decision: None,
+                collect_logged_refusals(read_lines(path)),
+            )
+        for decision in decisions:
+            yield from (self._make_line(decision.case, outcome) for outcome in decision.outcomes)
 
-
-def _find_damage(script: Script, program: int, device: Device) -> str:
-    """Return why a program's library is not the one that was built, or not one for the device; ""
-    for a good one."""
-    try:
-        meta = read_meta(script, program)
-        if device.kind == "cuda":
-            check_images(script, program, meta, device)
-        check_library(script.get_library_path(program), meta["files"][LIBRARY]["sha256"])
-    except LoadError as problem:
-        return str(problem)
-    return ""
-
-
-def _compare_programs(
-    bench: DeviceBench,
-    request: CheckRequest,
-    path: str,
-    script: Script,
-    cases: Sequence[tuple[str, Case]],
-    programs: Sequence[int],
-    device: Device,
-) -> Iterator[tuple[Case, Outcome]]:
-    """Compare programs as `tune` does, and append the samples to the log; yield what came of each
-    program in each case. Raises `InputError` for a log of another device, and `OSError`."""
-    if not cases:
-        return
-    sound = []
-    for program in programs:
-        if damage := _find_damage(script, program, device):
-            outcome = Outcome(make_candidate(script, program), None, (), CORRUPT, damage)
-            yield from ((case, outcome) for _, case in cases)
-        else:
-            sound.append(program)
-    names = [(name,) for name in script.schedules]
-    work = make_work(script, sound, names, cases[0][1].judge)
-    work = replace(work, groups=find_linked_groups(work))
-    facts = bench.describe_device()
-    _check_same_device(path, facts)
-    waiting = lock_device(str(facts["id"]), _report_waiting)
-    with waiting, closing(SampleLog(path)) as log:
-        log.append_line(format_run_note(work, facts, len(cases)))
-        decisions = decide_cases(
-            TuningSession(log, bench, request.budget),
-            work,
-            lambda numbers: (cases[number][1] for number in numbers),
-            [case.sizes for _, case in cases],
-            0,
-            lambda decision: None,
-            collect_logged_refusals(read_lines(path)),
+    def _make_line(self, case: Case, outcome: Outcome) -> CheckedLine:
+        program, script = outcome.program, _name_script(self.script)
+        return CheckedLine(
+            script=script,
+            target=self.script.target,
+            program=program.index,
+            hash=program.hash,
+            sizes=case.sizes,
+            status=outcome.status,
+            why=outcome.why,
+            compared=any(argument.want is not None for argument in case.arguments),
+            error=outcome.error,
+            seconds=outcome.seconds,
+            chosen=program.index == self.choose_program(case),
+            again="" if outcome.status == OK else self._format_command(program.index, case),
         )
-    yield from ((decision.case, outcome) for decision in decisions for outcome in decision.outcomes)
+
+    def _format_command(self, program: int, case: Case) -> str:
+        """Return the command that checks one program in one case."""
+        sizes = ",".join(f"{key}={value}" for key, value in case.sizes.items())
+        name = f"{_name_script(self.script)}/{program}"
+        device = "cpu" if self.device.kind == "cpu" else str(self.device.ordinal)
+        arguments = ["tilusbuild", "check", self.request.shown, name, "--device", device]
+        return shlex.join([*arguments, *(["--size", sizes] if sizes else [])])
 
 
 def _report_waiting() -> None:
@@ -304,49 +324,15 @@ def _report_waiting() -> None:
 
 
 def _check_same_device(path: str, facts: Mapping[str, object]) -> None:
-    """Raise `InputError` for a log with measurements of another device: its answers would be taken
-    for those of this one."""
+    """Raise `InputError` for a log with measurements of another device."""
+    # Its answers would be taken for those of this device.
     for row in read_lines(path):
         device = row.get("device")
-        if isinstance(device, dict) and any(
-            facts.get(name) != value for name, value in device.items()
-        ):
+        if isinstance(device, dict) and any(facts.get(n) != value for n, value in device.items()):
             raise input_error(
                 f"{path} has measurements of {device.get('name')}, and this is {facts['name']}",
                 hint="measure each device to a log of its own",
             )
-
-
-def _make_checked_line(
-    request: CheckRequest,
-    script: Script,
-    case: Case,
-    outcome: Outcome,
-    chooser: choose.Chooser,
-    device: Device,
-) -> CheckedLine:
-    name = f"{_name_script(script)}/{outcome.program.index}"
-    return CheckedLine(
-        script=_name_script(script),
-        target=script.target,
-        program=outcome.program.index,
-        hash=outcome.program.hash,
-        sizes=case.sizes,
-        status=outcome.status,
-        why=outcome.why,
-        compared=any(argument.want is not None for argument in case.arguments),
-        error=outcome.error,
-        seconds=outcome.seconds,
-        chosen=outcome.program.index == _choose_program(chooser, case),
-        again="" if outcome.status == OK else _format_command(request, name, case, device),
-    )
-
-
-def _format_command(request: CheckRequest, name: str, case: Case, device: Device) -> str:
-    sizes = ",".join(f"{key}={value}" for key, value in case.sizes.items())
-    device_option = "cpu" if device.kind == "cpu" else str(device.ordinal)
-    arguments = ["tilusbuild", "check", request.shown, name, "--device", device_option]
-    return shlex.join([*arguments, *(["--size", sizes] if sizes else [])])
 
 
 def parse_sizes(text: str) -> dict[str, str]:

@@ -79,29 +79,34 @@ def format_report(rows: Sequence[ResultLine]) -> str:
     chosen = [
         _find_least_seconds([call for call in calls if call.chosen]) for calls in groups.values()
     ]
-    unit, shown = format_times([*best, *chosen])
+    # In one call, so that the two columns have one unit.
+    unit, times = format_times([*best, *chosen])
     cells = [
         (
-            each[0].script,
-            ", ".join(f"{name}={value}" for name, value in each[0].sizes.items()),
-            len(each),
-            _count_outcomes(each),
-            shown[number],
-            shown[number + len(groups)],
+            calls[0].script,
+            _format_sizes(calls[0]),
+            len(calls),
+            _count_outcomes(calls),
+            times[number],
+            times[number + len(groups)],
         )
-        for number, each in enumerate(groups.values())
+        for number, calls in enumerate(groups.values())
     ]
     if cells:
         headers = ("script", "sizes", "programs", "outcome", f"best ({unit})", f"chosen ({unit})")
         lines += ["", format_table(headers, cells).rstrip("\n")]
     wrong = [call for call in calls if call.status != OK]
     for call in wrong[:_MAX_SHOWN]:
-        sizes = ", ".join(f"{name}={value}" for name, value in call.sizes.items())
-        lines += ["", f"{call.script}/{call.program} {call.target} at {sizes}: {call.status}"]
+        name = f"{call.script}/{call.program} {call.target}"
+        lines += ["", f"{name} at {_format_sizes(call)}: {call.status}"]
         lines += [f"  {line}" for line in [*call.why.splitlines()[:8], f"again: {call.again}"]]
     if len(wrong) > _MAX_SHOWN:
         lines += ["", f"and {len(wrong) - _MAX_SHOWN} more"]
     return "\n".join(lines) + "\n"
+
+
+def _format_sizes(call: CheckedLine) -> str:
+    return ", ".join(f"{name}={value}" for name, value in call.sizes.items())
 
 
 def _find_least_seconds(calls: Sequence[CheckedLine]) -> float | None:
@@ -130,8 +135,8 @@ def format_junit(rows: Sequence[ResultLine]) -> bytes:
         suite = Xml.SubElement(top, "testsuite", name=script)
         for row in (row for row in rows if row.script == script):
             if isinstance(row, CheckedLine):
-                sizes = ", ".join(f"{name}={value}" for name, value in row.sizes.items())
-                name, bad = f"program {row.program} {row.target}, {sizes}", row.status != OK
+                bad = row.status != OK
+                name = f"program {row.program} {row.target}, {_format_sizes(row)}"
                 message, text = row.status, f"{row.why}\nagain: {row.again}"
             elif row.target is None:
                 name, bad, message, text = "serves the device", True, "; ".join(row.why), ""

@@ -14,8 +14,6 @@ from tilusbuild.tune.bench.session import Budget
 
 
 class CheckArgs(LimitArgs, frozen=True, kw_only=True):
-    """What is checked, where, and for how long."""
-
     path: str = positional("PACKAGE", help="a package with tests, in any format")
     names: tuple[str, ...] = positionals(
         "SCRIPT", help="a script, an instance as 'SCRIPT[NAME=VALUE]', or a program as SCRIPT/I"

@@ -52,7 +52,7 @@ def option(
             *option_strings, **{"default": default, **destination, **keywords, **override}
         )
 
-    # argparse takes a list for an option that is repeated; fill_arguments() makes a tuple of it.
+    # argparse appends to a list; `fill_arguments` makes a tuple of it.
     tuple_default = () if default == [] else default
     return field(default_factory=_Spec(tuple_default, add_to_parser, setting, variable))
 
@@ -126,6 +126,7 @@ SIGN: Any = option(
 
 def list_specs(kind: type[Common]) -> dict[str, _Spec | None]:
     """Return how each field of a class becomes an argument; None for a field that is not one."""
+    # Fields without a default come first.
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
     specs = [default.factory if hasattr(default, "factory") else None for default in defaults]
     unset = [None] * (len(names) - len(specs))
@@ -242,16 +243,14 @@ class SignedArgs(LimitArgs, frozen=True, kw_only=True):
 def add_arguments(
     parser: argparse.ArgumentParser, kind: type[Common], *, top: bool = False
 ) -> None:
-    """Add the fields of `kind` to a parser, those of every verb in a group of their own.
-
-    Only the `top` parser gets their defaults: a default of a verb's parser would replace the value
-    that was given before the verb.
-    """
+    """Add the fields of `kind` to a parser, those of every verb in a group of their own."""
     group = parser.add_argument_group("options of every verb")
     for name, spec in list_specs(kind).items():
-        if spec is None:  # a field that the caller of `parse_command` gives
+        # A field without a spec is given by the caller of `parse_command`.
+        if spec is None:
             continue
         if name in Common.__struct_fields__:
+            # A default of a verb's parser would replace the value that was given before the verb.
             spec.add(group, name, **({} if top else {"default": argparse.SUPPRESS}))
         else:
             spec.add(parser, name)
@@ -263,8 +262,9 @@ def fill_arguments(
     """Return the parsed arguments as a value of `kind`. A missing one comes from its variable."""
     values: dict[str, Any] = {}
     for name, spec in list_specs(kind).items():
+        # A field that is no option keeps its default, unless the caller gave it.
         if spec is None and not hasattr(namespace, name):
-            continue  # it is not an option, and who parses does not give it
+            continue
         value = getattr(namespace, name)
         if spec is not None and spec.variable is not None and not value:
             value = _parse_variable(value, environment.get(spec.variable, ""))
@@ -278,7 +278,8 @@ def _parse_variable(absent_value: object, word: str) -> object:
         return word.lower() not in _FALSE
     if isinstance(absent_value, int):
         return int(word) if word.isdecimal() else int(word.lower() not in _FALSE)
-    if word in ("", "auto"):  # a KernelCache's "auto" is what no --target means
+    # The "auto" of a KernelCache means the same as no --target.
+    if word in ("", "auto"):
         return absent_value
     return [word] if isinstance(absent_value, list) else word
 

@@ -100,7 +100,8 @@ def report_exception(error: Exception, words: list[str]) -> int:
 
 
 def _walk_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, then its causes: an error of ours may hide one of the machine."""
+    """Yield an exception, then its causes."""
+    # A chain may be a circle, if code raised an earlier exception again.
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
@@ -120,6 +121,7 @@ def _format_os_error(error: OSError) -> str:
     reason = error.strerror or os.strerror(error.errno or 0)
     if error.filename is None:
         return reason[0].lower() + reason[1:]
+    # Of a rename or a link the second one: the place that could not be written.
     name = error.filename2 or error.filename
     shown = os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)
     return f"{shown}: {reason}"
@@ -128,8 +130,10 @@ def _format_os_error(error: OSError) -> str:
 def _report_bug(error: Exception, words: list[str]) -> int:
     """Print a bug with its report's file, also as a line of `--json`. Return exit status 70."""
     summary = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    # Cut, as a message may quote much; the report has all of it.
     message = f"{summary:.500}"
     path = _write_bug_report(error, words)
+    # The words themselves, as the error may be one of the parser.
     if "--json" in words:
         sys.stdout.write(
             format_json_line(InternalErrorLine(message, __version__, path, INTERNAL_ERROR)) + "\n"

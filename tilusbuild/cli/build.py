@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
-    """Which part of the project, and how."""
-
     dry_run: bool = flag("-n", "--dry-run", help="print what would be compiled, and do nothing")
     strict: bool = STRICT
     dump_ir: bool = flag(
@@ -42,6 +40,7 @@ def run(arguments: BuildArgs) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.report.choose import ResultReporter, add_file_reporters
 
+    # First: a mistake in an option need not wait for the manifest.
     shard = None if arguments.shard is None else parse_shard(arguments.shard)
     display, junit = options.choose_reporter(arguments), _open_junit(arguments.junit)
     opened = options.open_project(arguments, remembered=True)

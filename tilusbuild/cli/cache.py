@@ -46,8 +46,6 @@ def _print_directory(arguments: Common) -> int:
 
 
 class CacheStatsArgs(Common, frozen=True, kw_only=True):
-    """Another cache."""
-
     other: str | None = optional("DIR", help=options.describe_other_cache())
 
 
@@ -75,8 +73,6 @@ def _print_stats(arguments: CacheStatsArgs) -> int:
 
 
 class CacheVerifyArgs(Common, frozen=True, kw_only=True):
-    """What to check."""
-
     other: str | None = optional("DIR", help=options.describe_other_cache())
     repair: bool = flag("--repair", help="remove what is damaged; the next build makes it again")
 
@@ -93,6 +89,7 @@ def _verify_cache(arguments: CacheVerifyArgs) -> int:
             arguments, ProblemLine(problem.what, of=problem.name, advice=problem.advice), problem
         )
     removed = repair_cache(cache, problems) if arguments.repair else []
+    # Several problems may be of one entry, which is removed once.
     remaining = [problem for problem in problems if problem.entry not in removed]
     report_foreign_files(cache)
     _report_leftovers(cache, remove=arguments.repair)
@@ -129,8 +126,6 @@ def _report_leftovers(cache: Tree, *, remove: bool) -> None:
 
 
 class CacheMergeArgs(Common, frozen=True, kw_only=True):
-    """Which caches."""
-
     sources: tuple[str, ...] = positionals(
         "DIR", at_least_one=True, help="a cache, as of another machine"
     )
@@ -185,8 +180,6 @@ def _print_merge_result(cache: Tree, result: MergeResult, *, quiet: bool) -> Non
 
 
 class CacheGcArgs(Common, frozen=True, kw_only=True):
-    """What may go."""
-
     other: str | None = optional("DIR", help=options.describe_other_cache())
     broken: bool = flag("--broken", help="in a foreign cache: remove broken entries, too")
     older_than: str | None = option(
@@ -212,6 +205,7 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
 
     if (status := options.run_foreign_verb("gc", arguments.other, arguments)) is not None:
         return status
+    # Of ours a broken entry is found by its digests, which `verify` reads and gc does not.
     if arguments.broken:
         raise input_error(
             "--broken is for foreign caches", hint="`tilusbuild cache verify --repair` is for ours"
@@ -220,6 +214,7 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
     older = parse_duration(arguments.older_than) if arguments.older_than else None
     size = parse_size(arguments.max_size) if arguments.max_size else None
     if arguments.forget:
+        # Also of a dry run: a wrong name is a mistake there, too.
         forgotten = _find_projects(cache, arguments.forget)
         if not arguments.dry_run:
             forget_projects(cache, forgotten)
@@ -248,6 +243,7 @@ def _find_projects(cache: Tree, manifests: Sequence[str]) -> list[str]:
     index = read_index(cache)
     keys = []
     for word in manifests:
+        # As the index has it, which may be a path of another machine; as a path; as its directory.
         names = (word, os.path.abspath(word), os.path.join(os.path.abspath(word), "tilus.toml"))
         name = next((name for name in names if name in index), None)
         if name is None:
@@ -274,7 +270,7 @@ def _clear_cache(arguments: Common) -> int:
 
 def _transfer_programs(arguments: SelectionArgs, *, push: bool) -> int:
     """Send programs to the remote cache, or fetch them. Return 1 when the remote is in trouble, or
-    a program was not sent. A program that cannot be fetched is left to the next build."""
+    a program was not sent."""
     from tilusbuild.builder.transfer import transfer_programs
 
     warnings: list[str] = []
@@ -295,6 +291,7 @@ def _transfer_programs(arguments: SelectionArgs, *, push: bool) -> int:
             rest = f", {remaining} not {verb}" if remaining else ""
             programs = f"{format_count(moved[0], 'program')} ({format_bytes(moved[1])})"
             print(f"{result.address}: {verb} {programs}{rest}")
+    # The next build compiles what was not fetched.
     return 1 if warnings or (push and remaining) else 0
 
 

@@ -32,8 +32,6 @@ _PARTS: Mapping[str, str] = {
 
 
 class CacheLsArgs(Common, frozen=True, kw_only=True):
-    """A script, or another cache."""
-
     words: tuple[str, ...] = positionals(
         "SCRIPT|DIR",
         help="list the programs of this script, instance or program, or"
@@ -63,7 +61,7 @@ CachedProgramLine = declare_line(
 def list_cache(arguments: CacheLsArgs) -> int:
     """List the scripts of a cache, or the programs of one script."""
     word = " ".join(arguments.words)
-    # The name of a script is not a path: a directory with the name of a script comes first.
+    # A directory with the name of a script comes first: `ls` of a cache was asked for.
     if os.path.isdir(word) or _is_path(word):
         if (status := options.run_foreign_verb("ls", word, arguments)) is not None:
             return status
@@ -125,7 +123,7 @@ def _collect_roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
     try:
         projects = read_index(cache)
     except CorruptFileError:
-        return {}
+        return {}  # `cache verify` says so
     roots: dict[tuple[str, str], list[str]] = {}
     for key, project in projects.items():
         name = f"package {project.name}" if key.startswith("package:") else project.name
@@ -161,13 +159,12 @@ def _print_programs(cache: Tree, script: ScriptListing, numbers: Sequence[int]) 
     except OSError as error:
         print(f"  schedule.txt: {error.strerror}")
         return
+    # Two lines of heads, then one a program. A damaged file may have fewer.
     rows = [line for line, own in zip(lines[2:], script.numbered, strict=False) if own in numbers]
     print("\n".join([*lines[:2], *rows, ""]))
 
 
 class CacheShowArgs(Common, frozen=True, kw_only=True):
-    """Which program, and what of it."""
-
     program: tuple[str, ...] = positionals(
         "PROGRAM",
         at_least_one=True,

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 class CompdbArgs(SelectionArgs, frozen=True, kw_only=True):
-    """Which programs, in which form, and where to."""
-
     all: bool = flag("--all", help="include every schedule, not only the default ones")
     clang: bool = flag("--clang", help="write clang's options, as clangd reads them")
     output: str | None = option(
@@ -117,6 +115,7 @@ def _make_commands(
     """Yield the command of each job. Raises `InputError` when a recipe has none."""
     command = make_clang_command if clang else make_compile_command
     for job in jobs_with_source:
+        # Rendered, as a template may set options and includes.
         rendered = job.render()
         roots = find_roots(project.manifest, job.script, rendered.templates[0])
         root_names = tuple((root.name, root.quoted_only) for root in roots)
@@ -151,7 +150,7 @@ def make_compile_command(
     }
     for link, directory in recipe.pipeline.list_include_links(recipe).items():
         paths[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
-    # clangd wants no output, and the cache has no place for one.
+    # An editor makes no output, and `-o` would name a file in the cache.
     output = argv.index("-o")
     words = (*argv[:output], *argv[output + 2 :])
     return tuple(
@@ -167,6 +166,7 @@ def make_clang_command(
     Of the user's flags it has definitions, include directories and included files.
     """
     if not recipe.pipeline.launcher.cuda:
+        # A host compiler's command is one that clangd reads.
         return make_compile_command(recipe, toolchain, source, directories)
     root = _find_toolkit(toolchain)
     roots = (

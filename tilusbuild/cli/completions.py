@@ -19,8 +19,6 @@ _DIRECTORIES = ("DIR",)
 
 
 class CompletionsArgs(Common, frozen=True, kw_only=True):
-    """For which shell."""
-
     shell: str = positional("SHELL", choices=SHELLS, help="bash, zsh or fish")
 
 
@@ -39,6 +37,7 @@ def run(arguments: CompletionsArgs) -> int:
 
 
 def _generate_script(shell: str) -> str:
+    # Not at the top: `--help` and the schema of `--json` import all verbs.
     import shtab
 
     from tilusbuild.cli.parser import make_full_parser, walk_actions

@@ -11,8 +11,6 @@ _SHOWN = 3
 
 
 class DiffArgs(LimitArgs, frozen=True, kw_only=True):
-    """Two paths."""
-
     a: str = positional("A", help="a package or a cache")
     b: str = positional("B", help="a package or a cache")
     exit_code: bool = flag("--exit-code", help="exit with status 1 when they differ")

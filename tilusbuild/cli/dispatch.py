@@ -37,12 +37,10 @@ _ACTIONS = {
 
 
 class DispatchArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
-    """What to do, and for which script."""
-
     action: str = positional(
         "ACTION",
         choices=tuple(_ACTIONS),
-        help="; ".join(f"{n}: {what}" for n, what in _ACTIONS.items()),
+        help="; ".join(f"{action}: {text}" for action, text in _ACTIONS.items()),
     )
     script: tuple[str, ...] = positionals(
         "SCRIPT", at_least_one=True, help="the script or the instance whose tables they are"
@@ -178,6 +176,7 @@ def _build_dispatchers(
     from tilusbuild.dispatch.refresh import refresh_dispatcher
 
     options.load_contribution("dispatcher", "c", "makes C dispatchers")
+    # A dispatcher is C: no nvcc is looked for.
     find_toolchain = partial(project.find_toolchain, cuda=False)
     for overview in overviews:
         dispatcher = refresh_dispatcher(
@@ -201,13 +200,14 @@ def _export_measurements(
     file = None if dispatch is None else dispatch.measured
     if file is None:
         hint = f'`measured = "tuned/{script}.jsonl"` in [script.{script}.dispatch]'
-        what = f"{script} names no file for its measurements"
-        raise input_error(what, place=manifest.locate_key("script", script), hint=hint)
+        message = f"{script} names no file for its measurements"
+        raise input_error(message, place=manifest.locate_key("script", script), hint=hint)
     rows: Sequence[TunedRow] = read_tuned_rows(manifest, script)
     changed: list[tuple[TunedRow, TunedRow | None]] = []
     for overview in overviews:
         rows, new = merge_measured_rows(overview.script, rows)
         changed += new
+    # Unchanged, the file keeps its time: nothing that depends on it is out of date.
     if changed:
         path = os.path.join(manifest.root, file)
         with suppress(OSError):  # the write says why

@@ -49,16 +49,17 @@ def run(arguments: Common) -> int:
         manifest = load_manifest(find_project_manifest(os.getcwd()))
     except InputError as error:
         broken = error
+    # A broken manifest is a finding: the machine is described all the same.
     root = manifest.root if manifest else os.getcwd()
-    given = {"cache-dir": arguments.cache_dir}
-    chosen = decide_settings(root, given, os.environ, manifest, option.chosen())
+    overrides = {"cache-dir": arguments.cache_dir}
+    settings = decide_settings(root, overrides, os.environ, manifest, option.chosen())
     findings = (*_diagnose_tools(manifest, root), *_diagnose_remotes(manifest))
-    needed = _list_needed_components(manifest, chosen.device_compiler)
+    needed = _list_needed_components(manifest, settings.device_compiler)
     missing = [f.component for f in findings if f.status == "missing" and f.component in needed]
     if arguments.json:
-        _print_json(findings, chosen, missing)
+        _print_json(findings, settings, missing)
     else:
-        _print_findings(findings, chosen, verbose=bool(arguments.verbose))
+        _print_findings(findings, settings, verbose=bool(arguments.verbose))
         _print_project(manifest, broken, missing)
     return 1 if missing else 0
 
@@ -70,6 +71,7 @@ def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
     from tilusbuild.toolchain import DigestMemory, ToolchainRequest
     from tilusbuild.toolchain.diagnose import diagnose_components
 
+    # Shared, so that a tool of two toolchains is read once.
     memory = DigestMemory()
     if manifest is None:
         requests = [ToolchainRequest(project_root=root)]
@@ -105,7 +107,7 @@ def _query_server(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]
     try:
         with closing(open_backend(chosen)) as backend:
             reply = backend.check_access(write=chosen.write and not executes)
-            # The connection is there by now: this is what each question of a build takes.
+            # The connection is open by now: each question of a build takes as long as this one.
             began = time.monotonic()
             backend.has_file("tilusbuild doctor")
             reply += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
@@ -148,8 +150,8 @@ def _print_findings(findings: Sequence[Finding], chosen: Settings, *, verbose: b
             for line in (finding.remedy or "").splitlines():
                 print(f"           {line}")
         if verbose or finding.status == "missing":
-            for place in finding.searched:
-                print(f"           searched {place.where}: {place.note}")
+            for search in finding.searched:
+                print(f"           searched {search.where}: {search.note}")
     print()
     for name, value, source in _list_settings(chosen):
         print(f"{name} = {'set by each verb' if value is None else value}  ({source})")

@@ -45,6 +45,7 @@ def _print_groups(explanations: Sequence[ExplanationLine], *, every: bool) -> No
     for explanation in explanations:
         groups.setdefault((explanation.state, *explanation.reasons), []).append(explanation)
     for (state, *reasons), members in groups.items():
+        # One that was asked for by its name is shown as any other.
         if state == Status.BUILT and not every and len(members) > 1:
             why = f": {reasons[0]}" if reasons else ""
             print(f"{format_count(len(members), 'program')} are up to date{why}")

@@ -12,8 +12,6 @@ from tilusbuild.runtime.regular import read_bytes
 
 
 class InitArgs(Common, frozen=True, kw_only=True):
-    """Where to."""
-
     into: str | None = optional("DIR", help="the directory to create it in (default: .)")
 
 
@@ -36,6 +34,7 @@ def run(arguments: InitArgs) -> int:
         if not where.endswith("__pycache__")  # whoever imported a file of it left one
     )
     targets = {name: os.path.join(directory, _restore_dot(name)) for name in files}
+    # A .gitignore that exists has the user's own lines.
     if existing := [t for t in targets.values() if os.path.lexists(t) and not t.endswith("ignore")]:
         raise input_error(
             f"{os.path.relpath(existing[0])} already exists",
@@ -54,6 +53,7 @@ def run(arguments: InitArgs) -> int:
     if arguments.json or arguments.quiet:
         return 0
     shown_path = os.path.relpath(directory)
+    # A name that begins with "-" would be taken for an option.
     shown_path = f"./{shown_path}" if shown_path.startswith("-") else shown_path
     directory_option = () if shown_path == "." else ("-C", shown_path)
     print(f"created {os.path.relpath(os.path.join(directory, 'tilus.toml'))}; next:")

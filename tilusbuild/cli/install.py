@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class InstallArgs(SignedArgs, frozen=True, kw_only=True):
-    """A package, or the name of one that is installed."""
-
     path: str | None = optional("PATH", help="a package in any format")
     remove: str | None = option(
         "--remove",
@@ -59,6 +57,7 @@ def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
     from tilusbuild.package.read import open_package
 
     with open_package(path) as reader:
+        # Before anything is unpacked.
         options.check_signature(arguments, reader)
         if (other := load_command(reader.list_bytes())) is not None:
             status: int = other.install(reader, arguments)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     started = time.monotonic_ns()
+    # Python has None for a stream that was closed: `print` says nothing then, and `write` fails.
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         _open_streams()
     arguments = list(sys.argv[1:] if words is None else words)
@@ -37,6 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
         verb, status = "build", noop.answer_build(arguments)
         if status is None:
             verb, status = _run_verb(arguments, started)
+        # Here, so that a full disk is an error: at exit Python only prints it.
         if sys.stdout is not None:
             sys.stdout.flush()
         _write_stderr("")  # flushes, and drops a stream without a reader
@@ -47,8 +49,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return status
     except KeyboardInterrupt as stopped:
         _write_stderr("interrupted\n")
+        # The number of SIGTERM or SIGHUP, as `raise_on_signals` makes it; Python's own has none.
         return 128 + getattr(stopped, "number", 2)
     except BrokenPipeError:
+        # The reader ended, as `head` does: there is nobody to tell.
         _silence_stream(sys.stdout)
         return 1
     except Exception as error:
@@ -116,11 +120,9 @@ def _silence_stream(stream: TextIO) -> None:
 
 
 def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
-    """Run the command. Return its verb and its exit status.
-
-    Imports are in the functions for start-up time: a build with nothing to do, and `--help`, do not
-    wait for what they do not need.
-    """
+    """Run the command. Return its verb and its exit status."""
+    # Imports are in the functions for start-up time: a build with nothing to do, and `--help`, do
+    # not wait for modules that they do not need.
     import gc
 
     # Modules and plans live until the end, so collections find nothing to free. A small build makes
@@ -137,7 +139,7 @@ def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
         verb, json, color = "", "--json" in words, "auto"
         try:
             # The key of a no-op record covers the directory that the command was started in, not
-            # -C's.
+            # -C's; and the warnings, as a build from its record prints none.
             unknown = _find_unknown_variables()
             key = noop.make_key([*words, *unknown], os.environ)
             command = parse_command(words, record=key, started=started)
@@ -157,10 +159,8 @@ def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
 
 
 def _find_unknown_variables() -> list[str]:
-    """Return a warning for each `TILUSBUILD_` variable that nothing reads.
-
-    The warnings are part of the no-op record's key, as a build from its record prints none.
-    """
+    """Return a warning for each `TILUSBUILD_` variable that nothing reads."""
+    # Before the import: a build with nothing to do does not wait for it.
     if not any(name.startswith("TILUSBUILD_") for name in os.environ):
         return []
     from tilusbuild.runtime.option import find_unknown_variables
@@ -169,14 +169,15 @@ def _find_unknown_variables() -> list[str]:
 
 
 def _print_warnings(messages: Sequence[str], command: ParsedCommand) -> None:
-    if command.verb != "doctor" and not command.arguments.quiet:  # it has them in its report
+    # `doctor` has them in its report.
+    if command.verb != "doctor" and not command.arguments.quiet:
         for message in messages:
             _write_stderr(f"warning: {message}\n")
 
 
 def _show_progress_notice(command: ParsedCommand, started: int) -> AbstractContextManager[None]:
-    """Return a context that prints `working …` on a terminal when nothing is printed for a while.
-    Elsewhere the context is empty: the text of a log does not depend on time."""
+    """Return a context that prints `working …` on a terminal after a while without output."""
+    # Elsewhere the context is empty, so that the text of a log does not depend on time.
     from contextlib import nullcontext
 
     from tilusbuild.report.terminal import PATIENCE, can_redraw, show_working
@@ -211,6 +212,7 @@ def _enter_directory(directory: str | None) -> None:
     from tilusbuild.errors import input_error
 
     if directory is None:
+        # Asked once, with a good message: every later use would fail in its own words.
         try:
             os.getcwd()
         except OSError as error:

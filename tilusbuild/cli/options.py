@@ -35,7 +35,8 @@ def open_project(arguments: Common, *, remembered: bool = False) -> Project:
 
 
 def find_cache(cache_dir: str | None) -> Tree:
-    """Return the cache of the project around the current directory, or of the settings alone."""
+    """Return the cache of the project around the current directory; without a project, that of the
+    settings."""
     from tilusbuild.cache.tree import Tree
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import decide_settings, find_project_manifest
@@ -47,7 +48,7 @@ def find_cache(cache_dir: str | None) -> Tree:
     except InputError:
         effective_settings = decide_settings(os.getcwd(), overrides, os.environ, None)
     else:
-        # With --cache-dir the manifest is not read, so that a broken one is in no one's way.
+        # With --cache-dir the manifest is not read, so that the cache of a broken one can be seen.
         manifest = None if cache_dir else load_manifest(path)
         effective_settings = decide_settings(os.path.dirname(path), overrides, os.environ, manifest)
     return Tree(effective_settings.cache_dir.value)
@@ -56,11 +57,12 @@ def find_cache(cache_dir: str | None) -> Tree:
 def find_named_cache(path: str | None, arguments: Common) -> Tree:
     """Return the cache in a directory that the command line names; without one, the project's.
 
-    Raises `InputError` when the directory is not a cache. The project's cache may be missing yet.
+    Raises `InputError` when the directory is not a cache.
     """
     from tilusbuild.errors import input_error
 
     tree = find_cache(path or arguments.cache_dir)
+    # The project's own cache may be missing yet: it is empty then.
     if path is not None and not tree.exists():
         reason = "is empty" if os.path.isdir(path) else "does not exist"
         hint = "`tilusbuild cache dir` prints where the project's cache is"
@@ -191,6 +193,7 @@ class CountsLine(JsonLine, frozen=True):
 
 def emit_line(line: JsonLine, *, flush: bool = False) -> None:
     """Print one line of `--json` on stdout."""
+    # Flushed only where lines come slowly: a reader of many is faster with few writes.
     print(format_json_line(line), flush=flush)
 
 

@@ -30,8 +30,6 @@ _FORMATS = tuple(find_contributions("package format"))
 
 
 class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
-    """Which packages, in which format, where to."""
-
     name: str | None = optional("NAME", help="which [package.NAME] of the manifest (default: all)")
     formats: tuple[str, ...] = repeated(
         "--format",

@@ -106,19 +106,18 @@ class ParsedCommand(Struct, frozen=True):
 class _Parser(argparse.ArgumentParser):
     """argparse with our errors, which suggest a near option for a mistyped one."""
 
-    def __init__(self, *given: Any, **how: Any) -> None:
-        super().__init__(*given, **how)
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        # argparse says "positional arguments".
         self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but refuse unknown arguments here.
-
-        The parser above would suggest options of other verbs.
-        """
-        found, unknown = super().parse_known_args(args, namespace)
+        """Parse as argparse does, but refuse unknown arguments."""
+        namespace, unknown = super().parse_known_args(args, namespace)
+        # The parser above, which argparse lets refuse them, would suggest options of other verbs.
         if unknown:
             self.error("unrecognized arguments: " + " ".join(unknown))
-        return found, unknown
+        return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
         hint = None
@@ -158,7 +157,7 @@ def load_actions(verb: str) -> Mapping[str, Verb[Any]]:
 
 
 def make_full_parser() -> argparse.ArgumentParser:
-    """Return the parser of all verbs. Imports the modules of all."""
+    """Import all verbs, and return the parser of them."""
     return _make_parser({verb: load_actions(verb) for verb in list_verbs()}, listed=True)
 
 
@@ -187,6 +186,7 @@ def _make_parser(
     subparsers = parser.add_subparsers(
         dest="verb", metavar="VERB", parser_class=_Parser, help="one of those below"
     )
+    # A verb of the core does not wait for the optional rooms.
     descriptions = (
         VERBS if actions_by_verb and actions_by_verb.keys() <= VERBS.keys() else list_verbs()
     )
@@ -255,10 +255,11 @@ def parse_command(words: Sequence[str], **extra_fields: object) -> ParsedCommand
 
     `extra_fields` are values for fields of the arguments that are not options.
     """
+    # `help`, `help VERB` and `help VERB ACTION`.
     if _find_verb(words) == "help":
-        # `help`, `help VERB` and `help VERB ACTION`.
         words = [*(word for word in words if word != "help"), "--help"]
     verb = _find_verb(words)
+    # Before argparse, whose message lists all verbs and suggests none.
     if verb is not None and verb not in VERBS and verb not in find_contributions("verb"):
         hint = _ELSEWHERE.get(verb) or did_you_mean(verb, list_verbs())
         raise input_error(f'unknown verb "{verb}"', hint=hint)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class PlanArgs(SelectionArgs, frozen=True, kw_only=True):
-    """Which part of the project, and in how much detail."""
-
     space: bool = flag(
         "--space", help="show what each rule of a space removes, alone and after the rules before"
     )
@@ -65,10 +63,10 @@ class SpaceLine(JsonLine, frozen=True):
     Empty for more than 10,000."""
 
     @classmethod
-    def of(cls, instance: str, found: SpaceReport) -> SpaceLine:
+    def of(cls, instance: str, report: SpaceReport) -> SpaceLine:
         """Return the line of a report."""
-        counts = (found.cartesian, found.conditional, found.count)
-        return cls(instance, *counts, found.rules, found.parameters, found.removed)
+        counts = (report.cartesian, report.conditional, report.count)
+        return cls(instance, *counts, report.rules, report.parameters, report.removed)
 
 
 def run(arguments: PlanArgs) -> int:

@@ -20,8 +20,6 @@ _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
 
 
 class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
-    """The package, and what is known of the machine."""
-
     path: str = positional("PATH", help="a package in any format")
     devices: tuple[str, ...] = repeated(
         *("-d", "--device"),
@@ -69,6 +67,7 @@ def run(arguments: PreflightArgs) -> int:
         try:
             results = [predict_run(listing, directory, host) for host in hosts]
         except LoadError as error:
+            # The package was unpacked to a directory that is gone when this is read.
             raise TilusbuildError(str(error).replace(f"{directory}/", "")) from None
         if arguments.json:
             _emit_lines(results)
@@ -95,6 +94,7 @@ def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
     kind = "cpu" if device == "cpu" else "cuda"
     driver = NEWEST_DRIVER
     if arguments.driver is not None:
+        # ".0" for a version without a minor part; the driver's number is that of CUDA's API.
         major, minor = (int(word) for word in f"{arguments.driver}.0".split(".")[:2])
         driver = 1000 * major + 10 * minor
     return DescribedHost(
@@ -134,7 +134,7 @@ def _print_answers(results: Sequence[PreflightReport], *, verbose: bool) -> None
 
 
 def _list_problems(result: PreflightReport) -> list[str]:
-    of_scripts = [f"{a.script}: {what}" for a in result.instances for what in a.problems]
+    of_scripts = [f"{a.script}: {problem}" for a in result.instances for problem in a.problems]
     return [*result.problems, *of_scripts]
 
 

@@ -19,8 +19,6 @@ _SUFFIXES = {"c": ".c", "c++": ".cpp", "cu": ".cu"}
 
 
 class RenderArgs(SelectionArgs, frozen=True, kw_only=True):
-    """Which programs, and where to."""
-
     output: str | None = option(
         *("-o", "--output"), metavar="DIR", help="write one file per program below DIR"
     )
@@ -67,6 +65,7 @@ def _write_source(arguments: RenderArgs, job: ProgramJob) -> None:
         text = None if file else source.decode("utf-8", "replace")
         emit_line(RenderedLine(job.label, job.hash, file, text))
     elif file is None:
+        # The buffer below the stream: a source may have bytes that are not UTF-8.
         sys.stdout.write(f"// {job.label}\n")
         sys.stdout.flush()
         sys.stdout.buffer.write(source)

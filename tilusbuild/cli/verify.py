@@ -10,8 +10,6 @@ from tilusbuild.report.text import format_count
 
 
 class VerifyArgs(SignedArgs, frozen=True, kw_only=True):
-    """The path, and whether to compile again."""
-
     path: str | None = optional("PATH", help="a package in any format, or a cache")
     rebuild: str | None = option(
         "--rebuild",
@@ -43,6 +41,7 @@ def run(arguments: VerifyArgs) -> int:
     share = _parse_share(sample)
     if is_cache(path) and options.requires_signature(arguments):
         raise input_error(f"{path} is a cache: only packages are signed")
+    # Signatures are of lists, and a cache has none.
     problems, success_text = (
         _verify_cache(path) if is_cache(path) else _verify_package(path, arguments)
     )
@@ -50,6 +49,7 @@ def run(arguments: VerifyArgs) -> int:
         show_result(arguments, ProblemLine(what, kind=kind), f"{kind}: {what}")
     counts = {"problems": len(problems)}
     failed = 0
+    # Damaged programs differ anyway.
     if share is not None and not problems:
         rebuilt, failed = _rebuild_programs(path, arguments, share)
         counts |= {"rebuilt": rebuilt, "not_reproduced": failed}

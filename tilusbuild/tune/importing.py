@@ -1,9 +1,8 @@
 """`tune --import`: decide from a log that was written elsewhere, and write the tables.
 
 The log may come from another machine, so it is data: it is read up to `MAX_LOG` bytes, each value
-is checked, and a row counts only for a program that a script of this cache has. Rows that do not
-count are counted by their reason and reported. The decisions are those of a tuning here
-(`bench/race.py`) that had got the same answers.
+is checked, and a row counts only for a program that a script of this cache has. The decisions are
+those of a tuning here (`bench/race.py`) that had got the same answers.
 """
 
 from __future__ import annotations
@@ -121,6 +120,7 @@ def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[Script
         raise input_error(f"no log {path}")
     logs: dict[tuple[object, ...], ScriptLog] = {}
     current: ScriptLog | None = None
+    # Rows have no script of their own: they belong to the last row that names one.
     reason = "no row before them names a script"
     for line in filter(None, read_bytes(path, MAX_LOG).split(b"\n")):
         try:
@@ -165,7 +165,8 @@ def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
     if not all(0 <= note.integers.get(key, -1) < _MAX_SIZE for key in log.script.keys):
         raise ValueError("malformed: a size is missing, or is not one")
     label = _to_case(note).label
-    log.cases.pop(label, None)  # so that the order is that of the last ones
+    # Removed first, so that the order is that of the last ones.
+    log.cases.pop(label, None)
     log.cases[label] = note
     log.begun += 1
     log.rows.append(row)
@@ -217,11 +218,13 @@ def _publish_log(
 def _decide_case(
     log: ScriptLog, note: CaseNote, programs: list[Candidate], condemned: Mapping[str, Refusal]
 ) -> tuple[Decision, str]:
-    """Return the choice for a case by its answers, and "" or why the race had not ended. A race
-    ends with a second check of its winner."""
+    """Return the choice for a case by its answers, and "" or why the race had not ended."""
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
-    found = (_find_outcome(p, [*answers[p.hash].values()], condemned.get(p.hash)) for p in programs)
-    outcomes = [outcome for outcome in found if outcome is not None]
+    outcomes = [
+        outcome
+        for p in programs
+        if (outcome := _find_outcome(p, [*answers[p.hash].values()], condemned.get(p.hash)))
+    ]
     times = {
         outcome.program.index: outcome.seconds
         for outcome in outcomes
@@ -234,6 +237,7 @@ def _decide_case(
     undecided = ""
     if winner is None and unseen:
         undecided = f"{format_count(unseen, 'program')} not measured, and no other is usable"
+    # A race ends with a second check of its winner.
     elif winner is not None and ("check", 1) not in answers[winner.program.hash]:
         undecided = f"program {best} was not checked again"
     return Decision(_to_case(note), winner, tuple(outcomes), unseen), undecided

@@ -1,11 +1,7 @@
 """Arguments for a call, made from the signature, the sizes and a seed.
 
-The values are small enough that sums of products stay accurate in the narrow types, the same for
-the same seed, and an output starts as noise too, so that a kernel which forgets to write is found
-out. A member of a struct is what is given for it, as `p.alpha` or `p.strides[0]` among the sizes;
-else the size or number of the call that has its name; else a number as other scalars get. An
-address is not guessed: it is given, as 0.
-
+The values are small enough that sums of products stay accurate in the narrow types, and the same
+for the same seed. An output starts as noise too, so that a kernel which forgets to write fails.
 bf16 and fp8 arrays are of the types of `ml_dtypes`. A reference gets their values as f32
 (`widen_floats`).
 """
@@ -41,6 +37,7 @@ def get_numpy_type(dtype: str) -> np.dtype[Any]:
     """Return the NumPy type of an element type; `ml_dtypes` has those that NumPy does not.
     Raises `InputError` for a type in neither."""
     name = DTYPES[dtype].numpy
+    # Two elements of fp4 share a byte.
     if DTYPES[dtype].lanes != 1:
         raise input_error(
             f"there are no NumPy arrays of {dtype}: run and tune cannot make or check one",
@@ -191,6 +188,7 @@ def _read_dimension(argument: Argument, sizes: Mapping[str, Value], signature: S
             else f"size {argument.name}={value} is not a whole number",
             hint=f"give all in [script.….tune] sizes, or as --size {example}",
         )
+    # No dimension is below 0, whatever the range says.
     low = max(0, argument.low or 0)
     limits = get_integer_limits(argument.dtype)
     high = argument.high if argument.high is not None else limits[1] if limits else value
@@ -299,8 +297,11 @@ def _make_struct(
     known: Mapping[str, object],
     random: np.random.Generator,
 ) -> StructInput:
-    """Return a struct's members; `known` are the numbers of the call, `random` makes the others.
-    Raises `InputError`."""
+    """Return a struct's members. Raises `InputError`.
+
+    A member is the size of its full name, as `p.alpha` or `p.strides[0]`; else the number of the
+    call with its own name, from `known`; else random.
+    """
     members: StructInput = {}
     for member, name in _list_members(argument):
         if name in sizes:
@@ -332,6 +333,8 @@ def _check_number(name: str, dtype: str, value: object) -> Number:
             raise input_error(f"{name}={value} is not a number, which {dtype} needs")
         return round_to_dtype(value, dtype)
     if not isinstance(value, int) or not limits[0] <= value <= limits[1]:
-        what = "null alone, 0" if dtype == POINTER else f"{limits[0]}..{limits[1]}"
-        raise input_error(f"{name}={value} is not a value of {dtype}: run and tune can pass {what}")
+        allowed = "null alone, 0" if dtype == POINTER else f"{limits[0]}..{limits[1]}"
+        raise input_error(
+            f"{name}={value} is not a value of {dtype}: run and tune can pass {allowed}"
+        )
     return bool(value) if dtype == "bool" else int(value)

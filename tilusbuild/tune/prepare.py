@@ -3,12 +3,11 @@
 Expected outputs come from the script's reference, a Python function of the project: `ref =
 "ref.py:rms_norm"` names a file inside the project and a function in it. The function takes the
 kernel's arguments as they are before the call, by name where its parameters have the arguments'
-names and else in order, and returns what the outputs hold afterwards: one array, or a tuple in the
-order of the declaration. The file runs with the project's own rights: it is the project's code.
+names and else in order. It returns the outputs after the call: one array, or a tuple in the order
+of the declaration. The file runs with the project's own rights: it is the project's code.
 
 A package carries such cases to test itself: the machine that checks it needs no reference, no NumPy
-and no compiler. Price: expected outputs are stored, so a case with more than `MAX_CASE` bytes of
-outputs is left out, and named, unless large ones are asked for.
+and no compiler.
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> Ou
     place = manifest.locate_value("script", script, "tune", "ref")
     manifest_keys = tune.given
     function = load_reference(manifest.root, tune.ref, place)
+    # Not the model's own values: without the keys, the default follows from the element type.
     rtol = tune.rtol if "rtol" in manifest_keys else None
     atol = tune.atol if "atol" in manifest_keys else None
     return OutputCheck(function, rtol, atol, _digest_reference(manifest.root, tune.ref, rtol, atol))
@@ -74,8 +74,9 @@ def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> Ou
 
 def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
     """Return the digest of the reference, the tolerances, and all modules of the project that
-    are loaded: the reference may have imported them."""
-    # Only modules beside the reference: the others do not belong to the project.
+    are loaded."""
+    # The reference may have imported any of them, also inside a function. Modules elsewhere do not
+    # belong to the project.
     project_directory = os.path.join(os.path.dirname(os.path.join(root, ref.partition(":")[0])), "")
     files = {os.path.join(root, ref.partition(":")[0])}
     for module in list(sys.modules.values()):
@@ -123,6 +124,7 @@ def prepare_case(
     cold: bool,
 ) -> Case:
     """Write a case into a new directory, and return it. Raises `InputError` and `OSError`."""
+    # Before the directory is made: a mistake in the sizes leaves nothing.
     inputs_by_name = inputs.generate_inputs(signature, sizes, seed=seed)
     expected_outputs: Mapping[str, Any] = {}
     if check.function is not None:
@@ -168,8 +170,9 @@ def prepare_case(
 
 
 def find_tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[float, float]:
-    """Return what the manifest gives, else twice (fp8: once) the type's spacing at 1 and that again
-    absolutely: 2^-9 for f16, 2^-6 for bf16, 2^-2 for fp8; f32 1e-5; f64 1e-12; integers exact."""
+    """Return the relative and the absolute tolerance of outputs of a type: those of the manifest,
+    else the type's own, which is both."""
+    # Of the narrow types twice (fp8: once) the spacing at 1: 2^-10 of f16, 2^-7 of bf16.
     float_defaults = {"f16": 2.0**-9, "bf16": 2.0**-6, "f8e4m3": 0.25, "f8e5m2": 0.25, "f32": 1e-5}
     default = float_defaults.get(dtype, 1e-12 if dtype == "f64" else 0.0)
     relative = default if rtol is None else rtol
@@ -269,9 +272,9 @@ def call_reference(
             result_array is None
             or np.asarray(inputs.widen_floats(result_array)).dtype.kind not in "biuf"
         ):
-            what = "nothing" if result_array is None else f"a {type(result_array).__name__}"
+            kind = "nothing" if result_array is None else f"a {type(result_array).__name__}"
             raise input_error(
-                f"the reference {function.__name__} returned {what} for {name}",
+                f"the reference {function.__name__} returned {kind} for {name}",
                 place=_place_of_function(function),
                 hint=f"return what {name} holds after the call; arguments are copies, so a function"
                 f" that fills {name} ends with `return {listed}`",
@@ -325,18 +328,20 @@ def _list_parameters(function: Callable[..., Any]) -> list[str] | None:
 def _reference_error(error: Exception, path: str, message: str) -> Diagnostic:
     """Return the diagnostic of an exception in the project's code, at its last line in that
     file."""
-    what = f"{message}: {type(error).__name__}: {error}"
+    message = f"{message}: {type(error).__name__}: {error}"
+    # A syntax error has no frame in the file that it is in.
     if isinstance(error, SyntaxError) and error.filename == path:
         text = (error.text or "").rstrip("\n")
-        return Diagnostic(what, Place(shorten_path(path), error.lineno, error.offset, text))
+        return Diagnostic(message, Place(shorten_path(path), error.lineno, error.offset, text))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     if not frames:
-        return Diagnostic(what)
-    return Diagnostic(what, Place(shorten_path(path), frames[-1].lineno, None, frames[-1].line))
+        return Diagnostic(message)
+    return Diagnostic(message, Place(shorten_path(path), frames[-1].lineno, None, frames[-1].line))
 
 
 # The cases that a package carries to test itself.
 
+# The package stores them: the inputs are made from seeds.
 MAX_CASE = 2 << 20
 """Bytes of the outputs of a case."""
 

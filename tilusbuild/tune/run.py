@@ -68,6 +68,7 @@ def choose_target(
     """Return the target to measure: the named one, else the best for GPU `index`, else the
     cpu's; with `cpu_first` the cpu's before a GPU's. Raises `InputError` when this machine can
     run none."""
+    # A library has no call; a name that is none is an error of its own.
     find_called_script(project.manifest, name)
     selection = PlanSelection((name,), (target,) if target else ())
     targets = [target for _, target in select_script_targets(project.manifest, selection)]
@@ -100,7 +101,7 @@ def choose_program(
     target = name.target or target
     name = separate_schedule(project.manifest, name)
     target = choose_target(project, name, target, cpu_first=True).name
-    # One program is wanted: whatever the project's level is, no more is planned.
+    # Level 0, whatever the project's is: one program is run.
     selection = PlanSelection((name,), (target,), 0)
     plan = project.make_plan(selection)
     if len(plan.instances) > 1:
@@ -141,6 +142,7 @@ def run_program(
     device."""
     script = project.manifest.scripts[job.script]
     unchecked = script.tune is None or script.tune.ref is None
+    # Without a reference `run` times only; `tune` asks for --unchecked.
     check = prepare.find_output_check(project.manifest, job.script, unchecked=unchecked)
     with TemporaryDirectory("run") as directory:
         return [
@@ -179,6 +181,7 @@ def call_program(
     case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=cold)
     with closing(DeviceBench(runner, kind, 0, {case.digest: directory}, limit=60.0)) as bench:
         check_answer = bench.check_program(case, program, 0)
+        # A wrong program is timed, too: `run` reports both.
         if check_answer.status not in (OK, INCORRECT):
             raise TilusbuildError(
                 f"program {program.index}: {check_answer.status}: {check_answer.why}"

@@ -70,10 +70,9 @@ class TuningPublisher:
     """Writes the decisions of one tuning, one by one, as tables and latency reports. `judge` is
     the digest of the reference and the tolerances.
 
-    Of several cases in one bucket the one with the greatest sizes decides, because a bucket is
-    known by the greatest size in it. A program without a time in any of these cases is not
-    chosen for the bucket. A program that was incorrect or crashed is refused at all sizes until
-    it is rebuilt (`dispatch/latency.py`).
+    A program without a time in one of the cases of a bucket is not chosen for the bucket. A program
+    that was incorrect or crashed is refused at all sizes until it is rebuilt
+    (`dispatch/latency.py`).
     """
 
     def __init__(self, script: Script, fingerprint: Mapping[str, str], judge: str = "") -> None:
@@ -135,6 +134,7 @@ class TuningPublisher:
     def _write_bucket(self, key: BucketKey) -> None:
         """Write the report and the table row of a bucket. The case of the greatest sizes decides;
         the others only exclude programs."""
+        # The greatest: a bucket is known by the greatest size in it.
         (sizes, deciding), *others = self._sort_decisions(key)
         refused: dict[int, str] = {}
         for decision in (deciding, *(decision for _, decision in others)):
@@ -158,7 +158,8 @@ class TuningPublisher:
             best = TableEntry(key, winner.program.index, "measured", winner.seconds, sizes)
         if best is not None:
             tables.update_rows(self._script, self._fingerprint, [best])
-        else:  # what was chosen before may be what was just found wrong
+        else:
+            # The program that was chosen before may be one of those that were wrong now.
             tables.update_rows(self._script, self._fingerprint, [], removed_keys=[key])
 
     def finish_tuning(
@@ -239,7 +240,8 @@ def build_instances(
     `InputError`, `StoppedError` on a signal, and `TilusbuildError` when a build stops."""
     selection = PlanSelection((request.to_name(target.name),), (), level)
     plan = project.make_plan(selection)
-    for instance in plan.instances:  # a mistake in them need not wait for a build
+    # A mistake in them need not wait for a build.
+    for instance in plan.instances:
         find_request_sizes(project, request, instance)
     result = build_request(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
     if result.summary.signal is not None:
@@ -267,6 +269,7 @@ def find_request_sizes(
 
 def find_log_path(project: Project, script: Script, facts: Mapping[str, Any]) -> str:
     """Return the path of the log of a script's samples on a device."""
+    # What the fingerprint of a table has, too: samples of another driver do not count.
     device = re.sub(r"[^A-Za-z0-9]+", "-", f"{facts['name']} {facts['arch']} {facts['driver']}")
     directory = os.path.basename(os.path.dirname(script.path))
     return os.path.join(project.cache.state_path, "tune", directory, device.strip("-") + ".jsonl")
@@ -279,8 +282,7 @@ def tune_instance(
     display: TuningReporter,
     on_decision: Callable[[Work, Decision], None],
 ) -> TunedInstance:
-    """Measure one instance and write its tables; call `on_decision` with each decision. An
-    interrupted tuning keeps all samples.
+    """Measure one instance and write its tables; call `on_decision` with each decision.
 
     Raises `InputError`, `CacheError`, `WorkerUnusableError` when the device cannot be used, and
     `CancelledError`.
@@ -300,6 +302,7 @@ def tune_instance(
         device_id = str(facts["id"])
         with (
             wrap_oserror(project.cache.root),
+            # The garbage collection of another process waits: it would remove what is measured.
             project.cache.hold_use(),
             lock_device(device_id, lambda: display.report_waiting(str(facts["name"]))),
         ):
@@ -357,6 +360,7 @@ def _measure_instance(
         on_decision(work, decision)
 
     try:
+        # Each run has one: the last says how many sizes were asked for.
         log.append_line(format_run_note(work, facts, len(sizes)))
         caches = "cold caches" if request.cold else "warm caches"
         display.begin_tuning(work.label, f"{device}, {caches}", len(work.programs), len(sizes))

@@ -19,8 +19,6 @@ from tilusbuild.tune.run import CallLine, build_program, choose_program, run_pro
 
 
 class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
-    """Which program, at which sizes."""
-
     script: tuple[str, ...] = positionals(
         "PROGRAM",
         at_least_one=True,
@@ -90,13 +88,13 @@ def _print_calls(results: Sequence[CallLine]) -> None:
     unit, times_in_unit = format_times([call.seconds for call in results])
     rows = [
         (
-            *(each.sizes.get(name) for name in names),
+            *(call.sizes.get(name) for name in names),
             time_in_unit,
-            f"{each.bytes / each.seconds / 1e9:.2f}",
-            "" if each.max_error is None else f"{each.max_error:.2e}",
-            "wrong" if each.mismatch else "" if each.max_error is None else "ok",
+            f"{call.bytes / call.seconds / 1e9:.2f}",
+            "" if call.max_error is None else f"{call.max_error:.2e}",
+            "wrong" if call.mismatch else "" if call.max_error is None else "ok",
         )
-        for each, time_in_unit in zip(results, times_in_unit, strict=True)
+        for call, time_in_unit in zip(results, times_in_unit, strict=True)
     ]
     print(format_table((*names, unit, "GB/s", "max error", "check"), rows), end="")
 

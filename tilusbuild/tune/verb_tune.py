@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
-    """What to tune, for how long, and where the results go."""
-
     script: tuple[str, ...] = positionals(
         "SCRIPT", help="the script or the instance to tune; with --import the log names it"
     )
@@ -124,6 +122,7 @@ def run(arguments: TuneArgs) -> int:
                 return _import_log(arguments, project, arguments.import_)
             return _tune_script(arguments, project, _make_request(arguments, project))
         except OSError as error:
+            # Some errors of ours are both.
             if isinstance(error, TilusbuildError):
                 raise
             raise TilusbuildError(f"{error.filename}: {error.strerror}") from None
@@ -288,6 +287,7 @@ def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str
     for chooser, program in dict.fromkeys(choices):
         if program in refused:
             values = ", ".join(f"{n}={v}" for n, v in script.get_schedule(program).items())
+            # The runtime refuses such a call, where a worse program would be a silent answer.
             yield (
                 f"{script.label}: {chooser} chooses program {program} ({values}), which was"
                 f" {refused[program]}; calls that come to it are refused: choose another"

@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any
 
 from tilusbuild.runtime.table_file import Refusal
-from tilusbuild.tune.bench.bench import INCORRECT
+from tilusbuild.tune.bench.bench import INCORRECT, OK
 from tilusbuild.tune.bench.session import (
     CASE,
     RUN,
@@ -137,7 +137,7 @@ class Race:
         return {
             index: median(record.samples)
             for index, record in self._records.items()
-            if record.refused is None and record.samples
+            if record.failure is None and record.samples
         }
 
     def _select_within(self, scores: Mapping[int, float], factor: float) -> list[int]:
@@ -152,7 +152,7 @@ class Race:
             for index in _alternate_order(indices, rounds_done):
                 record = self._records[index]
                 # A case that is decided again has more samples of some programs than of others.
-                if record.refused is None and len(record.samples) <= rounds_done:
+                if record.failure is None and len(record.samples) <= rounds_done:
                     self._sample_program(index)
             rounds_done += 1
 
@@ -172,12 +172,13 @@ class Race:
         return not self._is_cut
 
     def _make_outcome(self, index: int) -> Outcome:
-        record = self._records[index]
-        status, why = record.refused or ("ok", "")
-        seconds = median(record.samples) if status == "ok" and record.samples else None
-        samples = tuple(record.samples)
-        program, error = self._programs[index], record.error
-        return Outcome(program, seconds, samples, status, why, record.is_refusal, error)
+        record, program = self._records[index], self._programs[index]
+        samples, failure = tuple(record.samples), record.failure
+        if failure is None:
+            seconds = median(samples) if samples else None
+            return Outcome(program, seconds, samples, OK, "", error=record.error)
+        status, why, is_refusal = failure.status, failure.why, failure.is_refusal
+        return Outcome(program, None, samples, status, why, is_refusal, record.error)
 
 
 def make_refused_outcome(program: Candidate, refusal: Refusal) -> Outcome:

@@ -107,10 +107,8 @@ class ProgramRecord:
     """The samples and the result of a program in one case."""
 
     samples: list[float] = field(default_factory=list)
-    refused: tuple[str, str] | None = None
-    """Status and reason, once it is out."""
-    is_refusal: bool = False
-    """Whether it is out at all sizes."""
+    failure: Answer | None = None
+    """The answer that put it out."""
     error: float = 0.0
     """The largest absolute error that a check found."""
 
@@ -156,19 +154,19 @@ class TuningSession:
         )
         record.error = max(record.error, answer.error)
         if answer.status != OK:
-            record.refused, record.is_refusal = (answer.status, answer.why), answer.is_refusal
+            record.failure = answer
         return answer.status == OK
 
     def time_program(
         self, case: Case, program: Candidate, record: ProgramRecord, expected: float
     ) -> bool:
-        """Add a sample to a program's record; return False if there is none, and set the
-        reason."""
+        """Add a sample to a program's record; if there is none, set the failure and return
+        False."""
         answer = self._answer_question(
             case, program, "sample", lambda n: self._bench.time_program(case, program, n, expected)
         )
         if answer.status != OK or answer.seconds is None:
-            record.refused, record.is_refusal = (answer.status, answer.why), answer.is_refusal
+            record.failure = answer
             return False
         record.samples.append(answer.seconds)
         return True

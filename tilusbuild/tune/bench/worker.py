@@ -5,8 +5,8 @@ answer. It holds one device and one case. Whatever a program does to this proces
 the answer is lost: who asked sees how it ended.
 
 Every tensor of the case lies between two guards of known bytes. A call is right when the outputs
-are right, and the inputs and the guards are as they were: a kernel that writes beside its tensors is
-wrong even where the numbers come out.
+are right, and the inputs and the guards are as they were: a kernel that writes beside its tensors
+is wrong even where the numbers come out.
 """
 
 from __future__ import annotations
