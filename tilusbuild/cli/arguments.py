@@ -262,7 +262,7 @@ def fill_arguments(
     """Return the parsed arguments as a value of `kind`. A missing one comes from its variable."""
     values: dict[str, Any] = {}
     for name, spec in list_specs(kind).items():
-        # A field that is no option keeps its default, unless the caller gave it.
+        # A field without an option keeps its default, unless the caller gave it.
         if spec is None and not hasattr(namespace, name):
             continue
         value = getattr(namespace, name)

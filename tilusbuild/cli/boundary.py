@@ -34,7 +34,7 @@ ISSUES = "https://github.com/tilusbuild/tilusbuild/issues"
 # The text of Python's `RuntimeError`; the system's error number is lost.
 _NO_THREAD = "can't start new thread"
 
-# Errors of the machine that are no `Shortage`.
+# Errors of the machine for which there is not a `Shortage`.
 _BROKEN = (errno.ENOMEM, errno.EIO, errno.EROFS)
 
 

@@ -52,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
         # The number of SIGTERM or SIGHUP, as `raise_on_signals` makes it; Python's own has none.
         return 128 + getattr(stopped, "number", 2)
     except BrokenPipeError:
-        # The reader ended, as `head` does: there is nobody to tell.
+        # The reader ended, as `head` does: a message would reach no one.
         _silence_stream(sys.stdout)
         return 1
     except Exception as error:

@@ -172,7 +172,7 @@ class TuningPublisher:
         """
         find_toolchain = partial(project.find_toolchain, cuda=False)
         for script in [self._script, *copy_refusals(self._script)]:
-            # Of a script that was not tuned now, only a dispatcher that somebody built.
+            # Of a script that was not tuned now, only a dispatcher that was built before.
             if script is self._script or os.path.isdir(os.path.join(script.path, layout.DISPATCH)):
                 refresh_dispatcher(project.cache, script, find_toolchain, project.runner)
         shared_buckets = []

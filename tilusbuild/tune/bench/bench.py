@@ -269,7 +269,7 @@ def _open_lock_file(path: str) -> int:
         return handle
     # Without O_CREAT, which a sticky directory refuses for another user's file.
     handle = open_regular(path, follow=False)
-    # A hard link to a file with content is somebody's file.
+    # A second link, or content: it is another file, of the user or of another program.
     file_status = os.fstat(handle)
     if file_status.st_size or file_status.st_nlink != 1:
         os.close(handle)

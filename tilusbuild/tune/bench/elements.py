@@ -71,7 +71,7 @@ def _compare_with_numpy(
         error, wrong = _find_errors(numpy, a, w, rtol, atol)
     else:
         wrong = a != w
-        # Only for the message: f64 cannot tell large integers apart, so they are compared above.
+        # Only for the message: f64 has one value for several large integers.
         error = numpy.abs(a.astype(numpy.float64) - w.astype(numpy.float64))
     largest = float(error.max())
     if not wrong.any():
