@@ -7,13 +7,7 @@ import pytest
 from support import scale
 from support.project import Project
 
-FILES = (
-    ("build", "--junit"),
-    *(
-        ("compdb", "-o"),
-        ("report", "--html"),
-    ),
-)
+FILES = (("build", "--junit"), ("compdb", "-o"), ("report", "--html"))
 DIRECTORIES = (
     *(("render", "-o"), ("package", "--format", "dir", "-o"), ("package", "--format", "oci", "-o")),
     *(("cache", "export", "--layout", "tilus"), ("cache", "merge", ".cache", "--cache-dir")),

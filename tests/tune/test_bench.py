@@ -59,19 +59,13 @@ def program(library: str) -> Candidate:
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
 def test_whatever_a_program_does_is_a_result(
-    bench: DeviceBench,
-    scale_case: tuple[Case, str],
-    libraries: Libraries,
-    doing: dict[str, str],
-    status: str,
-    why: str,
+    bench, scale_case, libraries, doing, status, why
 ) -> None:
     case, _ = scale_case
     answer = bench.check_program(case, program(libraries(**doing)), 0)
     assert (answer.status, answer.why) == (status, why)
-    assert bench.check_program(case, program(libraries()), 0).status == "ok", (
-        "the next one is not harmed"
-    )
+    after = bench.check_program(case, program(libraries()), 0)
+    assert after.status == "ok", "the next one is not harmed"
 
 
 def test_a_library_that_is_none(bench, scale_case, tmp_path) -> None:
@@ -165,10 +159,7 @@ def test_the_lock_of_a_device_is_never_made_through_a_link(tmp_path, monkeypatch
 
 
 def test_a_worker_that_cannot_be_asked_is_not_waited_for(
-    bench: DeviceBench,
-    scale_case: tuple[Case, str],
-    libraries: Libraries,
-    monkeypatch: pytest.MonkeyPatch,
+    bench, scale_case, libraries, monkeypatch
 ) -> None:
     """And its program is not said to have crashed: it was the machine."""
 

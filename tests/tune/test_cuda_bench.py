@@ -4,7 +4,6 @@ What cannot be seen here: how a real device behaves. tests/gpu has that.
 """
 
 import itertools
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from tilusbuild.process.local import LocalRunner
 from tilusbuild.signature import Argument, join_arguments, parse_argument
 from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.devices import SPIN
-from tilusbuild.tune.bench.work import Candidate, Case, write_case
+from tilusbuild.tune.bench.work import Candidate, write_case
 from tilusbuild.tune.prepare import OutputCheck
 from tilusbuild.tune.run import CallLine, call_program
 
@@ -26,12 +25,7 @@ KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
 
 
 @pytest.fixture
-def gpu(
-    fake_driver: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    scale_case: tuple[Case, str],
-) -> Iterator[Callable[..., DeviceBench]]:
+def gpu(fake_driver, tmp_path, monkeypatch, scale_case) -> Iterator[Callable[..., DeviceBench]]:
     """gpu(cold=…, FAKE_…=…): a bench on the fake GPU, for the case of y = 2 * x."""
     runner, made = LocalRunner(), list[DeviceBench]()
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_driver))
@@ -110,10 +104,7 @@ def test_latency_that_cannot_be_hidden_is_said(gpu, scale_case, kernel) -> None:
 
 
 def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
-    gpu: Callable[..., DeviceBench],
-    scale_case: tuple[Case, str],
-    kernel: Callable[..., Candidate],
-    tmp_path: Path,
+    gpu, scale_case, kernel, tmp_path
 ) -> None:
     warm, directory = scale_case
     cold = write_case(directory, {"n": 5}, warm.arguments, cold=True)
@@ -137,23 +128,15 @@ def test_a_fault_is_a_launch_error_of_its_program_only(gpu, scale_case, kernel) 
 
 def test_run_calls_checks_and_times_on_the_device(gpu, kernel, tmp_path) -> None:
     gpu()
-    declared = join_arguments(
-        [
-            parse_argument(Argument("a", "f32")),
-            parse_argument(Argument("x", "f32*[n]")),
-            parse_argument(Argument("y", "f32*[n]", out=True)),
-            parse_argument(Argument("n", "i32")),
-        ]
-    )
+    types = {"a": "f32", "x": "f32*[n]", "y": "f32*[n]", "n": "i32"}
+    arguments = (Argument(name, text, out=name == "y") for name, text in types.items())
+    declared = join_arguments(map(parse_argument, arguments))
     check = OutputCheck(lambda a, x: np.float32(a) * x, None, None)
     with LocalRunner() as runner:
 
         def ran(name: str, program: Candidate) -> CallLine:
-            directory = str(tmp_path / name)
-            size = {"n": 100}
-            return call_program(
-                runner, "cuda", directory, declared, program, check, size, 0, cold=False
-            )
+            case = (str(tmp_path / name), declared, program, check, {"n": 100}, 0)
+            return call_program(runner, "cuda", *case, cold=False)
 
         right = ran("right", kernel(700))
         assert (right.max_error, right.mismatch, right.bytes) == (0.0, None, 800)
@@ -173,19 +156,7 @@ def test_a_driver_without_a_device(gpu, setting, text) -> None:
 
 @pytest.mark.nvcc
 def test_the_delay_kernel_assembles(tmp_path: Path) -> None:
-    """For every architecture that this ptxas knows from sm_75 on."""
-    ptxas = shutil.which("ptxas") or _ptxas_of_wheel()
     (tmp_path / "spin.ptx").write_bytes(SPIN.rstrip(b"\0"))
     for arch in ("sm_75", "sm_80", "sm_90a"):
-        subprocess.run(
-            [ptxas, f"-arch={arch}", "spin.ptx", "-o", "spin.cubin"], cwd=tmp_path, check=True
-        )
-
-
-def _ptxas_of_wheel() -> str:
-    import nvidia
-
-    for root in nvidia.__path__:
-        for path in Path(root).glob("cu*/bin/ptxas"):
-            return str(path)
-    pytest.skip("no ptxas beside nvcc")
+        command = ["nvcc", "-cubin", f"-arch={arch}", "spin.ptx", "-o", "spin.cubin"]
+        subprocess.run(command, cwd=tmp_path, check=True)

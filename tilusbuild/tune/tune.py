@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -287,56 +287,19 @@ def tune_instance(
     Raises `InputError`, `CacheError`, `WorkerUnusableError` when the device cannot be used, and
     `CancelledError`.
     """
+    sizes = find_request_sizes(project, request, built.instance)
+    check = prepare.find_output_check(project.manifest, request.script, unchecked=request.unchecked)
+    script, work = built.script, replace(built.work, judge=check.judge)
     directories: dict[str, str] = {}
-    warmup = project.settings.bench_warmup.value
+    warmup, repeat = project.settings.bench_warmup.value, project.settings.bench_repeat.value
     bench = DeviceBench(
         project.runner,
-        built.script.kind,
+        script.kind,
         request.device,
         directories,
         limit=request.limit,
         warmup=WARMUP if warmup is None else warmup,
     )
-    with closing(bench):
-        facts = bench.describe_device()
-        device_id = str(facts["id"])
-        with (
-            wrap_oserror(project.cache.root),
-            # The garbage collection of another process waits: it would remove what is measured.
-            project.cache.hold_use(),
-            lock_device(device_id, lambda: display.report_waiting(str(facts["name"]))),
-        ):
-            return _measure_instance(
-                project, request, built, display, on_decision, bench, directories, facts
-            )
-
-
-def _measure_instance(
-    project: Project,
-    request: TuneRequest,
-    built: BuiltInstance,
-    display: TuningReporter,
-    on_decision: Callable[[Work, Decision], None],
-    bench: DeviceBench,
-    directories: dict[str, str],
-    facts: Mapping[str, Any],
-) -> TunedInstance:
-    """Measure one instance on a device that is locked for it; see `tune_instance`."""
-    sizes = find_request_sizes(project, request, built.instance)
-    check = prepare.find_output_check(project.manifest, request.script, unchecked=request.unchecked)
-    script, work = built.script, replace(built.work, judge=check.judge)
-    device = to_device(facts, request.device)
-    publisher = TuningPublisher(script, device.make_fingerprint(script.hash), check.judge)
-    path = find_log_path(project, script, facts)
-    # Refusals outlive it: they are in the tables, too.
-    if request.fresh and os.path.exists(path):
-        os.unlink(path)
-    # The table may have been deleted since: the log has what was refused.
-    publisher.add_refusals(collect_logged_refusals(read_lines(path)).values())
-    log = SampleLog(path)
-    rounds = project.settings.bench_repeat.value or ROUNDS
-    session = TuningSession(log, bench, request.budget, display.report_run, rounds=rounds)
-    private = project.cache.make_private(is_waited_for=False)
 
     def prepare_cases(numbers: Sequence[int]) -> Iterator[Case]:
         """Yield each case. Its files exist until the next one is asked for."""
@@ -359,7 +322,28 @@ def _measure_instance(
         publisher.add_decision(list_integers(decision.case), decision)
         on_decision(work, decision)
 
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(closing(bench))
+        facts = bench.describe_device()
+        stack.enter_context(wrap_oserror(project.cache.root))
+        # The garbage collection of another process waits: it would remove what is measured.
+        stack.enter_context(project.cache.hold_use())
+        report_waiting = partial(display.report_waiting, str(facts["name"]))
+        stack.enter_context(lock_device(str(facts["id"]), report_waiting))
+        device = to_device(facts, request.device)
+        publisher = TuningPublisher(script, device.make_fingerprint(script.hash), check.judge)
+        path = find_log_path(project, script, facts)
+        # Refusals outlive it: they are in the tables, too.
+        if request.fresh and os.path.exists(path):
+            os.unlink(path)
+        # The table may have been deleted since: the log has what was refused.
+        publisher.add_refusals(collect_logged_refusals(read_lines(path)).values())
+        log = stack.enter_context(closing(SampleLog(path)))
+        private = project.cache.make_private(is_waited_for=False)
+        stack.callback(private.discard)
+        session = TuningSession(
+            log, bench, request.budget, display.report_run, rounds=repeat or ROUNDS
+        )
         # Each run has one: the last says how many sizes were asked for.
         log.append_line(format_run_note(work, facts, len(sizes)))
         caches = "cold caches" if request.cold else "warm caches"
@@ -367,7 +351,4 @@ def _measure_instance(
         decisions = decide_cases(
             session, work, prepare_cases, sizes, request.seed, publish_decision, publisher.refusals
         )
-    finally:
-        log.close()
-        private.discard()
-    return publisher.finish_tuning(project, device, decisions)
+        return publisher.finish_tuning(project, device, decisions)
