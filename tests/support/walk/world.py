@@ -269,7 +269,8 @@ class World:
         self.counts[f"builds that end {ended.status}"] += 1
         right, real = self.right(sources, words), self.outcome(ended)
         if ended.status != right.status:
-            raise FoundError(f"status {ended.status}, clean {right.status}: {_tail(ended)}")
+            statuses = f"status {ended.status}, clean {right.status}"
+            raise FoundError(f"{statuses}:\n{right.said}\n{_tail(ended)}")
         if real.said != right.said:
             raise FoundError(f"says\n{real.said}\nand a clean build\n{right.said}")
         whole = not [word for word in words[1:] if not word.startswith("-")] and "-t" not in words
