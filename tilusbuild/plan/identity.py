@@ -57,6 +57,7 @@ def format_program_text(
         [
             f"{PROGRAM_FORMAT}\nscript = {format_toml(script)}\n",
             f"{entry[0]} = {format_toml(entry[1])}\n",
+            # The source itself is beside this text, in `module/source.cu`.
             f"source = sha256:{sha256_text(source)}\n",
             format_values("params", params),
             format_values("schedule", schedule),
@@ -71,7 +72,8 @@ def format_program_text(
 
 @lru_cache(maxsize=16)
 def _format_headers(headers: tuple[tuple[str, str], ...]) -> str:
-    # The schedules of an instance mostly reach the same headers: made once for all of them.
+    # The schedules of an instance mostly reach the same headers, thousands with CUTLASS: formatting
+    # them again for each program would take most of a plan's time.
     return format_section("headers", (f"{digest}  {name}" for digest, name in headers))
 
 
@@ -114,22 +116,19 @@ def parse_sections(text: str) -> dict[str, dict[str, str]]:
 
 def parse_section(text: str, title: str) -> dict[str, str]:
     """Return one block of such a text, as `parse_sections` does; an empty one if there is none."""
-    rest = f"\n{text}".partition(f"\n[{title}]\n")[2] if title else text
-    block = rest.partition("\n[")[0]
-    return parse_sections(f"[{title}]\n{block}")[title] if title else parse_sections(block)[""]
+    return parse_sections(text).get(title, {})
+
+
+_SEPARATORS = {"toolchain": " ", "args": ": "}
 
 
 def _parse_pair(title: str, line: str) -> tuple[str, str]:
+    """Return the key and the value of a line in the block `title`."""
     if title in ("headers", "generated"):
         digest, _, name = line.partition("  ")
         return name, digest
-    if title == "toolchain":
-        name, _, rest = line.partition(" ")
-        return name, rest
-    if title == "args":
-        name, _, rest = line.partition(": ")
-        return name, rest
     if title == "commands":
+        # A command keeps its program and its last word when a flag changes: these two name it.
         return line.split(" ", 1)[0] + " … " + line.rsplit(" ", 1)[-1], line
-    key, separator, value = line.partition(" = ")
-    return (key, value) if separator else (line, "")
+    key, _, value = line.partition(_SEPARATORS.get(title, " = "))
+    return key, value

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,9 +40,6 @@ from tilusbuild.toolchain import DeviceCompiler, DigestMemory, Toolchain
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.script import ScriptSection
-
-HeadersOf: TypeAlias = Callable[[str], Headers]
-"""The headers that a template of a script can reach, by the template's name."""
 
 
 class InstanceSpec(Struct, frozen=True, eq=False):
@@ -93,7 +90,7 @@ class InstanceSpec(Struct, frozen=True, eq=False):
     @property
     def is_link(self) -> bool:
         """Return whether its program joins objects, which are planned before it."""
-        return is_link(self.owner)
+        return isinstance(self.owner, LinkScript)
 
     @property
     def style(self) -> Style:
@@ -123,7 +120,10 @@ class ScriptReader:
     """Reads a script's templates and headers, each file once; the next plan makes another
     reader."""
 
-    def __init__(self, renderer: Renderer, headers: HeadersOf, memory: DigestMemory) -> None:
+    def __init__(
+        self, renderer: Renderer, headers: Callable[[str], Headers], memory: DigestMemory
+    ) -> None:
+        """`headers` returns what a template can reach, by the template's name."""
         self.renderer = renderer
         self.headers = headers
         self.memory = memory
@@ -132,8 +132,9 @@ class ScriptReader:
     def digest_other_headers(self, spec: InstanceSpec, closure: Closure) -> tuple[str, ...]:
         """Return the fingerprint's lines for the headers of the toolkit and the system that a
         source with this closure can reach."""
+        # Most schedules reach the same system headers. What a closure has of the project does not
+        # matter here, so it is not a part of the key.
         key = spec.pipeline, closure.external
-        # Most schedules reach the same system headers.
         if key not in self._external:
             directories = spec.pipeline.list_header_directories(spec.toolchain)
             self._external[key] = directories.digest_external_headers(closure.external, self.memory)
@@ -150,14 +151,6 @@ class PlanInputs(Struct, frozen=True):
     names: frozenset[str] | None = frozenset()
     """The names that an include asks for, part by part: only a file or directory that is called
     so can, where it appears, change what an include finds. None: one of any name can."""
-
-    def __or__(self, other: PlanInputs) -> PlanInputs:
-        is_any_name = self.names is None or other.names is None
-        return PlanInputs(
-            self.paths | other.paths,
-            self.templates | other.templates,
-            None if is_any_name else (self.names or frozenset()) | (other.names or frozenset()),
-        )
 
 
 class PlannedInstance(Struct, frozen=True, eq=False):
@@ -218,11 +211,6 @@ def find_language(template: str) -> str:
     return LANGUAGES.get(os.path.splitext(template.removesuffix(".j2"))[1], "cu")
 
 
-def is_link(script: ScriptSection) -> bool:
-    """Return whether a script's program joins those of others, which are planned before it."""
-    return isinstance(script, LinkScript)
-
-
 def is_source(script: ScriptSection) -> bool:
     """Return whether a script's programs are sources of a library, which are not rendered."""
     return isinstance(script, SourcesScript)
@@ -262,12 +250,19 @@ def make_instance_spec(
 ) -> InstanceSpec:
     """Return an instance as the manifest describes it. Raises `InputError`."""
     owner = manifest.scripts[script]
+    # The parts of the recipe that depend on a schedule stay empty here; `rendering` fills them in.
     pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
     target_names = list_target_constants(target)
     valued = ProgramTexts(manifest, script, target.name, pipeline, target_names)
     parameters = tuple(name for each in space.spec.parameters for name in each.names)
     cuda = toolchain.cuda
     is_part = owner.form not in ("kernel", "entry")
+    torch = manifest.locate_torch(script)
+    # The manifest's own macros take precedence.
+    defines = {
+        **({} if torch is None else find_torch_defines(torch)),
+        **manifest.defines_for(script, target.name),
+    }
     recipe = Recipe(
         pipeline=pipeline,
         archs=target.archs,
@@ -278,7 +273,7 @@ def make_instance_spec(
         launch=valued.make_launch(),
         constants={},
         options=Options(
-            defines=tuple(_collect_defines(manifest, script, target.name).items()),
+            defines=tuple(defines.items()),
             std=manifest.std_for(script, target.name),
             host_march=manifest.toolchain_for(script, target.name).host_march,
             cudart=manifest.cudart_for(script, target.name),
@@ -315,35 +310,35 @@ def _make_grouping(
     valued: ProgramTexts,
     pipeline: Pipeline,
 ) -> Grouping | None:
+    """Return how kernels share translation units; None if each has one of its own."""
     group = manifest.scripts[script].group
+    # A template with several kernels has all of them in one source: they share all parameters.
     if group is None and manifest.kernels_with(script):
         group = parameters
+    # Without a launcher that starts the kernel (cpu, entry) there is no device code to share.
     if group is None or not pipeline.launcher.starts_kernel:
         return None
     place = manifest.locate_value("script", script, "group")
     return Grouping(group, space.spec, valued, params, place)
 
 
-def _collect_defines(manifest: Manifest, script: str, target: str) -> Mapping[str, str]:
-    own = manifest.defines_for(script, target)
-    place = manifest.locate_torch(script)
-    return own if place is None else {**find_torch_defines(place), **own}
-
-
 def _resolve_signature(
-    manifest: Manifest, script: str, params: Mapping[str, Value], around: Mapping[str, Value]
+    manifest: Manifest, script: str, params: Mapping[str, Value], target_names: Mapping[str, Value]
 ) -> Signature:
+    """Return a script's signature with the constants in place. Raises `InputError`."""
     try:
-        found = resolve_constants(make_signature(manifest.scripts[script]), params)
+        signature = resolve_constants(make_signature(manifest.scripts[script]), params)
     except SignatureError as error:
         keys = ("script", script, "args", *([error.argument] if error.argument else []))
         raise InputError(
             Diagnostic(error.message, manifest.locate_key(*keys), error.hint)
         ) from None
-    # What surrounds an expression is known here, and what a schedule says is not.
+    # A tile may depend on the target, which is known here, and on the schedule, which is not.
     bound = (
-        argument if tile is None else replace(argument, tile=tile.substitute_constants(around))
-        for argument in found.arguments
+        argument
+        if tile is None
+        else replace(argument, tile=tile.substitute_constants(target_names))
+        for argument in signature.arguments
         for tile in (argument.tile,)
     )
     return Signature(tuple(bound))

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 
 from msgspec import Struct, field
 
@@ -90,12 +91,14 @@ class PlanMemo:
         if script not in self._scripts:
             self._scripts[script] = _ENVELOPE.load_value(self._name_file(script), _Known) or {}
         facts = sha256_text(f"{self.code}\n{format_fixed_facts(spec, sources)}")
+        # Other facts change every hash: nothing of the old rows can serve again.
         known = self._scripts[script].get(label)
         if known is None or known.fixed != facts:
             known = KnownPrograms(facts)
         lookup = _ProgramLookup(spec, sources, known)
         hashes = lookup.find_programs(schedules)
         self.renders += lookup.rendered
+        # A plan that rendered nothing has no news: its file is not written again.
         if lookup.rendered:
             self._changed.add(script)
             self._scripts[script][label] = lookup.select_current()
@@ -127,33 +130,35 @@ class _ProgramLookup:
         self._digest = sources.renderer.with_style(spec.style).digest_template
         self._known = known
         self.reads = ReadsCollector()
-        self._valid: dict[int, bool] = {}
-        self._numbers: dict[tuple[tuple[str, ...], int], int | None] = {}
-        self._closures: list[Closure] = []  # kept alive: their `id` is a key
+        self._is_valid = cache(self._are_inputs_current)
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._used: set[bytes] = set()
         self.rendered = 0
 
     def find_programs(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
         """Return the hashes of the schedules' programs; render those that are not remembered.
         Raises `InputError`."""
-        keys = [self._digest_schedule(each) for each in schedules]
-        found = [self._find_hash(key) for key in keys]
-        unknown = [place for place, program in enumerate(found) if program is None]
-        # All of them are mostly known or mostly not: then no list of schedules is made.
-        some = len(unknown) < len(schedules)
-        wanted = [schedules[place] for place in unknown] if some else schedules
-        for place, schedule in zip(unknown, wanted, strict=True):
+        keys = [self._digest_schedule(schedule) for schedule in schedules]
+        hashes = [self._find_hash(key) for key in keys]
+        unknown = [position for position, program in enumerate(hashes) if program is None]
+        # If none is known, `schedules` is iterated: it makes many schedules at a time, and one for
+        # each index is slow.
+        missing = (
+            schedules if len(unknown) == len(hashes) else [schedules[index] for index in unknown]
+        )
+        for position, schedule in zip(unknown, missing, strict=True):
             program = self.reads.add_program(render_program(self._spec, self._sources, schedule))
-            digest = found[place] = program.hash
+            digest = hashes[position] = program.hash
             number = self._number_inputs(program)
             if number is not None:
-                self._known.rows[keys[place]] = bytes.fromhex(digest), number
+                self._known.rows[keys[position]] = bytes.fromhex(digest), number
             self.rendered += 1
-        return tuple(program for program in found if program is not None)
+        return tuple(program for program in hashes if program is not None)
 
     def _digest_schedule(self, schedule: Schedule) -> bytes:
         """Return the digest of a schedule's values, and of the kernels of its unit."""
         unit = self._spec.list_unit_kernels(self._spec.merge_values(schedule))
+        # `repr` distinguishes 1, 1.0 and True.
         text = repr(dict(schedule.values))
         return bytes.fromhex(sha256_text(f"{text}{unit}" if unit else text))
 
@@ -164,17 +169,13 @@ class _ProgramLookup:
         row = self._known.rows.get(key)
         return row[0].hex() if row is not None and self._is_valid(row[1]) else None
 
-    def _is_valid(self, number: int) -> bool:
-        """Return whether inputs are current, by their number."""
-        if number not in self._valid:
-            self._valid[number] = self._is_current(self._known.inputs[number])
-        return self._valid[number]
-
-    def _is_current(self, inputs: InputsKey) -> bool:
+    def _are_inputs_current(self, number: int) -> bool:
         """Return whether the templates and the reachable headers are what they were."""
+        inputs = self._known.inputs[number]
         if any(self._digest(name) != digest for name, digest in inputs.templates):
             return False
         template = inputs.templates[0][0]
+        # Sources of one entry reach the same headers, so that one of them stands for all.
         sample = inputs.sample.decode("utf-8", "surrogateescape")
         closure = find_closure(self._spec, self._sources, sample, template)
         if self._digest_closure(closure) != inputs.closure:
@@ -184,24 +185,22 @@ class _ProgramLookup:
 
     def _number_inputs(self, rendered: RenderedProgram) -> int | None:
         """Return the number of a program's inputs; None when there are `_MAX_INPUTS` others."""
-        inputs_key = (rendered.templates, id(rendered.closure))
-        if inputs_key not in self._numbers:
-            inputs = self._known.inputs
-            # Its id is a key of `_numbers`, and must not be given to another object.
-            self._closures.append(rendered.closure)
-            self._numbers[inputs_key] = None
-            if len(inputs) < _MAX_INPUTS:
-                self._numbers[inputs_key] = len(inputs)
-                self._valid[len(inputs)] = True
-                source = rendered.scanned or rendered.recipe.source
-                inputs.append(
-                    InputsKey(
-                        tuple((name, self._digest(name)) for name in rendered.templates),
-                        source.encode("utf-8", "surrogateescape"),
-                        self._digest_closure(rendered.closure),
-                    )
+        closure, inputs = rendered.closure, self._known.inputs
+        key = rendered.templates, closure.digest, closure.external
+        if key not in self._numbers:
+            # Beyond, each program has inputs of its own: remembering them saves nothing.
+            if len(inputs) >= _MAX_INPUTS:
+                return None
+            self._numbers[key] = len(inputs)
+            source = rendered.scanned or rendered.recipe.source
+            inputs.append(
+                InputsKey(
+                    tuple((name, self._digest(name)) for name in rendered.templates),
+                    source.encode("utf-8", "surrogateescape"),
+                    self._digest_closure(closure),
                 )
-        return self._numbers[inputs_key]
+            )
+        return self._numbers[key]
 
     def _digest_closure(self, closure: Closure) -> str:
         """Return the digest of a closure and of the toolchain's headers beyond it."""
@@ -250,25 +249,24 @@ def digest_own_code(memory: DigestMemory) -> str:
     """Return the versions of the code that makes programs: this package, Python, and libraries."""
     # An edit of any module may change what is rendered; versions do not distinguish two checkouts.
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    select: Callable[[str], bool] = lambda name: (  # noqa: E731
-        name.endswith((".py", "/")) and not name.endswith("__pycache__/")
-    )
-    digest = memory.digest_tree(package, "tilusbuild's code", select)
+
+    def is_code(name: str) -> bool:
+        return name.endswith((".py", "/")) and not name.endswith("__pycache__/")
+
+    digest = memory.digest_tree(package, "tilusbuild's code", is_code)
     libraries = (f"{name} {find_version(name)}" for name in ("jinja2", "markupsafe", "numpy"))
     return "\n".join([digest, sys.version, *libraries])
 
 
 def find_version(name: str) -> str:
     """Return the version of an installed library. Raises `PackageNotFoundError`."""
+    # The directory's name has the version, and listing it takes a hundredth of the import below.
     for directory in filter(os.path.isdir, sys.path):
         for entry in os.listdir(directory):
             project, dash, rest = entry.partition("-")
-            if dash and project.lower() == name and rest.endswith(_DIST_INFO):
-                return rest.removesuffix(_DIST_INFO)
-    # Installed in another way; imported only here, since it takes as long as the library.
+            if dash and project.lower() == name and rest.endswith(".dist-info"):
+                return rest.removesuffix(".dist-info")
+    # Installed in another way, as by a distribution.
     from importlib import metadata
 
     return metadata.version(name)
-
-
-_DIST_INFO = ".dist-info"

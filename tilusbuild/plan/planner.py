@@ -104,10 +104,12 @@ class Planner(Struct):
                     instances.append(self._plan_instance(spec, sources, schedules, default))
                     if numbers is not None:
                         selected_numbers[instances[-1].hash] = numbers
+                    # The manifest lists a library behind its objects, so they are there in time.
                     if spec.is_part:
                         self.record_objects(instances[-1], schedules)
                     planned.setdefault(script, []).append(schedules)
             except InputError as error:
+                # One mistake of a template is met by every target.
                 problems.extend(d for d in error.diagnostics if d not in problems)
         manifest = self.manifest
         # Only of a plan without other mistakes: a wrong space makes every rule seem unmet.
@@ -189,20 +191,20 @@ class Planner(Struct):
     def record_objects(self, instance: PlannedInstance, schedules: Sequence[Schedule]) -> None:
         """Record the objects of an instance for the library that links them."""
         key = instance.script, instance.target.name
-        every = zip(library.name_objects(instance, schedules), instance.programs, strict=True)
-        self.objects.setdefault(key, []).extend(every)
+        names = library.name_objects(instance, schedules)
+        self.objects.setdefault(key, []).extend(zip(names, instance.programs, strict=True))
 
     def _choose_schedules(self, spec: InstanceSpec, level: int) -> ChosenSchedules:
         """Return the schedules of a level and the declared default; remembered ones if nothing
         changed."""
         manifest, script, target, space = self.manifest, spec.script, spec.target, spec.space
         if spec.is_part:
-            level = 2  # a library without some of its objects is none
+            level = 2  # a library links all of its objects
         choose = partial(choose_schedules, manifest, script, target, space, level)
         if self.memo is None:
             return choose()
-        asked = format_question(manifest, script, target, level)
-        return self.memo.spaces.find_schedules(script, space, asked, choose)
+        question = format_question(manifest, script, target, level)
+        return self.memo.spaces.find_schedules(script, space, question, choose)
 
 
 def select_numbers(
@@ -347,6 +349,7 @@ class ProgramJob(Struct, frozen=True):
 
     def translate_log(self, log: str) -> str:
         """Return a compiler's log with the template's places, and help for a missing header."""
+        # Imported only when a compiler says something: a build without messages starts sooner.
         from tilusbuild.plan.readable import make_log_readable
         from tilusbuild.render.messages import explain_missing_header, misses_header
 
@@ -355,8 +358,10 @@ class ProgramJob(Struct, frozen=True):
         if not misses_header(log):
             return text
         try:
+            # A plan keeps no closures: this finds the headers once more.
             notes = self.render().closure.notes
         except InputError:
+            # The template was edited while this program compiled: the next build tells its mistake.
             notes = ()
         helping = explain_missing_header(
             log,
