@@ -8,7 +8,7 @@ are a range of them. The index of the whole space is computed from such ranges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,15 @@ class Component:
             np.searchsorted(self._ranks, prefix * radix),
             np.searchsorted(self._ranks, (prefix + 1) * radix),
         )
+
+    def find_first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
+        """Return the rows of the first point whose rows are among `allowed`, by position."""
+        indices = np.arange(self.count)
+        for position, digits in allowed.items():
+            indices = indices[np.isin(self.get_digit(position, indices), list(digits))]
+        if not len(indices):
+            return None
+        return {position: int(self.get_digit(position, indices[0])) for position in self.members}
 
 
 def connect_parameters(model: Model, rules: Sequence[Rule]) -> list[tuple[list[int], list[Rule]]]:

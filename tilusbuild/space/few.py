@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from tilusbuild.expr import ExprError, Value
@@ -89,6 +89,7 @@ class SmallSpace:
     """All points of a small space, in order."""
 
     def __init__(self, model: Model, points: Sequence[Digits]) -> None:
+        self.members = range(len(model.domains))
         self._model = model
         self._points = points
 
@@ -97,7 +98,7 @@ class SmallSpace:
 
     @cached_property
     def _index_of(self) -> dict[Digits, int]:
-        return {digits: place for place, digits in enumerate(self._points)}
+        return {digits: index for index, digits in enumerate(self._points)}
 
     def index_of(self, digits: Iterable[int]) -> int:
         """Return the index of a point."""
@@ -127,18 +128,9 @@ class SmallSpace:
             return None
         return columns
 
-    def find_first(self, fixed: Mapping[int, tuple[bool, set[int]]]) -> int | None:
-        """Return the index of the first point that matches, or None.
-
-        `fixed` is the result of `Space._match_rows`. Values that the caller gave are matched before
-        defaults, which may give way to an `else`.
-        """
-        indices: Sequence[int] = range(len(self._points))
-        for position in sorted(fixed, key=lambda position: not fixed[position][0]):
-            is_given, rows = fixed[position]
-            agree = [place for place in indices if self._points[place][position] in rows]
-            if not agree and not is_given:
-                pinned = self._model.domains[position].pinned
-                agree = [place for place in indices if self._points[place][position] == pinned]
-            indices = agree
-        return indices[0] if indices else None
+    def find_first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
+        """Return the rows of the first point whose rows are among `allowed`, by position."""
+        for digits in self._points:
+            if all(digits[position] in rows for position, rows in allowed.items()):
+                return dict(enumerate(digits))
+        return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -206,8 +207,10 @@ class Space:
         there is no such point.
         """
         fixed = self._match_rows(partial)
-        if self._small is not None and (place := self._small.find_first(fixed)) is not None:
-            return self[place]
+        if self._small is not None:
+            # Without such a point the groups make the error: it names the parameters of one group.
+            with suppress(SpaceError):
+                return self[self._rank_point(self._find_first(self._small, fixed))]
         digits: dict[int, int] = {}
         for part in self._components:
             digits |= self._find_first(part, fixed)
@@ -247,58 +250,33 @@ class Space:
         return fixed
 
     def _find_first(
-        self, part: Component | OpenComponent, fixed: Mapping[int, tuple[bool, set[int]]]
+        self,
+        part: SmallSpace | Component | OpenComponent,
+        fixed: Mapping[int, tuple[bool, set[int]]],
     ) -> dict[int, int]:
-        """Return the row of each member at the component's first point that matches `fixed`.
+        """Return the row of each member at the part's first point that matches `fixed`.
 
         Raises `SpaceError` if no point matches.
         """
-        import numpy as np
-
-        from tilusbuild.space.open import OpenComponent
-
+        # Values that the caller gave come before defaults, which may give way to an `else`.
         ordered = sorted((p for p in part.members if p in fixed), key=lambda p: not fixed[p][0])
-        if isinstance(part, OpenComponent):
-            return self._find_first_open(part, ordered, fixed)
-        rows = np.arange(part.count, dtype=np.int64)
-        for position in ordered:
-            digits = part.get_digit(position, rows)
-            agree = rows[np.isin(digits, list(fixed[position][1]))]
-            domain = self._model.domains[position]
-            if not len(agree) and not fixed[position][0] and domain.pinned is not None:
-                agree = rows[digits == domain.pinned]
-            if not len(agree):
-                raise self._missing_default_error(ordered, position, fixed)
-            rows = agree
-        return {position: int(part.get_digit(position, rows[0])) for position in part.members}
-
-    def _find_first_open(
-        self,
-        part: OpenComponent,
-        ordered: list[int],
-        fixed: Mapping[int, tuple[bool, set[int]]],
-    ) -> dict[int, int]:
-        """Return the same as `_find_first`, of a group that is not enumerated.
-
-        One search with all values finds a point in most cases. Only then is one search a parameter
-        needed, to learn which default must give way to an `else`.
-        """
-        digits_found = part.find_first({position: fixed[position][1] for position in ordered})
-        if digits_found is not None:
-            return digits_found
-        allowed: dict[int, set[int]] = {}
-        for position in ordered:
-            given, digits = fixed[position]
-            pinned = self._model.domains[position].pinned
-            choices = [digits, *([{pinned}] if not given and pinned is not None else [])]
-            agreeing = (each for each in choices if part.find_first({**allowed, position: each}))
-            if (chosen := next(agreeing, None)) is None:
-                raise self._missing_default_error(ordered, position, fixed)
-            allowed[position] = chosen
-        digits_found = part.find_first(allowed)
-        if digits_found is None:
+        # Mostly there is such a point. Only else one search a parameter, to learn which gives way.
+        if (
+            point := part.find_first({position: fixed[position][1] for position in ordered})
+        ) is None:
+            allowed: dict[int, set[int]] = {}
+            for position in ordered:
+                is_given, rows = fixed[position]
+                pinned = self._model.domains[position].pinned
+                choices = [rows, *([{pinned}] if not is_given and pinned is not None else [])]
+                matches = (c for c in choices if part.find_first({**allowed, position: c}))
+                if (chosen := next(matches, None)) is None:
+                    raise self._missing_default_error(ordered, position, fixed)
+                allowed[position] = chosen
+            point = part.find_first(allowed)
+        if point is None:
             raise self._empty_error()
-        return digits_found
+        return point
 
     def _missing_default_error(
         self, ordered: list[int], position: int, fixed: Mapping[int, tuple[bool, set[int]]]
