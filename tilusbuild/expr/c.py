@@ -65,6 +65,7 @@ class CWriter:
             raise ExprError(f"the string {value!r:.60} has no form in C", node.column)
         if isinstance(value, float):
             return f"({value!r})", REAL
+        # C has no literal for it: it would be the negation of 2^63, which does not fit.
         if value == INT64_MIN:
             return "(-INT64_C(9223372036854775807) - 1)", INTEGER
         return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))", INTEGER
@@ -105,6 +106,7 @@ class CWriter:
         if op in "&|^":
             left, right = self._write_integer(node.left, op), self._write_integer(node.right, op)
             return f"((int64_t){left} {op} (int64_t){right})", INTEGER
+        # A product, since C's shift of a negative number, or into the sign, is undefined.
         if op == "<<" and isinstance(node.right, t.Const):
             return (
                 f"tb_mul({self._write_integer(node.left, op)}, {1 << int(node.right.value)})",
@@ -116,10 +118,12 @@ class CWriter:
         left, left_kind = self.write_node(node.left)
         right, right_kind = self.write_node(node.right)
         if op == "/":
+            # True division also of integers, as in Python.
             dividend = self._convert_to_real(left, left_kind)
             return f"tb_div({dividend}, {self._convert_to_real(right, right_kind)})", REAL
         if REAL not in (left_kind, right_kind):
             return f"tb_{_HELPERS[op]}({left}, {right})", INTEGER
+        # C's `fmod` and `pow` round in other ways than Python's.
         if op in ("//", "%", "**"):
             raise ExprError(f'"{op}" of a float has no form in C', node.column)
         left, right = (
@@ -160,6 +164,7 @@ class CWriter:
                 " (write 1.0 for 1)",
                 node.column,
             )
+        # A bool and an integer: C makes an integer of both.
         kind = yes_kind if yes_kind == no_kind else INTEGER
         return f"({self._write_condition(node.test)} ? {yes} : {no})", kind
 
@@ -173,6 +178,7 @@ class CWriter:
             texts, prefix, result = [self._convert_to_real(t, k) for t, k in operands], "tb_f", REAL
         else:
             texts, prefix, result = [text for text, _ in operands], "tb_", INTEGER
+        # `abs` has one argument; `min` and `max` of more than two are nested.
         text = texts[0] if len(texts) > 1 else f"{prefix}{name}({texts[0]})"
         for other in texts[1:]:
             text = f"{prefix}{name}({text}, {other})"

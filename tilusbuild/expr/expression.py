@@ -44,6 +44,7 @@ class Expr:
         self.tree = tree
         self.names = frozenset(part.name for part in walk_tree(tree) if isinstance(part, Name))
         self.canonical = format_canonical(tree)
+        # Sorted: of several unknown names the same one is reported in every process.
         self._order = tuple(sorted(self.names))
         self._function: Scalar | None = None
 
@@ -78,11 +79,13 @@ class Expr:
         A name that is not reached may be missing. A name whose value is an `ExprError` raises this
         error when it is reached.
         """
+        # Made at the first use: many expressions are only folded, or written as C.
         if self._function is None:
             self._function = compile_scalar(self.tree)
         try:
             return check_result(self._function(env))
         except NoValueError as error:
+            # `check_result` looks at the whole expression, which begins at column 1.
             raise ExprError(str(error), 1) from None
 
     def _unknown_name_error(self, name: str, known: Mapping[str, Any]) -> ExprError:
@@ -108,6 +111,7 @@ class Expr:
         for a number that is not finite or beyond 64 bits.
         """
         replaced = {name: value for name, value in env.items() if name in self.names}
+        # The same limits as for a literal, since the value stands in its place.
         for name, value in replaced.items():
             if not isinstance(value, str):
                 try:
@@ -196,6 +200,7 @@ def compile_scalar(node: Node) -> Scalar:
                 compile_scalar(node.yes),
                 compile_scalar(node.no),
             )
+            # Of a test that has no truth value (a string) the test's own column is shown.
             truth = _locate_errors(node.test, lambda env: semantics.to_truth(test(env)))
             return lambda env: yes(env) if truth(env) else no(env)
         case t.Call():
@@ -251,6 +256,7 @@ def fold_constants(node: Node, env: Mapping[str, Value]) -> Node:
     if isinstance(node, t.Select) and isinstance(parts[0], t.Const):
         test, yes, no = parts
         if not isinstance(test.value, str):
+            # The other side may have no value for these constants, as in `m // k if k else 0`.
             chosen: Node = yes if to_truth(test.value) else no
             return chosen
     folded_node = type(node)(*parts, column=node.column)
@@ -262,6 +268,7 @@ def _compute_constant(node: Node) -> Node:
     if all(isinstance(child, t.Const) for child in list_children(node)):
         try:
             return t.Const(check_result(compile_scalar(node)({})), column=node.column)
+        # It stays an operation: an evaluation that does not reach it has no error.
         except (ExprError, NoValueError):
             return node
     return node
@@ -278,6 +285,7 @@ def _fold_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
                 continue
             if not undecided:
                 return t.Const(deciding, column=node.column)
+            # It decides only where the items before it have a value: they stay.
             undecided.append(t.Const(deciding, column=folded.column))
             break
         undecided.append(folded)

@@ -69,6 +69,7 @@ def _parse_python(text: str, lead: int) -> ast.expr:
                 return ast.parse(text, mode="eval").body
         return ast.parse(text, mode="eval").body
     except SyntaxError as error:
+        # Asked only now, since `!` and `?` may stand in strings of a right expression.
         if (of_c := _explain_c_operator(text)) is not None:
             raise ExprError(of_c[0], lead + of_c[1]) from None
         column = lead + error.offset if error.offset and error.offset > 0 else None
@@ -130,6 +131,7 @@ class _TreeReader:
     """Converts Python's syntax tree into ours. Each node is checked against the limits."""
 
     def __init__(self, text: str, lead: int) -> None:
+        # Of most texts bytes and characters are the same.
         self._bytes = None if text.isascii() else text.encode()
         self._lead = lead
         self._nodes = 0
@@ -166,6 +168,7 @@ class _TreeReader:
                     "and" if isinstance(node.op, ast.And) else "or", items, column=column
                 )
             case ast.IfExp():
+                # In the order of the text, so that the first mistake is the one that is reported.
                 yes = self.read_node(node.body, depth + 1)
                 test = self.read_node(node.test, depth + 1)
                 return t.Select(test, yes, self.read_node(node.orelse, depth + 1), column=column)
@@ -205,8 +208,11 @@ class _TreeReader:
             self._nodes += 1
             return t.Const(INT64_MIN, column=column)
         operand = self.read_node(node.operand, depth + 1)
+        # A literal with a sign is one constant, so that `-5` and `- 5` have one canonical text.
         if op in "+-" and isinstance(operand, t.Const) and type(operand.value) in (int, float):
             value = operand.value if op == "+" else semantics.UNARY["-"](operand.value)
+            # 2**63 does not fit 64 bits: the operation stays, and overflows where it is
+            # evaluated.
             if value != -INT64_MIN:
                 return t.Const(value, column=column)
         return t.Unary(op, operand, column=column)
@@ -219,6 +225,7 @@ class _TreeReader:
             )
         left = self.read_node(node.left, depth + 1)
         right = self.read_node(node.right, depth + 1)
+        # A literal, so that C and the analysis of ranges know it, and no point can ask for 9**9**9.
         if op in ("**", "<<") and not (
             isinstance(right, t.Const)
             and type(right.value) is int
@@ -235,6 +242,8 @@ class _TreeReader:
         return t.Binary(op, left, right, column=column)
 
     def _read_comparison(self, node: ast.Compare, column: int, depth: int) -> Node:
+        # Python chains `in` with comparisons (`a < b in c`), which few expect: it is an error
+        # below.
         if isinstance(node.ops[0], ast.In | ast.NotIn) and len(node.ops) == 1:
             return self._read_membership(node, column, depth)
         first = self.read_node(node.left, depth + 1)

@@ -117,6 +117,7 @@ Node: TypeAlias = Const | Name | Unary | Binary | Compare | Member | Logic | Sel
 
 def list_children(node: Node) -> tuple[Node, ...]:
     """Return the direct children of `node`, in the order of its fields."""
+    # `map_children` knows which fields are nodes; its result is not needed here.
     nodes: list[Any] = []
     map_children(node, nodes.append)
     return tuple(nodes)
@@ -155,6 +156,8 @@ def is_boolean(node: Node) -> bool:
         case Call():
             return node.function == "divides"
         case _:
+            # Of `&`, `|` and `^` of two bools the value is a bool, too; not to know it costs a
+            # comparison.
             return isinstance(node, Compare | Member | Logic)
 
 
@@ -197,5 +200,7 @@ def format_canonical(node: Node) -> str:
 def _format_constant(value: Value) -> str:
     if isinstance(value, str):
         return ascii(value)  # a hash may not depend on which characters this Python prints
+    # `repr` of a float is the shortest text that reads as the same float.
     text = repr(value)
+    # Without parentheses `-1 ** 2` would be the negation of a power.
     return f"({text})" if text.startswith("-") else text

@@ -85,6 +85,7 @@ def _evaluate_points(
     rows = zip(*lists.values(), strict=True) if lists else [()] * math.prod(shape)
     values = [_evaluate_or_none(expr, dict(zip(lists, row, strict=True))) for row in rows]
     marks = np.array([value is None for value in values], dtype=bool)
+    # A value of the others' type, so that marked points do not make the array one of objects.
     filler = next((value for value in values if value is not None), 0)
     array = pack_values([filler if value is None else value for value in values])
     return array.reshape(shape), (marks.reshape(shape) if marks.any() else None)
@@ -160,6 +161,7 @@ class _ColumnEvaluator:
             return part
         if part.kind == REAL:
             return Column(REAL, -part.data, invalid=part.invalid)
+        # The sign turns the interval.
         return bounded_integers(-part.data, -part.high, -part.low, part.invalid)
 
     def _evaluate_binary(self, node: t.Binary) -> Column:
@@ -167,6 +169,7 @@ class _ColumnEvaluator:
         if node.op not in _ARITHMETIC or TEXT in (left.kind, right.kind):
             raise UnprovenError
         invalid = union_marks(left.invalid, right.invalid)
+        # True division also of integers, as in Python.
         if node.op == "/" or REAL in (left.kind, right.kind):
             return compute_doubles(node.op, left, right, invalid)
         return compute_integers(node.op, to_integer_column(left), to_integer_column(right), invalid)
@@ -193,6 +196,7 @@ class _ColumnEvaluator:
         for choice in node.choices:
             part = self.evaluate_node(choice)
             if part.invalid is not None:
+                # Where an earlier choice is equal, the scalar form does not evaluate this one.
                 invalid = union_marks(invalid, part.invalid & ~is_member)
             is_member = is_member | compare_columns("==", item, part)
         return Column(BOOL, ~is_member if node.negated else is_member, invalid=invalid)
@@ -212,6 +216,7 @@ class _ColumnEvaluator:
     def _evaluate_selection(self, node: t.Select) -> Column:
         test = self.evaluate_node(node.test)
         holds = to_booleans(test)
+        # One test for all points: the other side is not evaluated, and may be of another type.
         if not isinstance(holds, np.ndarray) or holds.ndim == 0:
             chosen = self.evaluate_node(node.yes if holds else node.no)
             chosen.invalid = union_marks(chosen.invalid, test.invalid)
@@ -222,6 +227,7 @@ class _ColumnEvaluator:
             None if yes.invalid is None else yes.invalid & holds,
             None if no.invalid is None else no.invalid & ~holds,
         )
+        # NumPy would make one type of both, where each point has its side's own.
         if yes.kind != no.kind:
             raise UnprovenError
         data = np.where(holds, yes.data, no.data)
@@ -338,6 +344,7 @@ def compute_integers(op: str, left: Column, right: Column, invalid: Any) -> Colu
     elif left.low >= 0 and right.low >= 0:
         low, high = 0, left.high // max(right.low, 1)
     else:
+        # A divisor of at least 1 in magnitude: the quotient does not exceed the dividend.
         high = max(abs(left.low), abs(left.high))
         low = -high
     return bounded_integers(_ARITHMETIC[op](left.data, divisor), low, high, invalid)
@@ -356,6 +363,7 @@ _COMPARISONS = {
 def compare_columns(op: str, left: Column, right: Column) -> Any:
     """Return the comparison of each point, as booleans. A text differs from every number."""
     if (left.kind == TEXT) != (right.kind == TEXT):
+        # An order between a text and a number is an error at each point: the scalar form says so.
         if op not in ("==", "!="):
             raise UnprovenError
         return np.bool_(op == "!=")
@@ -372,6 +380,7 @@ def compute_extreme(name: str, parts: list[Column], invalid: Any) -> Column:
     """Return the `min` or `max` of the columns at each point."""
     beyond, bound = (np.less, min) if name == "min" else (np.greater, max)
     kinds = {part.kind for part in parts}
+    # Each point has the type of the operand that is chosen there.
     if kinds == {INT, BOOL}:
         raise UnprovenError
     columns = [to_doubles(part) if REAL in kinds else part.data for part in parts]
@@ -391,6 +400,7 @@ def call_integer_function(name: str, parts: list[Column], invalid: Any) -> Colum
         # -(-a // b) rounds up, since // rounds down.
         return bounded_integers(-np.floor_divide(-first.data, divisor), -largest, largest, invalid)
     if name == "align":
+        # Rounding up adds less than one step.
         over = max(last.high, 1)
         step, invalid = _replace_divisors(last.data, last.data < 1, invalid)
         data = -np.floor_divide(-first.data, step) * step

@@ -49,6 +49,7 @@ def find_impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
 
 def bound_node(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
     """Return a finite interval that contains the value of `node`. Raises `NoBoundsError`."""
+    # Infinities and NaNs are looked for below, in the result.
     with np.errstate(all="ignore"):
         low, high = _bound_unchecked(node, interval_of)
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
@@ -75,6 +76,7 @@ def _bound_unchecked(node: Node, interval_of: Callable[[str], Interval]) -> Inte
             return interval_of(node.name)
         case Unary(op="-"):
             low, high = bound_node(node.operand, interval_of)
+            # The sign turns the order.
             return -high, -low
         case Binary():
             left = bound_node(node.left, interval_of)
@@ -88,6 +90,7 @@ def _bound_unchecked(node: Node, interval_of: Callable[[str], Interval]) -> Inte
             return low, high
         case Call(function="cdiv"):
             first, second = (bound_node(argument, interval_of) for argument in node.arguments)
+            # `cdiv` rounds up, which adds less than 1.
             low, high = _bound_quotient(first, second)
             return low, high + 1
         case _:
@@ -103,13 +106,16 @@ def _bound_binary(op: str, left: Interval, right: Interval) -> Interval:
         case "*":
             return _bound_product(left, right)
         case "<<":
+            # The right side is a literal, so its interval is one number.
             return left[0] * 2.0 ** right[0], left[1] * 2.0 ** right[0]
         case "/":
             return _bound_quotient(left, right)
         case "//":
             low, high = _bound_quotient(left, right)
+            # Rounding down takes less than 1 away.
             return low - 1, high
         case "%" if np.all(right[0] > 0):
+            # As in Python, the remainder has the divisor's sign and is smaller than it.
             return 0.0, right[1]
         case _:
             raise NoBoundsError
@@ -130,6 +136,8 @@ def _bound_quotient(left: Interval, right: Interval) -> Interval:
 def _bound_by_corners(
     function: Callable[[Any, Any], Any], left: Interval, right: Interval
 ) -> Interval:
+    # A product, and a quotient by positive numbers, is monotonic in each operand: the extremes are
+    # at the corners.
     corners = [function(x, y) for x in left for y in right]
     low, high = corners[0], corners[0]
     for corner in corners[1:]:
@@ -150,6 +158,7 @@ def _find_apart(op: str, left: Interval, right: Interval) -> Any:
 def _find_above(left: Interval, right: Interval) -> Any:
     """Return a mask of where each value on the left is greater than each one on the right."""
     low, high = left[0], right[1]
+    # A wrong mask would lose points, so what is nearly equal counts as possible.
     return low - high > MARGIN * (np.abs(low) + np.abs(high))
 
 

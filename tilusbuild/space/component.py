@@ -65,6 +65,8 @@ def connect_parameters(model: Model, rules: Sequence[Rule]) -> list[tuple[list[i
         return position
 
     for rule in rules:
+        # A forest of sets (union-find), whose roots are their first members: groups then come in
+        # order.
         first, *others = sorted(rule.needs)
         for other in others:
             a, b = sorted((find_root(first), find_root(other)))
@@ -90,5 +92,6 @@ def enumerate_group(
     if rules:
         ranks = Join(model, members, rules).list_ranks(budget)
     else:
+        # A parameter that no rule mentions has each row as a point.
         ranks = np.arange(len(model.domains[members[0]].rows))
     return Component(make_radix(model, members), ranks)

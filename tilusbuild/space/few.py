@@ -29,6 +29,7 @@ Digits = tuple[int, ...]
 def enumerate_small(model: Model, budget: int | None) -> SmallSpace | None:
     """Return the points of a small space; None if the arrays have to enumerate it."""
     combinations = math.prod(len(domain.rows) for domain in model.domains)
+    # A space that is empty for its constants alone needs the report's words.
     if model.never or combinations > (
         MAX_COMBINATIONS if budget is None else min(MAX_COMBINATIONS, budget)
     ):
@@ -59,6 +60,7 @@ def find_removing_rules(model: Model) -> tuple[int, ...]:
         except ExprError:
             failing = []
         first = min((*failing, *model.never), default=KEPT)
+        # A condition has the position -1, as `KEPT` has: `failing` distinguishes them.
         positions.append(CONDITIONAL if first < 0 and failing else first)
     return tuple(positions)
 
@@ -77,6 +79,8 @@ def _find_failing_rules(model: Model, digits: Digits) -> list[Rule]:
     failing = []
     for rule in model.rules:
         holds = bool(rule.expr.evaluate(values))
+        # A condition that holds asks for a declared row, and one that does not for `else`: else a
+        # point with a false condition would be there once for each declared row.
         if rule.pinned_parameter is not None:
             domain, digit = model.domains[rule.pinned_parameter], digits[rule.pinned_parameter]
             holds = digit < domain.declared if holds else digit == domain.pinned
@@ -121,7 +125,7 @@ class SmallSpace:
             for derived in self._model.derived:
                 needed = {name: columns[name] for name in derived.expr.names}
                 columns[derived.name] = [
-                    derived.expr.evaluate({name: each[n] for name, each in needed.items()})
+                    derived.expr.evaluate({name: column[n] for name, column in needed.items()})
                     for n in range(len(points))
                 ]
         except ExprError:

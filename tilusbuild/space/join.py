@@ -84,6 +84,8 @@ class Join:
             level.partial = [
                 r
                 for r in level.partial
+                # A rule without bounds over whole domains has none later: it is not tried at every
+                # block.
                 if r.pinned_parameter is None and self._find_possible(r, {}) is not None
             ]
         self.examined = 0  # combinations that rules were applied to
@@ -181,6 +183,7 @@ class Join:
             yield points
             return
         width = len(self._model.domains[self._levels[depth].position].rows)
+        # So many partial points that the crossing has about `BLOCK`.
         step = max(1, BLOCK // width)
         for start in range(0, len(points), step):
             block = points if len(points) <= step else _slice_points(points, start, start + step)
@@ -212,6 +215,7 @@ class Join:
             if marks is not None:
                 if fault is None:
                     fault = np.zeros(shape, dtype=np.int32)
+                # The first rule without a value is the one that an error names; 0 stands for none.
                 fault = np.where((fault == 0) & marks, np.int32(1 + self._rules.index(rule)), fault)
             holds = rule_holds if holds is None else holds & rule_holds
         for rule in level.partial if shape[0] * width * level.ahead > WORTH_BOUNDING else ():
@@ -283,6 +287,7 @@ class Join:
         digit = survivors - parent * shape[1]
 
         def take_survivors(array: Any) -> Any:
+            # A column that depends on one axis only has the length 1 on the other.
             rows = parent if array.shape[0] > 1 or shape[0] == 1 else 0
             return array[rows, digit if array.shape[1] > 1 or shape[1] == 1 else 0]
 
@@ -387,9 +392,11 @@ def plan_levels(model: Model, order: Sequence[int], rules: Sequence[Rule]) -> li
         extend_use(rule.expr.names, depth)
         if rule.pinned_parameter is not None:
             extend_use(frozenset((name_row_column(rule.pinned_parameter),)), depth)
+    # Reversed: a derived value extends the use of those that it is computed from.
     for derived in reversed(model.derived):
         if derived.name in used_until:
             depth = max(depth_of[position] for position in derived.needs)
+            # In front, so that they are computed in the order of the model again.
             levels[depth].derived.insert(0, derived)
             extend_use(derived.expr.names, depth)
     available_from = {
@@ -423,6 +430,7 @@ def order_greedily(model: Model, members: Sequence[int], rules: Sequence[Rule]) 
                 (len(needs & after) / len(needs) for needs in touching if not needs <= after),
                 default=0.0,
             )
+            # The position last, so that the order is the same on every machine.
             return complete, nearest, -len(model.domains[position].rows), -position
 
         best = max(remaining, key=rate_position)

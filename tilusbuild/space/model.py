@@ -113,6 +113,7 @@ def build_model(spec: SpaceSpec) -> Model:
             if part.names:
                 rules.append(Rule(name, position, part, _union_needs(part, needs)))
             elif not _evaluate_constant(name, part):
+                # One false part is enough, and `never` has each restriction once.
                 never.append(position)
                 break
     return Model(
@@ -177,6 +178,7 @@ def outside_error(domain: Domain, row: Row) -> SpaceError:
 
 def format_row(row: Row) -> str:
     """Return the text of a row as it is written in a manifest."""
+    # TOML spells a bool in lower case.
     texts = [str(v).lower() if isinstance(v, bool) else _quote_text(v) for v in row]
     return texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
 
@@ -201,6 +203,8 @@ def _check_row(title: str, row: Row) -> None:
 
 
 def _check_names(spec: SpaceSpec, owners: Mapping[str, int]) -> None:
+    # Before any expression is folded, so that a misspelt name is an error even where another
+    # operand decides.
     known = {*owners, *spec.constants, *(name for name, _ in spec.derived)}
     for name, what, expr in _list_expressions(spec):
         try:
@@ -230,10 +234,12 @@ def _order_derived(
     """Return the constants, with the derived values that are constant, and the other derived
     values in the order of computation. Raises `SpaceError` for a cycle."""
     exprs = dict(spec.derived)
+    # Sorted, so that the order, and the cycle in a message, do not depend on the hashes of texts.
     graph = {name: sorted(expr.names & exprs.keys()) for name, expr in exprs.items()}
     try:
         order = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
+        # graphlib lists each name before those that need it; a reader follows a name to its needs.
         cycle = " → ".join(reversed(error.args[1]))
         raise SpaceError(
             f"the derived values go in a circle: {cycle}", rule=error.args[1][0]
@@ -286,6 +292,7 @@ def _to_bool(expr: Expr) -> Expr:
     """Return an expression with the truth of `expr` as its value, a bool."""
     if is_boolean(expr.tree):
         return expr
+    # A rule may be a number (`m % 8`): `and` of one side has its truth as a bool.
     return Expr(expr.source, Logic("and", (expr.tree,), column=expr.tree.column))
 
 
@@ -364,6 +371,7 @@ def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceE
     try:
         for derived in model.derived:
             if derived.needs <= rule.needs:
+                # An error is a value here, and is raised only if the rule reaches the name.
                 env[derived.name] = _evaluate_or_error(derived, env)
         rule.expr.evaluate_lazily(env)
     except ExprError as error:
@@ -420,8 +428,12 @@ class Schedules(Sequence[Schedule]):
             yield from self._make_schedules(start, min(start + CHUNK, len(self)))
 
     def _make_schedules(self, start: int, stop: int) -> Iterator[Schedule]:
+        # A slice of each column makes many Python values at once, which is faster than one at a
+        # time.
         part, names = slice(start, stop), tuple(self.columns)
         columns = [column[part] for column in self.columns.values()]
+        # `zip` of no columns is empty, and a space without parameters has one point.
         rows = zip(*columns, strict=True) if columns else iter([()] * (stop - start))
         for index, row in zip(self.indices[part], rows, strict=True):
+            # Read-only: a schedule stands for a program's hash, and is passed to many users.
             yield Schedule(index, MappingProxyType(dict(zip(names, row, strict=True))))

@@ -34,6 +34,7 @@ class OpenComponent:
     def __init__(self, model: Model, members: Sequence[int], rules: Sequence[Rule]) -> None:
         self.members = tuple(members)
         self._model = model
+        # Rules over few parameters are cheap, and what they exclude no other rule evaluates.
         self._rules = sorted(rules, key=lambda rule: len(rule.needs))
         self._radix = make_radix(model, members)
         self.count = math.prod(size for _, size in self._radix.values())
@@ -62,7 +63,9 @@ class OpenComponent:
             choices = tuple(Const(digit) for digit in sorted(digits))
             name = name_row_column(position)
             among = Expr(name, Member(Name(name), choices, negated=False))
+            # The join applies it as soon as it adds the parameter, and so crosses no other rows.
             rules.append(Rule(name, -1, among, frozenset((position,))))
+        # In the space's order, so that the first point of the join is the first of the space.
         join = Join(self._model, self.members, rules, order=self.members)
         try:
             return join.find_first(MAX_SEARCHED)
@@ -78,7 +81,6 @@ class OpenComponent:
 
         Raises `SpaceError` at a point without a value of a rule, and after `MAX_DRAWN` tries.
         """
-        looked = 0
         for start in range(0, MAX_DRAWN, BATCH):
             tries = np.arange(start, start + BATCH, dtype=np.uint64)
             digits = {
@@ -86,12 +88,12 @@ class OpenComponent:
                 for position, (_, size) in self._radix.items()
             }
             points = self._filter_points(digits)
-            looked += BATCH
+            # Python's integers, since an index may be beyond 64 bits.
             columns = [points[position].tolist() for position in self.members]
             for row in zip(*columns, strict=True):
                 yield dict(zip(self.members, row, strict=True))
         raise SpaceError(
-            f"too few of {looked:,} random combinations of {self._names} are valid",
+            f"too few of {MAX_DRAWN:,} random combinations of {self._names} are valid",
             hint="build a smaller sample, or all points: that takes a count of them",
         )
 
@@ -105,10 +107,11 @@ class OpenComponent:
         Raises `SpaceError` for a combination at which a rule has no value and no rule is false.
         """
         remaining = dict(digits)
-        faults: list[tuple[Rule, Any]] = []  # masks over what is left
+        faults: list[tuple[Rule, Any]] = []  # masks over what remains
         for rule in self._rules:
             holds, marks = self._evaluate_rule(rule, remaining)
             if marks is not None:
+                # Another rule may exclude the point: only then a missing value is not an error.
                 holds = holds | marks
                 faults.append((rule, marks))
             if holds.all():
@@ -176,9 +179,11 @@ def draw_numbers(stream: str, tries: Any, size: int) -> Any:
     SplitMix64 (Steele, Lea and Flood, 2014) over the element and a digest of `stream`.
     """
     base = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "big")
+    # The arithmetic is meant to wrap around at 64 bits.
     with np.errstate(over="ignore"):
         mixed = (tries + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(base)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
+    # A double holds 53 bits exactly: below 2^53 the product rounds to no number beyond `size - 1`.
     return ((mixed >> np.uint64(11)) * 2.0**-53 * size).astype(np.min_scalar_type(max(size - 1, 0)))

@@ -102,8 +102,11 @@ class PointCounter:
                 return None
             except SpaceError as error:  # not an error if another group turns out to be empty
                 failures.append(error)
+            # One budget for all counts: a report of many rules takes no longer than one of a large
+            # rule.
             if self._budget is not None:
                 self._budget -= join.examined
+        # A count of 0 comes before an error: an empty space has no point that could be at fault.
         if 0 in counts:
             return 0
         if failures:
@@ -116,6 +119,7 @@ def report_space(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
 
     Raises `SpaceError` for a rule without a value at a point that no other rule excludes.
     """
+    # First, since it raises the space's errors; without a budget, since the space has none.
     total = PointCounter(model, None).count_points(range(len(model.rule_names)), strict=True)
     counter = PointCounter(model, budget)
     free = counter.count_points(())
@@ -123,10 +127,10 @@ def report_space(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
     before = free
     for position, name in enumerate(model.rule_names):
         after = counter.count_points(range(position + 1))
-        left = counter.count_points((position,))
-        gone = None if before is None or after is None else before - after
-        alone = None if free is None or left is None else free - left
-        effects.append(RuleEffect(name, gone, alone, left == 0))
+        remaining = counter.count_points((position,))
+        removed = None if before is None or after is None else before - after
+        alone = None if free is None or remaining is None else free - remaining
+        effects.append(RuleEffect(name, removed, alone, remaining == 0))
         before = after
     conditional = None if free is None else model.cartesian - free
     return SpaceReport(model.cartesian, conditional, tuple(effects), total, model)
@@ -142,8 +146,10 @@ def find_emptying_rules(model: Model) -> tuple[str, ...]:
     needed = list(range(len(names)))
     for end in range(1, len(names) + 1):
         if counter.count_points(range(end)) == 0:
+            # The rules before `end` leave points, so the one at its end is needed.
             needed = list(range(end))
             break
+    # One by one, each without those that turned out to be needless: what remains is minimal.
     for position in list(needed[:-1]):
         rest = [other for other in needed if other != position]
         if counter.count_points(rest) == 0:

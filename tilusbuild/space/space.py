@@ -59,6 +59,7 @@ class Space:
     ) -> None:
         self.spec = spec
         self._budget = budget
+        # Without a known size the space is enumerated now, so that its mistakes are raised here.
         self.size = size or (None if self._is_open else self._index_count, self._model.cartesian)
         """The numbers of valid points (None: not counted) and of all combinations."""
 
@@ -147,11 +148,10 @@ class Space:
         if not 0 <= index < self._index_count:
             return False
         try:
-            names = [name for each in self.spec.parameters for name in each.names]
-            own = self[index].values if self._is_open else {}
-            return (
-                not own or self.complete_point({name: own[name] for name in names}).index == index
-            )
+            names = [name for parameter in self.spec.parameters for name in parameter.names]
+            # The first point with all values of the combination is the combination, or another.
+            values = self[index].values if self._is_open else {}
+            return not values or self.complete_point({n: values[n] for n in names}).index == index
         except SpaceError:
             return False
 
@@ -183,6 +183,7 @@ class Space:
         The points of `include` are always among them. A larger `n` with the same seed returns all
         points of a smaller one. The result depends on the space and the arguments only.
         """
+        # A dict keeps the order of drawing, so that a larger sample contains each smaller one.
         chosen = dict.fromkeys(list(dict.fromkeys(include))[:n])
         indices = (
             self._draw_indices(seed) if self._is_open else shuffle_range(self._index_count, seed)
@@ -242,9 +243,9 @@ class Space:
                 raise SpaceError(f'the default names "{name}", which is not a parameter', hint=hint)
         fixed: dict[int, tuple[bool, set[int]]] = {}
         for position, domain in enumerate(self._model.domains):
-            given = {i: partial[n] for i, n in enumerate(domain.names) if n in partial}
-            if given:
-                fixed[position] = True, _find_rows(domain, given)
+            values = {i: partial[n] for i, n in enumerate(domain.names) if n in partial}
+            if values:
+                fixed[position] = True, _find_rows(domain, values)
             elif domain.default is not None:
                 fixed[position] = False, {domain.default}
         return fixed
@@ -282,10 +283,10 @@ class Space:
         self, ordered: list[int], position: int, fixed: Mapping[int, tuple[bool, set[int]]]
     ) -> SpaceError:
         texts = []
-        for each in ordered[: ordered.index(position) + 1]:
-            domain = self._model.domains[each]
+        for earlier in ordered[: ordered.index(position) + 1]:
+            domain = self._model.domains[earlier]
             title = ", ".join(domain.names)
-            texts.append(f"{title} = {format_row(domain.rows[min(fixed[each][1])])}")
+            texts.append(f"{title} = {format_row(domain.rows[min(fixed[earlier][1])])}")
         rules = ", ".join(
             dict.fromkeys(f'"{r.name}"' for r in self._model.rules if position in r.needs)
         )
@@ -306,6 +307,7 @@ class Space:
             low, high = ranges[index]
             part = self._components[index]
             first, end = (int(end) for end in part.find_range(position, low, digits[position]))
+            # The points of the other groups that go with each point of this one.
             others = total // (high - low)
             rank += (first - low) * others
             total = others * (end - first)
@@ -397,16 +399,17 @@ def select_schedules(
     start = space.complete_point(default)
     if level == 0:
         return space.take_points((start.index,))
+    # `count` raises for a space that was not counted, of which all points cannot be built.
     known = space.count if level == 2 else space.size[0]
-    wanted = sample if known is None else known if level == 2 else min(sample, known)
-    if wanted > MAX_SCHEDULES:
+    size = sample if known is None else known if level == 2 else min(sample, known)
+    if size > MAX_SCHEDULES:
         raise SpaceError(
-            f"{wanted:,} schedules to build, at most {MAX_SCHEDULES:,}",
+            f"{size:,} schedules to build, at most {MAX_SCHEDULES:,}",
             hint="restrict the space, or build a sample of it: levels.sample and level 1",
         )
     if level == 2:
         return space.take_all()
-    return space.sample_points(wanted, seed, include=(start.index,))
+    return space.sample_points(size, seed, include=(start.index,))
 
 
 def shuffle_range(count: int, seed: int) -> Iterator[int]:
@@ -416,8 +419,10 @@ def shuffle_range(count: int, seed: int) -> Iterator[int]:
     first few of 10^17 cost nothing. The randomness is sha256, which is the same everywhere.
     """
     moved: dict[int, int] = {}
-    for place in range(count):
-        digest = hashlib.sha256(f"{seed}:{place}".encode()).digest()
-        other = place + int.from_bytes(digest, "big") % (count - place)
+    for position in range(count):
+        digest = hashlib.sha256(f"{seed}:{position}".encode()).digest()
+        # Of 256 bits the modulus prefers no number that anyone could notice.
+        other = position + int.from_bytes(digest, "big") % (count - position)
         yield moved.get(other, other)
-        moved[other] = moved.pop(place, place)
+        # What stood at this place is now at `other`, and is not asked for here again.
+        moved[other] = moved.pop(position, position)

@@ -53,8 +53,8 @@ def read_t1(text: str) -> T1Space:
     entries = _read_member(space, "TuningParameters", list, "ConfigurationSpace")
     # Of two parameters with one name the last one counts, at the position of the first: published
     # files have such names, and Kernel Tuner reads them so.
-    found = (_read_parameter(number, entry) for number, entry in enumerate(entries, 1))
-    parameters = tuple({parameter.names: parameter for parameter in found}.values())
+    read = (_read_parameter(number, entry) for number, entry in enumerate(entries, 1))
+    parameters = tuple({parameter.names: parameter for parameter in read}.values())
     conditions = space.get("Conditions") or []
     if not isinstance(conditions, list):
         raise SpaceError('not a T1 file: "Conditions" is not a list')
@@ -89,6 +89,7 @@ def _read_parameter(number: int, entry: Any) -> Parameter:
         dict.fromkeys(_check_type(name, kind, v) for v in _read_values(name, entry.get("Values")))
     )
     default = entry.get("Default")
+    # Some published files have the default in a list.
     if isinstance(default, list) and len(default) == 1:
         default = default[0]
     rows = tuple((value,) for value in values)
@@ -98,6 +99,7 @@ def _read_parameter(number: int, entry: Any) -> Parameter:
 
 
 def _check_type(name: str, kind: str, value: Any) -> Value:
+    # For Python a bool is an int.
     right = isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
     if not right or (kind == "uint" and value < 0):
         raise SpaceError(
@@ -113,6 +115,7 @@ def _read_values(name: str, text: Any) -> list[Any]:
         raise SpaceError(f'the parameter "{name}" has no "Values"', rule=name)
     try:
         with warnings.catch_warnings():
+            # A warning of Python's parser (`1if x`) would be printed, and is a mistake here.
             warnings.simplefilter("error")
             tree = ast.parse(text.strip(), mode="eval").body
         return _read_list(tree)
@@ -162,6 +165,7 @@ def _read_range(node: ast.Call, env: Mapping[str, Any]) -> range:
     if node.keywords or not 1 <= len(bounds) <= 3 or not all(type(b) is int for b in bounds):
         raise ValueError(f"{ast.unparse(node):.60}")
     values = range(*bounds)
+    # Asked of the range, which is not made yet.
     if len(values) > MAX_VALUES:
         raise ValueError(f"a range of {len(values)} values, at most {MAX_VALUES}")
     return values
