@@ -361,7 +361,7 @@ class ProgramJob(Struct, frozen=True):
             # A plan keeps no closures: this finds the headers once more.
             notes = self.render().closure.notes
         except InputError:
-            # The template was edited while this program compiled: the next build reports its mistake.
+            # The template was edited since: the next build reports its mistake.
             notes = ()
         helping = explain_missing_header(
             log,
