@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import ExprError, Value
-from tilusbuild.manifest.arguments import Arg, make_argument
+from tilusbuild.manifest.arguments import make_argument
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import COSTS, split_linked_names
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script_sections import list_expressions, parse_cached
-from tilusbuild.manifest.table import to_json_value
+from tilusbuild.manifest.table import Table
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature import (
@@ -34,7 +34,6 @@ from tilusbuild.signature import (
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection
-    from tilusbuild.manifest.script_sections import DispatchSection, LaunchSection
 
 
 class NameScope(Struct, frozen=True):
@@ -82,6 +81,17 @@ _ExpressionSite: TypeAlias = tuple[Path, Value, frozenset[str]]
 _STATIC = frozenset({"params", "space", "derived"})
 _CALL = _STATIC | {"sizes"}
 _RULE = frozenset({"params", "sizes"})
+# The keys of tables that hold expressions, with the names that these may use.
+_TENSOR_MAP = dict.fromkeys(
+    ("box", "element_strides", "interleave", "swizzle", "l2_promotion"), _STATIC
+)
+_LAUNCH = {
+    **dict.fromkeys(("grid", "block", "smem", "cluster"), _CALL),
+    # These are set once for a device, before any call, so that arguments have no value there.
+    **dict.fromkeys(("cooperative", "pdl", "carve_out"), _STATIC),
+}
+_PRUNE = dict.fromkeys(("max_registers", "max_spill_bytes", "min_blocks_per_sm"), _STATIC)
+_COSTS = dict.fromkeys(COSTS, _RULE) | {"model": _CALL}
 
 
 def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]:
@@ -94,47 +104,30 @@ def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]
         yield ("derived", name), source, _STATIC
     for name, rule in script.restrict_sources(target).items():
         yield ("restrict", name), rule, _STATIC
-    for key, limit in to_json_value(script.prune).items():
-        yield ("prune", key), limit, _STATIC
     for source in list_expressions(script.kernel or ""):
         yield ("kernel",), source, _STATIC
     for name, arg in script.args.items():
-        yield from _list_tensor_map_sites(name, arg)
-    yield from _list_launch_sites(script.launch)
-    yield from _list_launch_sites(override.launch)
-    yield from _list_dispatch_sites(script.dispatch)
+        if arg.tensor_map is not None:
+            yield from _list_table_sites(("args", name), arg, _TENSOR_MAP)
+    yield from _list_table_sites(("prune",), script.prune, _PRUNE)
+    yield from _list_table_sites(("launch",), script.launch, _LAUNCH)
+    yield from _list_table_sites(("launch",), override.launch, _LAUNCH)
+    if script.dispatch is not None:
+        yield from _list_table_sites(("dispatch",), script.dispatch, _COSTS)
+        for number, row in enumerate(script.dispatch.table):
+            yield ("dispatch", "table", number, "when"), row.when, _RULE
 
 
-def _list_tensor_map_sites(name: str, arg: Arg) -> Iterator[_ExpressionSite]:
-    if arg.tensor_map is None:
-        return
-    for key in ("box", "element_strides"):
-        for number, source in enumerate(getattr(arg, key) or ()):
-            yield ("args", name, key.replace("_", "-"), number), source, _STATIC
-    for key in ("interleave", "swizzle", "l2_promotion"):
-        yield ("args", name, key.replace("_", "-")), getattr(arg, key), _STATIC
-
-
-def _list_launch_sites(table: LaunchSection | None) -> Iterator[_ExpressionSite]:
-    for key, value in table or ():
-        # The last three are set once for a device, before any call: arguments have no value there.
-        sees = _STATIC if key in ("cooperative", "pdl", "carve_out") else _CALL
+def _list_table_sites(
+    path: Path, table: Table | None, keys: Mapping[str, frozenset[str]]
+) -> Iterator[_ExpressionSite]:
+    """Yield the expressions in these keys of a table, one by one where a key has several."""
+    for name, sees in keys.items() if table is not None else ():
+        value, own = getattr(table, name), (*path, name.replace("_", "-"))
         if isinstance(value, tuple):
-            for number, source in enumerate(value):
-                yield ("launch", key, number), source, sees
+            yield from (((*own, number), source, sees) for number, source in enumerate(value))
         elif value is not None:
-            yield ("launch", key.replace("_", "-")), value, sees
-
-
-def _list_dispatch_sites(dispatch: DispatchSection | None) -> Iterator[_ExpressionSite]:
-    if dispatch is None:
-        return
-    for name in COSTS:
-        source = getattr(dispatch, name)
-        if source is not None:
-            yield ("dispatch", name), source, _CALL if name == "model" else _RULE
-    for number, row in enumerate(dispatch.table):
-        yield ("dispatch", "table", number, "when"), row.when, _RULE
+            yield own, value, sees
 
 
 def _resolve_path(path: Path, target: str, inner: Path, checks: Checks) -> Path:

@@ -61,8 +61,7 @@ class LibrarySection(ProductKeys, frozen=True, kw_only=True):
     """The `[library.NAME]` that the sources become a part of, in place of a library of their own:
     so one library has sources of several flags, macros and toolchains."""
     output: Annotated[
-        Annotated[Text, Key(after=_check_output)] | None,
-        Key(examples=["build/{target}/libbackend.so"]),
+        Text | None, Key(after=_check_output, examples=["build/{target}/libbackend.so"])
     ] = None
     """A file of the project that each build brings up to date with the library; `{target}` stands
     for the target's name."""

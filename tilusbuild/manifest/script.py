@@ -211,8 +211,7 @@ class KernelSection(Table, frozen=True):
     description: Annotated[str | None, Key(examples=["The gradient"])] = None
     """One line for people."""
     kernel: Annotated[
-        Annotated[str, Key(pattern=KERNEL_NAME)] | None,
-        Key(examples=["ops::backward<{{ block }}>"]),
+        str | None, Key(pattern=KERNEL_NAME, examples=["ops::backward<{{ block }}>"])
     ] = None
     """The `__global__` function; without it the name of this table."""
     args: Annotated[Mapping[DeclaredName, Arg], Key(examples=[{"x": "f32*[n]", "n": "i32"}])] = (
@@ -335,8 +334,10 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     )
     """The syntax of the templates; `"jinja2"` (the default) is that of Jinja2."""
     kernel: Annotated[
-        Annotated[str, Key(pattern=KERNEL_NAME)] | None,
-        Key(examples=["matmul", "marlin::Marlin<{{ threads }}, {{ stages }}>"]),
+        str | None,
+        Key(
+            pattern=KERNEL_NAME, examples=["matmul", "marlin::Marlin<{{ threads }}, {{ stages }}>"]
+        ),
     ] = None
     """The `__global__` function that the template defines; the launcher is written by tilusbuild. A
     plain name is that of an `extern "C"` function; others are C++ names, `::saxpy` too. `{{ … }}`
@@ -345,9 +346,9 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     kernels: Entries[KernelSection] = NOTHING
     """Several kernels of the template, in place of `kernel`: each is a script `NAME.KERNEL`, and
     all are one translation unit."""
-    entry: Annotated[
-        Annotated[str, Key(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None, Key(examples=["launch"])
-    ] = None
+    entry: Annotated[str | None, Key(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", examples=["launch"])] = (
+        None
+    )
     """The host launch function that the template defines itself, in place of `kernel`."""
     library: Annotated[Text | None, Key(examples=["backend"])] = None
     """The `[library.NAME]` that every program of this script is an object of, in place of `kernel`

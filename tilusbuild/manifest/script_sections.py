@@ -198,8 +198,7 @@ class TuneSection(Table, frozen=True):
     """How `run` and `tune` call the kernel and check its results."""
 
     ref: Annotated[
-        Annotated[Text, Key(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$")] | None,
-        Key(examples=["ref.py:matmul"]),
+        Text | None, Key(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$", examples=["ref.py:matmul"])
     ] = None
     """A Python function that takes the arguments and returns the expected outputs:
     `FILE.py:FUNCTION`, relative to the manifest."""
@@ -296,7 +295,11 @@ def _wrap_single(value: object) -> object:
 
 
 _SOURCES = {"type": "array", "items": VALUE_SCHEMA, "minItems": 1, "maxItems": 3}
-_ONE_OR_MORE = Key(before=_wrap_single, schema={"anyOf": [VALUE_SCHEMA, _SOURCES]})
+_Extents = Annotated[
+    tuple[ExprSource, ...],
+    Key(min_length=1, max_length=3),
+    Key(before=_wrap_single, schema={"anyOf": [VALUE_SCHEMA, _SOURCES]}),
+]
 
 
 class LaunchSection(Table, frozen=True):
@@ -307,24 +310,14 @@ class LaunchSection(Table, frozen=True):
     """
 
     grid: Annotated[
-        tuple[ExprSource, ...] | None,
-        Key(min_length=1, max_length=3, examples=["cdiv(n, 256)", ["n // tile_n", "m // tile_m"]]),
-        _ONE_OR_MORE,
+        _Extents | None, Key(examples=["cdiv(n, 256)", ["n // tile_n", "m // tile_m"]])
     ] = None
     """An expression, or an array of up to three: blocks in x, y and z."""
-    block: Annotated[
-        tuple[ExprSource, ...] | None,
-        Key(min_length=1, max_length=3, examples=[256, ["threads"]]),
-        _ONE_OR_MORE,
-    ] = None
+    block: Annotated[_Extents | None, Key(examples=[256, ["threads"]])] = None
     """An expression, or an array of up to three: threads of a block in x, y and z."""
     smem: Annotated[ExprSource | None, Key(examples=["smem"])] = None
     """Bytes of dynamic shared memory of a block; without it none."""
-    cluster: Annotated[
-        tuple[ExprSource, ...] | None,
-        Key(min_length=1, max_length=3, examples=[["cluster_m", 1]]),
-        _ONE_OR_MORE,
-    ] = None
+    cluster: Annotated[_Extents | None, Key(examples=[["cluster_m", 1]])] = None
     """An expression, or an array of up to three: blocks of a cluster in x, y and z. The grid is a
     multiple of it. For sm_90 and later; without it, and where it is one block, there are not
     clusters."""

@@ -51,11 +51,10 @@ class ProjectSection(Table, frozen=True):
 
     name: Annotated[
         str,
-        Key(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"),
-        Key(examples=["attention-kernels"]),
+        Key(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", examples=["attention-kernels"]),
     ]
     """The project's name: letters, digits, `.`, `_` and `-`."""
-    version: Annotated[str, Key(pattern=r"^[0-9][0-9A-Za-z.+_-]*$"), Key(examples=["0.1.0"])]
+    version: Annotated[str, Key(pattern=r"^[0-9][0-9A-Za-z.+_-]*$", examples=["0.1.0"])]
     """The project's version; packages have it, too."""
     description: Annotated[str | None, Key(examples=["Attention for small batches"])] = None
     """One line for people."""
@@ -84,8 +83,7 @@ class Directory(Table, frozen=True):
     path: Annotated[Text, Key(examples=["include"])]
     """The directory: relative to the manifest, or to the package's own directory."""
     package: Annotated[
-        Annotated[str, Key(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")] | None,
-        Key(examples=["cutlass_library"]),
+        str | None, Key(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", examples=["cutlass_library"])
     ] = None
     """An installed Python package (its import name) that holds the directory."""
 
@@ -150,14 +148,10 @@ class BuildSection(Table, frozen=True):
     jobs: Annotated[int | None, Key(ge=1, examples=[8])] = None
     """How many compilers run at once. Without it: one for each core that this process may use. `-j`
     and `TILUSBUILD_JOBS` take precedence over it."""
-    load_average: Annotated[
-        Annotated[float, Key(gt=0, before=reject_boolean)] | None, Key(examples=[16.0])
-    ] = None
+    load_average: Annotated[float | None, Key(gt=0, before=reject_boolean, examples=[16.0])] = None
     """While the load average is so high, no compiler is started beside one that runs. Without it:
     no limit. `-l` and `TILUSBUILD_LOAD_AVERAGE` take precedence over it."""
-    nice: Annotated[
-        Annotated[int, Key(ge=0, le=19, before=reject_boolean)] | None, Key(examples=[10])
-    ] = None
+    nice: Annotated[int | None, Key(ge=0, le=19, before=reject_boolean, examples=[10])] = None
     """The niceness of the compilers, 0 to 19, as for `nice -n`. Without it: 0. `--nice` and
     `TILUSBUILD_NICE` take precedence over it."""
     level: Annotated[Level | None, Key(examples=[1])] = None

@@ -174,8 +174,6 @@ def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
     cache = find_named_cache(
         options.get("cache-dir"), program, environment
     ) or choose_project_cache(root, None if value is None else str(value))
-    if "\0" in cache.path:
-        raise input_error(f"{cache.source}: the path holds a NUL character")
     return Setting(cache.path, cache.source)
 
 
