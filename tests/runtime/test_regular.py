@@ -28,10 +28,8 @@ PACKAGE = Path(tilusbuild.__file__).parent
 ALLOWED = {
     "noop.py": "imports nothing; without waiting, and by the size that fstat gives",
     "cli/main.py": "the standard streams, and /dev/null in their place",
-    "state/files.py": "a temporary file of ours, without waiting or following",
-    "state/clock.py": "a file of its own without waiting or following",
+    "state/files.py": "temporary files of ours; what users name may be a device",
     "state/directories.py": "directories",
-    "state/outputs.py": "what users name may be a device",
     "process/warden.py": "/proc files, /dev/null, and make's FIFO without waiting",
     "process/jobserver.py": "make's FIFO, which is what is expected",
     "runtime/regular.py": "is the one that opens",
@@ -102,7 +100,7 @@ def test_files_are_opened_in_one_way() -> None:
         if (calls := list(opened_otherwise(path)))
     }
     strangers = {name: calls for name, calls in found.items() if name not in ALLOWED}
-    assert not strangers, "use tilusbuild.runtime.regular (or state.outputs for what users name)"
+    assert not strangers, "use tilusbuild.runtime.regular (or state.files.write_output for what users name)"
     assert set(ALLOWED) <= set(found), "exceptions that are no longer needed"
 
 

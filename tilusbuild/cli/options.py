@@ -170,7 +170,7 @@ def load_contribution(point: str, name: str, purpose: str) -> Callable[..., Any]
 def write_file(path: str, data: bytes) -> None:
     """Write a file that an option names. Raises `InputError`."""
     from tilusbuild.errors import input_error
-    from tilusbuild.state.outputs import write_output
+    from tilusbuild.state.files import write_output
 
     try:
         write_output(path, data)

@@ -23,7 +23,7 @@ from tilusbuild.engine.results import normalize_error
 from tilusbuild.errors import Diagnostic, InputError, TilusbuildError
 from tilusbuild.report.summary import find_first_error
 from tilusbuild.report.text import OutputStream, clean_text, format_count, to_one_line
-from tilusbuild.state.outputs import write_output
+from tilusbuild.state.files import write_output
 from tilusbuild.status import Status
 
 

@@ -1,9 +1,9 @@
 """What time it is for the clock that stamps files, which need not be ours.
 
 A file server, or the host of a virtual machine, may be behind our clock by seconds or ahead of it,
-and a stamp says nothing of what happened after a moment that is only known by another clock. So a
-moment is taken from a file that is made at that moment, on the file system of the cache; it is
-unnamed where the system can do that, and no directory changes.
+and a stamp says nothing of what happened after a moment that is only known by another clock.
+
+So a moment is taken from a file that is made at that moment, on the file system of the cache.
 
 - Local file systems are stamped by this kernel: one moment serves all of them.
 - Of a remote one that is not the cache's, no file is made. Its clock is unknown, and is taken to be
@@ -18,17 +18,18 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from tilusbuild.runtime.regular import try_read_text
+from tilusbuild.runtime.regular import open_regular, try_read_text
 from tilusbuild.state.directories import list_mounts
 
+# Nanoseconds that the clock of a remote file system may be behind ours. Machines without NTP drift
+# by seconds a day; the price is that files younger than this are read in each build.
 REMOTE_LAG = 600_000_000_000
-"""Nanoseconds that the clock of a remote file system may be behind ours."""
+# Nanoseconds for which a moment is recent: a new one is a round trip to a server.
 _FRESH = 20_000_000
-"""Nanoseconds for which a moment is recent: a new one is a round trip to a server."""
+# These have no block device, and are stamped by this kernel all the same.
 _LOCAL = frozenset(("tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay", "aufs", "zfs"))
-"""What needs no block device and is stamped by this kernel all the same."""
+# These have a block device, and other machines stamp them, too.
 _SHARED = frozenset(("gfs2", "ocfs2"))
-"""What has a block device that other machines stamp, too."""
 
 
 class FileTime(NamedTuple):
@@ -81,6 +82,7 @@ class FileClock:
         if status is None:
             return FileTime(kernel_time, remote=remote)
         device, device_time = status.st_dev, status.st_mtime_ns
+        # The file's time also for local files: it is the tick that stamps them, not our clock.
         return FileTime(
             kernel_time if device in remote else device_time, device, device_time, remote
         )
@@ -93,24 +95,19 @@ def _stat_probe_file(directory: str) -> os.stat_result | None:
     while not os.path.isdir(nearest) and nearest != os.path.dirname(nearest):
         nearest = os.path.dirname(nearest)
     with suppress(OSError):
-        return _stat_new_file(nearest, os.O_TMPFILE | os.O_WRONLY)
-    if nearest != os.path.abspath(directory):
-        return None  # what is not ours is not written to
-    path = os.path.join(directory, "clock")
+        # Without a name where the system can do that: no directory changes.
+        handle = os.open(nearest, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        try:
+            return os.fstat(handle)
+        finally:
+            os.close(handle)
+    # Only in the cache's own directory: what is not ours is not written to.
     with suppress(OSError):
-        _stat_new_file(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+        path = os.path.join(directory, "clock")
+        os.close(open_regular(path, os.O_WRONLY | os.O_CREAT, follow=False))
         os.utime(path)  # by the server's clock, as no time is given
         return os.stat(path)
     return None
-
-
-def _stat_new_file(path: str, flags: int) -> os.stat_result:
-    """Return the status of a file opened with these flags."""
-    handle = os.open(path, flags | os.O_CLOEXEC, 0o644)
-    try:
-        return os.fstat(handle)
-    finally:
-        os.close(handle)
 
 
 def find_remote_devices() -> frozenset[int]:
@@ -118,6 +115,8 @@ def find_remote_devices() -> frozenset[int]:
     text = try_read_text("/proc/filesystems")
     if text is None:
         return frozenset()
+    # A line is "nodev\tKIND", or "\tKIND" for a kind that needs a block device.
     kinds = [line.split("\t") for line in text.splitlines()]
     local = _LOCAL | {kind for nodev, kind in kinds if nodev != "nodev"} - _SHARED
-    return frozenset(each.device for each in list_mounts() if each.kind not in local)
+    # FUSE on a block device counts as remote: a program stamps it, perhaps by another clock.
+    return frozenset(mount.device for mount in list_mounts() if mount.kind not in local)

@@ -90,16 +90,10 @@ class DigestMemory:
             try:
                 digest, stamp = self._find_or_digest(key, [("", path)], lambda: sha256_file(path))
             except OSError:
+                # Its absence is an input, too: the file may appear before the next build.
                 self._note_inputs({path: DeviceStamp(ABSENT, -1)})
                 raise
         return digest, DigestSource(key, path, stamp)
-
-    def stat_input(self, path: str) -> Stamp:
-        """Return the stamp of a path, links followed, and list the path among the inputs."""
-        stamped = read_device_stamp(path)
-        with self._guard:
-            self._note_inputs({os.path.abspath(path): stamped})
-        return stamped.stamp
 
     def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         """Return one digest of the names and contents of the selected files under `root`. Raise
@@ -121,7 +115,7 @@ class DigestMemory:
 
         def note_directories(stamps: Mapping[str, DeviceStamp]) -> None:
             self._note_inputs(stamps)
-            entered.update({path: each.stamp for path, each in stamps.items()})
+            entered.update({path: stamp for path, (stamp, _) in stamps.items()})
 
         with self._guard:
             self._note_inputs({root: read_device_stamp(root)})
@@ -141,6 +135,7 @@ class DigestMemory:
         record = self._log.get_value(key)
         if isinstance(record, list) and len(record) == 2 and record[0] == stamp_text:
             return str(record[1]), stamp_text
+        # Before the reading: an edit during it must count as young.
         moment = self._now()
         digest = digest_now()
         # Otherwise it changed while it was read, or may change and keep its stamp.
@@ -153,8 +148,8 @@ class DigestMemory:
     def _note_inputs(self, stamps: Mapping[str, DeviceStamp]) -> None:
         """Add inputs with the stamps that they had before they were read. The first stamp of a path
         stays."""
-        for path, each in stamps.items():
-            self._inputs.setdefault(path, each)
+        for path, stamp in stamps.items():
+            self._inputs.setdefault(path, stamp)
 
     def get_answer(self, key: str) -> str | None:
         """Return the text that was recorded under `key`; None without one."""
@@ -211,7 +206,7 @@ def walk_files(
         except OSError as error:
             if is_machine_error(error, directory):
                 raise
-            continue
+            continue  # it vanished, or a compiler may not read it either
         for entry in entries:
             name = prefix + entry.name
             if entry.is_dir():
@@ -234,6 +229,7 @@ def _format_stamps(
     """Return the stamps of files as one text."""
     stamps = [(name, *stamps_by_path[path].stamp) for name, path in files]
     lines = [f"{size} {mtime} {ctime} {inode} {name}" for name, size, mtime, ctime, inode in stamps]
+    # Of one file, the text itself; of a tree of thousands, its digest: the memory stays small.
     if len(files) == 1 and not files[0][0]:
         return lines[0].rstrip()
     return sha256_bytes("\n".join([*lines, ""]).encode("utf-8", "surrogateescape"))

@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from tilusbuild.runtime.regular import try_read_bytes
 
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+# Linux answers O_NOFOLLOW with O_DIRECTORY for a link with ENOTDIR, not with ELOOP.
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+# mountinfo writes a space in a path as \040.
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -30,20 +32,12 @@ def open_below(root: str, *names: str) -> Iterator[int]:
     handle = os.open(root, _FLAGS & ~os.O_NOFOLLOW)
     try:
         for name in names:
-            handle, outer = _open_child(handle, name), handle
+            # One name at a time: O_NOFOLLOW is about the last name of a path only.
+            handle, outer = os.open(name, _FLAGS, dir_fd=handle), handle
             os.close(outer)
         yield handle
     finally:
         os.close(handle)
-
-
-def _open_child(above: int, name: str) -> int:
-    try:
-        return os.open(name, _FLAGS, dir_fd=above)
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # where Linux itself says ENOTDIR
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
-        raise
 
 
 def make_directories_below(root: str, *names: str) -> None:
@@ -52,6 +46,7 @@ def make_directories_below(root: str, *names: str) -> None:
     for end in range(1, len(names) + 1):
         with open_below(root, *names[: end - 1]) as handle, suppress(FileExistsError):
             os.mkdir(names[end - 1], dir_fd=handle)
+    # The last one may have been there as a link.
     with open_below(root, *names):
         pass
 
@@ -89,28 +84,25 @@ def remove_tree(path: str) -> None:
 
     Raises `OSError`, with `EBUSY` for a directory in which something is mounted: all of it stays.
     """
-    try:
-        os.unlink(path)
-        return
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        # A directory: EISDIR on Linux, EPERM where it goes by POSIX.
-        if error.errno not in (errno.EISDIR, errno.EPERM):
-            raise
-    with suppress(OSError):
-        os.rmdir(path)  # mostly what was in it has been moved to its place
-        return
-    real = os.path.realpath(path)
-    if any(f"{mount.point}/".startswith(f"{real}/") for mount in list_mounts()):
-        raise OSError(errno.EBUSY, "something is mounted there", path)
     while os.path.lexists(path):
         try:
-            shutil.rmtree(path)
+            if not is_real_directory(path):
+                os.unlink(path)
+                continue
+            # Mostly it is empty: what was in it has been moved to its place.
+            if os.listdir(path):
+                _check_mounts(path)
+            shutil.rmtree(path)  # follows no link, also none that appears meanwhile
         except FileNotFoundError:
             continue  # another process removes a part of it at the same time
-        except RecursionError:
-            raise OSError(errno.ENAMETOOLONG, "its directories are too deep", path) from None
+
+
+def _check_mounts(path: str) -> None:
+    """Raise `OSError` for a directory in which something is mounted."""
+    real = os.path.realpath(path)
+    # By mounts, not by devices: a bind mount may have the device of what is around it.
+    if any(f"{mount.point}/".startswith(f"{real}/") for mount in list_mounts()):
+        raise OSError(errno.EBUSY, "something is mounted there", path)
 
 
 class Mount(NamedTuple):
@@ -131,7 +123,7 @@ def parse_mounts(text: str) -> Iterator[Mount]:
         fields, rest = before.split(" "), after.split(" ")
         try:
             device = os.makedev(*map(int, fields[2].split(":")))
-            root, point = (_ESCAPE.sub(lambda m: chr(int(m[1], 8)), each) for each in fields[3:5])
+            root, point = (_ESCAPE.sub(lambda m: chr(int(m[1], 8)), path) for path in fields[3:5])
             yield Mount(device, root, point, rest[0], rest[2].split(","))
         except (ValueError, TypeError, IndexError):
             continue

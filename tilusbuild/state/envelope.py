@@ -13,7 +13,6 @@ writes it all.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -29,12 +28,12 @@ from tilusbuild.state.files import open_atomic, sha256_bytes, sha256_text
 Value = TypeVar("Value")
 VERSIONS = {
     "caches": 1,
-    "digests": 3,
-    "history": 3,
+    "digests": 4,
+    "history": 4,
     "manifest": 6,
-    "needed": 3,
+    "needed": 4,
     "plan": 3,
-    "published": 3,
+    "published": 4,
     "scans": 2,
     "spaces": 4,
     "step": 3,
@@ -52,11 +51,13 @@ class Envelope:
 
     def wrap_body(self, body: bytes) -> bytes:
         """Return the content of a file that holds `body`."""
+        # The size beside the digest is for people: `head -2` shows whether a file was cut.
         return b"%s%s %d\n%s\n" % (self._head, sha256_bytes(body).encode(), len(body), body)
 
     def unwrap_body(self, data: bytes) -> bytes | None:
         """Return the body of a file's content; None for content that is damaged, or of another kind
         or version."""
+        # Wrapped again and compared as a whole: no part of the form has a check of its own.
         body = data[data.find(b"\n", len(self._head)) + 1 : -1]
         return body if data == self.wrap_body(body) else None
 
@@ -92,7 +93,7 @@ class Envelope:
 
 
 class StateFile:
-    """A small persistent map from text to JSON values: the file `kind` in `directory`, read on
+    """A small persistent map from text to plain values: the file `kind` in `directory`, read on
     first use; without a directory, in memory. One thread at a time. Of several builders who save in
     the same instant, the last one's is kept."""
 
@@ -125,10 +126,10 @@ class StateFile:
         """Write the new records beside those that others saved meanwhile, without the keys that
         `keep` refuses. Do nothing where that is not possible."""
         if self._path is not None and self._unsaved:
+            # Read again: another builder may have saved since.
             every = {**self._load_records(), **self._read_records(), **self._unsaved}
             self._records = {key: value for key, value in every.items() if keep(key)}
-            data = json.dumps(self._records, separators=(",", ":"))
-            self._envelope.write_body(self._path, data.encode())
+            self._envelope.save_value(self._path, self._records)
         self._unsaved = {}
 
     def _load_records(self) -> dict[str, Any]:
@@ -137,14 +138,9 @@ class StateFile:
         return self._records
 
     def _read_records(self) -> dict[str, Any]:
-        body = None if self._path is None else self._envelope.read_body(self._path)
-        with suppress(ValueError):
-            records = json.loads(body or b"")
-            return records if isinstance(records, dict) else {}
-        return {}
+        path = self._path
+        return (None if path is None else self._envelope.load_value(path, dict[str, Any])) or {}
 
-
-# What steps of compiles made.
 
 _ENVELOPE = Envelope("step")
 
@@ -172,6 +168,7 @@ class StepStore:
         the directory has it. Raise the errors of `make`."""
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
+        # A lock for each key: programs with another launcher do not wait for this one.
         with lock:
             output = self._outputs.get(key)
             path = self._get_path(key)
@@ -189,6 +186,7 @@ class StepStore:
             self._outputs.pop(key, None)
             self._outputs[key] = output
             if self.directory is not None and self._in_memory is not None:
+                # The first key is the one that was used longest ago: a dictionary keeps its order.
                 total = sum(map(len, self._outputs.values()))
                 while total > self._in_memory:
                     total -= len(self._outputs.pop(next(iter(self._outputs))))
@@ -199,7 +197,7 @@ class StepStore:
             self._outputs.pop(key, None)
         if (path := self._get_path(key)) is not None:
             with suppress(OSError):
-                make_directory(os.path.dirname(path))
+                make_directory(os.path.dirname(path))  # raises for a link: others' files stay
                 os.unlink(path)
 
     def _get_path(self, key: str) -> str | None:

@@ -1,12 +1,13 @@
-"""The one atomic writer, the one way to publish a directory by rename, and the one hasher.
+"""The one atomic writer, the one way to publish a directory by rename, and the hashers.
 
 A reader of a file sees the old content or the new, never a part, whoever is killed: it is written
 beside its final place under a name that starts with `.tmp-`, synced, and renamed over it, and the
 directory is synced too, so that the rename survives a power failure. Its writer holds a lock of it,
 so one without a holder is what a killed writer left: `sweep_temporary_files` removes it. A
 directory is made elsewhere and moved to its place by `replace_directory` or `rename_if_free`, whose
-callers sync; the cache tree has a stricter way of its own, under locks (`cache.tree`). Digests are
-sha256, always in full, always as 64 lower-case hex digits.
+callers sync; the cache tree has a stricter way of its own, under locks (`cache.tree`). What is not
+a regular file is never replaced: `write_output` writes into a FIFO or a device that a user named.
+Digests are sha256, always in full, always as 64 lower-case hex digits.
 
 The price is two syncs for each file: a published program waits some 10 ms for the disk, while the
 next compile begins (docs/performance.md).
@@ -18,9 +19,11 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from tilusbuild.runtime.regular import sha256_file as sha256_file
@@ -28,10 +31,11 @@ from tilusbuild.runtime.regular import sha256_file as sha256_file
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+# What renaming a directory, or onto one, raises when the new name is taken.
 OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
-"""What renaming a directory, or onto one, raises when the new name is taken."""
 _MAX_ATTEMPTS = 100
 _TEMPORARY = ".tmp-"
+_DESCRIPTOR = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/\d{1,9}", re.ASCII)
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
@@ -65,6 +69,42 @@ def open_atomic(
         raise
     if durable:
         sync_directory(directory)
+
+
+def write_output(path: str, data: bytes) -> None:
+    """Write an output that a user named (`-o FILE`). Raise `OSError`; a regular file then stays.
+
+    A regular file is replaced in one step, and a link leads to the file that it names. Anything
+    else is written to: a FIFO, a device, a descriptor of ours (`/dev/stdout`, `>(command)`).
+    """
+    try:
+        with _open_target(path) as file:
+            file.write(data)
+    except OSError as error:
+        error.filename = path  # not the temporary file's
+        raise
+
+
+def _open_target(path: str) -> AbstractContextManager[BinaryIO]:
+    if _DESCRIPTOR.fullmatch(path):
+        number = {"/dev/stdout": 1, "/dev/stderr": 2}.get(path) or int(path.rpartition("/")[2])
+        # Opened by its path, its file would be written from the start, over what it has.
+        return os.fdopen(os.dup(number), "wb")
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG | 0o644
+    if stat.S_ISREG(mode):
+        return open_atomic(os.path.realpath(path), mode=mode & 0o777)
+    # Without O_NONBLOCK, opening a FIFO waits for a reader, perhaps for ever.
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            error.strerror = "no process reads from it"
+        raise
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "wb")
 
 
 def sweep_temporary_files(directory: str, *, deep: bool = False) -> None:

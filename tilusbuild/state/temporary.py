@@ -1,8 +1,8 @@
 """Directories of ours in TMPDIR, or beside what is made in them.
 
-Who has one holds a lock of it, which the system drops however the holder ends. So the next one to
-make a directory knows what a killed command left, and removes it: directories of our names, of this
-user, without a holder. Where the file system has no locks, nothing is removed.
+The owner of one holds a lock of it, which the system drops however the owner ends. So the next one
+to make a directory knows what a killed command left, and removes it: directories of our names, of
+this user, without an owner. Where the file system has no locks, nothing is removed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tilusbuild.state.directories import open_below, remove_tree
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _PREFIX = "tilusbuild-tmp-"
-_MADE = re.compile(rf"\.?{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
+_NAME = re.compile(rf"\.?{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
 
 
 def find_temporary_root() -> str:
-    """Return TMPDIR, or the first directory of the usual ones in which this user may make files.
-    `tempfile` would create a probe file in each, which a kill could leave behind."""
+    """Return TMPDIR, or the first directory of the usual ones in which this user may make files."""
+    # Not `tempfile.gettempdir`: it creates a probe file in each, which a kill could leave behind.
     named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
-    places = (os.path.join(place, "") for place in (*named, "/tmp", "/var/tmp"))  # noqa: S108
-    usable = (place for place in places if os.access(place, os.W_OK | os.X_OK))
-    return os.path.abspath(next(usable, os.curdir))
+    for directory in (*named, "/tmp", "/var/tmp"):  # noqa: S108
+        if os.access(os.path.join(directory, ""), os.W_OK | os.X_OK):
+            return os.path.abspath(directory)
+    return os.path.abspath(os.curdir)
 
 
 class TemporaryDirectory:
@@ -42,40 +43,30 @@ class TemporaryDirectory:
         _sweep_abandoned(top)
         while True:
             self.path = tempfile.mkdtemp(prefix=f"{hidden}{_PREFIX}{purpose}-", dir=top)
-            self._held = ExitStack()
-            try:
-                self.handle = self._held.enter_context(open_below(*os.path.split(self.path)))
-                with suppress(OSError):
-                    fcntl.flock(self.handle, fcntl.LOCK_EX)
-                # Another one may have swept it before it was held.
+            # Another process may sweep it before it is locked: then another one is made.
+            with suppress(FileNotFoundError):
+                self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                with suppress(OSError):  # no locks on this file system: nothing is swept there
+                    fcntl.flock(self._lock, fcntl.LOCK_EX)
                 if os.path.exists(self.path):
                     return
-            except FileNotFoundError:
-                pass
-            except BaseException:
-                self.close()
-                raise
-            self._held.close()
+                os.close(self._lock)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Remove the directory. When that fails, the next sweep removes it."""
-        with suppress(OSError):
+        with suppress(OSError):  # the next sweep removes it
             remove_tree(self.path)
-        self._held.close()
+        os.close(self._lock)
 
 
 def _sweep_abandoned(top: str) -> None:
     """Remove directories of ours in `top` whose owner has died: this user's, with a lock that is
     free."""
     with suppress(OSError):
-        for name in filter(_MADE.fullmatch, os.listdir(top)):
-            # Without a holder, and this user's.
+        for name in filter(_NAME.fullmatch, os.listdir(top)):
+            # One that is locked, or not this user's, or a link, does not keep the others.
             with suppress(OSError), open_below(top, name) as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(handle).st_uid == os.geteuid():
