@@ -31,7 +31,7 @@ from collections import deque
 import grpc
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.remote.archive import include_key, program_key
-from tilusbuild.reapi.blobs import make_blob
+from tilusbuild.reapi.backend import make_blob
 V2 = "/build.bazel.remote.execution.v2"
 address, names = sys.argv[1], open(sys.argv[2]).read().split()
 keys = [(include_key if kind == "include" else program_key)(name)

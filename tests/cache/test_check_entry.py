@@ -10,7 +10,7 @@ import pytest
 from support.marks import MARK
 from support.project import Project, head
 from tilusbuild.cache import layout
-from tilusbuild.cache.checks import Content, FileFacts, Origin, check_entry
+from tilusbuild.cache.checks import Content, FileFacts, Origin, check_directory, check_entry
 from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.state.files import sha256_bytes
 
@@ -55,10 +55,13 @@ class Parts:
         self.change_meta(files={n: f for n, f in self.meta["files"].items() if n != name})
 
     def problems(self, origin: Origin) -> list[str]:
-        directories = self.directories if origin is Origin.REMOTE else None
-        return [
-            str(each) for each in check_entry(self.program, self.files, directories, origin=origin)
-        ]
+        if origin is not Origin.REMOTE:
+            return list(map(str, check_entry(self.program, self.files, origin=origin)))
+        for digest, members in self.directories.items():
+            if found := check_directory(digest, members):
+                return list(map(str, found))
+        manifests: Any = {d: members["MANIFEST"] for d, members in self.directories.items()}
+        return list(map(str, check_entry(self.program, self.files, manifests, origin=origin)))
 
 
 def contents(directory: Path) -> Files:

@@ -145,7 +145,7 @@ def test_what_is_removed_or_replaced_meanwhile_is_not_reported(
 def test_a_file_of_the_same_size_is_read(cache: Tree, full):
     full["library"].write_bytes(b"y" * full["library"].stat().st_size)
     (problem,) = [p for p in verify_cache(cache) if "lib.so" in p.name]
-    assert problem.what == "was modified"
+    assert problem.message == "was modified"
     assert "the next build makes it again" in str(problem)
 
 
@@ -174,7 +174,7 @@ def test_links_that_lead_elsewhere_are_found(cache: Tree, sample: Sample, full):
         link.unlink()
         link.symlink_to(target)
         (problem,) = verify_cache(cache)
-        assert target in problem.what
+        assert target in problem.message
     repair_cache(cache, verify_cache(cache))
     assert verify_cache(cache) == []
     publish_script(cache, sample.record(["a"]))

@@ -62,7 +62,9 @@ def outcome(sample) -> Exception | None:
 
 
 def damaged_on_purpose(sample, problem):
-    return problem.name.startswith(f"programs/{sample.hash('b')}") or "incomplete" in problem.what
+    return (
+        problem.name.startswith(f"programs/{sample.hash('b')}") or "incomplete" in problem.message
+    )
 
 
 def test_killed_at_every_change(tmp_path: Path):

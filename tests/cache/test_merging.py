@@ -103,7 +103,7 @@ def test_one_program_with_different_bytes_is_an_error_and_the_first_stays(cache:
     (refused,) = result.refused
     assert refused.source == shards[1].cache.root
     assert refused.name == f"programs/{program}/module/lib.so"
-    assert "was not reproduced: the same inputs gave other bytes" in refused.what
+    assert "was not reproduced: the same inputs gave other bytes" in refused.message
     found = lookup_entry(cache, program)
     assert found is not None
     assert found.size == shards[0].entry("both").size
@@ -119,7 +119,7 @@ def test_what_is_here_stays_when_another_cache_has_other_bytes(cache: Tree, samp
 def test_built_in_one_cache_and_failed_in_another_is_an_error(cache: Tree, sample: Sample, shards):
     sample.program("a", status="failed")
     (refused,) = merged(cache, shards).refused
-    assert "is built, and failed" in refused.what
+    assert "is built, and failed" in refused.message
 
 
 def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(cache, sample, shards):
@@ -140,7 +140,7 @@ def test_a_program_directory_that_is_a_link_is_not_followed(cache: Tree, shards,
     shutil.move(path, tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", path)
     (refused,) = merged(cache, shards).refused
-    assert refused.what == "is a link"
+    assert refused.message == "is a link"
     assert lookup_entry(cache, shards[0].hash("a")) is None
 
 
@@ -197,7 +197,7 @@ def test_measurements_come_to_a_script_that_has_none(cache: Tree, sample: Sample
     assert merged(cache, shards).measurements == []
     (here / "dispatch_table.json").write_text("here")
     (problem,) = merged(cache, shards).measurements
-    assert "was tuned in" in problem.what
+    assert "was tuned in" in problem.message
     assert (here / "dispatch_table.json").read_text() == "here"
 
 

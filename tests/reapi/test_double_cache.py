@@ -1,7 +1,6 @@
 """What the servers at hand do not do with blobs: inlined content, early ends."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ import grpc
 
 from support.farm_double import FarmDouble, farm_double
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.backend import ReapiBackend
-from tilusbuild.reapi.blobs import make_blob, read_blobs
+from tilusbuild.reapi.backend import ReapiBackend, make_blob
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.settings import make_settings
 
@@ -34,7 +32,7 @@ def test_blobs_come_and_go_in_messages_and_streams(cache: tuple[FarmDouble, Reap
     blobs = {make_blob(data): data for data in (SMALL, LARGE, b"", b"x")}
     backend.send_blobs(blobs)
     assert double.held.keys() == {blob.digest for blob in blobs}
-    assert read_blobs(backend, blobs) == blobs
+    assert backend.read_blobs(blobs) == blobs
 
 
 def test_an_upload_may_end_early(cache: tuple[FarmDouble, ReapiBackend]) -> None:
@@ -55,7 +53,7 @@ def test_streams_that_break_off_are_tried_again(cache: tuple[FarmDouble, ReapiBa
         context.abort(grpc.StatusCode.INTERNAL, "in mid-stream")
 
     double.instead = {"Read": broken, "Write": grpc.StatusCode.INTERNAL}
-    for ask in (partial(read_blobs, backend), backend.send_blobs):
+    for ask in (backend.read_blobs, backend.send_blobs):
         with pytest.raises(RemoteTroubleError, match="INTERNAL") as caught:
             ask({make_blob(LARGE): LARGE})
         assert caught.value.retry

@@ -21,8 +21,7 @@ from support.project import NewProject
 from support.scale import include_headers
 from support.trees import published
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.backend import ReapiBackend, split_into_batches
-from tilusbuild.reapi.blobs import Blob, make_blob, read_blobs
+from tilusbuild.reapi.backend import Blob, ReapiBackend, make_blob, split_into_batches
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.settings import make_settings
 
@@ -61,7 +60,7 @@ def test_the_services_that_a_cache_has(casd: Casd) -> None:
     server.send_blobs(every)  # again: a stream of what is there may end early
     assert list(server.find_missing(every)) == []
     gone = Blob("0" * 64, 5 << 20)
-    assert read_blobs(server, [*every, gone, Blob("1" * 64, 5)]) == every
+    assert server.read_blobs([*every, gone, Blob("1" * 64, 5)]) == every
     server.send_file("key", b"data")
     assert (server.has_file("key"), server.has_file("another key")) == (True, False)
     found = {}
@@ -143,7 +142,7 @@ def test_answers_that_cannot_be_read(double: tuple[FarmDouble, str]) -> None:
     handler, address = double
     handler.instead["BatchReadBlobs"] = says(b"\xff" * 9)
     with pytest.raises(RemoteTroubleError, match="cannot be read"):
-        read_blobs(backend(address), [Blob("0" * 64, 1)])
+        backend(address).read_blobs([Blob("0" * 64, 1)])
 
 
 def test_blobs_that_were_not_asked_for_are_left_alone(double: tuple[FarmDouble, str]) -> None:
@@ -151,7 +150,7 @@ def test_blobs_that_were_not_asked_for_are_left_alone(double: tuple[FarmDouble, 
     answer = reapi.BatchReadBlobsResponse()
     answer.responses.add(digest=reapi.Digest(hash="1" * 64, size_bytes=1), data=b"x")
     handler.instead["BatchReadBlobs"] = says(answer)
-    assert read_blobs(backend(address), [Blob("0" * 64, 1)]) == {}
+    assert backend(address).read_blobs([Blob("0" * 64, 1)]) == {}
 
 
 def test_each_request_has_headers_and_says_who_asks(double: tuple[FarmDouble, str]) -> None:

@@ -52,7 +52,6 @@ IN_OURS = {
     "embed/dispatcher.py",
     "builder/rebuild.py",
     "reapi/execute.py",
-    "reapi/blobs.py",
     "tune/bench/work.py",
     "tune/prepare.py",
 }
@@ -100,7 +99,9 @@ def test_files_are_opened_in_one_way() -> None:
         if (calls := list(opened_otherwise(path)))
     }
     strangers = {name: calls for name, calls in found.items() if name not in ALLOWED}
-    assert not strangers, "use tilusbuild.runtime.regular (or state.files.write_output for what users name)"
+    assert not strangers, (
+        "use tilusbuild.runtime.regular (or state.files.write_output for what users name)"
+    )
     assert set(ALLOWED) <= set(found), "exceptions that are no longer needed"
 
 

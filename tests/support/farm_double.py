@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.blobs import Blob, make_blob
+from tilusbuild.reapi.backend import Blob, make_blob
 
 COMPLETED, EXECUTING, QUEUED = 4, 3, 2
 _REQUESTS: dict[str, Any] = {

@@ -23,7 +23,7 @@ from tilusbuild.binary import BinaryError, CodeImage, parse_ptxas, read_archs, r
 from tilusbuild.binary.elf import MAGIC
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import get_product, list_meta_files, parse_meta
-from tilusbuild.cache.includes import Problem, check_headers
+from tilusbuild.cache.includes import Problem, check_headers, parse_manifest
 from tilusbuild.compile.checks import read_images
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Pipeline
@@ -37,10 +37,11 @@ from tilusbuild.status import Status
 from tilusbuild.toolchain import nvrtc_command
 
 _AR_MAGIC = b"!<arch>\n"
+# Bytes of a mapped file that are hashed at once, and then need not stay in memory.
 _PIECE = 1 << 20
-"""Bytes of a file that is mapped, to be hashed at once."""
+# What a launcher's directory may have: its source, its object, and headers that NVRTC's programs
+# include by name.
 _LAUNCHER_FILES = {
-    layout.MANIFEST,
     LAUNCHER,
     LAUNCHER_OBJECT,
     *map(os.path.basename, nvrtc_command.SHIPPED),
@@ -69,6 +70,7 @@ Content: TypeAlias = bytes | FileFacts
 """Of a file; a `mmap` serves as bytes."""
 
 
+# Bounds of JSON values: `10**4000` would be read, and fail where it is used as a size.
 _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Text = Annotated[str, Meta(max_length=16 << 10)]
 _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -101,7 +103,7 @@ _META_FORM = json.Decoder(_MetaForm)
 def check_entry(
     program: str,
     files: Mapping[str, Content],
-    directories: Mapping[str, Mapping[str, Content]] | None = None,
+    manifests: Mapping[str, bytes] | None = None,
     *,
     origin: Origin,
 ) -> list[Problem]:
@@ -109,9 +111,10 @@ def check_entry(
 
     `files` has the content of each file by its name in the program's directory: `meta.json` and
     the two texts as bytes and, from a remote, also `compile.sh`, the log and the product.
-    `directories` has the files of each include directory by its digest, `MANIFEST` as bytes; None
-    where these are checked separately. No content makes this raise an exception. Raises
-    `ValueError` if the caller did not pass as bytes what has to be read.
+    `manifests` has the `MANIFEST` of each include directory that the entry came with, by digest:
+    directories that `check_directory` found right; None where one did not come. No content makes
+    this raise an exception. Raises `ValueError` if the caller did not pass as bytes what has to be
+    read.
     """
     meta_json = _get_bytes(files, layout.META)
     if meta_json is None:
@@ -127,15 +130,15 @@ def check_entry(
         return problems
     texts = [_get_bytes(files, name) or b"" for name in layout.TEXTS]
     if sha256_bytes(b"".join(texts)) != program:
-        what = "the directory is not named by the hash of its program.txt and options.txt"
-        return [Problem("", what)]
+        message = "the directory is not named by the hash of its program.txt and options.txt"
+        return [Problem("", message)]
     if origin is Origin.CACHE:
         return []
     program_txt, options_txt = (text.decode("utf-8", "surrogateescape") for text in texts)
     problems = list(_check_names(files, program_txt, options_txt))
     if problems or origin is Origin.PACKAGE:
         return problems
-    return list(_check_claims(files, meta, meta_json, program_txt, options_txt, directories))
+    return list(_check_claims(files, meta, meta_json, program_txt, options_txt, manifests))
 
 
 def _check_form(meta_json: bytes) -> None:
@@ -149,6 +152,7 @@ def _check_form(meta_json: bytes) -> None:
 def _check_listing(files: Mapping[str, Content], meta: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield what differs between the files and the list in meta.json."""
     listing = {name: FileFacts(size, digest) for name, size, digest in list_meta_files(meta)}
+    # Sorted: equal damage gives the same first problem on every machine.
     for name in sorted(files.keys() - listing.keys() - {layout.META}):
         if not name.startswith(layout.DUMPS):
             yield Problem(name, f"is not listed in {layout.META}")
@@ -175,6 +179,7 @@ def _check_names(
         # A name that no pipeline makes could be a script or a header that a later step runs.
         if name not in known_digests:
             yield Problem(name, "is not a file that its pipeline makes")
+        # None: a product or a log, which no text determines.
         elif known_digests[name] not in (None, _get_digest(files[name])):
             yield Problem(name, "is not the one that its texts name")
 
@@ -185,7 +190,7 @@ def _check_claims(
     meta_json: bytes,
     program_txt: str,
     options_txt: str,
-    directories: Mapping[str, Mapping[str, Content]] | None,
+    manifests: Mapping[str, bytes] | None,
 ) -> Iterator[Problem]:
     """Yield what differs between an entry of a stranger and what follows from its texts."""
     if (pipeline := find_pipeline(options_txt)) is None:
@@ -202,6 +207,7 @@ def _check_claims(
             required.add(name)
     if meta["status"] == Status.BUILT:
         required.add(product)
+        # Another product would be loaded, and is not the one that is read below.
         if get_product(meta).name != product:
             yield Problem(layout.META, f"does not name the product {product}")
     elif product in files:
@@ -210,7 +216,7 @@ def _check_claims(
     for name in missing:
         yield Problem(name, "is missing")
     if not missing:
-        yield from _check_directories(files, pipeline, program_txt, options_txt, directories)
+        yield from _check_directories(files, pipeline, program_txt, options_txt, manifests)
         yield from _check_code(files, meta, pipeline)
 
 
@@ -219,12 +225,13 @@ def _check_directories(
     pipeline: Pipeline,
     program_txt: str,
     options_txt: str,
-    directories: Mapping[str, Mapping[str, Content]] | None,
+    manifests: Mapping[str, bytes] | None,
 ) -> Iterator[Problem]:
     """Yield what is wrong with the include directories that compile.sh names."""
     named = set(layout.find_header_digests(_get_bytes(files, layout.COMPILE_SH) or b""))
+    # From the texts that the hash covers; compile.sh is not among them.
     headers, _ = list_header_digests(program_txt)
-    if directories is not None and named != directories.keys():
+    if manifests is not None and named != manifests.keys():
         yield Problem(layout.COMPILE_SH, "does not name exactly the include directories beside it")
     if headers is not None and headers not in named:
         yield Problem(layout.COMPILE_SH, f"does not name {layout.INCLUDE}/{headers}")
@@ -234,17 +241,15 @@ def _check_directories(
         yield Problem(f"{layout.INCLUDE}/{launchers[-1]}", "is not a directory that it can have")
         return
     source = parse_section(options_txt, "generated").get(LAUNCHER)
-    for digest, members in sorted((directories or {}).items()):
+    # The digest of the headers' directory follows from program.txt: its files do, too.
+    for digest in () if manifests is None else launchers:
+        members = parse_manifest((manifests or {}).get(digest, b""))
         where = f"{layout.INCLUDE}/{digest}"
-        # The digest of the headers' directory follows from program.txt: its files do, too.
-        for name, what in check_directory(digest, members):
-            yield Problem(f"{where}/{name}", what)
-        if digest in launchers:
-            for name in sorted(members.keys() - _LAUNCHER_FILES):
-                yield Problem(f"{where}/{name}", "is not a file that a launcher has")
-            if LAUNCHER not in members or _get_digest(members[LAUNCHER]) != source:
-                what = f"is not the one that {layout.OPTIONS_TXT} names"
-                yield Problem(f"{where}/{LAUNCHER}", what)
+        for name in sorted(members.keys() - _LAUNCHER_FILES):
+            yield Problem(f"{where}/{name}", "is not a file that a launcher has")
+        if members.get(LAUNCHER) != source:
+            message = f"is not the one that {layout.OPTIONS_TXT} names"
+            yield Problem(f"{where}/{LAUNCHER}", message)
 
 
 def check_directory(digest: str, members: Mapping[str, Content]) -> list[Problem]:
@@ -258,6 +263,7 @@ def _check_code(
     files: Mapping[str, Content], meta: Mapping[str, Any], pipeline: Pipeline
 ) -> Iterator[Problem]:
     """Yield what meta.json says of the code and what neither product nor log shows."""
+    # The log is believed: only a compile shows what the compilers print. It must agree, no more.
     log = _get_bytes(files, layout.LOG) or b""
     kernels = list_kernel_rows(parse_ptxas(log.decode("utf-8", "replace")))
     built = meta["status"] == Status.BUILT
@@ -286,6 +292,7 @@ def _read_images(name: str, product: bytes, pipeline: Pipeline) -> Sequence[Code
         if product[: len(magic)] != magic:
             raise BinaryError("is not what its name says")
         return read_images(product)
+    # A library that loads and exports nothing would fail at the first call, on a user's machine.
     try:
         images, missing = read_archs(product), read_needs(product).find_missing_exports(*EXPORTS)
     except BinaryError as error:
@@ -310,6 +317,7 @@ def _get_size(content: Content) -> int:
 def _get_digest(content: Content) -> str:
     if isinstance(content, FileFacts):
         return content.sha256
+    # An object for mypy: `Content` has no mmap, though one serves as bytes.
     mapped: object = content
     if not isinstance(mapped, mmap.mmap):
         return sha256_bytes(content)

@@ -17,8 +17,8 @@ from tilusbuild.runtime.regular import NotAFileError, open_regular
 from tilusbuild.state.directories import is_real_directory, remove_tree
 from tilusbuild.state.files import sync_directory
 
+# Files that are open at once while they are synced: far below the usual limit of 1024.
 _MAX_OPEN_FILES = 64
-"""Files that are open at once while they are synced."""
 
 
 class Disk:
@@ -30,8 +30,8 @@ class Disk:
             os.mkdir(path)
         except FileExistsError:
             if not is_real_directory(path):
-                what = "a link or a file is in the way"
-                raise NotADirectoryError(errno.ENOTDIR, what, path) from None
+                message = "a link or a file is in the way"
+                raise NotADirectoryError(errno.ENOTDIR, message, path) from None
 
     def write_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         """Write a new file with these permissions. `data` is its content, or the path of a file to
@@ -75,6 +75,7 @@ class Disk:
 
     def make_hard_link(self, existing: str, path: str) -> None:
         """Make a second name of an existing file."""
+        # Of a link itself, if one was put there: its target is not shared.
         os.link(existing, path, follow_symlinks=False)
 
     def rename(self, old: str, new: str) -> None:
@@ -92,6 +93,7 @@ def _read_pieces(path: str) -> Iterator[bytes]:
             yield piece
 
 
+# EACCES and EPERM: another user's cache is read-only for this one.
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 BY_HAND = "tilusbuild did not write it: move it elsewhere or delete it"

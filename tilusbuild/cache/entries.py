@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.disk import wrap_oserror
+from tilusbuild.cache.disk import make_cache_error, wrap_oserror
 from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.tree import PrivateDirectory, Tree
 from tilusbuild.runtime.regular import read_bytes, read_text, try_read_text
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SCHEMA = 1
-ADDED_KEYS = ("schema", "program", "files")
-"""The keys that publishing adds to a meta.json."""
 
 
 class Entry(Struct, frozen=True):
@@ -66,18 +64,14 @@ def _make_entry(path: str, program: str, meta: dict[str, Any]) -> Entry:
     return Entry(program, path, Status(meta["status"]), meta)
 
 
-def find_entry(path: str, program: str) -> Entry | None:
-    """Return the entry at `path`; None if it is missing or incomplete."""
+def lookup_entry(tree: Tree, program: str) -> Entry | None:
+    """Return the entry of a program; None if it is missing or incomplete. Takes no lock."""
+    path = tree.program_path(program)
     try:
         return _make_entry(path, program, _read_meta(path, program))
     # `CorruptFileError` is a ValueError, and so is the error for a NUL in a path.
     except (FileNotFoundError, ValueError):
         return None
-
-
-def lookup_entry(tree: Tree, program: str) -> Entry | None:
-    """Return the entry of a program; None if it is missing or incomplete. Takes no lock."""
-    return find_entry(tree.program_path(program), program)
 
 
 def read_compiler_log(tree: Tree, program: str) -> str:
@@ -94,7 +88,7 @@ def read_dump(path: str, part: str) -> str:
 
     paths = sorted(glob.glob(f"{glob.escape(path)}/module/ir/*.{part}"))
     heads = [f"// {os.path.basename(file)}\n" if len(paths) > 1 else "" for file in paths]
-    return "".join(h + read_text(each, "replace") for h, each in zip(heads, paths, strict=True))
+    return "".join(h + read_text(file, "replace") for h, file in zip(heads, paths, strict=True))
 
 
 def read_meta(path: str, program: str) -> dict[str, Any]:
@@ -103,6 +97,7 @@ def read_meta(path: str, program: str) -> dict[str, Any]:
     try:
         return _read_meta(path, program)
     except FileNotFoundError:
+        # Two cases for `verify`: an entry that is damaged, and one that was removed meanwhile.
         if not os.path.isdir(path):
             raise
         raise CorruptFileError(f"there is no {layout.META}") from None
@@ -156,7 +151,7 @@ def list_meta_files(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
 def find_size_problem(path: str, size: int) -> str | None:
     """Return why the file at `path` is not one of this size in bytes; None if it is."""
     try:
-        status = os.lstat(path)
+        status = os.lstat(path)  # a link is not followed: its target is not of the entry
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
@@ -169,6 +164,7 @@ def find_size_problem(path: str, size: int) -> str | None:
 
 
 def find_meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
+    """Return why a meta.json whose seal is right cannot be one of this program; None if it can."""
     if meta.get("schema") != SCHEMA:
         return f"a schema that this version does not read: {meta.get('schema')!r}"
     if meta.get("program") != program:
@@ -189,6 +185,7 @@ def _is_file_listing(name: str, facts: object) -> bool:
     if not isinstance(facts, dict) or not layout.is_inside(name):
         return False
     size, digest = facts.get("size"), facts.get("sha256")
+    # Not `isinstance`: True is an int, too.
     return type(size) is int and size >= 0 and isinstance(digest, str) and layout.is_hash(digest)
 
 
@@ -228,7 +225,10 @@ class Stage:
                 raise ValueError(f"{meta.get('status')!r} is not a status to publish")
             with wrap_oserror(final):
                 self._write_entry(program, program_txt, options_txt, meta)
-                return self._move_into_place(program, final)
+            batch = EntryBatch(self._tree)
+            batch.add_directory(program, self.path)
+            batch.commit_programs()
+            return read_published(self._tree, program)
         finally:
             self.discard()
 
@@ -247,49 +247,33 @@ class Stage:
         files: dict[str, dict[str, Any]] = {}
         for name in layout.list_files_below(self.path):
             path = os.path.join(self.path, name)
-            # Modes of their own, not those of compilers and umasks: equal programs are equal trees.
             status = os.lstat(path)
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{name} is not a regular file")
-            is_executable = status.st_mode & stat.S_IXUSR or name.endswith(".sh")
-            mode = 0o755 if is_executable else 0o644
-            if stat.S_IMODE(status.st_mode) != mode:
-                disk.set_mode(path, mode)
             files[name] = {"size": status.st_size, "sha256": sha256_file(path)}
         if meta["status"] == Status.BUILT and get_product(meta).name not in files:
             raise ValueError(f"a built program needs a {get_product(meta).name}")
         # Last: a directory without meta.json is not an entry, so no half-written one counts.
         full_meta = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write_file(os.path.join(self.path, layout.META), seal_json(full_meta))
-        disk.sync_files([os.path.join(self.path, name) for name in (*files, layout.META)])
-        # The deepest first; the rename of the directory itself is synced by the move.
-        for directory in sorted({os.path.dirname(name) for name in (*files, "")}, reverse=True):
-            disk.sync_directory(os.path.join(self.path, directory))
 
-    def _move_into_place(self, program: str, final: str) -> Entry:
-        # A complete entry stays, as readers may use it; a damaged one is replaced.
-        existing = find_entry(final, program)
-        if existing is not None:
-            return existing
-        # `programs` may have been removed by hand since the stage was made.
-        self._tree.disk.make_directory(os.path.dirname(final))
-        self._tree.move_into_place(
-            self.path, final, is_kept=lambda: find_entry(final, program) is not None
-        )
-        try:
-            return _make_entry(final, program, read_meta(final, program))
-        except (FileNotFoundError, CorruptFileError) as error:
-            raise OSError(
-                errno.EIO, f"damaged right after it was written: {error}", final
-            ) from None
+
+def read_published(tree: Tree, program: str) -> Entry:
+    """Return the entry that was just published. Raises `CacheError`."""
+    final = tree.program_path(program)
+    try:
+        return _make_entry(final, program, read_meta(final, program))
+    except (FileNotFoundError, CorruptFileError) as error:
+        message = f"damaged right after it was written: {error}"
+        raise make_cache_error(final, OSError(errno.EIO, message)) from None
 
 
 class EntryBatch:
-    """Entries of a remote cache or of another tree, whose contents the caller has checked.
+    """Entries that are published together; the caller has checked their contents.
 
     All of a batch are written before the disk is synced once, and renamed after that: each entry is
-    complete or missing. Use it as a context manager: its end removes what was not committed. The
-    caller holds the programs' locks. All methods raise `CacheError`.
+    complete or missing. Use it as a context manager: its end removes what was written and not
+    committed. A batch is committed once. All methods raise `CacheError`.
     """
 
     def __init__(self, cache: Tree) -> None:
@@ -318,38 +302,49 @@ class EntryBatch:
             disk.make_directory(directory)
             for name, data in (*files.items(), (layout.META, meta)):
                 make_directories(self._tree, directory, os.path.dirname(name), made_directories)
-                path = os.path.join(directory, name)
-                # The modes that `Stage` gives: linkers make a library executable.
-                is_executable = name.endswith(".sh") or name == layout.LIBRARY
-                disk.write_file(path, data, 0o755 if is_executable else 0o644)
-                self._files.append(path)
-            self._directories += [
-                os.path.join(directory, n) for n in sorted(made_directories, reverse=True)
-            ]
+                # As linkers do it: an entry of another machine has no modes.
+                mode = 0o755 if name == layout.LIBRARY else 0o644
+                disk.write_file(os.path.join(directory, name), data, mode)
+        self.add_directory(program, directory)
+
+    def add_directory(self, program: str, directory: str) -> None:
+        """Add a program with the files of a directory on the cache's disk, which moves."""
+        disk = self._tree.disk
+        with wrap_oserror(self._tree.program_path(program)):
+            paths = [os.path.join(directory, name) for name in layout.list_files_below(directory)]
+            for path in paths:
+                # Modes of their own, not those of compilers and umasks: equal programs are equal
+                # trees.
+                before = stat.S_IMODE(os.lstat(path).st_mode)
+                mode = 0o755 if before & stat.S_IXUSR or path.endswith(".sh") else 0o644
+                if before != mode:
+                    disk.set_mode(path, mode)
+        self._files += paths
+        # The deepest first: a name is durable only when the directory above is synced after it.
+        self._directories += sorted({os.path.dirname(path) for path in paths}, reverse=True)
         self._directory_of[program] = directory
 
     def commit_programs(self) -> None:
         """Publish the added programs, durably. A complete entry that exists already stays."""
         tree = self._tree
-        directory_of, self._directory_of = self._directory_of, {}
-        files, self._files = self._files, []
-        directories, self._directories = self._directories, []
-        if not directory_of:
+        if not self._directory_of:
             return
         with wrap_oserror(tree.path(layout.PROGRAMS)):
-            tree.disk.sync_files(files)
             # All files are synced before the first rename: a power failure leaves no half entry.
-            for directory in directories:
+            tree.disk.sync_files(self._files)
+            for directory in self._directories:
                 tree.disk.sync_directory(directory)
-            for program, place in directory_of.items():
-                self._move_into_place(program, place)
+            # `programs` may have been removed by hand since the cache was opened.
+            tree.disk.make_directory(tree.path(layout.PROGRAMS))
+            for program, source in self._directory_of.items():
+                self._move_into_place(program, source)
             tree.disk.sync_directory(tree.path(layout.PROGRAMS))
 
     def _move_into_place(self, program: str, source: str) -> None:
         final = self._tree.program_path(program)
 
         def is_complete() -> bool:
-            return find_entry(final, program) is not None
+            return lookup_entry(self._tree, program) is not None
 
-        self._tree.disk.make_directory(os.path.dirname(final))
+        # A complete entry stays, as readers may use it; a damaged one is replaced.
         self._tree.move_into_place(source, final, durable=False, is_kept=is_complete)

@@ -104,6 +104,7 @@ def _plan_collection(
     with wrap_oserror(tree.locks.path):
         scripts = (name for name in entries.sizes if name.startswith(f"{layout.SCRIPTS}/"))
         locks = {name: LockName("read", name.rpartition("/")[2]) for name in scripts}
+        # Roots are not asked: each costs a system call, and they stay anyway.
         read = [n for n in locks if n not in rooted and not tree.locks.is_lock_free(locks[n])]
         abandoned = list_abandoned(tree)
     selection = _select_garbage(entries, _add_needed(entries, rooted, read), older_than, max_size)
@@ -116,6 +117,7 @@ def _plan_collection(
 def _remove_item(tree: Tree, name: str) -> bool:
     """Remove an entry; return False for a script that a process has loaded meanwhile."""
     above, _, last = name.rpartition("/")
+    # It is in `staging` already, where no reader looks.
     if above == layout.STAGING:
         tree.disk.remove_tree(tree.path(name))
     elif above.startswith(f"{layout.SCRIPTS}/"):
@@ -164,6 +166,7 @@ def clear_cache(tree: Tree) -> None:
 def hold_exclusive_use(tree: Tree, *, wait: bool = False) -> Iterator[None]:
     """Hold the exclusive lock `use` during a block: no build runs meanwhile. Raises
     `TilusbuildError` while one runs, unless `wait`, and `CacheError`."""
+    # The lock's directory may have been deleted by hand.
     tree.ensure_complete()
     with wrap_oserror(tree.locks.path):
         lock = tree.locks.take_locks(LockName("use"), wait=wait)
@@ -185,6 +188,7 @@ class _EntryGraph(Struct):
 def _select_garbage(
     entries: _EntryGraph, rooted: Container[str], older_than: float | None, max_size: int | None
 ) -> GarbageReport:
+    # A clock that was set back gives no negative ages.
     now = time.time()
     rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2}
     candidates = [
@@ -198,6 +202,7 @@ def _select_garbage(
     removed = []
     for item in candidates:
         everything = older_than is None and max_size is None
+        # By what remains: an entry that goes for its age makes room, too.
         too_old = older_than is not None and item.age > older_than
         too_much = max_size is not None and total > max_size
         if everything or too_old or too_much:
@@ -272,6 +277,7 @@ def _add_needed(entries: _EntryGraph, rooted: set[str], names: Sequence[str]) ->
     rooted = rooted | set(names)
     while pending:
         for needed in entries.needs.get(pending.pop(), ()):
+            # A program of a script may be missing: it failed, or was never compiled.
             if needed in entries.sizes and needed not in rooted:
                 rooted.add(needed)
                 pending.append(needed)
@@ -301,6 +307,7 @@ def list_script_entries(tree: Tree) -> list[tuple[str, str]]:
 def list_abandoned(tree: Tree) -> list[str]:
     """Return the names of the private directories without a holder, which killed processes left.
     Raises `OSError`."""
+    # A lock that is free proves it: a living owner holds the lock of its directory.
     return [
         f"{layout.STAGING}/{name}"
         for name in filter(layout.is_staging, tree.list_names(layout.STAGING))

@@ -28,11 +28,10 @@ from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import read_stamp
 
+# Files of a directory that shares: writing fewer is faster than reading other manifests.
 _MIN_SHARING_FILES = 16
-"""Files of a directory that shares: writing fewer is faster than reading other manifests."""
+# Directories that are searched for files to share, the latest first.
 _MAX_SEARCHED = 16
-"""Directories that are searched for files to share, the latest first."""
-
 _LINE = re.compile(rb"(\\?)([0-9a-f]{64})  ([^\n]+)\n")
 _UNESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
 
@@ -61,10 +60,10 @@ class Problem(NamedTuple):
     """A defect of a file: its name in the entry or the header directory, "" for all of it."""
 
     name: str
-    what: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.what}" if self.name else self.what
+        return f"{self.name}: {self.message}" if self.name else self.message
 
 
 def check_headers(
@@ -114,14 +113,14 @@ def check_include(path: str, digest: str, *, deep: bool = True) -> list[Problem]
     for name in digests:
         mode = os.lstat(os.path.join(path, name)).st_mode
         if not stat.S_ISREG(mode):
-            what = "is a link" if stat.S_ISLNK(mode) else "is not a regular file"
-            irregular.append(Problem(name, what))
+            message = "is a link" if stat.S_ISLNK(mode) else "is not a regular file"
+            irregular.append(Problem(name, message))
         elif deep:
             digests[name] = sha256_file(os.path.join(path, name))
     problems = check_headers(digest, manifest, digests)
     # A file that the manifest does not list has one problem, not two.
     named = {problem.name for problem in problems}
-    return sorted([*problems, *(defect for defect in irregular if defect.name not in named)])
+    return sorted(problems + [defect for defect in irregular if defect.name not in named])
 
 
 def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -> str:
@@ -143,6 +142,7 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
         raise ValueError(str(error)) from None
     if files.keys() - {layout.MANIFEST} != digests.keys():
         raise ValueError("the manifest does not list these files")
+    # So that two builders do not write 26 MB each.
     with tree.hold_locks(LockName("include", digest)):
         # Another process may have made it while this one waited for the lock.
         if not is_include_whole(path, digest):
@@ -155,7 +155,7 @@ def is_include_whole(path: str, digest: str, *, deep: bool = True) -> bool:
     try:
         return not check_include(path, digest, deep=deep)
     except OSError:
-        return False
+        return False  # missing, or not readable: it is made again, which says why it cannot be
 
 
 def _write_include(
@@ -217,7 +217,7 @@ def _share_file(tree: Tree, existing: str, path: str, digest: str) -> bool:
     try:
         tree.disk.make_hard_link(existing, path)
     except OSError:  # too many links, another user's file, or a file system without links
-        return False
+        return False  # it is written then, which fails aloud
     # Read again through the new name: a file that another process has damaged is not shared.
     with suppress(OSError):
         if not os.path.islink(path) and sha256_file(path) == digest:

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.entries import Entry, find_entry
+from tilusbuild.cache.entries import Entry, lookup_entry
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import ScriptText, read_script_txt
 from tilusbuild.cache.tree import Tree
@@ -110,6 +110,7 @@ def forget_projects(tree: Tree, manifests: Sequence[str]) -> None:
         wrap_oserror(tree.path(layout.INDEX)),
     ):
         projects = read_index(tree)
+        # A damaged index raises here: made again, it would list what was just forgotten.
         remaining = {path: project for path, project in projects.items() if path not in manifests}
         if remaining != projects:
             tree.put_file(tree.path(layout.INDEX), _seal_index(remaining))
@@ -122,6 +123,7 @@ def _read_or_begin_index(tree: Tree) -> dict[str, BuiltProject]:
             return read_index(tree)
     except CorruptFileError:
         pass
+    # One without programs would be a root that cannot be kept, which ends each collection.
     scripts = tuple(
         (name, digest) for name, digest, text in _read_script_texts(tree) if text.programs
     )
@@ -130,17 +132,13 @@ def _read_or_begin_index(tree: Tree) -> dict[str, BuiltProject]:
 
 def _drop_found_again(projects: Mapping[str, BuiltProject]) -> dict[str, BuiltProject]:
     """Return the projects; from the one of a lost index, drop scripts that another one lists."""
-    lost = projects.get(LOST_ROOT)
-    if lost is None:
-        return dict(projects)
-    other_projects = {path: project for path, project in projects.items() if path != LOST_ROOT}
-    listed_scripts = {script for project in other_projects.values() for script in project.scripts}
-    still_lost = tuple(script for script in lost.scripts if script not in listed_scripts)
-    return (
-        {**other_projects, LOST_ROOT: BuiltProject(lost.name, still_lost)}
-        if still_lost
-        else other_projects
-    )
+    remaining = {path: project for path, project in projects.items() if path != LOST_ROOT}
+    listed_scripts = {script for project in remaining.values() for script in project.scripts}
+    if (lost := projects.get(LOST_ROOT)) is not None:
+        still_lost = tuple(script for script in lost.scripts if script not in listed_scripts)
+        if still_lost:
+            remaining[LOST_ROOT] = BuiltProject(lost.name, still_lost)
+    return remaining
 
 
 def _merge_build(
@@ -203,6 +201,7 @@ def _parse_projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
         projects = msgspec.convert(value.get("projects"), dict[str, BuiltProject])
     except (msgspec.ValidationError, UnicodeError) as error:
         raise CorruptFileError(f"it is malformed: {error}") from None
+    # Names become paths that `gc` removes: none may lead out of the tree.
     for path, project in projects.items():
         if not all(layout.is_script_directory(f) and layout.is_hash(d) for f, d in project.scripts):
             raise CorruptFileError(f"its entry for {path!r} is malformed")
@@ -285,7 +284,8 @@ def list_scripts(tree: Tree) -> list[ScriptListing]:
 
 def collect_stats(tree: Tree) -> CacheStats:
     """Return counts and sizes of the cache. Raises as `list_programs`."""
-    entries = {p: find_entry(tree.program_path(p), p) for p in list_programs(tree)}
+    entries = {p: lookup_entry(tree, p) for p in list_programs(tree)}
+    # All statuses are shown, also those that no program has.
     counts = dict.fromkeys((*RECORDED, "broken"), 0)
     for entry in entries.values():
         counts[entry.status if entry else "broken"] += 1
@@ -314,8 +314,9 @@ def _make_listings(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[Scr
         counts: dict[str, int] = dict.fromkeys(KNOWN_IN_CACHE, 0)
         size = 0
         for program in dict.fromkeys(text.programs):
+            # Scripts of two levels share programs: each is looked up once.
             if program not in entries:
-                entries[program] = find_entry(tree.program_path(program), program)
+                entries[program] = lookup_entry(tree, program)
             entry = entries[program]
             counts[entry.status if entry else Status.MISSING] += 1
             size += entry.size if entry else 0
@@ -330,21 +331,22 @@ def find_instances(cache: Tree, word: str, target: str | None = None) -> list[Sc
     that program. Raises `InputError`."""
     scripts = list_scripts(cache)
     name = parse_word(word)
-    of_script = [each for each in scripts if name.matches_script(each.script)]
+    listings = [listing for listing in scripts if name.matches_script(listing.script)]
     # The name of a script with several kernels means all of its scripts NAME.KERNEL.
-    of_script = of_script or [each for each in scripts if each.script.startswith(f"{name.script}.")]
-    if not of_script:
-        hint = did_you_mean(name.script, {each.script for each in scripts})
+    prefix = f"{name.script}."
+    listings = listings or [listing for listing in scripts if listing.script.startswith(prefix)]
+    if not listings:
+        hint = did_you_mean(name.script, {listing.script for listing in scripts})
         raise input_error(f'no script "{name.script}" in {cache.root}', hint=hint)
     instances = [
-        each
-        for each in of_script
-        if _matches_name(name, each, target) and find_numbers(cache, word, each)
+        listing
+        for listing in listings
+        if _matches_name(name, listing, target) and find_numbers(cache, word, listing)
     ]
     if not instances:
         ranges = (
-            f"{quote_name(each.label)}  # programs {min(each.numbered)} to {max(each.numbered)}"
-            for each in select_current(cache, of_script)
+            f"{quote_name(item.label)}  # programs {min(item.numbered)} to {max(item.numbered)}"
+            for item in select_current(cache, listings)
         )
         raise input_error(
             f'no "{name}" in {cache.root}',
@@ -376,7 +378,14 @@ def find_program(cache: Tree, word: str, target: str | None = None) -> str:
         # A name has precedence: "feed" may be a script.
         if not _DIGITS.fullmatch(word):
             raise
-        return _find_by_hash(cache, word)
+        matches = find_programs(cache, word)
+        if len(matches) == 1:
+            return matches[0]
+        count = f"{len(matches)} programs start"
+        if not matches:
+            count = "no script has this name; no program starts"
+        hint = "name one as SCRIPT/I, or by the first digits of its hash"
+        raise input_error(f'{count} with "{word}"', hint=hint) from None
     label_of_program: dict[str, str] = {}
     for script in scripts:
         for number in find_numbers(cache, word, script):
@@ -393,7 +402,7 @@ def select_current(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptList
         roots = {pair for project in read_index(cache).values() for pair in project.scripts}
     except CorruptFileError:
         roots = set()
-    return [each for each in scripts if (each.directory, each.hash) in roots] or scripts
+    return [item for item in scripts if (item.directory, item.hash) in roots] or scripts
 
 
 def parse_word(word: str) -> NamePattern:
@@ -407,6 +416,7 @@ def parse_word(word: str) -> NamePattern:
 def _matches_name(name: NamePattern, script: ScriptListing, target: str | None) -> bool:
     """Return whether a name means this instance. `target`, or an architecture, counts for a name
     without a target."""
+    # `NAME[a=1]` does not say whether `a` is a constant or a parameter: the script does.
     name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
     if not name.matches_script(script.script):
         name = name._replace(script=script.script)
@@ -415,23 +425,9 @@ def _matches_name(name: NamePattern, script: ScriptListing, target: str | None) 
     return has_target and name.matches_instance(script.script, script.params, script.target)
 
 
-def _find_by_hash(cache: Tree, digits: str) -> str:
-    matches = find_programs(cache, digits)
-    if len(matches) == 1:
-        return matches[0]
-    count = (
-        f"{len(matches)} programs start"
-        if matches
-        else "no script has this name; no program starts"
-    )
-    raise input_error(
-        f'{count} with "{digits}"',
-        hint="name one as SCRIPT/I, or by the first digits of its hash",
-    )
-
-
 def _list_unique_words(label_of_program: dict[str, str]) -> Iterable[str]:
     """Yield the words that name one program each: its name, or its hash if two have that name."""
+    # Two instances may have one name after an edit: one of them is of an earlier build.
     names = list(label_of_program.values())
     for digest, name in label_of_program.items():
         yield quote_name(name) if names.count(name) == 1 else f"{digest[:12]}  # {name}"

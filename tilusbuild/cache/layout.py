@@ -40,15 +40,19 @@ TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
 # A cache of tilusbuild. Backups may leave it out; it can be deleted at any time.
 # What the signature means: https://bford.info/cachedir/
 """
+# Up to the first full stop: what a later version may say after it does not matter.
 _TAG_START = TAG_TEXT[: TAG_TEXT.index(b".", 60)]
 IGNORE_TEXT = b"*\n"
 
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _DIRECTORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+# 80 random bits.
 _STAGING = re.compile(r"[0-9a-f]{20}", re.ASCII)
+# A lock file's name has the first digits of a hash: 4096 files of a kind, 256 for readers.
 _LOCK = re.compile(
     r"use|index|read-[0-9a-f]{2}|(?:program|include|script|stage)-[0-9a-f]{3}", re.ASCII
 )
+# No leading zeros: a number has one name.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,99}", re.ASCII)
 _HEADERS = re.compile(rb"include/([0-9a-f]{64})")
 

@@ -24,8 +24,8 @@ from tilusbuild.runtime.regular import open_regular
 
 LockKind = Literal["use", "index", "program", "include", "script", "stage", "read"]
 
+# Seconds between two attempts at an exclusive lock that another process holds.
 _POLL = 0.01
-"""Seconds between two attempts at an exclusive lock that another process holds."""
 
 
 class LockName(Struct, frozen=True):
@@ -61,6 +61,7 @@ class Locks:
         Without `wait`, return None if another process holds one of them: then none is taken. Raises
         `OSError`, of which ENOLCK for a file system without locks.
         """
+        # `use` comes first in all callers, so that no two of them wait for each other.
         with ExitStack() as stack:
             for name in names:
                 if not self._take_lock(name, wait, stack):
@@ -110,15 +111,11 @@ class Locks:
             raise
 
     def _is_current_file(self, handle: int, name: LockName) -> bool:
-        handle_status = os.fstat(handle)
         try:
             path_status = os.lstat(os.path.join(self.path, name.file))
         except FileNotFoundError:
             return False
-        return (handle_status.st_dev, handle_status.st_ino) == (
-            path_status.st_dev,
-            path_status.st_ino,
-        )
+        return os.path.samestat(os.fstat(handle), path_status)
 
 
 def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
@@ -141,4 +138,5 @@ def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
 
 
 def _is_held_elsewhere(error: OSError) -> bool:
+    # EACCES: POSIX allows it for the locks of `fcntl`, by which NFS emulates these.
     return error.errno in (errno.EAGAIN, errno.EACCES)

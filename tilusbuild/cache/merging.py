@@ -19,13 +19,12 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.checks import Origin, check_entry
 from tilusbuild.cache.disk import InputChangedError, wrap_oserror
 from tilusbuild.cache.entries import (
-    ADDED_KEYS,
     Entry,
     EntryBatch,
-    Stage,
     list_meta_files,
     lookup_entry,
     parse_meta,
+    read_published,
 )
 from tilusbuild.cache.includes import Problem, check_include, is_include_whole, publish_include
 from tilusbuild.cache.index import list_programs, read_index, record_build
@@ -37,7 +36,7 @@ from tilusbuild.errors import input_error
 from tilusbuild.runtime import script as script_json
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes, try_read_bytes
-from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
+from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.state.files import write_atomic
 
@@ -47,10 +46,10 @@ class MergeProblem(Struct, frozen=True):
 
     source: str
     name: str
-    what: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{os.path.join(self.source, self.name)}: {self.what}"
+        return f"{os.path.join(self.source, self.name)}: {self.message}"
 
 
 class MergeResult(Struct):
@@ -119,7 +118,7 @@ class _Merge:
                 problem = self._copy_program(program)
             if problem is not None:
                 name = os.path.join(layout.PROGRAMS, program, problem.name).rstrip("/")
-                self._add_refusal(name, problem.what)
+                self._add_refusal(name, problem.message)
 
     def _copy_program(self, program: str) -> Problem | None:
         """Copy a program with its headers; return why that is not possible."""
@@ -142,8 +141,8 @@ class _Merge:
             self._result.known += 1
             return _find_difference(self._cache, existing, parse_meta(meta, program))
         for digest in layout.find_header_digests(contents.get(layout.COMPILE_SH, b"")):
-            if (what := self._copy_headers(digest)) is not None:
-                return Problem("", f"{layout.INCLUDE}/{digest}: {what}")
+            if (problem := self._copy_headers(digest)) is not None:
+                return Problem("", f"{layout.INCLUDE}/{digest}: {problem}")
         with EntryBatch(self._cache) as arrivals:
             arrivals.add_program(program, contents, meta)
             arrivals.commit_programs()
@@ -202,8 +201,8 @@ class _Merge:
             self._add_refusal(name, str(error))
             return False
         if existing and any(existing.get(n) != data for n, data in measurements.items()):
-            what = f"was tuned in {self._cache.root}, too, which keeps its own measurements"
-            self._result.measurements.append(MergeProblem(self._source.root, name, what))
+            message = f"was tuned in {self._cache.root}, too, which keeps its own measurements"
+            self._result.measurements.append(MergeProblem(self._source.root, name, message))
         if not existing:
             files |= measurements
         if exists:
@@ -213,8 +212,8 @@ class _Merge:
         write_script(self._cache, directory, digest, files, links)
         return True
 
-    def _add_refusal(self, name: str, what: str) -> None:
-        self._result.refused.append(MergeProblem(self._source.root, name, what))
+    def _add_refusal(self, name: str, message: str) -> None:
+        self._result.refused.append(MergeProblem(self._source.root, name, message))
 
 
 def _find_difference(cache: Tree, existing: Entry, meta: Mapping[str, Any]) -> Problem | None:
@@ -286,25 +285,13 @@ _OPTIONAL = (layout.SCHEDULE_TXT, layout.TABLE_JSON, layout.TABLE_TXT, layout.DI
 
 
 def install_program(cache: Tree, program: str, directory: str) -> Entry:
-    """Publish the program whose files are in `directory`, on the cache's disk, by moving them;
-    return its entry, or the entry that exists already.
-
-    Raises `CacheError`, `CorruptFileError`, and `ValueError` as `publish_program`.
-    """
-    disk = cache.disk
-    stage = Stage(cache)
-    try:
-        with cache.lock_program(program), wrap_oserror(stage.path):
-            meta_json = unseal_json(_pop_file(cache, directory, layout.META))
-            meta = {key: value for key, value in meta_json.items() if key not in ADDED_KEYS}
-            program_txt, options_txt = (
-                _pop_file(cache, directory, name).decode("utf-8", "surrogateescape")
-                for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT)
-            )
-            disk.rename(directory, stage.path)
-            return stage.publish_program(program, program_txt, options_txt, meta)
-    finally:
-        stage.discard()
+    """Publish the program whose checked files are in `directory`, on the cache's disk, by moving
+    them; return its entry, or the entry that exists already. Raises `CacheError`."""
+    with cache.lock_program(program):
+        batch = EntryBatch(cache)
+        batch.add_directory(program, directory)
+        batch.commit_programs()
+        return read_published(cache, program)
 
 
 def install_script(
@@ -332,11 +319,3 @@ def install_script(
         if dispatcher is not None:
             tree.move_into_place(dispatcher, os.path.join(path, layout.DISPATCH))
     return path
-
-
-def _pop_file(cache: Tree, directory: str, name: str) -> bytes:
-    """Return the content of a file, and remove the file: publishing writes it again."""
-    path = os.path.join(directory, name)
-    data = read_bytes(path)
-    cache.disk.remove_tree(path)
-    return data

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.entries import find_entry
+from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.includes import make_directories
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.tree import Tree
@@ -130,26 +130,16 @@ def publish_script(
     if not layout.is_script_directory(record.directory):
         raise ValueError(f"no script's directory can be called {record.directory!r}")
     digest = record.hash
-    path = tree.script_path(record.directory, digest)
-    files, links = _make_content(tree, record, statuses)
-    write_script(tree, record.directory, digest, files, links, record.initial_files)
-    return path
-
-
-def _make_content(
-    tree: Tree, record: ScriptRecord, statuses: Mapping[str, str] | None
-) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Return the files of a script's directory, and its links as `collect_links` does."""
     links = collect_links(tree, parse_script_txt(record.script_txt).numbered, statuses)
-    files = {
-        layout.SCRIPT_TXT: record.script_txt.encode("utf-8", "surrogateescape"),
-        layout.SCHEDULE_TXT: format_table(record.columns, record.rows).encode(
-            "utf-8", "surrogateescape"
-        ),
+    texts = {
+        layout.SCRIPT_TXT: record.script_txt,
+        layout.SCHEDULE_TXT: format_table(record.columns, record.rows),
     }
+    files = {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
     if record.script_json is not None:
         files[layout.SCRIPT_JSON] = record.script_json
-    return files, links
+    write_script(tree, record.directory, digest, files, links, record.initial_files)
+    return tree.script_path(record.directory, digest)
 
 
 def collect_links(
@@ -159,8 +149,9 @@ def collect_links(
 
     `statuses` is as for `publish_script`.
     """
+    # A build knows the statuses; a merge and an installation ask the entries.
     if statuses is None:
-        entries = (find_entry(tree.program_path(digest), digest) for digest in programs.values())
+        entries = (lookup_entry(tree, digest) for digest in programs.values())
         statuses = {entry.hash: entry.status for entry in entries if entry is not None}
     return {
         f"{layout.PROGRAMS if status == Status.BUILT else layout.FAILED}/{index}": program
@@ -256,6 +247,7 @@ def _update_directory(
 
 
 def _is_up_to_date(path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> bool:
+    # Without a lock: a directory that another process updates meanwhile is just looked at again.
     if any(try_read_bytes(os.path.join(path, name)) != data for name, data in files.items()):
         return False
     try:

@@ -28,11 +28,12 @@ from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 from tilusbuild.state.directories import is_real_directory, list_below, open_below
 from tilusbuild.state.files import OCCUPIED
 
+# The names that are made before the mark, which is written through them.
 _MADE_BEFORE_MARK = frozenset((layout.STAGING, LOCKS))
-"""The names that are made before the mark."""
+# Bytes of a CACHEDIR.TAG that are read: ours has 250.
 _MAX_MARK = 1 << 12
+# Attempts to free a path for a move: a process without a lock may fill it again.
 _ATTEMPTS = 10
-"""Attempts to free a path for a move: a process without a lock may fill it again."""
 _USE_ANOTHER = "name another directory with --cache-dir or `build.cache-dir`"
 
 
@@ -48,6 +49,7 @@ class PrivateDirectory:
         """Remove the directory and release its locks. What cannot be removed is left to a sweep."""
         with suppress(OSError):
             self._disk.remove_tree(self.path)
+        # After it: without its lock, a sweep would remove the directory at the same time.
         self._locks.close()
 
 
@@ -117,6 +119,7 @@ class Tree:
         tag = try_read_bytes(self.path(layout.TAG), _MAX_MARK, follow=False)
         if tag is not None and layout.is_our_tag(tag):
             return True
+        # A user may delete the tag, which looks like rubbish; the index alone is proof as well.
         with suppress(CorruptFileError):
             index = try_read_bytes(self.path(layout.INDEX), follow=False)
             return index is not None and "projects" in unseal_json(index)
@@ -152,9 +155,9 @@ class Tree:
         except OSError as error:
             raise self._make_unusable_error(error) from None
         if not stat.S_ISDIR(mode):
-            what = "a link" if stat.S_ISLNK(mode) else "not a directory"
+            kind = "a link" if stat.S_ISLNK(mode) else "not a directory"
             raise input_error(
-                f"{path} is {what}: nothing is written or removed through it",
+                f"{path} is {kind}: nothing is written or removed through it",
                 hint=f"remove it; a cache as a whole may be a link. Or {_USE_ANOTHER}",
             )
 
@@ -179,6 +182,7 @@ class Tree:
                 if not is_real_directory(self.path(name)):
                     self.disk.make_directory(self.path(name))
             self._was_complete = True
+        # The other directories have no files that are written by path, without `staging`.
         for directory in (layout.STATE, f"{layout.STATE}/{layout.TUNED}"):
             self._check_links(directory)
 
@@ -202,6 +206,7 @@ class Tree:
         )
 
     def _make_root(self) -> None:
+        # By `Disk`, not by `os.makedirs`: tests let each change fail.
         missing = [] if os.path.isdir(self.root) else [self.root]
         while missing and not os.path.isdir(parent := os.path.dirname(missing[-1])):
             if parent == missing[-1]:

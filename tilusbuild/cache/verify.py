@@ -17,7 +17,7 @@ from msgspec import Struct
 from tilusbuild.cache import layout
 from tilusbuild.cache.checks import Content, FileFacts, Origin, check_entry
 from tilusbuild.cache.disk import BY_HAND, wrap_oserror
-from tilusbuild.cache.entries import find_entry
+from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.garbage import hold_exclusive_use, list_entries, list_script_entries
 from tilusbuild.cache.includes import Problem, check_include
 from tilusbuild.cache.index import read_index
@@ -35,6 +35,7 @@ from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
 TUNE = "correct it; or delete it, and tune again"
+# An entry is replaced at most a few times in the minutes of a verification.
 _CHECKS = 3
 
 
@@ -42,13 +43,13 @@ class CacheProblem(Struct, frozen=True):
     """A defect of a cache, with a remedy. Names are relative to the cache."""
 
     name: str
-    what: str
+    message: str
     advice: str
     entry: str | None = None
     """The entry that a repair removes; None for a file that tilusbuild did not write."""
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.what}\n  {self.advice}"
+        return f"{self.name}: {self.message}\n  {self.advice}"
 
 
 def verify_cache(tree: Tree) -> list[CacheProblem]:
@@ -147,10 +148,10 @@ def _check_until_stable(
             problems = [Problem("", str(error))]
         if read_stamp(path) == before:
             break
-    for name, what in problems:
+    for name, message in problems:
         file = os.path.join(entry, name).rstrip("/")
         advice = TUNE if name == layout.TABLE_JSON else REBUILD
-        yield CacheProblem(file, what, advice, file if in_parts else entry)
+        yield CacheProblem(file, message, advice, file if in_parts else entry)
 
 
 def check_program(path: str, program: str) -> list[Problem]:
@@ -171,10 +172,11 @@ def read_entry(
     for name in layout.list_files_below(path):
         file = os.path.join(path, name)
         if name.startswith(layout.DUMPS):
-            continue
+            continue  # for people: not in the list of meta.json
         status = os.lstat(file)
         if not stat.S_ISREG(status.st_mode):
             problems.append(Problem(name, "is not a regular file"))
+        # By its descriptor again: it may have been replaced since `lstat`.
         elif is_kept(name):
             files[name] = read_bytes(file)
         else:
@@ -197,12 +199,13 @@ def _check_scripts(tree: Tree) -> Iterator[CacheProblem]:
 
 
 def _check_script(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
+    # First: without a right script.txt nothing else in the directory can be judged.
     programs = read_script_txt(path, digest).numbered
     facts = os.path.join(path, layout.SCRIPT_JSON)
     try:
         unseal_json(_read_or_empty(facts) or b"")
     except CorruptFileError as error:
-        if os.path.lexists(facts):
+        if os.path.lexists(facts):  # a script of an earlier version has none
             yield Problem(layout.SCRIPT_JSON, str(error))
     if problem := _find_table_problem(path):
         yield Problem(layout.TABLE_JSON, problem)
@@ -211,9 +214,11 @@ def _check_script(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
             yield Problem(part, "is a link")
             continue
         for index in sorted(os.listdir(os.path.join(path, part))):
-            what = _find_link_problem(tree, os.path.join(path, part, index), part, index, programs)
-            if what is not None:
-                yield Problem(f"{part}/{index}", what)
+            message = _find_link_problem(
+                tree, os.path.join(path, part, index), part, index, programs
+            )
+            if message is not None:
+                yield Problem(f"{part}/{index}", message)
 
 
 def _find_table_problem(path: str) -> str | None:
@@ -236,7 +241,7 @@ def _find_link_problem(
     try:
         target = os.readlink(path)
     except FileNotFoundError:
-        return None
+        return None  # a build has replaced it
     except OSError:
         return "is not a link"
     if not layout.is_program_number(index) or int(index) not in programs:
@@ -245,7 +250,7 @@ def _find_link_problem(
     if target != layout.format_program_link(program):
         return f"points to {target} instead of {layout.format_program_link(program)}"
     # By sizes only: `_check_programs` compares the contents.
-    entry = find_entry(tree.program_path(program), program)
+    entry = lookup_entry(tree, program)
     if entry is None:
         return "points to a program that is missing or incomplete"
     if (entry.status == Status.BUILT) != (part == layout.PROGRAMS):

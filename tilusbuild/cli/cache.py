@@ -86,7 +86,7 @@ def _verify_cache(arguments: CacheVerifyArgs) -> int:
     problems = verify_cache(cache)
     for problem in problems:
         show_result(
-            arguments, ProblemLine(problem.what, of=problem.name, advice=problem.advice), problem
+            arguments, ProblemLine(problem.message, of=problem.name, advice=problem.advice), problem
         )
     removed = repair_cache(cache, problems) if arguments.repair else []
     # Several problems may be of one entry, which is removed once.
@@ -156,9 +156,9 @@ def _merge_caches(arguments: CacheMergeArgs) -> int:
 
 def _emit_merge_result(result: MergeResult) -> None:
     for refusal in result.refused:
-        emit_line(ProblemLine(refusal.what, f"{refusal.source}/{refusal.name}", "refused"))
+        emit_line(ProblemLine(refusal.message, f"{refusal.source}/{refusal.name}", "refused"))
     for problem in result.measurements:
-        emit_line(ProblemLine(problem.what, f"{problem.source}/{problem.name}", "not merged"))
+        emit_line(ProblemLine(problem.message, f"{problem.source}/{problem.name}", "not merged"))
     names = ("sources", "programs", "known", "includes", "scripts")
     counts = {name: getattr(result, name) for name in names}
     emit_line(CountsLine({**counts, "refused": len(result.refused)}))

@@ -110,7 +110,7 @@ def _verify_cache(path: str) -> tuple[list[tuple[str, str]], str]:
     from tilusbuild.cli.cache import report_foreign_files
 
     cache = Tree(path)
-    problems = [("CacheDamaged", f"{p.name}: {p.what}") for p in verify_cache(cache)]
+    problems = [("CacheDamaged", f"{p.name}: {p.message}") for p in verify_cache(cache)]
     report_foreign_files(cache)
     return problems, f"{cache.root}: no problems found"
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from tilusbuild.builder.explain import list_differences
 from tilusbuild.cache import layout
-from tilusbuild.cache.entries import find_entry, get_product
+from tilusbuild.cache.entries import get_product, lookup_entry
 from tilusbuild.cache.index import list_programs, list_scripts, read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
@@ -71,7 +71,7 @@ def _read_cache(cache: Tree) -> PackageSide:
     current = [pair for pair in present if pair in rooted] or present
     libraries = {}
     for program in list_programs(cache):
-        entry = find_entry(cache.program_path(program), program)
+        entry = lookup_entry(cache, program)
         if entry is not None and entry.status == Status.BUILT:
             libraries[program] = get_product(entry.meta).sha256 or ""
     paths = [cache.script_path(*pair) for pair in current]

@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 # Before grpc is imported: no child process of this one uses gRPC.
@@ -27,7 +27,6 @@ import grpc
 from tilusbuild._version import __version__
 from tilusbuild.cache import layout
 from tilusbuild.reapi import reapi_pb2 as reapi
-from tilusbuild.reapi.blobs import Blob, BlobError, Keep, make_blob
 from tilusbuild.remote.archive import MAX_BYTES
 from tilusbuild.remote.backend import (
     UNKNOWN_CLIENT,
@@ -39,18 +38,21 @@ from tilusbuild.remote.backend import (
 )
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.files import sha256_bytes
 
+# The protocol's number of the digest function.
 _SHA256 = 1
+# The output that is the file of a key.
 _ENTRY = "entry.zst"
-"""The output that is the file of a key."""
 V2 = "/build.bazel.remote.execution.v2"
 _CAS = f"{V2}.ContentAddressableStorage"
+# Bytes of a message that every gRPC server takes, unless it says something else.
 _MESSAGE = 4 << 20
-"""Bytes of a message that every gRPC server takes, unless it says something else."""
 _MARGIN = 1 << 20
+# Bytes of a message for each blob in it, besides its content: a digest in hex, a size, tags.
 _OVERHEAD = 128
-"""Bytes of a message for each blob in it, besides its content."""
 _CHUNK = 1 << 20
+# Many results are asked for at once, and each names one file.
 _RESULT_LIMIT = json.dumps(
     {
         "methodConfig": [
@@ -61,8 +63,8 @@ _RESULT_LIMIT = json.dumps(
         ]
     }
 )
-"""Many results are asked for at once, and each names one file."""
 _RETRIED_STATUS = ("UNAVAILABLE", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL")
+# What a status means, in words, of those that gRPC gives itself.
 _STATUS_TEXTS = {
     "DEADLINE_EXCEEDED": "no answer in time",
     "UNAVAILABLE": "it cannot be reached (UNAVAILABLE)",
@@ -70,13 +72,33 @@ _STATUS_TEXTS = {
     "RESOURCE_EXHAUSTED": "it has too much to do, or says too much at once (RESOURCE_EXHAUSTED)",
     "UNKNOWN": "it is in trouble, or does not speak gRPC (UNKNOWN)",
 }
-"""What a status means, in words, of those that gRPC gives itself."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MESSAGE),
     ("grpc.service_config", _RESULT_LIMIT),
+    # ms. A server that vanished without a word is noticed in 40 s, also while an action runs.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+
+
+class Blob(NamedTuple):
+    """The name of a content: its sha256 and its size in bytes."""
+
+    digest: str
+    size: int
+
+
+class BlobError(ValueError):
+    """A message that names content in a way that is not of the protocol, or too large."""
+
+
+Keep: TypeAlias = Callable[[Blob, Iterable[bytes]], None]
+"""Takes the content of a blob, in pieces, and no more of it than that has."""
+
+
+def make_blob(data: bytes) -> Blob:
+    """Return the blob with this content."""
+    return Blob(sha256_bytes(data), len(data))
 
 
 class ReapiBackend:
@@ -103,22 +125,23 @@ class ReapiBackend:
         )
 
     def check_access(self, *, write: bool) -> str:
-        found = self._require_capabilities()
-        low, high = found.low_api_version, found.high_api_version
-        cache = found.cache_capabilities
+        server = self._require_capabilities()
+        low, high = server.low_api_version, server.high_api_version
+        cache = server.cache_capabilities
         updates = cache.action_cache_update_capabilities.update_enabled
         if write and not updates:
             raise RemoteTroubleError("the server takes no records from this client", retry=False)
-        words = [
+        parts = [
             f"Remote Execution API {low.major}.{low.minor} to {high.major}.{high.minor}, SHA256",
             f"messages up to {(self._limit + _MARGIN) >> 20} MiB",
             "takes records" if updates else "takes no records",
-            "executes" if found.execution_capabilities.exec_enabled else "executes nothing",
+            "executes" if server.execution_capabilities.exec_enabled else "executes nothing",
         ]
-        return ", ".join(words)
+        return ", ".join(parts)
 
     def fetch_files(self, keys: Sequence[str], take: TakeFile) -> None:
         keys_by_blob: dict[Blob, list[str]] = {}
+        # All results are under way before the first is waited for: one round trip, not sixteen.
         for key, blob in zip(keys, self._find_entry_blobs(keys), strict=True):
             if blob is not None:
                 keys_by_blob.setdefault(blob, []).append(key)
@@ -136,6 +159,7 @@ class ReapiBackend:
 
     def send_file(self, key: str, data: bytes) -> None:
         blob = make_blob(data)
+        # First the content: a server may refuse a result whose files it does not have.
         self.send_blobs({blob: data})
         result = reapi.ActionResult()
         result.output_files.add(path=_ENTRY, digest=make_digest(blob))
@@ -161,10 +185,11 @@ class ReapiBackend:
             for call in calls
         ]
 
-    def fetch_blobs(self, wanted: Collection[Blob], keep: Keep) -> None:
-        """As `BlobReader` has it."""
+    def fetch_blobs(self, blobs: Collection[Blob], keep: Keep) -> None:
+        """Call `keep` with the content of each blob that the server has, unchecked. Raises
+        `RemoteTroubleError`, and the exceptions of `keep`."""
         self._require_capabilities()
-        small = [blob for blob in wanted if blob.size <= self._limit - _OVERHEAD]
+        small = [blob for blob in blobs if blob.size <= self._limit - _OVERHEAD]
         for batch in split_into_batches(small, self._limit):
             request = reapi.BatchReadBlobsRequest(
                 instance_name=self._settings.instance, digests=map(make_digest, batch)
@@ -172,30 +197,47 @@ class ReapiBackend:
             answer = self._call_method(
                 f"{_CAS}/BatchReadBlobs", request, reapi.BatchReadBlobsResponse
             )
-            for each in answer.responses:
-                blob = Blob(each.digest.hash, each.digest.size_bytes)
-                if not each.status.code and blob in batch:
-                    keep(blob, (each.data,))
-        for blob in wanted:
+            for response in answer.responses:
+                blob = Blob(response.digest.hash, response.digest.size_bytes)
+                # A server may send what was not asked for.
+                if not response.status.code and blob in batch:
+                    keep(blob, (response.data,))
+        for blob in blobs:
             if blob.size > self._limit - _OVERHEAD:
                 self._fetch_stream(blob, keep)
+
+    def read_blobs(self, blobs: Collection[Blob]) -> Mapping[Blob, bytes]:
+        """Return the content of small blobs, unchecked. Raises `RemoteTroubleError`."""
+        contents: dict[Blob, bytes] = {}
+
+        def keep_blob(blob: Blob, pieces: Iterable[bytes]) -> None:
+            data = bytearray()
+            for piece in pieces:
+                # One byte too many is kept, so that the content has another digest.
+                data += piece[: blob.size + 1 - len(data)]
+                if len(data) > blob.size:
+                    break
+            contents[blob] = bytes(data)
+
+        self.fetch_blobs(blobs, keep_blob)
+        return contents
 
     def find_missing(self, blobs: Collection[Blob]) -> Collection[Blob]:
         """Return the blobs that the server does not have. Raises `RemoteTroubleError`."""
         self._require_capabilities()
-        found: list[Blob] = []
-        most = self._limit // _OVERHEAD
+        missing: list[Blob] = []
+        size = self._limit // _OVERHEAD
         every = list(blobs)
-        for at in range(0, len(every), most):
+        for start in range(0, len(every), size):
             request = reapi.FindMissingBlobsRequest(
                 instance_name=self._settings.instance,
-                blob_digests=map(make_digest, every[at : at + most]),
+                blob_digests=map(make_digest, every[start : start + size]),
             )
             answer = self._call_method(
                 f"{_CAS}/FindMissingBlobs", request, reapi.FindMissingBlobsResponse
             )
-            found += [Blob(each.hash, each.size_bytes) for each in answer.missing_blob_digests]
-        return set(found).intersection(every)
+            missing += [Blob(d.hash, d.size_bytes) for d in answer.missing_blob_digests]
+        return set(missing).intersection(every)
 
     def send_blobs(self, blobs: Mapping[Blob, bytes]) -> None:
         """Have the server keep these. Raises `RemoteTroubleError`."""
@@ -208,10 +250,10 @@ class ReapiBackend:
             answer = self._call_method(
                 f"{_CAS}/BatchUpdateBlobs", request, reapi.BatchUpdateBlobsResponse
             )
-            for each in answer.responses:
-                if each.status.code:
-                    why = f"{self._settings.address} takes no blob: {describe_status(each.status)}"
-                    raise RemoteTroubleError(why)
+            for response in answer.responses:
+                if response.status.code:
+                    why = describe_status(response.status)
+                    raise RemoteTroubleError(f"{self._settings.address} takes no blob: {why}")
         for blob in blobs.keys() - set(small):
             self._write_stream(blob, blobs[blob])
 
@@ -254,15 +296,16 @@ class ReapiBackend:
     def _ask_capabilities(self) -> reapi.ServerCapabilities:
         request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
         name, seconds = f"{V2}.Capabilities/GetCapabilities", self._settings.connect_timeout
-        found: reapi.ServerCapabilities = self._finish_call(
+        server: reapi.ServerCapabilities = self._finish_call(
             self._start_call(name, request, seconds), reapi.ServerCapabilities
         )
-        if _SHA256 not in found.cache_capabilities.digest_functions:
+        if _SHA256 not in server.cache_capabilities.digest_functions:
             raise RemoteTroubleError(f"{self._settings.address} does not name content by SHA256")
-        most = found.cache_capabilities.max_batch_total_size_bytes
-        if 0 < most < _MESSAGE:
-            self._limit = max(most - min(_MARGIN, most // 4), _OVERHEAD * 2)
-        return found
+        limit = server.cache_capabilities.max_batch_total_size_bytes
+        if 0 < limit < _MESSAGE:
+            # The server counts contents, and its gRPC the whole message.
+            self._limit = max(limit - min(_MARGIN, limit // 4), _OVERHEAD * 2)
+        return server
 
     def _make_metadata(self) -> list[tuple[str, str | bytes]]:
         headers = [
@@ -316,12 +359,13 @@ class ReapiBackend:
         name = f"{self._instance}uploads/{uuid.uuid4()}/blobs/{blob.digest}/{blob.size}"
 
         def generate_requests() -> Iterator[bytes]:
-            for at in range(0, len(data), _CHUNK):
+            for start in range(0, len(data), _CHUNK):
                 yield reapi.WriteRequest(
-                    resource_name=name if not at else "",
-                    write_offset=at,
-                    data=data[at : at + _CHUNK],
-                    finish_write=at + _CHUNK >= len(data),
+                    # The protocol wants it in the first message only.
+                    resource_name=name if not start else "",
+                    write_offset=start,
+                    data=data[start : start + _CHUNK],
+                    finish_write=start + _CHUNK >= len(data),
                 ).SerializeToString()
 
         call = self._channel.stream_unary("/google.bytestream.ByteStream/Write").future
@@ -351,7 +395,7 @@ class ReapiBackend:
 
 def clean_line(text: str) -> str:
     """Return the first line of a server's text, without unprintable characters."""
-    return "".join(each for each in text.partition("\n")[0][:200] if each.isprintable())
+    return "".join(c for c in text.partition("\n")[0][:200] if c.isprintable())
 
 
 def describe_status(status: reapi.Status) -> str:
@@ -359,12 +403,12 @@ def describe_status(status: reapi.Status) -> str:
     return clean_line(status.message) or f"code {status.code}"
 
 
-def split_into_batches(blobs: Iterable[Blob], most: int) -> Iterator[list[Blob]]:
-    """Yield blobs in lists that make messages of at most `most` bytes."""
+def split_into_batches(blobs: Iterable[Blob], limit: int) -> Iterator[list[Blob]]:
+    """Yield blobs in lists that make messages of at most `limit` bytes."""
     batch: list[Blob] = []
     size = 0
     for blob in blobs:
-        if batch and size + blob.size + _OVERHEAD > most:
+        if batch and size + blob.size + _OVERHEAD > limit:
             yield batch
             batch, size = [], 0
         batch.append(blob)

@@ -8,12 +8,13 @@ compiler is none.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
@@ -29,21 +30,15 @@ from tilusbuild.process.base import (
 from tilusbuild.process.warden import CapturedOutput
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import (
+    Blob,
+    BlobError,
     ReapiBackend,
     clean_line,
     describe_status,
+    make_blob,
     make_digest,
     parse_digest,
     split_into_batches,
-)
-from tilusbuild.reapi.blobs import (
-    Blob,
-    BlobError,
-    Sources,
-    make_blob,
-    read_blobs,
-    read_source,
-    write_blob,
 )
 from tilusbuild.reapi.operations import (
     InputsAbsentError,
@@ -56,20 +51,23 @@ from tilusbuild.remote.backend import BrokenError, Guard, RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
 
+# DEADLINE_EXCEEDED of gRPC.
 _TIMED_OUT = 4
+# Exit statuses of a shell (126, 127) and of signals. nvcc has 255 for errors of its parts.
 _SIGNAL_STATUS = range(126, 193)
-"""An exit status with which a shell or a signal speaks. nvcc has 255 for errors of its parts."""
+# Seconds of an action, whatever a server says.
 _MAX_LENGTH = 1e5
-"""Seconds of an action, whatever a server says."""
+# Bytes that are sent together.
 _UPLOAD_SIZE = 64 << 20
-"""Bytes that are read to be sent together."""
+# Bytes of what a command printed.
 _MAX_OUTPUT = 16 << 20
-"""Bytes of what a command printed."""
+# Seconds that the probe has to remove what it made.
 _JOIN_SECONDS = 5.0
-"""Seconds that the probe has to remove what it made."""
+# The command's directory on a worker, which may be below the root of its file system. No system has
+# a directory of that name there.
 WORKING = "w"
-"""The command's directory on a worker, which may be below the root of its file system. No system
-has a directory of that name there."""
+Sources: TypeAlias = dict[Blob, bytes]
+"""The contents of an action's inputs."""
 
 
 class _NoAnswerError(Exception):
@@ -89,20 +87,16 @@ class ExecutionCounts(Struct):
     """Bytes that came."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add_counts(
-        self,
-        *,
-        commands: int = 0,
-        remembered: int = 0,
-        seconds: float = 0.0,
-        inputs: int = 0,
-        outputs: int = 0,
-    ) -> None:
-        """Add to the counters."""
+    def add_command(self, completed: CompletedCommand) -> None:
+        """Count a command that a worker ran."""
         with self.lock:
-            self.commands += commands
-            self.remembered += remembered
-            self.seconds += seconds
+            self.commands += 1
+            self.remembered += completed.elsewhere is not None and completed.elsewhere.remembered
+            self.seconds += completed.seconds
+
+    def add_bytes(self, *, inputs: int = 0, outputs: int = 0) -> None:
+        """Count bytes that were sent or came."""
+        with self.lock:
             self.inputs += inputs
             self.outputs += outputs
 
@@ -144,19 +138,18 @@ class RemoteExecutor:
         return bool(self._probe_passed) and free and not self._guard.is_broken
 
     def run_command(
-        self, command: Command, cancelled: threading.Event, tell: ReportPlace
+        self, command: Command, cancelled: threading.Event, report_place: ReportPlace
     ) -> CompletedCommand | None:
         """Run to the end, outputs brought into `cwd`; return None when that is not possible now.
         Raises `CancelledError` once `cancelled` is set and `cancel` was called."""
         if not self.is_ready():
             return None
         try:
-            done = self._guard.call_request(
-                lambda: self._run_action(command, RunningAction(cancelled, tell))
+            completed = self._guard.call_request(
+                lambda: self._run_action(command, RunningAction(cancelled, report_place))
             )
-            there = done.elsewhere is not None and done.elsewhere.remembered
-            self.executed.add_counts(commands=1, remembered=there, seconds=done.seconds)
-            return done
+            self.executed.add_command(completed)
+            return completed
         except (BrokenError, _NoAnswerError, OSError, BlobError):
             return None
 
@@ -172,10 +165,10 @@ class RemoteExecutor:
         self._guard.break_circuit(None)
         with self._lock:
             running = list(self._running.values())
-        for each in running:
-            each.cancelled.set()
-            if each.call is not None:
-                each.call.cancel()
+        for action in running:
+            action.cancelled.set()
+            if action.call is not None:
+                action.call.cancel()
         if self._probe_thread is not None:
             self._probe_thread.join(_JOIN_SECONDS)
         self._backend.close()
@@ -235,13 +228,13 @@ class RemoteExecutor:
 
     def _upload_inputs(self, sources: Sources, *, again: bool) -> None:
         with self._lock:
-            if again:  # something is gone that was there
+            if again:  # the server has removed something
                 self._uploaded_blobs.difference_update(sources)
             unknown = sources.keys() - self._uploaded_blobs
         missing = self._backend.find_missing(unknown) if unknown else ()
-        for some in split_into_batches(missing, _UPLOAD_SIZE):
-            self._backend.send_blobs({blob: read_source(sources[blob]) for blob in some})
-            self.executed.add_counts(inputs=sum(blob.size for blob in some))
+        for batch in split_into_batches(missing, _UPLOAD_SIZE):
+            self._backend.send_blobs({blob: sources[blob] for blob in batch})
+            self.executed.add_bytes(inputs=sum(blob.size for blob in batch))
         with self._lock:
             self._uploaded_blobs |= unknown
 
@@ -256,13 +249,14 @@ class RemoteExecutor:
             raise RemoteTroubleError(f"{self._settings.address}: {describe_status(answer.status)}")
         if not answer.HasField("result") and not timed_out:
             raise RemoteTroubleError(f"{self._settings.address}: an answer has no result")
-        made = {each.path: each for each in result.output_files if each.path in command.outputs}
+        # Names that were not asked for could lead anywhere.
+        outputs = {file.path: file for file in result.output_files if file.path in command.outputs}
         if not timed_out:
             silent = () if command.on_worker is None else command.on_worker.silent
             if status in _SIGNAL_STATUS or status < 0 or status in silent:
                 # Killed: it had no memory, say; or not started.
                 raise _NoAnswerError(f"{command.argv[0]} ended with status {status}")
-            if status == 0 and made.keys() != set(command.outputs):
+            if status == 0 and outputs.keys() != set(command.outputs):
                 raise _NoAnswerError(f"{command.argv[0]} made no {', '.join(command.outputs)}")
         output = self._read_output(result, command.output_limit)
         if status and not output and not timed_out:
@@ -270,12 +264,13 @@ class RemoteExecutor:
             raise _NoAnswerError(
                 f"{command.argv[0]} failed with status {status}, and printed nothing"
             )
-        targets = {os.path.join(command.cwd, path): each for path, each in made.items()}
-        for target, each in targets.items():
-            self._fetch_output(each, f"{target}.coming")
-        for target, each in targets.items():
+        targets = {os.path.join(command.cwd, path): file for path, file in outputs.items()}
+        # All before the first gets its name: the command may yet run here, and find none of them.
+        for target, file in targets.items():
+            self._fetch_output(file, f"{target}.coming")
+        for target, file in targets.items():
             os.replace(f"{target}.coming", target)
-            if each.is_executable:
+            if file.is_executable:
                 os.chmod(target, 0o755)  # noqa: S103 - as the tool left it there
         about = result.execution_metadata
         seconds = _count_seconds(
@@ -288,22 +283,22 @@ class RemoteExecutor:
         return CompletedCommand(status, output, seconds, 0, timed_out, worker)
 
     def _read_output(self, result: reapi.ActionResult, limit: int) -> bytes:
-        kept = CapturedOutput(limit)
+        captured = CapturedOutput(limit)
         for raw, named in (
             (result.stdout_raw, result.stdout_digest),
             (result.stderr_raw, result.stderr_digest),
         ):
             if raw or not named.size_bytes:
-                kept.add_data(raw)
+                captured.add_data(raw)
                 continue
             if (blob := parse_digest(named)).size > _MAX_OUTPUT:
                 raise BlobError(f"{blob.size} bytes of output")
-            printed = read_blobs(self._backend, [blob]).get(blob, b"")
+            printed = self._backend.read_blobs([blob]).get(blob, b"")
             if make_blob(printed) != blob:
                 raise self._make_digest_error()
-            self.executed.add_counts(outputs=blob.size)
-            kept.add_data(printed)
-        return kept.join_pieces()
+            self.executed.add_bytes(outputs=blob.size)
+            captured.add_data(printed)
+        return captured.join_pieces()
 
     def _make_digest_error(self) -> RemoteTroubleError:
         return RemoteTroubleError(f"{self._settings.address}: an output is not what it says")
@@ -312,21 +307,36 @@ class RemoteExecutor:
         """Write an output of a command to a file. Raises `BlobError`, `OSError`, and
         `RemoteTroubleError` for content with another digest."""
         blob = parse_digest(file.digest)
-        right = write_blob(path, blob, (file.contents,))
+        # Servers may put small files into the answer; else the contents are empty, and wrong.
+        right = _write_blob(path, blob, (file.contents,))
 
         def keep_output(_: Blob, pieces: Iterable[bytes]) -> None:
             nonlocal right
-            right = write_blob(path, blob, pieces)
+            right = _write_blob(path, blob, pieces)
 
         try:
             if not right:
                 self._backend.fetch_blobs({blob}, keep_output)
-            self.executed.add_counts(outputs=blob.size)
+            self.executed.add_bytes(outputs=blob.size)
             if not right:
                 raise self._make_digest_error()
         finally:
             if not right:
                 os.unlink(path)
+
+
+def _write_blob(path: str, blob: Blob, pieces: Iterable[bytes]) -> bool:
+    """Write content to a file and return whether it has the blob's size and digest. Stop at the
+    piece that exceeds the size. Raises `OSError`."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "wb") as file:
+        for piece in pieces:
+            size += len(piece)
+            if size > blob.size:
+                break
+            digest.update(piece)
+            file.write(piece)
+    return size == blob.size and digest.hexdigest() == blob.digest
 
 
 def _count_seconds(start: Any, end: Any) -> float:
@@ -357,14 +367,14 @@ class ActionBuilder:
     def build_action(self, command: Command, *, cached: bool = True) -> tuple[Blob, Sources]:
         """Return the digest of a command's Action, and all of its blobs. Raises `OSError`."""
         sources: Sources = {}
-        more = {} if command.on_worker is None else command.on_worker.files
+        worker = command.on_worker
+        more = {} if worker is None else worker.files
         inside = self._add_directory(command.cwd, sources, more)
         root = reapi.Directory()
         root.directories.add(name=WORKING, digest=make_digest(inside))
-        there = command.on_worker
-        environment = command.env if there is None else there.env
+        environment = command.env if worker is None else worker.env
         about = reapi.Command(
-            arguments=command.argv if there is None else there.argv,
+            arguments=command.argv if worker is None else worker.argv,
             output_paths=sorted(command.outputs),
             working_directory=WORKING,
             platform=self._platform,
@@ -385,37 +395,40 @@ class ActionBuilder:
         self, path: str, sources: Sources, more: Mapping[str, str] | None = None
     ) -> Blob:
         """Return the tree of a directory, with `more` files by their names in it."""
-        found = reapi.Directory()
+        directory = reapi.Directory()
         files = {**{name: os.path.join(path, name) for name in os.listdir(path)}, **(more or {})}
+        # Sorted, as the protocol wants it: equal directories have one digest.
         for name, inside in sorted(files.items()):
             if os.path.islink(inside):
-                self._add_link(inside, name, found, sources)
+                self._add_link(inside, name, directory, sources)
             elif os.path.isdir(inside):
                 blob = self._add_directory(inside, sources)
-                found.directories.add(name=name, digest=make_digest(blob))
+                directory.directories.add(name=name, digest=make_digest(blob))
             else:
                 data = read_bytes(inside)
                 blob = make_blob(data)
                 sources[blob] = data
                 runs = os.access(inside, os.X_OK)
-                found.files.add(name=name, digest=make_digest(blob), is_executable=runs)
-        return _add_message(found, sources)
+                directory.files.add(name=name, digest=make_digest(blob), is_executable=runs)
+        return _add_message(directory, sources)
 
-    def _add_link(self, path: str, name: str, found: reapi.Directory, sources: Sources) -> None:
+    def _add_link(self, path: str, name: str, directory: reapi.Directory, sources: Sources) -> None:
         target = os.readlink(path)
         if not os.path.isfile(os.path.join(path, layout.MANIFEST)):
-            found.symlinks.add(name=name, target=target)
+            directory.symlinks.add(name=name, target=target)
             return
+        # The lock also while it is read: programs that begin together have the same headers.
         with self._lock:
             if target not in self._headers:
-                held: Sources = {}
-                self._headers[target] = self._add_directory(target, held), held
-            blob, held = self._headers[target]
-        sources.update(held)
-        found.directories.add(name=name, digest=make_digest(blob))
+                headers: Sources = {}
+                self._headers[target] = self._add_directory(target, headers), headers
+            blob, headers = self._headers[target]
+        sources.update(headers)
+        directory.directories.add(name=name, digest=make_digest(blob))
 
 
 def _add_message(message: Any, sources: Sources) -> Blob:
+    # Protobuf does not order the entries of maps; the digest is of the bytes.
     data = message.SerializeToString(deterministic=True)
     blob = make_blob(data)
     sources[blob] = data

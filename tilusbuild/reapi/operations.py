@@ -22,28 +22,27 @@ from tilusbuild.reapi.backend import V2, ReapiBackend, describe_status, parse_me
 from tilusbuild.remote.backend import RemoteTroubleError
 from tilusbuild.remote.settings import RemoteSettings
 
+# Seconds of an action whose command has no timeout.
 _MAX_LENGTH = 3600.0
-"""Seconds of an action whose command has no timeout."""
+# The stages of an action that are reported.
 _STAGE_PLACES = {2: QUEUED, 3: EXECUTING}
-"""The stages of an action that are reported."""
 _MAX_NAME = 100
+# Stages before a worker has it: the cache is looked up, and it waits. Servers need not say.
 _QUEUED_STAGES = (1, 2)
-"""Stages before a worker has it: the cache is looked up, and it waits. Servers need not say."""
+# NOT_FOUND and FAILED_PRECONDITION, of inputs that are there no more.
 _ABSENT_STATUS = (5, 9)
-"""NOT_FOUND and FAILED_PRECONDITION, of inputs that are there no more."""
+# Seconds that the server has to take note of it.
 _CANCEL_SECONDS = 1.0
-"""Seconds that the server has to take note of it."""
+# How often a stream is taken up again that has ended before its time.
 _MAX_LOSSES = 6
-"""How often a stream is taken up again that has ended before its time."""
+# Seconds before the first of them; twice as many before each next, but never more than one.
 _PAUSE = 0.05
-"""Seconds before the first of them; twice as many before each next, but never more than one."""
-
 
 ReportPlace: TypeAlias = Callable[[str, str], None]
 """Is called with where a command is, as `events.Placed` has it, and on which worker if known."""
 
 
-def ignore_place(place: str, worker: str) -> None:
+def ignore_place(stage: str, worker: str) -> None:
     """For commands that are not followed."""
 
 
@@ -85,6 +84,7 @@ class Operations:
                 name, message = "WaitExecution", reapi.WaitExecutionRequest(name=running.name)
             else:
                 name, message = "Execute", request
+            # Of this stream: one that is silent from its start is judged in another way.
             running.has_messages = False
             try:
                 answer = self._follow_stream(f"{V2}.Execution/{name}", message, running)
@@ -113,6 +113,7 @@ class Operations:
     ) -> reapi.ExecuteResponse | None:
         """Return an action's answer; None when the stream ends without."""
         running.call = self._backend.open_stream(name, request)
+        # Set while the stream was opened: `abandon_action` had no call to cancel.
         if running.cancelled.is_set():
             running.call.cancel()
         for data in running.call:
@@ -130,8 +131,8 @@ class Operations:
     def _note_stage(self, running: RunningAction, metadata: bytes) -> None:
         about = parse_message(reapi.ExecuteOperationMetadata, metadata)
         running.stage = about.stage
-        if (place := _STAGE_PLACES.get(about.stage)) is not None:
-            running.report_place(place, clean_worker_name(about.partial_execution_metadata.worker))
+        if (stage := _STAGE_PLACES.get(about.stage)) is not None:
+            running.report_place(stage, clean_worker_name(about.partial_execution_metadata.worker))
 
     def _read_answer(self, operation: reapi.Operation) -> reapi.ExecuteResponse:
         error = operation.error
@@ -193,8 +194,9 @@ class Operations:
 
 def clean_worker_name(name: str) -> str:
     """Return a worker's name without unprintable characters, cut to `_MAX_NAME`."""
-    return "".join(each for each in name[:_MAX_NAME] if each.isprintable())
+    return "".join(c for c in name[:_MAX_NAME] if c.isprintable())
 
 
 def _has_type(message: reapi.Any, name: str) -> bool:
+    # Servers differ in what stands before the name: "type.googleapis.com/", another package.
     return message.type_url.rpartition("/")[2].rpartition(".")[2] == name

@@ -14,6 +14,7 @@ from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.toolchain import Toolchain
 
+# For a shell: so many directories, each as one digest, and files, each with its own.
 _DIGESTS = """\
 count=$1; shift
 while [ "$count" -gt 0 ]; do
@@ -22,47 +23,48 @@ while [ "$count" -gt 0 ]; do
 done
 [ $# -eq 0 ] || exec sha256sum -- "$@"
 """
-"""For a shell: so many directories, each as one digest, and files, each with its own."""
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+# Seconds: a worker may read all of a toolkit for the first time.
 _PROBE_SECONDS = 600.0
-"""Seconds."""
 
 
 def probe_worker(
-    toolchain: Toolchain, here: Runner, there: Callable[[Command], CompletedCommand]
+    toolchain: Toolchain, runner: Runner, run_there: Callable[[Command], CompletedCommand]
 ) -> str | None:
     """Return a text on the first difference between a worker's tools and this machine's; None
     without one. Raises the exceptions of both runners."""
     tools, directories = _list_tools(toolchain), toolchain.find_reach().headers
     with TemporaryDirectory("probe") as empty:
         # The tools' digests are those of the fingerprint; of the headers it has other sums.
-        ours = _make_command(empty.path, directories, ())
-        with ThreadPoolExecutor(1) as meanwhile:
-            own = meanwhile.submit(here.run, ours)
-            theirs = there(_make_command(empty.path, directories, tuple(tools)))
-            headers = own.result().output.splitlines()
-    said = theirs.output.splitlines()
-    for directory, one, other in zip(directories, headers, said, strict=False):
-        if one != other:
+        local = _make_command(empty.path, directories, ())
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(runner.run, local)
+            answer = run_there(_make_command(empty.path, directories, tuple(tools)))
+            headers = running.result().output.splitlines()
+    answers = answer.output.splitlines()
+    for directory, digest, answered in zip(directories, headers, answers, strict=False):
+        if digest != answered:
             return f"a worker has other headers in {directory} than this machine"
-    lines = (line.decode("utf-8", "replace").split(None, 1) for line in said[len(headers) :])
-    found = {each[1]: each[0] for each in lines if len(each) == 2}
-    for path, digest in tools.items():
-        if found.get(path) != digest:
+    lines = (line.decode("utf-8", "replace").split(None, 1) for line in answers[len(headers) :])
+    digests = {fields[1]: fields[0] for fields in lines if len(fields) == 2}
+    for path, expected in tools.items():
+        if digests.get(path) != expected:
             return f"a worker has another {path} than this machine, or none"
-    return _find_nvrtc_problem(toolchain, there)
+    return _find_nvrtc_problem(toolchain, run_there)
 
 
 def _find_nvrtc_problem(
-    toolchain: Toolchain, there: Callable[[Command], CompletedCommand]
+    toolchain: Toolchain, run_there: Callable[[Command], CompletedCommand]
 ) -> str | None:
     """Return why a worker cannot be given NVRTC's command: its library is this machine's."""
     nvrtc = toolchain.nvrtc
     if nvrtc is None:
         return None
-    words = nvrtc.build_worker_command(("identify",))
+    worker = nvrtc.build_worker_command(("identify",))
     with TemporaryDirectory("probe") as empty:
-        done = there(Command(words.argv, empty.path, words.env, _PROBE_SECONDS, on_worker=words))
+        done = run_there(
+            Command(worker.argv, empty.path, worker.env, _PROBE_SECONDS, on_worker=worker)
+        )
     expected = f"{nvrtc.release[0]}.{nvrtc.release[1]}\n{' '.join(map(str, nvrtc.numbers))}\n"
     if done.output.decode("utf-8", "replace") != expected:
         return "a worker does not run NVRTC: it needs Python 3.8 or later, as python3"
@@ -70,8 +72,8 @@ def _find_nvrtc_problem(
 
 
 def _make_command(directory: str, directories: Sequence[str], files: Sequence[str]) -> Command:
-    words = ("sh", "-c", _DIGESTS, "sh", str(len(directories)), *directories, *files)
-    return Command(words, directory, _ENVIRONMENT, _PROBE_SECONDS)
+    argv = ("sh", "-c", _DIGESTS, "sh", str(len(directories)), *directories, *files)
+    return Command(argv, directory, _ENVIRONMENT, _PROBE_SECONDS)
 
 
 def _list_tools(toolchain: Toolchain) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Compiles on other machines beside this one's: this machine's places first, others beside them.
+"""Compiles on other machines beside this one's: this machine's slots first, workers beside them.
 
-A command that may run elsewhere takes one of the local places while there is one. Otherwise the
-executor gets it, as soon as that takes any; what it cannot do is done here, when a place is free,
+A command that may run elsewhere takes a slot of this machine while one is free. Otherwise the
+executor gets it, as soon as that takes any; what it cannot do is done here, when a slot is free,
 and so is a compile that must stay. So an executor in trouble makes a build slower, never wrong, and
-starts no more compilers here than `-j` allows. gRPC is imported when this machine's places are
+starts no more compilers here than `-j` allows. gRPC is imported when the slots of this machine are
 taken for the first time.
 """
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tilusbuild.reapi.execute import RemoteExecutor
 
 ReportPlace: TypeAlias = Callable[[str, str], None]
+# Seconds: an executor may take one more command before a slot is free here.
 _CHECK_EVERY = 0.1
 
 
@@ -42,7 +43,7 @@ class Sharing:
         at once; `listen` gets events."""
         self._settings = settings
         self._runner = runner
-        self._places = CompileSlots(limit)
+        self._slots = CompileSlots(limit)
         self._listen = listen
         self._executors: list[tuple[Toolchain, RemoteExecutor | None]] = []
         """One for each toolchain: what a worker has is compared with what is here."""
@@ -51,27 +52,28 @@ class Sharing:
     def make_runner(self, inner: Runner, job: Job, toolchain: Toolchain) -> Runner:
         """Return a runner that runs a job's commands on `inner` or on a worker."""
 
-        def report_place(place: str, worker: str) -> None:
-            where = "" if place in (WAITING, HERE) else self._settings.address
-            self._listen(Placed(job.hash, job.label, place, where, worker))
+        def report_place(stage: str, worker: str) -> None:
+            address = "" if stage in (WAITING, HERE) else self._settings.address
+            self._listen(Placed(job.hash, job.label, stage, address, worker))
 
         find = partial(self._find_executor, toolchain)
-        return SharingRunner(inner, find, self._places, report_place)
+        return SharingRunner(inner, find, self._slots, report_place)
 
     def make_counts(self) -> Mapping[str, Any]:
         """Return the fields of `events.RemoteSummary` that count the workers' compiles; empty
         without any."""
-        opened = [each.executed for _, each in self._executors if each is not None]
-        done = [each for each in opened if each.commands]
-        if not done:
+        counts = [executor.executed for _, executor in self._executors if executor is not None]
+        # One that ran nothing has still sent the inputs of its probe: they are not the build's.
+        counts = [count for count in counts if count.commands]
+        if not counts:
             return {}
         return {
-            "executed": sum(each.commands for each in done),
+            "executed": sum(count.commands for count in counts),
             "executor": self._settings.address,
-            "remembered": sum(each.remembered for each in done),
-            "executed_seconds": sum(each.seconds for each in done),
-            "inputs_bytes": sum(each.inputs for each in done),
-            "outputs_bytes": sum(each.outputs for each in done),
+            "remembered": sum(count.remembered for count in counts),
+            "executed_seconds": sum(count.seconds for count in counts),
+            "inputs_bytes": sum(count.inputs for count in counts),
+            "outputs_bytes": sum(count.outputs for count in counts),
         }
 
     def close(self) -> None:
@@ -85,21 +87,23 @@ class Sharing:
         opened."""
         with self._lock:
             for known, executor in self._executors:
+                # By identity first: to compare two toolchains compares hundreds of digests.
                 if known is toolchain or known == toolchain:
                     return executor
-            made = None
+            opened = None
             try:
                 from tilusbuild.reapi.execute import RemoteExecutor
                 from tilusbuild.reapi.probe import probe_worker
 
                 compare = partial(probe_worker, toolchain, self._runner)
-                made = RemoteExecutor(self._settings, compare, self._emit_warning)
+                opened = RemoteExecutor(self._settings, compare, self._emit_warning)
             except ImportError as error:
                 self._emit_warning(explain_missing_package(error))
             except RemoteTroubleError as error:
                 self._emit_warning(str(error))
-            self._executors.append((toolchain, made))
-            return made
+            # Also None: a server that cannot be used is not tried by each program.
+            self._executors.append((toolchain, opened))
+            return opened
 
     def _emit_warning(self, why: str) -> None:
         self._listen(Warned(f"remote execution: {why}"))
@@ -110,25 +114,25 @@ class CompileSlots:
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
-        self._taken = 0
+        self._used = 0
         self._freed = threading.Condition()
 
     def try_acquire(self) -> bool:
         """Take a slot. Return False when none is free."""
         with self._freed:
-            free = self._taken < self._limit()
-            self._taken += free
+            free = self._used < self._limit()
+            self._used += free
             return free
 
     def wait_briefly(self) -> None:
-        """Wait a moment, or until a place is free."""
+        """Wait a moment, or until a slot is free."""
         with self._freed:
             self._freed.wait(_CHECK_EVERY)
 
     def release_slot(self) -> None:
-        """Give a place back."""
+        """Give a slot back."""
         with self._freed:
-            self._taken -= 1
+            self._used -= 1
             self._freed.notify()
 
 
@@ -143,42 +147,43 @@ class SharingRunner:
         self,
         inner: Runner,
         find: Callable[[], RemoteExecutor | None],
-        places: CompileSlots,
-        tell: ReportPlace,
+        slots: CompileSlots,
+        report_place: ReportPlace,
     ) -> None:
         self._inner = inner
         self._find = find
         self._executor: RemoteExecutor | None = None
-        self._places = places
-        self._tell = tell
+        self._slots = slots
+        self._report_place = report_place
         self._cancelled = threading.Event()
 
     def run(self, command: Command) -> CompletedCommand:
         if not command.outputs and not command.stays:
             return self._inner.run(command)
-        tried, told = command.stays, False
-        while not self._places.try_acquire():
+        # A command goes to a worker once. What it could not do waits for a slot here.
+        tried, is_waiting = command.stays, False
+        while not self._slots.try_acquire():
             if not tried:
                 self._executor = self._executor or self._find()
             if not tried and self._executor and self._executor.is_ready():
-                tried = True
-                done = self._executor.run_command(command, self._cancelled, self._tell)
-                if done is not None:
-                    return done
-                told = False
+                tried, is_waiting = True, False
+                completed = self._executor.run_command(command, self._cancelled, self._report_place)
+                if completed is not None:
+                    return completed
             else:
-                if not told:
-                    self._tell(WAITING, "")
-                told = True
-                self._places.wait_briefly()
+                if not is_waiting:
+                    self._report_place(WAITING, "")
+                is_waiting = True
+                self._slots.wait_briefly()
             if self._cancelled.is_set():
                 raise CancelledError
         try:
-            if tried or told:
-                self._tell(HERE, "")
+            # A command that got a slot at once needs no report: `here` is the default.
+            if tried or is_waiting:
+                self._report_place(HERE, "")
             return self._inner.run(command)
         finally:
-            self._places.release_slot()
+            self._slots.release_slot()
 
     def cancel(self) -> None:
         self._cancelled.set()

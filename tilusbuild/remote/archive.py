@@ -19,18 +19,19 @@ from msgspec import DecodeError, Meta, Struct, json
 
 from tilusbuild.state.files import sha256_text
 
+# Of the files in a remote cache. Another format is under other keys, and older clients miss.
 FORMAT = 3
-"""Of the files in a remote cache. Another format is under other keys."""
+# Bytes of an entry, packed or unpacked.
 MAX_BYTES = 1 << 30
-"""Bytes of an entry, packed or unpacked."""
 MAX_FILES = 10_000
 MAX_SECONDS = 1e6
+# Bytes of the first line: 10,000 names of 400 bytes.
 _MAX_HEAD = 4 << 20
-"""Bytes of the first line."""
+# Bytes of an entry's files that are held in memory; the others are written to the disk.
 _MAX_HELD = 1 << 20
-"""Bytes of an entry's files that are held in memory; the others are written to the disk."""
+# Bytes that a decoder may allocate. A frame of level 3 asks for 2 MiB at most.
 _MAX_WINDOW = 4 << 20
-"""Bytes that a decoder may allocate. A frame of level 3 asks for 2 MiB at most."""
+# zstd's default.
 _LEVEL = 3
 _PIECE = 1 << 20
 
@@ -118,11 +119,13 @@ class Unpacker:
         if sum(head.files.values()) > MAX_BYTES:
             raise ArchiveError(f"it has more than {MAX_BYTES >> 20} MiB")
         files: dict[str, bytes | str] = {}
-        held = 0
+        total = 0
         for name, size in head.files.items():
-            held += size
+            total += size
             files[name] = (
-                _read_bytes(content, size) if held <= _MAX_HELD else self._write_file(content, size)
+                _read_bytes(content, size)
+                if total <= _MAX_HELD
+                else self._write_file(content, size)
             )
         if content.read(1):
             raise ArchiveError("it has more bytes than its first line says")
@@ -130,6 +133,7 @@ class Unpacker:
 
     def _write_file(self, content: IO[bytes], size: int) -> str:
         """Write the next bytes of an archive to a file; return its path."""
+        # A number, never the file's own name: that is chosen by whoever wrote the archive.
         path = os.path.join(self._directory, str(next(self._numbers)))
         with open(path, "xb") as file:
             while size:

@@ -31,14 +31,14 @@ UNTRUSTED = "its certificate is of a CA that is not trusted here: name that as t
 UNKNOWN_CLIENT = "it may want a client's certificate: tls-certificate and tls-key"
 _USER_SETTINGS = f"headers or credential-helper in [remote] of {WHERE_SECRETS_ARE}"
 _ATTEMPTS = 3
+# Seconds before the second attempt; four times as many before the third.
 _PAUSE = 0.1
-"""Seconds before the second attempt; four times as many before the third."""
-
+# Seconds that a helper may take: some ask a server of their own.
 _HELPER_SECONDS = 30.0
-"""Seconds that a helper may take: some ask a server of their own."""
+# Seconds before the end of a token at which another one is asked for: a request may take long.
 _RENEWAL_SECONDS = 60.0
+# Compared here: a library that refuses a header shows it.
 _HEADER_NAME, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_.-]+"), re.compile("[ -~]*")
-"""Of a header: what a library would refuse it would show."""
 
 Answer = TypeVar("Answer")
 
@@ -110,8 +110,8 @@ def open_backend(settings: RemoteSettings) -> Backend:
     if kind is None:
         raise RemoteTroubleError(f"nothing here speaks {settings.scheme}://", retry=False)
     try:
-        made: Backend = import_value(kind)(settings)
-        return made
+        backend: Backend = import_value(kind)(settings)
+        return backend
     except ImportError as error:
         raise RemoteTroubleError(explain_missing_package(error), retry=False) from None
 
@@ -123,9 +123,9 @@ class BrokenError(Exception):
 class Guard:
     """One way that a remote is used: asking, or sending. May be used from several threads."""
 
-    def __init__(self, broke: Callable[[str], None]) -> None:
-        """`broke` is called once, with the reason."""
-        self._broke = broke
+    def __init__(self, report_break: Callable[[str], None]) -> None:
+        """`report_break` is called once, with the reason."""
+        self._report_break = report_break
         self._broken = threading.Event()
         self._lock = threading.Lock()
 
@@ -145,16 +145,17 @@ class Guard:
                     self.break_circuit(str(error))
                     raise BrokenError from None
             pause = _PAUSE * 4**attempt * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-            self._broken.wait(pause)
+            self._broken.wait(pause)  # not a sleep: the end of the build wakes it
         raise BrokenError
 
     def break_circuit(self, why: str | None) -> None:
         """Break the circuit; without a reason, quietly."""
+        # Several threads fail together when a server ends: one of them reports it.
         with self._lock:
             first = not self._broken.is_set()
             self._broken.set()
         if first and why is not None:
-            self._broke(why)
+            self._report_break(why)
 
 
 class _HelperAnswer(Struct):
@@ -182,37 +183,38 @@ class Credentials:
     def collect_headers(self) -> dict[str, str]:
         """Return the headers. Raises `RemoteTroubleError` if the helper fails, or if a header has
         characters that HTTP does not allow."""
-        found = dict(self._settings.headers)
+        headers = dict(self._settings.headers)
         if (helper := self._settings.credential_helper) is not None:
             with self._guard:
                 if self._until is not None and time.time() >= self._until - _RENEWAL_SECONDS:
                     self._of_helper, self._until = _ask_helper(helper, self._settings.address)
-                found |= self._of_helper
+                headers |= self._of_helper
         if not all(
-            _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(found[name]) for name in found
+            _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
+            for name, value in headers.items()
         ):
             why = f"{self._settings.address}: a header that cannot be sent"
             raise RemoteTroubleError(why, retry=False)
-        return found
+        return headers
 
 
 def _ask_helper(helper: str, address: str) -> tuple[dict[str, str], float | None]:
     try:
-        ended = subprocess.run(
+        completed = subprocess.run(
             [os.path.expanduser(helper), "get"],
             input=b'{"uri": %s}' % json.encode(address),
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # it may print a token there
             timeout=_HELPER_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         why = getattr(error, "strerror", None) or f"no answer in {_HELPER_SECONDS:g} s"
         raise _make_helper_error(why) from None
-    if ended.returncode:
-        raise _make_helper_error(f"it ended with status {ended.returncode}")
+    if completed.returncode:
+        raise _make_helper_error(f"it ended with status {completed.returncode}")
     try:
-        answer = json.decode(ended.stdout, type=_HelperAnswer)
+        answer = json.decode(completed.stdout, type=_HelperAnswer)
     except (DecodeError, RecursionError):
         raise _make_helper_error("its answer is not of the protocol") from None
     headers = {name: ", ".join(values) for name, values in answer.headers.items()}

@@ -31,11 +31,11 @@ from tilusbuild.remote.fetch import Fetcher, Outcome
 from tilusbuild.remote.settings import RemoteSettings
 from tilusbuild.runtime.regular import read_bytes
 
+# Programs that are refused by name; after so many nothing of that remote is used.
 _MAX_REFUSED = 3
-"""Programs that are refused by name; after so many nothing of that remote is used."""
 _SENDERS = 2
+# Seconds that the threads have to end; those that a server holds up are left behind.
 _JOIN_SECONDS = 5.0
-"""Seconds that the threads have to end."""
 _COUNTER_NAMES = ("hits", "misses", "refused", "verified", "wrong")
 
 
@@ -79,14 +79,15 @@ class RemoteCache:
         answer."""
         if self._asking.is_broken:
             return ()
-        named = list(labels.items())
+        items = list(labels.items())
         # All threads have a part of few programs: what one has on its way, a fault takes along.
-        size = max(1, min(self._backend.batch, math.ceil(len(named) / self._backend.width)))
-        batches = [named[at : at + size] for at in range(0, len(named), size)]
+        size = max(1, min(self._backend.batch, math.ceil(len(items) / self._backend.width)))
+        batches = [items[start : start + size] for start in range(0, len(items), size)]
         try:
             while len(self._askers) < min(self._backend.width, len(batches)):
                 self._askers.append(start_thread(self._answer_batches))
         except OSError:
+            # No more threads can be started: one is enough, and without any all is compiled here.
             if not self._askers:
                 return ()
         for batch in batches:
@@ -105,6 +106,7 @@ class RemoteCache:
         self._asking.break_circuit(None)
         self._uploads.stop_sending()
         self._backend.close()
+        # One for each thread: each takes one, and ends.
         for _ in self._askers:
             self._to_ask.put(None)
 
@@ -215,10 +217,10 @@ class Uploads:
         backend: Backend,
         cache: Tree,
         listen: Callable[[Any], None],
-        broke: Callable[[str], None],
+        report_break: Callable[[str], None],
     ) -> None:
-        """`broke` is called once, when nothing more is sent, with the reason."""
-        self.guard = Guard(broke)
+        """`report_break` is called once, when nothing more is sent, with the reason."""
+        self.guard = Guard(report_break)
         self.threads: list[threading.Thread] = []
         self.sent = self.sent_bytes = 0
         self._patience = settings.send_timeout
@@ -262,6 +264,7 @@ class Uploads:
         with self._lock:
             if not self._waiting or self._stopped:
                 return False
+            # From the first question: before it, the build itself had work to do.
             now = time.monotonic()
             if self._idle_since is None:
                 self._idle_since = now
@@ -278,10 +281,11 @@ class Uploads:
             self._queue.put(None)
 
     def _send_programs(self) -> None:
-        while (next_one := self._queue.get()) is not None:
+        while (upload := self._queue.get()) is not None:
             size = None
-            with suppress(BrokenError, OSError, ArchiveError):  # the last two: it is damaged here
-                size = self._send_program(*next_one)
+            # The last two: it is damaged here. It counts as unsent, and `verify` names it.
+            with suppress(BrokenError, OSError, ArchiveError):
+                size = self._send_program(*upload)
             with self._lock:
                 self.sent += size is not None
                 self.sent_bytes += size or 0

@@ -21,9 +21,9 @@ from typing import Any
 from msgspec import Struct
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.checks import Content, FileFacts, Origin, check_entry
+from tilusbuild.cache.checks import Content, Origin, check_directory, check_entry
 from tilusbuild.cache.entries import EntryBatch
-from tilusbuild.cache.includes import is_include_whole, parse_manifest, publish_include
+from tilusbuild.cache.includes import is_include_whole, publish_include
 from tilusbuild.cache.tree import PrivateDirectory, Tree
 from tilusbuild.engine.attempt import ProgramAnswer, make_answer
 from tilusbuild.engine.interfaces import Store
@@ -37,20 +37,18 @@ from tilusbuild.remote.archive import (
 from tilusbuild.remote.backend import Backend, Guard
 from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.runtime.sealed import unseal_json
-from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.status import RECORDED, Compiled, Status
 
+# How often a program's lock is tried, and seconds between: locks are few, so that another program
+# may have it for the moment in which it is published; who compiles this one has it for longer.
 _ATTEMPTS, _PAUSE = 5, 0.05
-"""How often a program's lock is tried, and seconds between: locks are few, so that another program
-may have it for the moment in which it is published; who compiles this one has it for longer."""
-_TRANSFERS = 2
-"""How often an archive is fetched that cannot be unpacked: the line may have damaged it."""
+# Include directories of a program: of its headers, and of its launcher. A compile.sh that names
+# more is refused, and a hundred directories are not fetched for it before.
 _MAX_DIRECTORIES = 2
-"""Include directories of a program: of its headers, and of its launcher."""
+# Bytes of a file that is read into memory.
 _MAX_TEXT = 16 << 20
-"""Bytes of a file that is read into memory."""
-_TEXTS = (layout.META, *layout.TEXTS, layout.COMPILE_SH, layout.LOG)
-"""The files of a program that are read into memory."""
+# The files that `check_entry` reads as text. Others are mapped: a library may have 100 MB.
+_TEXTS = (layout.META, *layout.TEXTS, layout.COMPILE_SH, layout.LOG, layout.MANIFEST)
 
 
 class NotVerifiedError(Exception):
@@ -78,10 +76,9 @@ class Outcome(Struct, frozen=True):
 
 
 class _Include(Struct, frozen=True):
-    """An include directory."""
+    """An include directory, which was checked."""
 
-    contents: Mapping[str, Content]
-    """What is checked."""
+    manifest: bytes
     files: Mapping[str, bytes | str] | None
     """What is published; None once it is in the cache."""
 
@@ -153,11 +150,11 @@ class Fetcher:
                 try:
                     if isinstance(archive, ArchiveError):
                         raise archive
-                    if archive is not None:
+                    if archive is None:
+                        yield Outcome(program)
+                    else:
                         contents = _map_contents(archive.files)
                         candidates.append(_Candidate(program, archive, contents))
-                    else:
-                        yield Outcome(program)
                 except ArchiveError as error:
                     yield _refuse_entry(program, error)
             yield from self._accept_candidates(candidates)
@@ -169,7 +166,7 @@ class Fetcher:
     def _accept_candidates(self, candidates: Sequence[_Candidate]) -> Iterator[Outcome]:
         """Check candidates and publish those that pass. Yield the outcome of each."""
         self._receive_includes(
-            {digest for each in candidates for digest in each.directories[:_MAX_DIRECTORIES]}
+            {digest for one in candidates for digest in one.directories[:_MAX_DIRECTORIES]}
         )
         accepted: list[_Candidate] = []
         verified: set[str] = set()
@@ -178,6 +175,7 @@ class Fetcher:
             if outcome is None and self._is_sample(candidate):
                 outcome = self._compile_again(candidate)
                 verified.add(candidate.program)
+            # Before the program is published: no entry names what is not there.
             if outcome is None:
                 self._lay_out_includes(candidate.directories)
                 accepted.append(candidate)
@@ -190,7 +188,8 @@ class Fetcher:
             yield from outcomes
             if accepted:
                 time.sleep(_PAUSE * (attempt + 1))
-        yield from (Outcome(each.program) for each in accepted)
+        # Another build compiles these: the engine waits for its locks, and finds the entries.
+        yield from (Outcome(candidate.program) for candidate in accepted)
 
     def _receive_archives(
         self, key_of: Callable[[str], str], names: Collection[str]
@@ -198,27 +197,21 @@ class Fetcher:
         """Fetch and unpack the archives under these names. Return each archive, or the error of one
         that cannot be unpacked, by name. A name that the remote does not have is left out. Raises
         `BrokenError`, `OSError`."""
-        by_key = {key_of(name): name for name in names}
+        missing = {key_of(name): name for name in names}
         archives: dict[str, Archive | ArchiveError] = {}
-        missing = set(by_key)
 
         def take_archive(key: str, pieces: Iterable[bytes]) -> None:
-            archives[by_key[key]] = self._unpack_archive(pieces)
-            missing.discard(key)
+            archives[missing[key]] = self._unpack_archive(pieces)
+            del missing[key]
 
-        def fetch_missing() -> None:
-            # A request that is tried again asks only for what has not come.
-            self._backend.fetch_files([key for key in by_key if key in missing], take_archive)
-
-        for _ in range(_TRANSFERS):
-            if missing:
-                self._guard.call_request(fetch_missing)
-            missing = {key for key in by_key if isinstance(archives.get(by_key[key]), ArchiveError)}
+        # A request that is tried again asks only for what has not come.
+        self._guard.call_request(lambda: self._backend.fetch_files(list(missing), take_archive))
         return archives
 
     def _unpack_archive(self, pieces: Iterable[bytes]) -> Archive | ArchiveError:
         """Unpack an archive that arrives in pieces. Return the archive, or the error for a
         malformed one. Raises the exceptions of `pieces`."""
+        # Not before: a remote that has nothing makes no directory in the cache.
         with self._lock:
             if self._private is None or self._unpacker is None:
                 self._private = self._cache.make_private()
@@ -245,19 +238,20 @@ class Fetcher:
             for digest in unknown:
                 path = self._cache.include_path(digest)
                 if is_include_whole(path, digest):
-                    self._includes[digest] = _Include(_list_include(path), None)
+                    manifest = read_bytes(os.path.join(path, layout.MANIFEST))
+                    self._includes[digest] = _Include(manifest, None)
             absent = [digest for digest in unknown if digest not in self._includes]
             archives = self._receive_archives(include_key, absent) if absent else {}
             for digest in absent:
                 archive = archives.get(digest)
                 self._includes[digest] = (
-                    _hash_include(archive) if isinstance(archive, Archive) else archive
+                    _check_include(digest, archive) if isinstance(archive, Archive) else archive
                 )
 
     def _check_candidate(self, candidate: _Candidate) -> Outcome | None:
         """Return why an entry is not accepted; None for one that is right."""
         program, contents = candidate.program, candidate.contents
-        directories: dict[str, Mapping[str, Content]] = {}
+        manifests: dict[str, bytes] = {}
         absent = False
         for digest in candidate.directories[:_MAX_DIRECTORIES]:
             include = self._includes[digest]
@@ -266,8 +260,9 @@ class Fetcher:
             if include is None:
                 absent = True
             else:
-                directories[digest] = include.contents
-        carried = None if absent else directories
+                manifests[digest] = include.manifest
+        # The rest is checked all the same: a wrong entry is named, and not taken for a miss.
+        carried = None if absent else manifests
         if problems := check_entry(program, contents, carried, origin=Origin.REMOTE):
             return _refuse_entry(program, problems[0])
         return Outcome(program, outdated=True) if absent else None
@@ -298,7 +293,7 @@ class Fetcher:
                 include = self._includes[digest]
                 if isinstance(include, _Include) and include.files is not None:
                     publish_include(self._cache, digest, include.files)
-                    self._includes[digest] = _Include(include.contents, None)
+                    self._includes[digest] = _Include(include.manifest, None)
 
     def _publish_candidates(
         self, candidates: Sequence[_Candidate], verified: Collection[str]
@@ -313,11 +308,12 @@ class Fetcher:
                 if not locks.enter_context(self._store.lock_program(program, wait=False)):
                     locked.append(candidate)
                     continue
+                # Another build may have published it while this one fetched.
                 entry = self._store.find_entry(program)
                 if entry is not None and entry.status in RECORDED:
                     outcomes.append(Outcome(program, make_answer(entry)))
                     continue
-                files = {n: each for n, each in archive.files.items() if n != layout.META}
+                files = {n: content for n, content in archive.files.items() if n != layout.META}
                 arrivals.add_program(program, files, candidate.read_text(layout.META))
                 meta = candidate.meta
                 compiled = Compiled(Status(meta["status"]), reason=meta["reason"])
@@ -330,8 +326,8 @@ class Fetcher:
 
 
 def _refuse_entry(program: str, problem: object) -> Outcome:
-    # A name in it is whatever a server says.
-    text = "".join(each if each.isprintable() else "?" for each in f"{problem!s:.500}")
+    # A name in it is chosen by the server: it must not control the terminal.
+    text = "".join(letter if letter.isprintable() else "?" for letter in f"{problem!s:.500}")
     return Outcome(program, refused=text, outdated=True)
 
 
@@ -344,44 +340,25 @@ def _map_contents(files: Mapping[str, bytes | str]) -> dict[str, Content]:
             contents[name] = source
         elif name not in _TEXTS:
             contents[name] = _map_file(source)
+        elif os.path.getsize(source) > _MAX_TEXT:
+            raise ArchiveError(f"{name} has more than {_MAX_TEXT >> 20} MiB")
         else:
-            contents[name] = _read_text(name, source)
+            contents[name] = read_bytes(source)
     return contents
 
 
-def _read_text(name: str, path: str) -> bytes:
-    """Return the content of a file. Raises `ArchiveError` for one that is too large."""
-    if os.path.getsize(path) > _MAX_TEXT:
-        raise ArchiveError(f"{name} has more than {_MAX_TEXT >> 20} MiB")
-    return read_bytes(path)
-
-
-def _hash_include(archive: Archive) -> _Include | ArchiveError:
-    """Return an include directory with each file hashed once, whoever names it."""
-    contents: dict[str, Content] = {}
-    for name, source in archive.files.items():
-        if isinstance(source, bytes):
-            contents[name] = FileFacts(len(source), sha256_bytes(source))
-        else:
-            contents[name] = FileFacts(os.path.getsize(source), sha256_file(source))
-    files = dict(archive.files)
-    if (manifest := files.get(layout.MANIFEST)) is not None:
-        if isinstance(manifest, str):
-            try:
-                manifest = _read_text(layout.MANIFEST, manifest)
-            except ArchiveError as error:
-                return error
-        contents[layout.MANIFEST] = files[layout.MANIFEST] = manifest
-    return _Include(contents, files)
-
-
-def _list_include(path: str) -> dict[str, Content]:
-    """Return the files of an include directory that is whole."""
-    manifest = read_bytes(os.path.join(path, layout.MANIFEST))
-    contents: dict[str, Content] = {layout.MANIFEST: manifest}
-    for name, digest in parse_manifest(manifest).items():
-        contents[name] = FileFacts(os.path.getsize(os.path.join(path, name)), digest)
-    return contents
+def _check_include(digest: str, archive: Archive) -> _Include | ArchiveError:
+    """Return the include directory in an archive, or the error for one that is not right. It is
+    hashed here, once, whichever programs name it."""
+    try:
+        contents = _map_contents(archive.files)
+    except ArchiveError as error:
+        return error
+    if problems := check_directory(digest, contents):
+        return ArchiveError(str(problems[0]))
+    manifest = contents[layout.MANIFEST]
+    assert isinstance(manifest, bytes)  # noqa: S101 - one of `_TEXTS`
+    return _Include(manifest, {**archive.files, layout.MANIFEST: manifest})
 
 
 def _map_file(path: str) -> bytes:

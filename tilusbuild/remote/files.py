@@ -46,6 +46,7 @@ class FileBackend:
                 take(key, self._read_pieces(key))
 
     def has_file(self, key: str) -> bool:
+        # A directory that is not there has no files: the first one who sends makes it.
         with self._translate_errors(), suppress(FileNotFoundError, NotADirectoryError):
             os.stat(self._locate_file(key))
             return True
@@ -53,6 +54,7 @@ class FileBackend:
 
     def send_file(self, key: str, data: bytes) -> None:
         path = self._locate_file(key)
+        # Synced before the rename: no half of an archive gets its name, also by a power failure.
         with self._translate_errors():
             os.makedirs(os.path.dirname(path), exist_ok=True)
             write_atomic(path, data)

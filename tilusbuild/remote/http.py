@@ -47,24 +47,22 @@ from tilusbuild.remote.backend import (
 )
 from tilusbuild.remote.settings import RemoteSettings
 
+# Connections that are kept: of all threads that ask, and of those that send.
 _CONNECTIONS = 16
-"""That are kept: those of all who ask, and of those who send."""
+# What a request may be answered with; HEAD with anything, of which 200 says that it is there.
 _EXPECTED_STATUS = {"GET": (200, 404, 410), "PUT": (200, 201, 202, 204)}
-"""What a request may be answered with; HEAD with anything, of which 200 says that it is there."""
 _RETRIED_STATUS = (408, 425, 429, 500, 502, 503, 504)
+# Bytes that are read of what comes with a status other than 200.
 _MAX_REFUSAL = 4 << 10
-"""Bytes that are read of what comes with a status other than 200."""
 _PIECE = 64 << 10
+# OpenSSL's codes of an issuer that it does not know.
 _UNKNOWN_ISSUER = (18, 19, 20, 21)
-"""OpenSSL's codes of an issuer that it does not know."""
-
-
+# Bytes a second that make a request longer by as much.
 _RATE = 1 << 20
-"""Bytes a second that make a request longer by as much."""
+# Bytes that may come besides the content: headers, the frames of chunks, a refusal.
 _MAX_OVERHEAD = 256 << 10
-"""Bytes that may come besides the content: headers, the frames of chunks, a refusal."""
+# Seconds after which a call that waits looks whether the back end was closed.
 _POLL_SECONDS = 0.1
-"""Seconds after which a call that waits looks whether the back end was closed."""
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # What is not used is not forgotten on the way, or known to be; seconds.
@@ -90,15 +88,16 @@ class HttpBackend:
         parts = urlsplit(settings.address)
         self._prefix = parts.path.rstrip("/")
         server = parts.hostname or "", parts.port
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "maxsize": _CONNECTIONS,
             "timeout": Timeout(connect=settings.connect_timeout),
             "socket_options": _OPTIONS,
         }
-        self._pool = HTTPConnectionPool(*server, **how)
+        self._pool = HTTPConnectionPool(*server, **options)
         self._pool.ConnectionCls = _Connection
         if settings.scheme == "https":
-            self._pool = HTTPSConnectionPool(*server, ssl_context=make_tls_context(settings), **how)
+            options["ssl_context"] = make_tls_context(settings)
+            self._pool = HTTPSConnectionPool(*server, **options)
             self._pool.ConnectionCls = _SecureConnection
 
     def check_access(self, *, write: bool) -> str:
@@ -152,6 +151,7 @@ class HttpBackend:
                     decode_content=False,
                 )
             status = response.status
+            # One byte more than is accepted: then the reader sees that it is too long.
             pieces = self._read_pieces(response, 1 + (MAX_BYTES if status == 200 else _MAX_REFUSAL))
             try:
                 if status not in _EXPECTED_STATUS.get(method, (status,)):
@@ -162,13 +162,13 @@ class HttpBackend:
             finally:
                 response.close()
 
-    def _read_pieces(self, response: BaseHTTPResponse, left: int) -> Iterator[bytes]:
-        while left > 0:
+    def _read_pieces(self, response: BaseHTTPResponse, limit: int) -> Iterator[bytes]:
+        while limit > 0:
             with self._translate_errors():
-                data = response.read(min(left, _PIECE))
+                data = response.read(min(limit, _PIECE))
             if not data:
                 return
-            left -= len(data)
+            limit -= len(data)
             _thread.request.allow_bytes(len(data))
             yield data
 
@@ -244,14 +244,15 @@ class BudgetedSocket(socket.socket):
         return size
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        left = memoryview(data).cast("B")
-        while left:
-            size = self._call_in_time(partial(super().send, left[:_PIECE], flags))
+        remaining = memoryview(data).cast("B")
+        while remaining:
+            size = self._call_in_time(partial(super().send, remaining[:_PIECE], flags))
             _thread.request.count_bytes(size, came=False)
-            left = left[size:]
+            remaining = remaining[size:]
 
     def _call_in_time(self, call: Callable[[], int]) -> int:
         while True:
+            # Short: a thread that waits here sees the end of the build soon.
             self.settimeout(min(_thread.request.check_deadline(), _POLL_SECONDS))
             with suppress(TimeoutError):  # then nothing was moved
                 return call()
@@ -263,19 +264,20 @@ class BudgetedTlsSocket(BudgetedSocket, ssl.SSLSocket):
 
 class _Connection(HTTPConnection):
     def _new_conn(self) -> BudgetedSocket:
-        made: Future[socket.socket] = Future()
-        plain = super()._new_conn
+        connected: Future[socket.socket] = Future()
+        connect = super()._new_conn
 
         def connect_socket() -> None:
             try:
-                made.set_result(plain())
+                connected.set_result(connect())
             except (HTTPError, OSError, ValueError) as error:
-                made.set_exception(error)
+                connected.set_exception(error)
 
+        # `getaddrinfo` takes no time-out, and tries each address for as long.
         start_thread(connect_socket)
-        if not wait([made], self.timeout).done:
+        if not wait([connected], self.timeout).done:
             raise TimeoutError
-        line = BudgetedSocket(fileno=made.result().detach())
+        line = BudgetedSocket(fileno=connected.result().detach())
         line.settimeout(self.timeout)  # for the handshake
         return line
 

@@ -98,12 +98,13 @@ class LazyRemote(Remote):
             self._client.stop_transfers()
 
     def summary(self) -> events.RemoteSummary | None:
-        found = None if self._client is None else self._client.make_summary()
+        summary = None if self._client is None else self._client.make_summary()
         counts = {} if self._executors is None else self._executors.make_counts()
         if not counts:
-            return found
+            return summary
+        # An executor without a remote cache: all that a cache counts is 0.
         nothing = events.RemoteSummary(counts["executor"], 0, 0, 0, 0, 0, 0, 0, 0.0)
-        return replace(found or nothing, **counts)
+        return replace(summary or nothing, **counts)
 
     def open_executors(
         self, settings: RemoteSettings, runner: Runner, limit: Callable[[], int]
@@ -115,7 +116,7 @@ class LazyRemote(Remote):
         if kind is None:
             return None
         executors: Executors = import_value(kind)(
-            settings, runner, limit, lambda each: self._listen(each)
+            settings, runner, limit, lambda event: self._listen(event)
         )
         self._executors = executors
         return executors.make_runner

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 
+# What is given to a server. A credential helper gets the address, and decides itself.
 _SECRETS = ("headers", "tls_certificate", "tls_key")
-"""What is given to a server. A credential helper gets the address, and decides itself."""
 
 
 class RemoteSettings(RemoteSection, frozen=True):
@@ -89,35 +89,36 @@ def choose_remote(
 ) -> RemoteSettings | None:
     """Return the settings of the remote cache; with the key "executor", those of the executor.
     Return None if no address is set. Raises `InputError` for wrong settings."""
-    given: Mapping[str, Any] = {}
+    environ: Mapping[str, Any] = {}
     if any(name.startswith(REMOTE_PREFIX) for name in environment):
         from tilusbuild.remote.user_settings import read_environment
 
-        given = read_environment(RemoteSettings, environment)
-    if given.get(key) == REMOTE_OFF:
+        environ = read_environment(environment)
+    if environ.get(key) == REMOTE_OFF:
         return None
     path = find_user_file(environment)
     user: Mapping[str, Any] = {}
     if path is not None and os.path.lexists(path):
         from tilusbuild.remote.user_settings import read_user_file
 
-        user = read_user_file(RemoteSettings, path)
+        user = read_user_file(path)
     declared = {} if section is None else section.given
-    layers = ((given, REMOTE_PREFIX), (declared, "tilus.toml"), (user, path or ""))
+    layers = ((environ, REMOTE_PREFIX), (declared, "tilus.toml"), (user, path or ""))
     address, source = next(
         ((layer[key], source) for layer, source in layers if layer.get(key)), (None, "")
     )
     if address is None:
         return None
-    whole: dict[str, Any] = {**user, **declared, **given}
-    own = given.get(key) or user.get(key)
+    values: dict[str, Any] = {**user, **declared, **environ}
+    own = environ.get(key) or user.get(key)
     withheld = False
+    # The user's own address decides: a manifest may name any server, and wait for secrets there.
     if own is None or _server_of_address(own) != _server_of_address(address):
-        withheld = any([whole.pop(name, None) for name in _SECRETS])  # noqa: C419 - take out all
+        withheld = any([values.pop(name, None) for name in _SECRETS])  # noqa: C419 - take out all
     for name in REMOTE_ADDRESSES:
-        whole.pop(name, None)
+        values.pop(name, None)
     source = f"{source}{key.upper()}" if source == REMOTE_PREFIX else source
-    return make_settings(address, source, _withheld=withheld, **whole)
+    return make_settings(address, source, _withheld=withheld, **values)
 
 
 def make_settings(address: str, source: str, **values: Any) -> RemoteSettings:

@@ -1,6 +1,7 @@
 """Read the user's settings of a remote cache, from the environment and from the file at home.
 
-`keys` is the table of all settings, `remote.settings.RemoteSettings`: its module imports this one.
+No message contains a value or a line: they may be secrets. Imported only where there are such
+settings, as pydantic is slow to import.
 """
 
 from __future__ import annotations
@@ -13,72 +14,71 @@ from pydantic import ValidationError
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document, shorten_path
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX, SWITCH
-from tilusbuild.manifest.table import Table, ValueFault, check_table
+from tilusbuild.manifest.table import ValueFault, check_table
+from tilusbuild.remote.settings import RemoteSettings
 
 
-def read_user_file(keys: type[Table], path: str) -> dict[str, Any]:
+def read_user_file(path: str) -> dict[str, Any]:
     """Return the values of the user's settings file. Raises `InputError` with the place of a
     mistake and our own keys only: the text of the file may be a secret."""
     try:
         document = read_document(path)
-        given = document.data
+        tables = document.data
     except InputError as error:
         raise InputError(*map(_hide_text, error.diagnostics)) from None
     except RecursionError:
         raise input_error("is nested too deeply", place=Place(shorten_path(path))) from None
-    remote = given.pop("remote", {})
-    if given:
+    remote = tables.pop("remote", {})
+    if tables:
         hint = "there is only the table [remote]"
-        places = [_hide_source_line(document.locate_key(key)) for key in given]
-        raise InputError(*(Diagnostic("an unknown key", place, hint) for place in places))
+        positions = [_hide_source_line(document.locate_key(key)) for key in tables]
+        raise InputError(*(Diagnostic("an unknown key", position, hint) for position in positions))
     return _check_table(
-        keys,
         remote,
-        lambda loc, said, hint: Diagnostic(
-            said, _hide_source_line(document.locate_value("remote", *loc)), hint
+        lambda loc, message, hint: Diagnostic(
+            message, _hide_source_line(document.locate_value("remote", *loc)), hint
         ),
     )
 
 
-def _check_table(
-    keys: type[Table], table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]
-) -> dict[str, Any]:
+def _check_table(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]) -> dict[str, Any]:
     """Return the values of a table. Raises `InputError` with the diagnostics that `wrong` makes of
     a key's path, a message and a hint."""
     try:
-        return dict(check_table(keys, table).given)
+        return dict(check_table(RemoteSettings, table).given)
     except ValidationError as error:
         details = error.errors(include_url=False)
         raise InputError(
-            *(wrong(each["loc"], *_describe_mistake(keys, each)) for each in details)
+            *(wrong(detail["loc"], *_describe_mistake(detail)) for detail in details)
         ) from None
 
 
-def _hide_text(found: Diagnostic) -> Diagnostic:
+def _hide_text(diagnostic: Diagnostic) -> Diagnostic:
     """Return a diagnostic without any text of the file."""
-    place = found.place or Place("")
-    if place.line is None:
-        return Diagnostic(found.message, place)
+    position = diagnostic.place or Place("")
+    # Without a line it is an error of the system, as of a file that cannot be read.
+    if position.line is None:
+        return Diagnostic(diagnostic.message, position)
     hint = "a string that is not closed or has no quotes, perhaps; the line is not shown"
-    return Diagnostic("not TOML, or not UTF-8", _hide_source_line(place), hint)
+    return Diagnostic("not TOML, or not UTF-8", _hide_source_line(position), hint)
 
 
-def _hide_source_line(place: Place) -> Place:
-    return Place(place.path, place.line, place.column)
+def _hide_source_line(position: Place) -> Place:
+    return Place(position.path, position.line, position.column)
 
 
-def _describe_mistake(keys: type[Table], detail: Any) -> tuple[str, str | None]:
+def _describe_mistake(detail: Any) -> tuple[str, str | None]:
     """Return a message and a hint for a mistake, with our own keys only."""
     key = str(detail["loc"][0]) if detail["loc"] else "remote"
     if detail["type"] == "extra_forbidden":
-        return "an unknown key in [remote]", did_you_mean(key, keys.fields_by_key())
+        return "an unknown key in [remote]", did_you_mean(key, RemoteSettings.fields_by_key())
     if detail["type"] == "value_error":
         error: ValueFault = detail["ctx"]["error"]
         return f'"{key}" {error.message}', error.hint
     return f'"{key}" is wrong: {detail["msg"]}', None
 
 
-def read_environment(keys: type[Table], environment: Mapping[str, str]) -> dict[str, Any]:
+def read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the checked values of the environment's variables. Raises `InputError` with the
     variable's name."""
     off = {
@@ -87,15 +87,15 @@ def read_environment(keys: type[Table], environment: Mapping[str, str]) -> dict[
         if environment.get(REMOTE_PREFIX + key.upper()) == REMOTE_OFF
     }
 
-    def name_variable(loc: Any, said: str, hint: str | None) -> Diagnostic:
+    def name_variable(loc: Any, message: str, hint: str | None) -> Diagnostic:
         variable = REMOTE_PREFIX + str(loc[0]).upper().replace("-", "_")
-        return Diagnostic(f"{variable}: {said}", hint=hint)
+        return Diagnostic(f"{variable}: {message}", hint=hint)
 
-    return _check_table(keys, dict(_read_variables(keys, environment)), name_variable) | off
+    return _check_table(dict(_read_variables(environment)), name_variable) | off
 
 
-def _read_variables(keys: type[Table], environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for name in keys.fields_by_key().values():
+def _read_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for name in RemoteSettings.fields_by_key().values():
         variable = REMOTE_PREFIX + name.upper()
         # An empty variable is how a shell unsets one for a single command.
         if not (text := environment.get(variable)) or (
@@ -110,8 +110,8 @@ def _read_variables(keys: type[Table], environment: Mapping[str, str]) -> Iterat
             lines = [line for line in text.splitlines() if line.strip()]
             value = _parse_pairs(lines, ":", f"{variable} must hold lines of the form NAME: VALUE")
         elif name == "properties":
-            words = text.split(",")
-            value = _parse_pairs(words, "=", f'{variable} must be as "NAME=VALUE,NAME=VALUE"')
+            pairs = text.split(",")
+            value = _parse_pairs(pairs, "=", f'{variable} must be as "NAME=VALUE,NAME=VALUE"')
         elif name == "jobs" and text.isdecimal():
             value = int(text)
         yield name.replace("_", "-"), value

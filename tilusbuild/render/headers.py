@@ -412,7 +412,7 @@ class _ClosureSearch(ReachedHeaders):
         operand, includer = next(iter(self.operands.items()), ("", None))
         message = (
             f"which header {operand or 'a macro'} names is not known before the compile, and the "
-            f"directory is too large for all of it to be a part of the program: {error.what}"
+            f"directory is too large for all of it to be a part of the program: {error.reason}"
         )
         hint = (
             "name the header in plain words, or put those that it can name into a smaller "

@@ -19,20 +19,20 @@ from msgspec import Struct, field
 
 from tilusbuild.runtime.where import is_within
 
+# The names that one pattern may look at: `**` above a home directory would never end.
 MAX_NAMES = 200_000
-"""The names that one pattern may look at."""
 _MAGIC = re.compile(r"[*?[]")
 _ANY_DEPTH = "**"
 _CACHE_TAG = "CACHEDIR.TAG"
 
 
 class PatternTooWideError(Exception):
-    """A pattern looks at more names, or matches more files, than it may; `what` says which."""
+    """A pattern looks at more names, or matches more files, than it may; `reason` says which."""
 
-    def __init__(self, pattern: str, what: str) -> None:
-        super().__init__(f'"{pattern}" {what}')
+    def __init__(self, pattern: str, reason: str) -> None:
+        super().__init__(f'"{pattern}" {reason}')
         self.pattern = pattern
-        self.what = what
+        self.reason = reason
 
 
 class Matches(Struct):
@@ -61,13 +61,11 @@ def find_matches(root: str, pattern: str) -> Matches:
         visited.add((name, part_index))
         path = os.path.join(root, name)
         directories.add(os.path.normpath(path))
-        part, is_last, is_deep = (
-            parts[part_index],
-            part_index == len(parts) - 1,
-            parts[part_index] == _ANY_DEPTH,
-        )
+        part, is_last = parts[part_index], part_index == len(parts) - 1
+        is_deep = part == _ANY_DEPTH
         if is_deep and not is_last:
             pending.append((name, part_index + 1, link_origins))  # it may stand for no directory
+        # A name without magic is looked up: its directory need not be readable.
         if not _MAGIC.search(part):
             literal_path, relative = os.path.join(path, part), os.path.join(name, part)
             if is_last and os.path.lexists(literal_path):
@@ -75,6 +73,7 @@ def find_matches(root: str, pattern: str) -> Matches:
             elif not is_last and os.path.isdir(literal_path):
                 pending.append((relative, part_index + 1, link_origins))
             continue
+        # Once for all parts: several ways through `**` lead here.
         if name not in listings:
             listings[name] = _list_entries(path, is_root=not name)
             count += len(listings[name])
@@ -118,7 +117,7 @@ def _follow_entry(
         return None
     link_origins = (*link_origins, os.path.realpath(path))
     real = os.path.realpath(entry.path)
-    return None if any(is_within(each, real) for each in link_origins) else link_origins
+    return None if any(is_within(origin, real) for origin in link_origins) else link_origins
 
 
 def _list_entries(path: str, *, is_root: bool) -> list[os.DirEntry[str]]:
@@ -126,8 +125,8 @@ def _list_entries(path: str, *, is_root: bool) -> list[os.DirEntry[str]]:
     none, and of a cache that is not the root."""
     try:
         with os.scandir(path) as entries:
-            found = list(islice(entries, MAX_NAMES + 1))
+            listing = list(islice(entries, MAX_NAMES + 1))
     except OSError:
         return []
-    is_cache = not is_root and any(entry.name == _CACHE_TAG for entry in found)
-    return [] if is_cache else found
+    is_cache = not is_root and any(entry.name == _CACHE_TAG for entry in listing)
+    return [] if is_cache else listing

@@ -21,10 +21,10 @@ from msgspec import Struct
 from tilusbuild.runtime.regular import try_stat
 from tilusbuild.state.clock import FileTime
 
+# Nanoseconds. Linux stamps files with the time of its last timer tick, up to 10 ms ago.
 TICK = 50_000_000
-"""Nanoseconds. Linux stamps files with the time of its last timer tick, up to 10 ms ago."""
+# Nanoseconds: the coarsest time stamp of a file system in use (FAT, some network ones).
 COARSE_TICK = 2_000_000_000
-"""Nanoseconds: the coarsest time stamp of a file system in use (FAT, some network ones)."""
 
 
 class Stamp(NamedTuple):
@@ -56,8 +56,8 @@ class Stamp(NamedTuple):
         return is_settled(self.newest, time, self.tick)
 
 
+# The stamp of a path where there is nothing.
 ABSENT = Stamp(-1, 0, 0, 0)
-"""The stamp of a path where there is nothing."""
 
 
 def is_settled(newest: int, time: int, tick: int = COARSE_TICK) -> bool:
@@ -78,6 +78,7 @@ def read_stamp(path: str | os.PathLike[str]) -> Stamp:
 
 def make_stamp(status: os.stat_result) -> Stamp:
     """Return the stamp of a status."""
+    # Of a directory, the times show each change of its names.
     size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
     return Stamp(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
@@ -104,7 +105,7 @@ def read_device_stamp(path: str | os.PathLike[str]) -> DeviceStamp:
 
 def are_settled(stamps: Iterable[DeviceStamp], time: FileTime) -> bool:
     """Return whether all stamps were old enough at `time` for digests that are kept for good."""
-    return all(is_settled(each.stamp.newest, time.get_time_on(each.device)) for each in stamps)
+    return all(is_settled(s.newest, time.get_time_on(device)) for s, device in stamps)
 
 
 class PathContent(Struct, frozen=True):
@@ -119,7 +120,7 @@ class PathContent(Struct, frozen=True):
     """`st_dev`; -1 where nothing exists."""
 
     def may_have_changed_since(self, moment: FileTime) -> bool:
-        """Return whether the path may have changed after `time`."""
+        """Return whether the path may have changed after `moment`."""
         return not DeviceStamp(self.stamp, self.device).is_settled(moment)
 
 
@@ -152,5 +153,6 @@ def read_path_content(
     try:
         content = names(path) if stat.S_ISDIR(status.st_mode) else digest(path)
     except OSError:
+        # Not settled: an error of the disk may pass without a change of the stamp.
         return PathContent(path_stamp, None, False, device)
     return PathContent(path_stamp, content, path_stamp.is_settled(time.get_time_on(device)), device)

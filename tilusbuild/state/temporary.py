@@ -56,7 +56,11 @@ class TemporaryDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # the next sweep removes it
+        self.close()
+
+    def close(self) -> None:
+        """Remove the directory. When that fails, the next sweep removes it."""
+        with suppress(OSError):
             remove_tree(self.path)
         os.close(self._lock)
 
