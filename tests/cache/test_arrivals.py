@@ -50,14 +50,6 @@ def test_they_are_the_entries_that_were_made(made: Sample, tmp_path: Path) -> No
     assert modes == [0o755] * len(NAMES)
 
 
-def test_what_is_there_and_whole_stays(made: Sample, tmp_path: Path) -> None:
-    there = Sample(Tree(str(tmp_path / "there")))
-    there.program("a", size=200)
-    bring(made, there.cache)
-    assert there.entry("a").size > made.entry("a").size
-    assert list_abandoned(there.cache) == []
-
-
 def test_what_is_not_committed_is_removed(made: Sample, tmp_path: Path) -> None:
     there = Tree(str(tmp_path / "there"))
     with EntryBatch(there) as arrivals:

@@ -108,6 +108,15 @@ def test_what_has_to_be_read_is_given_as_bytes(parts: Parts) -> None:
         parts.problems(Origin.REMOTE)
 
 
+def move_boundary(parts: Parts) -> None:
+    """Together they have the program's hash all the same."""
+    program_txt, options_txt = (parts.files[f"{name}.txt"] for name in ("program", "options"))
+    assert isinstance(program_txt, bytes)
+    assert isinstance(options_txt, bytes)
+    parts.put("program.txt", program_txt[:-9])
+    parts.put("options.txt", program_txt[-9:] + options_txt)
+
+
 CHANGES: dict[str, tuple[str, Callable[[Parts], Any]]] = {
     "no meta.json": ("CRP", lambda p: p.files.pop("meta.json")),
     "damaged meta.json": ("CRP", lambda p: p.files.update({"meta.json": b"{}"})),
@@ -124,7 +133,9 @@ CHANGES: dict[str, tuple[str, Callable[[Parts], Any]]] = {
     "another source": ("RP", lambda p: p.put("module/source.cu", b"int x;\n")),
     "no source": ("R", lambda p: p.remove("module/source.cu")),
     "no compile.sh": ("R", lambda p: p.remove("module/compile.sh")),
+    "texts that are cut elsewhere": ("RP", lambda p: move_boundary(p)),
     "another library": ("R", lambda p: p.put("module/lib.so", b"\x7fELF")),
+    "a fatbin": ("R", lambda p: p.put("module/lib.so", b"\x50\xed\x55\xba\1\0\x10\0" + bytes(8))),
     "other kernels": ("R", lambda p: p.change_meta(kernels={"f": {"sm_90": {"registers": 1}}})),
     "other code": ("R", lambda p: p.change_meta(images=[{"kind": "ptx", "arch": "sm_90"}])),
     "it failed": ("R", lambda p: p.change_meta(status="failed")),

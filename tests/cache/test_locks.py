@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from support.cache_sample import Sample
 from tilusbuild.cache import layout
 from tilusbuild.cache.locks import LockKind, LockName, Locks
-from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 
 A, B = LockName("program", "a" * 64), LockName("program", "b" * 64)
@@ -41,42 +39,28 @@ def in_child(work) -> int:
     return child
 
 
-def test_one_holder_at_a_time_also_within_a_process(locks):
-    with locks.take_locks(A):
-        assert locks.take_locks(A, wait=False) is None
-        with locks.take_locks(B, wait=False):
-            pass
-    with locks.take_locks(A, wait=False):
-        pass
+USE, SHARED = LockName("use"), LockName("use", shared=True)
 
 
-def test_shared_holders_keep_an_exclusive_one_out(locks):
-    shared = LockName("use", shared=True)
-    with locks.take_locks(shared), locks.take_locks(shared):
-        assert locks.take_locks(LockName("use"), wait=False) is None
-    with locks.take_locks(LockName("use")):
-        assert locks.take_locks(shared, wait=False) is None
-
-
-def test_all_or_nothing(locks):
-    with locks.take_locks(B):
-        assert locks.take_locks(A, B, wait=False) is None
-        with locks.take_locks(A, wait=False):
-            pass
-
-
-def test_threads_wait_for_each_other(locks):
-    inside = []
-
-    def work(number: int) -> None:
-        with locks.take_locks(A):
-            inside.append(number)
-            assert len(inside) == 1
-            time.sleep(0.001)
-            inside.pop()
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(work, range(100)))
+@pytest.mark.parametrize(
+    ("held", "asked", "is_taken"),
+    [
+        (A, [A], False),  # also within a process
+        (A, [B], True),
+        (SHARED, [SHARED], True),
+        (SHARED, [USE], False),
+        (USE, [SHARED], False),
+        (B, [A, B], False),
+    ],
+)
+def test_one_holder_or_several_shared_ones(locks, held, asked, is_taken):
+    with locks.take_locks(held):
+        taken = locks.take_locks(*asked, wait=False)
+        assert (taken is not None) == is_taken
+    if taken is None:
+        with locks.take_locks(*asked[:1], wait=False):  # of several, none was taken
+            return
+    taken.close()
 
 
 def test_a_killed_holder_holds_nothing(locks):
@@ -152,12 +136,3 @@ def test_eight_builders_without_locks_still_make_one_whole_entry(sample: Sample)
     assert verify_cache(sample.cache) == []
     assert os.listdir(sample.cache.path("staging")) == []
     assert len(os.listdir(sample.cache.path("programs"))) == 20
-
-
-def test_locked_says_whether_it_is_ours(cache: Tree):
-    program = "c" * 64
-    with (
-        cache.lock_program(program, wait=False) as ours,
-        cache.lock_program(program, wait=False) as theirs,
-    ):
-        assert (ours, theirs) == (True, False)

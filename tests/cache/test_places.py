@@ -137,17 +137,12 @@ def test_a_cache_can_be_anywhere(tmp_path: Path, name):
     assert verify_cache(sample.cache) == []
 
 
-def _a_file(path: Path) -> Path:
+def with_content(path: Path) -> Path:
     path.write_text("")
     return path
 
 
-def _below_a_file(path: Path) -> Path:
-    path.write_text("")
-    return path / "cache"
-
-
-def _a_loop(path: Path) -> Path:
+def a_loop(path: Path) -> Path:
     path.symlink_to(path.name)
     return path
 
@@ -155,9 +150,9 @@ def _a_loop(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (_a_file, "a file is in the way"),
-        (_below_a_file, "a file is in the way"),
-        (_a_loop, "symbolic links"),
+        (with_content, "a file is in the way"),
+        (lambda path: with_content(path) / "cache", "a file is in the way"),
+        (a_loop, "symbolic links"),
         (lambda path: path.with_name("x" * 300), "File name too long"),
         (lambda path: f"{path}\0", "null"),
     ],

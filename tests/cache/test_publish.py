@@ -24,6 +24,9 @@ def test_a_published_program_is_named_by_its_texts(cache: Tree, sample: Sample):
     assert lookup_entry(cache, entry.hash) == entry
     assert read_compiler_log(cache, entry.hash) == "log of a\n"
     assert os.listdir(cache.path("staging")) == []
+    tag = Path(cache.root, "CACHEDIR.TAG").read_text()
+    assert tag.startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
+    assert Path(cache.root, ".gitignore").read_text() == "*\n"
 
 
 def test_equal_programs_are_equal_bytes_whatever_the_umask(sample: Sample, tmp_path: Path):
@@ -149,13 +152,6 @@ def test_the_tree_can_be_deleted_at_any_time(cache: Tree, sample: Sample):
     entry = sample.program("a")
     assert lookup_entry(cache, entry.hash) == entry
     assert verify_cache(cache) == []
-
-
-def test_a_cache_says_what_it_is(cache: Tree, sample: Sample):
-    sample.program("a")
-    tag = Path(cache.root, "CACHEDIR.TAG").read_text()
-    assert tag.startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
-    assert Path(cache.root, ".gitignore").read_text() == "*\n"
 
 
 def test_a_whole_entry_that_came_meanwhile_stays(tmp_path: Path):

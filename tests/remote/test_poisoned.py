@@ -80,10 +80,6 @@ def a_file(poison: Poison, random: Random) -> None:
     poison.add(random.choice(NAMES), b"#!/bin/sh\n")
 
 
-def a_file_that_is_not_listed(poison: Poison, random: Random) -> None:
-    poison.files[random.choice(NAMES)] = b"#!/bin/sh\n"
-
-
 def directories(poison: Poison, random: Random) -> None:
     for number in range(random.choice((1, 5, 100))):
         poison.name_directory(f"{number:064x}")
@@ -106,29 +102,12 @@ def a_deep_tree(poison: Poison, random: Random) -> None:
     poison.meta[random.choice(("images", "kernels", "dynamic_smem", "more"))] = tree
 
 
-def a_fact(poison: Poison, random: Random) -> None:
-    said = random.choice(("images", "kernels", "reason", "schema", "status", "product"))
-    poison.meta[said] = random.choice((7, "x", {"a": 1}, [1], {"a": {"b": {"c": 2**70}}}, None))
-
-
-def a_source(poison: Poison, random: Random) -> None:
-    poison.add("module/source.cu", b'extern "C" void other() {}\n')
-
-
-def exports(poison: Poison, random: Random) -> None:
-    poison.add("module/exports.map", b"{ global: *; };\n")
-
-
 WAYS = (
     a_file,
-    a_file_that_is_not_listed,
     directories,
     a_directory,
     a_number,
     a_deep_tree,
-    a_fact,
-    a_source,
-    exports,
 )
 
 
@@ -219,12 +198,3 @@ def test_an_archive_of_headers_that_are_not_those_of_its_name(held, ask, origin)
     assert (found.hits, found.summary.refused) == (0, 4)
     assert f"include/{digest}" in found.warnings[0]
     assert list(Path(found.cache.root).glob("include/*")) == []
-
-
-def test_a_product_that_is_a_fatbin(held: HttpCache, ask: Ask, origin: Any) -> None:
-    """Its first bytes are those of the other kind of file with code."""
-    poison = Poison(held, first_program(origin))
-    poison.add("module/lib.so", bytes.fromhex("50ed55ba01001000") + bytes(8))
-    poison.put()
-    found = ask(held.address)
-    assert (found.hits, found.summary.refused) == (3, 1), found.warnings

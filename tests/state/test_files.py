@@ -30,15 +30,11 @@ def test_publishing_replaces_a_directory_and_keeps_the_old_one_aside(tmp_path, m
     assert (place / "file").read_text() == "new"
     assert [each.read_text() for each in (tmp_path / "aside").glob("*/file")] == ["old"]
     assert not made.exists()
-
-
-def test_a_file_is_replaced_by_the_one_rename(tmp_path: Path) -> None:
-    (tmp_path / "made").write_text("new")
-    (tmp_path / "place").write_text("old")
-    replace_directory(
-        str(tmp_path / "made"), str(tmp_path / "place"), str(tmp_path / "no-such-directory")
-    )
-    assert (tmp_path / "place").read_text() == "new"
+    # A file is replaced by the one rename.
+    file = tmp_path / "new"
+    file.write_text("file")
+    replace_directory(str(file), str(place / "file"), str(tmp_path / "no-such-directory"))
+    assert (place / "file").read_text() == "file"
 
 
 def test_when_publishing_fails_the_old_directory_is_back(tmp_path: Path, made: Path) -> None:

@@ -92,8 +92,3 @@ def test_stdout_that_is_a_file_is_written_where_it_stands(tmp_path: Path, name: 
         subprocess.run([sys.executable, "-c", code, name], stdout=file, check=True)
     assert path.read_text() == "before\nmiddle\nafter\n"
     assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_directory_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        write_output(str(tmp_path), b"")
