@@ -183,6 +183,8 @@ def test_samples_of_tunings_are_appended_once(cache: Tree, shards):
         log = Path(tree.state_path, "tune/matmul/x.jsonl")
         log.parent.mkdir(parents=True)
         log.write_text(lines)
+    os.mkfifo(Path(shards[1].cache.state_path, "tune/matmul/y.jsonl"))
     for _ in range(2):
-        merged(cache, shards)
+        (problem,) = merged(cache, shards).measurements
+        assert "y.jsonl is a FIFO" in problem.message
     assert Path(cache.state_path, "tune/matmul/x.jsonl").read_text() == "1\n2\n3\n"

@@ -70,12 +70,9 @@ def test_an_unreachable_server_costs_one_connect_timeout(unreachable: str, ask: 
     assert (found.hits, len(found.warnings)) == (0, 1)
     assert "no answer in time" in found.warnings[0]
     assert found.seconds < 5
-
-
-def test_nobody_listens(ask: Ask) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    found = ask(f"http://127.0.0.1:{port}")
+    found = ask(f"http://127.0.0.1:{port}")  # where no process listens any more
     assert (found.hits, len(found.warnings)) == (0, 1)
 
 
@@ -121,27 +118,33 @@ def test_damage_to_any_file_is_found(held: HttpCache, ask: Ask, origin: Any) -> 
             assert whole[name] == data, (path, at)
 
 
-def test_headers_go_only_where_they_belong(held: HttpCache, ask: Ask) -> None:
-    ask(held.address, headers={"Authorization": "Bearer secret"})
-    assert all(each[2].get("Authorization") == "Bearer secret" for each in held.requests)
+@pytest.fixture
+def helper(tmp_path: Path) -> Callable[[str], str]:
+    """helper(script) is the path of a credential helper."""
+
+    def make(script: str) -> str:
+        path = tmp_path / "helper"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
 
 
-def test_a_credential_helper_is_asked_once(held: HttpCache, ask: Ask, tmp_path: Path) -> None:
-    helper = tmp_path / "helper"
+def test_a_credential_helper_is_asked_once(held, ask, helper, tmp_path) -> None:
     answer = '{"headers": {"Authorization": ["Bearer fresh"]}, "expires": "2999-01-01T00:00:00Z"}'
-    helper.write_text(f"#!/bin/sh\ncat >> {tmp_path}/asked\necho '{answer}'\n")
-    helper.chmod(0o755)
-    assert ask(held.address, credential_helper=str(helper)).hits == 4
+    words = helper(f"cat >> {tmp_path}/asked\necho '{answer}'")
+    assert ask(held.address, credential_helper=words).hits == 4
     assert (tmp_path / "asked").read_text() == f'{{"uri": "{held.address}"}}'
     assert held.requests[0][2]["Authorization"] == "Bearer fresh"
+    held.requests.clear()
+    ask(held.address, headers={"Authorization": "Bearer secret"})
+    assert {headers["Authorization"] for _, _, headers in held.requests} == {"Bearer secret"}
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo no"])
-def test_a_helper_that_fails_is_one_warning(script, held, ask, tmp_path) -> None:
-    helper = tmp_path / "helper"
-    helper.write_text(f"#!/bin/sh\n{script}\n")
-    helper.chmod(0o755)
-    found = ask(held.address, credential_helper=str(helper))
+def test_a_helper_that_fails_is_one_warning(script, held, ask, helper) -> None:
+    found = ask(held.address, credential_helper=helper(script))
     assert (found.hits, len(found.warnings)) == (0, 1)
     assert "credential helper" in found.warnings[0]
 

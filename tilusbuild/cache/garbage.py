@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -91,8 +91,8 @@ def collect_garbage(
 def _remove_empty_directories(tree: Tree) -> None:
     """Remove the directories in `scripts` that are empty."""
     for name in filter(layout.is_script_directory, tree.list_names(layout.SCRIPTS)):
-        with suppress(OSError):  # it is not empty
-            os.rmdir(tree.path(layout.SCRIPTS, name))
+        if not tree.list_names(layout.SCRIPTS, name):
+            tree.remove_entry(tree.path(layout.SCRIPTS, name))
 
 
 def _plan_collection(

@@ -6,6 +6,7 @@ import os
 import re
 
 from tilusbuild.runtime.reader_lock import LOCKS
+from tilusbuild.runtime.regular import try_stat
 
 PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE = "programs", "scripts", "include", "staging", "state"
 INDEX, TAG, IGNORE = "index.json", "CACHEDIR.TAG", ".gitignore"
@@ -139,11 +140,9 @@ def measure_files(path: str) -> tuple[int, float]:
     except OSError:
         names = []
     for name in ["", *names]:
-        try:
-            # Joined with "" a path ends with a slash, through which even `lstat` follows a link.
-            status = os.lstat(os.path.join(path, name).rstrip("/"))
-        except OSError:
-            continue
-        size += status.st_size if name else 0
-        latest = max(latest, status.st_mtime)
+        # Joined with "" a path ends with a slash, through which even `lstat` follows a link.
+        status = try_stat(os.path.join(path, name).rstrip("/"), follow=False)
+        if status is not None:
+            size += status.st_size if name else 0
+            latest = max(latest, status.st_mtime)
     return size, latest

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct, field
@@ -64,7 +63,7 @@ class MergeResult(Struct):
     scripts: int = 0
     refused: list[MergeProblem] = field(default_factory=list)
     measurements: list[MergeProblem] = field(default_factory=list)
-    """Measurements of scripts for which the cache has others, which stay."""
+    """Measurements that were not copied: the cache has others, or they cannot be read."""
 
 
 def open_sources(cache: Tree, paths: Iterable[str]) -> list[Tree]:
@@ -96,7 +95,7 @@ def merge_caches(
             merge = _Merge(cache, tree, result)
             merge.copy_programs()
             merge.copy_scripts(project)
-            _append_tuning_logs(cache, tree)
+            _append_tuning_logs(cache, tree, result)
     return result
 
 
@@ -248,21 +247,23 @@ def _read_files(path: str, is_included: Callable[[str], bool]) -> dict[str, byte
     return {name: read_bytes(os.path.join(path, name)) for name in names}
 
 
-def _append_tuning_logs(cache: Tree, tree: Tree) -> None:
-    """Add the samples of the other cache's tunings: `tune` decides by them without measuring."""
+def _append_tuning_logs(cache: Tree, tree: Tree, result: MergeResult) -> None:
+    """Add the samples of the other cache's tunings: `tune` decides by them without measuring.
+    Raises `CacheError`."""
     source = os.path.join(tree.root, layout.STATE, layout.TUNED)
-    # State only saves work: `tune` measures again what cannot be copied.
-    with suppress(OSError):
-        for name in layout.list_files_below(source):
-            target = os.path.join(cache.state_path, layout.TUNED, name)
-            lines = _split_lines(try_read_bytes(target) or b"")
-            known_lines = set(lines)
-            new_lines = [
-                line
-                for line in _split_lines(read_bytes(f"{source}/{name}"))
-                if line not in known_lines
-            ]
-            if new_lines:
+    for name in layout.list_files_below(source) if os.path.isdir(source) else ():
+        target = os.path.join(cache.state_path, layout.TUNED, name)
+        try:
+            samples = _split_lines(read_bytes(f"{source}/{name}"))
+        except OSError as error:
+            # Named, and not skipped in silence: samples took a GPU's time.
+            file = f"{layout.STATE}/{layout.TUNED}/{name}"
+            result.measurements.append(MergeProblem(tree.root, file, str(error)))
+            continue
+        lines = _split_lines(try_read_bytes(target) or b"")
+        known_lines = set(lines)
+        if new_lines := [line for line in samples if line not in known_lines]:
+            with wrap_oserror(target):
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 write_atomic(target, b"".join(line + b"\n" for line in (*lines, *new_lines)))
 

@@ -305,11 +305,11 @@ class Tree:
             return []
         self._is_swept = True
         removed = []
-        with suppress(OSError):
-            for name in filter(layout.is_staging, self.list_names(layout.STAGING)):
-                lock = self.locks.take_locks(LockName("stage", name), wait=False)
-                if lock is not None:
-                    with lock, suppress(OSError):
+        for name in filter(layout.is_staging, self.list_names(layout.STAGING)):
+            # One that cannot be removed does not keep the others; `cache gc` lists it.
+            with suppress(OSError):
+                if lock := self.locks.take_locks(LockName("stage", name), wait=False):
+                    with lock:
                         self.disk.remove_tree(self.path(layout.STAGING, name))
                         removed.append(name)
         return removed

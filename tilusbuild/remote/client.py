@@ -135,7 +135,8 @@ class RemoteCache:
         while (batch := self._to_ask.get()) is not None:
             unanswered = dict(batch)
             try:
-                self._answer_batch(unanswered)
+                for outcome in self._fetcher.fetch_programs(list(unanswered)):
+                    self._report_outcome(outcome, unanswered.pop(outcome.program))
             except BrokenError:
                 pass
             except Exception as error:
@@ -145,10 +146,6 @@ class RemoteCache:
                 self._asking.break_circuit(f"{type(error).__name__}{more}")
             for program in unanswered:
                 self._listen(RemoteAnswered(program, None))
-
-    def _answer_batch(self, unanswered: dict[str, str]) -> None:
-        for outcome in self._fetcher.fetch_programs(list(unanswered)):
-            self._report_outcome(outcome, unanswered.pop(outcome.program))
 
     def _report_outcome(self, outcome: Outcome, label: str) -> None:
         """Count and report how the fetch of a program ended."""

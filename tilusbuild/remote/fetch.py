@@ -370,5 +370,6 @@ def _map_file(path: str) -> bytes:
 def _remove_files(archive: Archive) -> None:
     for source in archive.files.values():
         if isinstance(source, str):
-            with suppress(OSError):
+            # A `cache clear` may have removed it.
+            with suppress(FileNotFoundError):
                 os.unlink(source)

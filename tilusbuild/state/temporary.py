@@ -14,6 +14,7 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tilusbuild.runtime.regular import try_list
 from tilusbuild.state.directories import open_below, remove_tree
 
 if TYPE_CHECKING:
@@ -68,10 +69,9 @@ class TemporaryDirectory:
 def _sweep_abandoned(top: str) -> None:
     """Remove directories of ours in `top` whose owner has died: this user's, with a lock that is
     free."""
-    with suppress(OSError):
-        for name in filter(_NAME.fullmatch, os.listdir(top)):
-            # One that is locked, or not this user's, or a link, does not keep the others.
-            with suppress(OSError), open_below(top, name) as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(handle).st_uid == os.geteuid():
-                    remove_tree(os.path.join(top, name))
+    for name in filter(_NAME.fullmatch, try_list(top)):
+        # One that is locked, or not this user's, or a link, does not keep the others.
+        with suppress(OSError), open_below(top, name) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_uid == os.geteuid():
+                remove_tree(os.path.join(top, name))
