@@ -1,12 +1,12 @@
 """The check of an entry, wherever its files come from: another cache, a remote, a package.
 
 `check_entry` is pure: it reads no disk and takes no lock. It compares the files with `meta.json`,
-and the two texts with the program's hash. Of an entry that a stranger may have written it also
-works out what follows from the texts, and reports all that differs: the files that the program's
-pipeline makes and the digests of most; the include directories; from the product and the
-compilers' log what `meta.json` may say of the code. Three claims remain, and are checked in form
-only: that the product is what the compilers make of the source, the text of `compile.sh`, and why
-a program does not compile. Price: one hash of each content, and one reading of the product.
+and the two texts with the program's hash. A stranger's entry is also compared with its texts, from
+which follow the names of its files, most of their digests and its include directories; and the
+facts of `meta.json` on the code with the product and the compilers' log. Three claims remain, and
+are checked in form only: that the compilers make this product of the source, the text of
+`compile.sh`, and why a program does not compile. Price: one hash of each content, and one reading
+of the product.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _check_form(meta_json: bytes) -> None:
 
 
 def _check_listing(files: Mapping[str, Content], meta: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what differs between the files and the list in meta.json."""
+    """Yield the differences between the files and the list in meta.json."""
     listing = {name: FileFacts(size, digest) for name, size, digest in list_meta_files(meta)}
     # Sorted: equal damage gives the same first problem on every machine.
     for name in sorted(files.keys() - listing.keys() - {layout.META}):
@@ -192,7 +192,7 @@ def _check_claims(
     options_txt: str,
     manifests: Mapping[str, bytes] | None,
 ) -> Iterator[Problem]:
-    """Yield what differs between an entry of a stranger and what follows from its texts."""
+    """Yield the claims of a stranger's entry that do not follow from its texts."""
     if (pipeline := find_pipeline(options_txt)) is None:
         yield Problem(layout.OPTIONS_TXT, "names no pipeline")
         return
@@ -227,7 +227,7 @@ def _check_directories(
     options_txt: str,
     manifests: Mapping[str, bytes] | None,
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the include directories that compile.sh names."""
+    """Yield the problems of the include directories that compile.sh names."""
     named = set(layout.find_header_digests(_get_bytes(files, layout.COMPILE_SH) or b""))
     # From the texts that the hash covers; compile.sh is not among them.
     headers, _ = list_header_digests(program_txt)
@@ -262,7 +262,7 @@ def check_directory(digest: str, members: Mapping[str, Content]) -> list[Problem
 def _check_code(
     files: Mapping[str, Content], meta: Mapping[str, Any], pipeline: Pipeline
 ) -> Iterator[Problem]:
-    """Yield what meta.json says of the code and what neither product nor log shows."""
+    """Yield the facts of meta.json on the code that neither product nor log shows."""
     # The log is believed: only a compile shows what the compilers print. It must agree, no more.
     log = _get_bytes(files, layout.LOG) or b""
     kernels = list_kernel_rows(parse_ptxas(log.decode("utf-8", "replace")))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from tilusbuild.errors import TilusbuildError, find_shortage
 from tilusbuild.runtime.regular import NotAFileError, open_regular
-from tilusbuild.state.directories import is_real_directory, remove_tree
+from tilusbuild.state.directories import make_directory, remove_tree
 from tilusbuild.state.files import sync_directory
 
 # Files that are open at once while they are synced: far below the usual limit of 1024.
@@ -26,12 +26,7 @@ class Disk:
 
     def make_directory(self, path: str) -> None:
         """Make a directory; do nothing if it exists."""
-        try:
-            os.mkdir(path)
-        except FileExistsError:
-            if not is_real_directory(path):
-                message = "a link or a file is in the way"
-                raise NotADirectoryError(errno.ENOTDIR, message, path) from None
+        make_directory(path)
 
     def write_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         """Write a new file with these permissions. `data` is its content, or the path of a file to

@@ -101,7 +101,7 @@ def record_build(
 
 
 def forget_projects(tree: Tree, manifests: Sequence[str]) -> None:
-    """Remove projects from the index, so that `gc` may remove what only they use.
+    """Remove projects from the index, so that `gc` may remove the entries that only they use.
 
     Raises `CorruptFileError` and `CacheError`.
     """

@@ -52,7 +52,7 @@ class MergeProblem(Struct, frozen=True):
 
 
 class MergeResult(Struct):
-    """The numbers of entries that a merge copied, and what it did not copy."""
+    """The numbers of entries that a merge copied, and the problems of the others."""
 
     sources: int
     programs: int = 0

@@ -333,7 +333,7 @@ class Tree:
         durable: bool = True,
         is_kept: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Rename `source` to `path`; remove what is at `path`, unless it `is_kept`.
+        """Rename `source` to `path`; remove an earlier entry there, unless it `is_kept`.
 
         With `durable` the rename is synced; else the caller syncs the directory. Raises `OSError`.
         """

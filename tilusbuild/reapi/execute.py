@@ -79,7 +79,7 @@ class ExecutionCounts(Struct):
 
     commands: int = 0
     remembered: int = 0
-    """Of these, what the server had run before."""
+    """Those of them that the server had run before."""
     seconds: float = 0.0
     inputs: int = 0
     """Bytes that were sent."""
@@ -173,16 +173,16 @@ class RemoteExecutor:
             self._probe_thread.join(_JOIN_SECONDS)
         self._backend.close()
 
-    def run_uncached(self, command: Command) -> CompletedCommand:
-        """Run a command on a worker, without the server's cache. Raises `RemoteTroubleError`,
-        `OSError`."""
-        return self._run_action(command, RunningAction(threading.Event()), cached=False)
-
     def _probe_worker(self) -> None:
-        try:
-            problem = self._probe(
-                lambda command: self._guard.call_request(lambda: self.run_uncached(command))
+        def run_uncached(command: Command) -> CompletedCommand:
+            running = RunningAction(threading.Event())
+            return self._guard.call_request(
+                # Not from the server's cache: another worker may have answered then.
+                lambda: self._run_action(command, running, cached=False)
             )
+
+        try:
+            problem = self._probe(run_uncached)
         except (BrokenError, CancelledError):
             return
         except _NoAnswerError as error:
@@ -254,13 +254,13 @@ class RemoteExecutor:
         if not timed_out:
             silent = () if command.on_worker is None else command.on_worker.silent
             if status in _SIGNAL_STATUS or status < 0 or status in silent:
-                # Killed: it had no memory, say; or not started.
+                # Killed, for want of memory perhaps, or not started.
                 raise _NoAnswerError(f"{command.argv[0]} ended with status {status}")
             if status == 0 and outputs.keys() != set(command.outputs):
                 raise _NoAnswerError(f"{command.argv[0]} made no {', '.join(command.outputs)}")
         output = self._read_output(result, command.output_limit)
         if status and not output and not timed_out:
-            # A compiler says why.
+            # A compiler prints why it fails.
             raise _NoAnswerError(
                 f"{command.argv[0]} failed with status {status}, and printed nothing"
             )

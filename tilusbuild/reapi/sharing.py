@@ -46,7 +46,7 @@ class Sharing:
         self._slots = CompileSlots(limit)
         self._listen = listen
         self._executors: list[tuple[Toolchain, RemoteExecutor | None]] = []
-        """One for each toolchain: what a worker has is compared with what is here."""
+        """One for each toolchain: a worker's tools are compared with those of this machine."""
         self._lock = threading.Lock()
 
     def make_runner(self, inner: Runner, job: Job, toolchain: Toolchain) -> Runner:

@@ -133,7 +133,7 @@ class Unpacker:
 
     def _write_file(self, content: IO[bytes], size: int) -> str:
         """Write the next bytes of an archive to a file; return its path."""
-        # A number, never the file's own name: that is chosen by whoever wrote the archive.
+        # A number, never the file's own name: its writer chose that.
         path = os.path.join(self._directory, str(next(self._numbers)))
         with open(path, "xb") as file:
             while size:

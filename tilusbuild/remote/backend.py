@@ -1,5 +1,4 @@
-"""What a remote cache can do, whatever it speaks, and what keeps one in trouble from being worse
-than none.
+"""The interface of remote caches, and the guard that keeps one in trouble from slowing a build.
 
 A back end is a class with the methods of `Backend`, found by the scheme of an address. It keeps one
 file for each key, is called from several threads, waits for its answers, and checks nothing: its

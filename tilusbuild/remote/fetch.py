@@ -118,8 +118,8 @@ class Fetcher:
         verify: Callable[[str, Archive], str | None] | None = None,
         share: float = 0.0,
     ) -> None:
-        """`verify` compiles a program again and returns what differs; it raises `NotVerifiedError`.
-        A `share` of the programs that were built, 0 to 1, is verified."""
+        """`verify` compiles a program again and returns the difference, or None; it raises
+        `NotVerifiedError`. A `share` of the programs that were built, 0 to 1, is verified."""
         self._backend = backend
         self._guard = guard
         self._store = store

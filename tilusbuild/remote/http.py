@@ -5,10 +5,10 @@ under any name. No redirect is followed, no proxy is used, and no more is read t
 the content accepts. urllib3 keeps the connections and speaks the protocol, on sockets of our own
 (`BudgetedSocket`), which end a request that is late as a whole.
 
-A library's time-outs are those of one read: whoever sends a byte now and then is never late, and
-what is skipped on the way to the content (interim answers, headers, trailers) has no end. Here the
-socket itself says no, so that it does not matter what the library is doing: each call has what is
-left of the request's time, and of the bytes that may come besides the content. A request has
+A library's time-outs are those of one read: a server that sends a byte now and then is never late,
+and interim answers, headers and trailers before the content have no end. Here the socket itself
+raises, whatever the library is doing: each call has the rest of the request's time, and of the
+bytes that may come besides the content. A request has
 `seconds`, and one more for each MiB that was moved: a large file on a slow line is not late, and a
 server that drips earns nothing. A thread that looks a name up, or tries its addresses, is left
 behind where it takes too long: that call cannot be ended.

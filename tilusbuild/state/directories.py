@@ -1,4 +1,4 @@
-"""Directories by handle: what is below one, and removing it, without being led anywhere else.
+"""Directories by handle: listed, made and removed without being led anywhere else.
 
 - Only the root that a caller names may be reached through links; below it none is followed, also
   where a process puts one in the way meanwhile.
@@ -58,7 +58,7 @@ def make_directory(path: str) -> None:
     with suppress(FileExistsError):
         os.mkdir(path)
     if not is_real_directory(path):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        raise NotADirectoryError(errno.ENOTDIR, "a link or a file is in the way", path)
 
 
 def list_below(root: str, *names: str) -> list[str]:

@@ -1,5 +1,5 @@
-"""The one form of files that only save work: a head line that says what the file is, a line with
-the sha256 of the body and its length in bytes, the body, and a line feed.
+"""The one form of files that only save work: a head line with the file's kind, a line with the
+sha256 of the body and its length in bytes, the body, and a line feed.
 
 An `Envelope` is such a file, a `StateFile` one whose body is a map; `VERSIONS` lists the kinds.
 A state file is never the cause of an error: one that is missing, damaged, cut short, or of another
@@ -39,7 +39,7 @@ VERSIONS = {
     "step": 3,
     "timeline": 4,
 }
-"""The version of each kind of state file. Raise the number with each change of what a body means:
+"""The version of each kind of state file. Raise the number with each change of a body's meaning:
 files of earlier versions then count as missing. docs/formats.md has the same table."""
 
 

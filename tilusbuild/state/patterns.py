@@ -121,8 +121,8 @@ def _follow_entry(
 
 
 def _list_entries(path: str, *, is_root: bool) -> list[os.DirEntry[str]]:
-    """Return what is in a directory, but no more than may be looked at; nothing where there is
-    none, and of a cache that is not the root."""
+    """Return the entries of a directory, at most one more than `MAX_NAMES`; none without a
+    directory, and of a cache that is not the root."""
     try:
         with os.scandir(path) as entries:
             listing = list(islice(entries, MAX_NAMES + 1))

@@ -124,15 +124,10 @@ class PathContent(Struct, frozen=True):
         return not DeviceStamp(self.stamp, self.device).is_settled(moment)
 
 
-def list_directory(directory: str) -> frozenset[str]:
-    """Return the names in a directory. Raises `OSError`."""
-    return frozenset(os.listdir(directory))
-
-
 def read_path_content(
     path: str,
     digest: Callable[[str], str],
-    names: Callable[[str], frozenset[str]] = list_directory,
+    names: Callable[[str], frozenset[str]] = lambda directory: frozenset(os.listdir(directory)),
     *,
     now: Callable[[], FileTime],
     before: PathContent | None = None,

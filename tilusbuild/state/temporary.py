@@ -1,4 +1,4 @@
-"""Directories of ours in TMPDIR, or beside what is made in them.
+"""Directories of ours in TMPDIR, or beside the file or directory that is made in them.
 
 The owner of one holds a lock of it, which the system drops however the owner ends. So the next one
 to make a directory knows what a killed command left, and removes it: directories of our names, of
