@@ -203,7 +203,7 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
 
 def _make_problem_error(where: str, problem: Problem) -> PackageError:
     """Return the error for a problem of the entry or the header directory `where`."""
-    return inconsistent(f"{os.path.join(where, problem.name).rstrip('/')}: {problem.what}")
+    return inconsistent(f"{os.path.join(where, problem.name).rstrip('/')}: {problem.message}")
 
 
 def check_code(

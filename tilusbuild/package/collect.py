@@ -214,7 +214,7 @@ class _Collector(Struct):
         path = self.cache.include_path(digest)
         try:
             if problems := check_include(path, digest):
-                raise cannot_pack(f"{root}/{problems[0].name} {problems[0].what}", hint=_AGAIN)
+                raise cannot_pack(f"{root}/{problems[0].name} {problems[0].message}", hint=_AGAIN)
             for name in layout.list_files_below(path):
                 self.add_file(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
         except OSError as error:
