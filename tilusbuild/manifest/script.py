@@ -20,7 +20,6 @@ from tilusbuild.manifest.script_sections import (
     LaunchSection,
     LevelsSection,
     PruneSection,
-    RestrictRule,
     RuleOrFalse,
     TemplateName,
     TuneSection,
@@ -251,7 +250,7 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
     """Values computed from the parameters. Rules, template, launch and dispatch see them by name;
     they may use each other in any order."""
     restrict: Annotated[
-        Entries[RestrictRule], Key(examples=[{"smem_fits": "smem <= arch.smem_per_block"}])
+        Entries[Text], Key(examples=[{"smem_fits": "smem <= arch.smem_per_block"}])
     ] = NOTHING
     """Rules by name: a schedule is valid where every one of them is true."""
     default: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 128}])] = NOTHING

@@ -19,20 +19,14 @@ from tilusbuild.manifest.table import (
     describe_kind,
     make_adapter,
 )
-from tilusbuild.manifest.values import VALUE_SCHEMA, AnyValue, ExprSource, Text
-
-
-def _check_rule(value: object) -> object:
-    if not isinstance(value, str):
-        raise ValueFault(
-            f"must be an expression in quotes, not {describe_kind(value)}",
-            "in an override, false removes a rule" if isinstance(value, bool) else None,
-        )
-    return value
+from tilusbuild.manifest.values import VALUE_SCHEMA, AnyValue, ExprSource, Text, wrap_single
 
 
 def _check_rule_or_false(value: object) -> object:
-    return value if value is False else _check_rule(value)
+    if value is not False and not isinstance(value, str):
+        kind = describe_kind(value)
+        raise ValueFault(f"must be an expression in quotes, or false, not {kind}")
+    return value
 
 
 # Typed: `1` and `true` are equal keys, and different constants.
@@ -42,7 +36,6 @@ def parse_cached(source: Value) -> Expr:
     return parse_expression(source)
 
 
-RestrictRule = Annotated[Text, Key(before=_check_rule)]
 RuleOrFalse = Annotated[
     Text | bool,
     Key(
@@ -290,15 +283,11 @@ class JinjaSection(Table, frozen=True):
 _SWITCHES = ("trim-blocks", "lstrip-blocks", "keep-trailing-newline")
 
 
-def _wrap_single(value: object) -> object:
-    return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
-
-
 _SOURCES = {"type": "array", "items": VALUE_SCHEMA, "minItems": 1, "maxItems": 3}
 _Extents = Annotated[
     tuple[ExprSource, ...],
     Key(min_length=1, max_length=3),
-    Key(before=_wrap_single, schema={"anyOf": [VALUE_SCHEMA, _SOURCES]}),
+    Key(before=wrap_single, schema={"anyOf": [VALUE_SCHEMA, _SOURCES]}),
 ]
 
 

@@ -17,6 +17,7 @@ from tilusbuild.manifest.values import (
     Text,
     check_value,
     reject_boolean,
+    wrap_single,
 )
 from tilusbuild.rooms import find_contributions
 
@@ -247,27 +248,26 @@ def _check_cxx(text: str) -> str:
     return text
 
 
-Nvcc = Annotated[Text, Key(after=_check_nvcc)]
-Cxx = Annotated[Text, Key(after=_check_cxx)]
-March = Annotated[Text, Key(after=_check_march)]
-
-
 class NamedToolchainSection(Table, frozen=True):
     """Other compilers, for what says `toolchain = "NAME"`: a script, a library or a target.
 
     Keys that you leave out have their values in `[toolchain]`. No hash covers the name."""
 
-    nvcc: Annotated[Nvcc | None, Key(examples=[">=12.4,<14", "/opt/cuda-13.0/bin/nvcc"])] = None
+    nvcc: Annotated[
+        Text | None, Key(after=_check_nvcc, examples=[">=12.4,<14", "/opt/cuda-13.0/bin/nvcc"])
+    ] = None
     """Which nvcc, and so which NVRTC: a requirement on its version, or a path (relative to the
     manifest). Searched for in: here, `CUDA_HOME` and `CUDA_PATH`, `PATH`, `/usr/local/cuda*`,
     NVIDIA's wheels."""
-    cxx: Annotated[Cxx | None, Key(examples=["g++-12", "/opt/gcc-12/bin/g++"])] = None
+    cxx: Annotated[
+        Text | None, Key(after=_check_cxx, examples=["g++-12", "/opt/gcc-12/bin/g++"])
+    ] = None
     """Which host compiler: a name to look up on `PATH`, or a path (relative to the manifest); its
     gcc is the one beside it. Where `[toolchain]` has none: the first g++ and gcc on `PATH` that are
     not wrappers."""
     std: Standard | None = None
     """The language standard, for device and host code."""
-    host_march: Annotated[March | None, Key(examples=["x86-64-v2"])] = None
+    host_march: Annotated[Text | None, Key(after=_check_march, examples=["x86-64-v2"])] = None
     """The oldest CPU that host code runs on, as the host compiler's `-march` names it; never
     `native`. Where `[toolchain]` has none: `x86-64-v2`, or `armv8-a` on aarch64."""
     device_compiler: DeviceCompiler | None = None
@@ -290,22 +290,6 @@ class ToolchainSection(NamedToolchainSection, frozen=True):
     """Other toolchains, by name."""
 
 
-def _arch_list(value: object) -> object:
-    """Return one name, or several, as a tuple; `check_targets` knows the architectures."""
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, tuple):
-        raise ValueFault(
-            f"must be an architecture or an array of them, not {describe_kind(value)}",
-            'as in "sm_90a", ["sm_80", "sm_90a"] or "cpu"',
-        )
-    if not value:
-        raise ValueFault(
-            "must name an architecture", 'as in "sm_90a", ["sm_80", "sm_90a"] or "cpu"'
-        )
-    return value
-
-
 _ARCH = {"type": "string", "pattern": r"^(sm_[0-9]+[af]?|cpu)$"}
 
 
@@ -315,7 +299,8 @@ class TargetSection(Table, frozen=True):
     arch: Annotated[
         tuple[Text, ...],
         Key(
-            before=_arch_list,
+            min_length=1,
+            before=wrap_single,
             schema={"anyOf": [_ARCH, {"type": "array", "items": _ARCH, "minItems": 1}]},
             examples=["sm_90a", ["sm_80", "sm_90a"], "cpu"],
         ),

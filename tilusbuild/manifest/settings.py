@@ -56,7 +56,6 @@ Kind = TypeVar("Kind")
 BY_DEFAULT = (MANIFEST_NAME, DEFAULT)
 """The sources of a setting that is not chosen for this command alone."""
 DEVICE_COMPILERS = get_args(DeviceCompiler)
-LEVELS = (0, 1, 2)
 _PREFIX = "TILUSBUILD_"
 REMOTE_PREFIX = "TILUSBUILD_REMOTE_"
 """Prefix of the variables with settings of the remote cache."""
@@ -118,7 +117,7 @@ def decide_settings(
     defaults: dict[str, Any] = dict.fromkeys(_KINDS) | {
         "jobs": count_usable_cores(),
         "nice": 0,
-        "level": LEVELS[-1],
+        "level": 2,
         "device-compiler": DEVICE_COMPILERS[0],
         "dump-ir": False,
         "disable-ptxas-opt": False,

@@ -275,23 +275,6 @@ def _describe_table(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
     return {"description": inspect.cleandoc(table.__doc__ or ""), **choices}
 
 
-def to_json_value(value: Any) -> Any:
-    """Return a value for JSON. Of a table only the values that differ from their defaults."""
-    if isinstance(value, Table):
-        # msgspec gives the defaults of the last fields, as `inspect` does of arguments.
-        ends = (reversed(value.__struct_fields__), reversed(value.__struct_defaults__))
-        defaults = dict(zip(*ends, strict=False))
-        values = {
-            key: getattr(value, name)
-            for key, name in value.fields_by_key().items()
-            if getattr(value, name) != defaults.get(name, ...)
-        }
-        return to_json_value(values)
-    if isinstance(value, Mapping):
-        return {key: to_json_value(item) for key, item in value.items()}
-    return [to_json_value(item) for item in value] if isinstance(value, tuple) else value
-
-
 # A boolean is an integer, too, in Python.
 _KINDS = (
     (bool, "a boolean"),

@@ -104,6 +104,11 @@ def reject_boolean(value: object) -> object:
     return value
 
 
+def wrap_single(value: object) -> object:
+    """Return an array for a text or an integer that may take the place of an array of one."""
+    return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
 Text = Annotated[str, Key(after=_check_text, schema={"type": "string", "minLength": 1})]
 """A string that may become a path or an argument of a process."""
 
