@@ -137,6 +137,7 @@ _MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'
 
 
 def _make_tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
+    """Return the argument of a tensor map. Raises `SignatureError` for keys of other arguments."""
     others = (arg.out or arg.inout, arg.bounds, arg.align, arg.optional, arg.strides, arg.constant)
     if any(others) or arg.type != TENSOR_MAP or arg.box is None:
         rule = "has a box" if arg.box is None else "has no type and no key of a tensor"

@@ -42,6 +42,7 @@ def check_dispatch(checks: Checks) -> None:
 
 
 def _check_keys(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScope) -> None:
+    """Report keys that are not integer arguments, and buckets of other names than the keys."""
     for number, key in enumerate(dispatch.keys):
         where = (*path, "keys", number)
         if key not in scope.sizes:

@@ -56,6 +56,7 @@ def check_libraries(checks: Checks) -> None:
 def _check_patterns(
     checks: Checks, path: Path, patterns: tuple[str, ...], suffixes: tuple[str, ...]
 ) -> None:
+    """Report patterns that match no file, or files that cannot be used, once for each pattern."""
     root = checks.manifest.root
     # The project itself may be reached through a link.
     real_root = os.path.realpath(root)

@@ -45,6 +45,7 @@ def _check_directories(checks: Checks) -> None:
 
 
 def _check_declared_names(checks: Checks, path: Path) -> None:
+    """Report names that two sections of a script declare, or one section twice."""
     sections: dict[str, str] = {}
     for section in _SECTIONS:
         for key in checks.list_keys(*path, section):

@@ -47,6 +47,7 @@ def check_space(checks: Checks) -> None:
 
 
 def _check_parameters(checks: Checks, path: Path, table: ScriptSection | OverrideSection) -> None:
+    """Report constants and parameters whose rows do not fit, and defaults that are not a row."""
     for key, values in table.params.items():
         rows = values if isinstance(values, tuple) else (values,)
         _check_rows(checks, (*path, "params", key), key, rows)

@@ -50,6 +50,7 @@ def check_targets(checks: Checks) -> None:
 
 
 def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
+    """Report unknown and repeated architectures, and PTX that none of them can have."""
     is_known = True
     for number, arch in enumerate(target.arch):
         is_array = isinstance(checks.value_in_file(*path, "arch"), list)
@@ -85,6 +86,7 @@ def check_references(
 
 
 def _check_override_targets(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
+    """Report overrides for targets that are unknown or that the script is not built for."""
     known = checks.list_keys("target")
     for target in checks.list_keys(*path, "override"):
         own = (*path, "override", target)
@@ -171,6 +173,7 @@ def _check_kernels(checks: Checks, path: Path) -> None:
 
 
 def _check_group(checks: Checks, path: Path, script: ScriptSection, group: tuple[str, ...]) -> None:
+    """Report a group beside another form than `kernel`, and unknown parameters in it."""
     if not checks.has(*path, "kernel"):
         why = "host functions and objects are compiled separately"
         checks.reject_keys(path, ("group",), "scripts with a kernel", why)

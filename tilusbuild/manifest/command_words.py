@@ -59,6 +59,7 @@ class _ArgumentReader(Struct):
     open_paths: list[str] = field(default_factory=list)
 
     def read_arguments(self, words: Sequence[str]) -> Iterator[str]:
+        """Yield the arguments, those of a file in its place. Raises `ValueError` for too many."""
         rest, before = iter(words), ""
         for word in rest:
             self.count += 1
@@ -76,6 +77,7 @@ class _ArgumentReader(Struct):
             before = word
 
     def _read_file(self, argument: str, name: str) -> Iterator[str]:
+        """Yield the arguments in a file; add `argument` to `unread` if it cannot be read."""
         path = os.path.join(self.directory, name)
         # A file that names itself has no end.
         text = None if path in self.open_paths else try_read_text(path, "replace")
@@ -104,6 +106,7 @@ def parse_options(words: Sequence[str], directory: str, unread: list[str]) -> It
 
 
 def _parse_option(word: str) -> Option:
+    """Return the option in one word: `-std=c++17`, `-Iinclude`, or a flag or file by itself."""
     name, equals, value = word.partition("=")
     short = _LONG.get(name, name)
     if equals and name.startswith("-") and short in _VALUED:

@@ -81,22 +81,24 @@ class Document:
     ) -> Place:
         """Return the place of `width` characters inside of a string value.
 
-        `column` counts the characters of the value from 1. With `of` it counts those of `of`, which
-        ends in the value.
+        `column` counts the characters of the value from 1. With `of` it counts those of `of`, a
+        longer text that ends in the value: column 5 of `f32*[n]` is column 1 of `[n]`.
         """
         span = self.locations.values.get(self.find_longest_path(path))
         # A number or an array may stand in place of the string.
         if column is None or span is None or self.text[span[0]] not in "\"'":
             return self.locate_value(*path)
         raw = self.text[span[0] : span[1]]
+        # With escapes the columns of the value are not those of the file.
         if raw[0] == '"' and "\\" in raw:
-            return self.locate_value(*path)  # with escapes, columns in the file are others
-        fence = raw[:3] if raw[:3] in ('"""', "'''") and len(raw) >= 6 else raw[:1]
-        # TOML leaves out a line end right behind a fence of three.
-        start = len(fence) + (len(fence) == 3 and raw[3] == "\n")
-        content = raw[start : -len(fence)]
-        index = max(0, column - 1 - (0 if of is None else len(of) - len(content)))
-        offset = span[0] + start + min(index, len(content))
+            return self.locate_value(*path)
+        quotes = 3 if raw[:3] in ('"""', "'''") and len(raw) >= 6 else 1
+        # TOML leaves out a line end right behind three quotes.
+        start = quotes + (quotes == 3 and raw[3] == "\n")
+        content = raw[start:-quotes]
+        added = 0 if of is None else len(of) - len(content)
+        index = min(max(0, column - 1 - added), len(content))
+        offset = span[0] + start + index
         return self.locate_span((offset, offset + max(1, min(width, len(content) - index))))
 
     def locate_span(self, span: TextSpan) -> Place:
@@ -133,6 +135,7 @@ def find_kernel_tables(keys: Iterable[Path]) -> dict[str, tuple[str, str]]:
 
 
 def _add_kernels(spans: dict[Path, TextSpan], kernels: Mapping[str, tuple[str, str]]) -> None:
+    """Add the spans of the scripts `NAME.KERNEL`, which are written in tables of kernels."""
     for path, span in list(spans.items()) if kernels else ():
         for full, (name, kernel) in kernels.items():
             if path[:2] != ("script", name):
@@ -182,6 +185,7 @@ def read_manifest_text(path: str) -> str:
 
 
 def _read_bytes(path: str) -> bytes:
+    """Return the bytes of a manifest. Raises `InputError` if it cannot be read, or is too large."""
     place = Place(shorten_path(path))
     try:
         if os.path.isdir(path):
@@ -206,6 +210,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _decode_text(path: str, data: bytes) -> str:
+    """Return UTF-8 as text, without a byte-order mark. Raises `InputError` at the wrong byte."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -221,6 +226,7 @@ def _decode_text(path: str, data: bytes) -> str:
 
 
 def _explain_syntax_error(document: Document, message: str) -> Diagnostic:
+    """Return the diagnostic of the parser's message, which names a line and a column."""
     locations = document.locations
     if locations.repeated and ("overwrite" in message or "twice" in message):
         path, first, again = locations.repeated

@@ -30,6 +30,7 @@ LINKED = {"shared": (".o", ".a"), "static": (".o",)}
 
 
 def _check_output(output: str) -> str:
+    """Return the path of an output. Raises `ValueFault`."""
     unknown = set(re.findall(r"\{[^{}]*\}", output)) - {"{target}"}
     if os.path.isabs(output) or os.pardir in output.split("/"):
         raise ValueFault("must be inside the project")

@@ -73,6 +73,7 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def _load_checked(path: str) -> Manifest:
+    """Return the checked manifest. Raises `InputError`, or `RecursionError` for deep nesting."""
     document = read_document(path)
     expand_kernels(document)
     read, unread = fill_from_templates(document)
@@ -231,6 +232,7 @@ def _remove_value(data: dict[str, Any], path: Path) -> None:
 
 
 def _make_diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
+    """Return pydantic's error as a diagnostic with its place in the file."""
     path: Path = tuple(detail["loc"])
     kind = detail["type"]
     if kind == "extra_forbidden":
@@ -259,6 +261,7 @@ def _quote_key(path: Path) -> str:
 
 
 def _explain_error(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
+    """Return the message and the hint of an error in a known key."""
     kind, value = detail["type"], detail["input"]
     context = detail.get("ctx", {})
     hint = _format_example(path)
@@ -321,6 +324,7 @@ def _explain_missing_key(document: Document, path: Path) -> Diagnostic:
 
 
 def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagnostic:
+    """Return the diagnostic of a key that its table does not have."""
     *outer, last = path
     key = str(last)
     if outer == ["remote"] and key in REMOTE_SECRETS:

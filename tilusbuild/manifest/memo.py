@@ -75,6 +75,7 @@ def _strip_derived(manifest: Manifest) -> Manifest:
 
 
 def _check_files_again(document: Document, manifest: Manifest) -> Manifest | None:
+    """Return the manifest with its libraries; None if a template or a file has changed."""
     reading = manifest.reading.reread()
     if reading is None:
         return None

@@ -45,6 +45,7 @@ _check_letters = _make_rule(IDENTIFIER, f"{_LETTERS}, and does not start with a 
 
 
 def _check_identifier(name: str) -> str:
+    """Return the name of an argument, a parameter or a derived value. Raises `ValueFault`."""
     _check_letters(name)
     if keyword.iskeyword(name):
         raise ValueFault("cannot be a name", "it is a word of the expression language")

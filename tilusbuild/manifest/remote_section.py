@@ -9,9 +9,9 @@ from tilusbuild.rooms import find_contributions, import_value
 
 
 def check_address(value: str) -> str:
-    """Return the address of a remote cache. Raises `ValueFault` for other texts.
+    """Return the address of a remote cache without its last slash.
 
-    The scheme of an optional room has the room's own rule.
+    Raises `ValueFault` if it is not valid. An optional room checks addresses of its own schemes.
     """
     from urllib.parse import urlsplit
 
@@ -37,10 +37,10 @@ def check_address(value: str) -> str:
     elif parts.scheme in _SCHEMES:
         if not parts.hostname or port == 0:
             raise ValueFault("must name a host", _ADDRESSES)
-    elif (rule := find_contributions("remote address").get(parts.scheme)) and (
-        wrong := import_value(rule)(parts)
-    ):
-        raise ValueFault(*wrong)
+    elif (rule := find_contributions("remote address").get(parts.scheme)) is not None:
+        problem = import_value(rule)(parts)
+        if problem is not None:
+            raise ValueFault(*problem)
     return value.rstrip("/")
 
 
@@ -56,9 +56,10 @@ Address = Annotated[
 ]
 
 
-def _share(value: object) -> float:
+def _check_share(value: object) -> float:
+    """Return a number from 0 to 1, also of the environment's text. Raises `ValueFault`."""
     number = value
-    if isinstance(value, str):  # of the environment
+    if isinstance(value, str):
         with suppress(ValueError):
             number = float(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= 1:
@@ -66,7 +67,9 @@ def _share(value: object) -> float:
     return float(number)
 
 
-Share = Annotated[float, Key(plain=_share, schema={"type": "number", "minimum": 0, "maximum": 1})]
+Share = Annotated[
+    float, Key(plain=_check_share, schema={"type": "number", "minimum": 0, "maximum": 1})
+]
 
 
 class RemoteSection(Table, frozen=True):

@@ -88,7 +88,10 @@ class _TomlScanner:
             self.skip_pattern(_BLANK_LINES)
             if self.offset >= len(self.text):
                 return
-            prefix = self.scan_header() if self.is_next("[") else self.scan_pair(prefix, prefix)
+            if self.is_next("["):
+                prefix = self.scan_header()
+            else:
+                self.scan_pair(prefix)
 
     def is_next(self, token: str) -> bool:
         return self.text.startswith(token, self.offset)
@@ -104,6 +107,7 @@ class _TomlScanner:
             self.offset = match.end()
 
     def scan_header(self) -> Path:
+        """Add the tables of a `[header]` or `[[header]]`, and return the path of the last one."""
         many = self.is_next("[[")
         self.read_token("[[" if many else "[")
         names = self.scan_key()
@@ -130,6 +134,7 @@ class _TomlScanner:
         return (*path, self.counts[path]) if path in self.counts else path
 
     def scan_key(self) -> list[tuple[str, TextSpan]]:
+        """Return the names of a dotted key, each with its span."""
         names = []
         while True:
             self.skip_pattern(_BLANK)
@@ -149,7 +154,8 @@ class _TomlScanner:
                 return names
             self.read_token(".")
 
-    def scan_pair(self, table: Path, result: Path) -> Path:
+    def scan_pair(self, table: Path) -> None:
+        """Add a key of a table, and its value."""
         names = self.scan_key()
         path = table
         for name, span in names[:-1]:
@@ -163,13 +169,13 @@ class _TomlScanner:
         self.read_token("=")
         self.skip_pattern(_BLANK)
         self.scan_value(path)
-        return result
 
     def note_repeat(self, path: Path, first: TextSpan, again: TextSpan) -> None:
         if self.locations.repeated is None:
             self.locations.repeated = (path, first, again)
 
     def scan_value(self, path: Path) -> None:
+        """Add the value of a key, with all values in it."""
         start = self.offset
         if self.is_next('"') or self.is_next("'"):
             self.scan_string()
@@ -186,6 +192,7 @@ class _TomlScanner:
         self.locations.values[path] = (start, self.offset)
 
     def scan_array(self, path: Path) -> None:
+        """Add the items of an array."""
         self.read_token("[")
         self.skip_lines("]")
         number = 0
@@ -201,7 +208,7 @@ class _TomlScanner:
         self.read_token("{")
         self.skip_lines("}")
         while not self.is_next("}"):
-            self.scan_pair(path, path)
+            self.scan_pair(path)
             self.skip_comma("}")
         self.read_token("}")
 

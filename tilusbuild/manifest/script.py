@@ -50,6 +50,7 @@ RowOrValue = Annotated[Value | Row, Key(plain=_check_row, schema=_ROW_SCHEMA)]
 
 
 def _check_constant(value: object) -> Value | tuple[Value | Row, ...]:
+    """Return a constant of `params`: a value, or an array of rows. Raises `ValueFault`."""
     if isinstance(value, tuple) and value:
         return tuple(_check_row(item) for item in value)
     if value == ():

@@ -270,6 +270,7 @@ class JinjaSection(Table, frozen=True):
 
     @classmethod
     def read(cls, value: object) -> object:
+        """Return the keys of a table, or those that `"jinja2"` stands for. Raises `ValueFault`."""
         # Jinja2's own defaults, as a template of another project was written for.
         if value == "jinja2":
             return dict.fromkeys((*_SWITCHES, "cpp-values"), False) | {"undefined": "empty"}

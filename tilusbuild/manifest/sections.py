@@ -223,6 +223,7 @@ def _check_nvcc(text: str) -> str:
 
 
 def _check_march(text: str) -> str:
+    """Return the name of an architecture of the host compiler. Raises `ValueFault`."""
     from tilusbuild.manifest.denied_flags import names_march
 
     if text == "native":

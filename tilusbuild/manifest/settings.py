@@ -156,6 +156,7 @@ OF_KERNEL_CACHE = {
 
 
 def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | None:
+    """Return the first value of a setting and its source; None if no source has the setting."""
     options, program, environment, declared = sources
     values = (
         (options.get(name), f"--{name}"),
@@ -190,6 +191,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
 
 
 def _decide_setting(name: str, default: Kind, sources: SettingSources) -> Setting[Kind]:
+    """Return the value of a setting, or the default. Raises `InputError` for a wrong one."""
     first = _find_first(name, sources)
     if first is None:
         return Setting(default, DEFAULT)

@@ -57,6 +57,7 @@ def list_tables() -> Mapping[Path, type[Table]]:
 
 
 def _list_inner_tables(path: Path, table: type[Table]) -> Iterator[tuple[Path, type[Table]]]:
+    """Yield a table and all tables in it, each with its path."""
     yield path, table
     for key, field in list_keys(table).items():
         inner_path: Path = (*path, key)

@@ -48,6 +48,7 @@ def _check_text(value: str) -> str:
 
 
 def _read_size(value: object) -> int:
+    """Return the bytes of a number or of a text such as "1.5GiB". Raises `ValueFault`."""
     hint = 'write a number of bytes or a size such as "100MB" or "1.5GiB"'
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if type(value) is int:
@@ -64,6 +65,7 @@ def _read_size(value: object) -> int:
 
 
 def _read_duration(value: object) -> float:
+    """Return the seconds of a number or of a text such as "1h30m". Raises `ValueFault`."""
     hint = 'write seconds, or a duration such as "90s", "10m" or "1h30m"'
     try:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
