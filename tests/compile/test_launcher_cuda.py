@@ -15,18 +15,16 @@ from tilusbuild.signature import Tile
 TENSOR = {"dtype": "f32", "shape": [1000]}
 SECOND = {**TENSOR, "data": 2 << 20}
 CALL = {"packed": [1.0, TENSOR, SECOND]}
+ON_1 = {"packed": [1.0, {**TENSOR, "device": 1}, {**SECOND, "device": 1}]}
+TWO = {"FAKE_CUDA_DEVICES": "2"}
+LAUNCH = "launch in primary0 grid=4,1,1 block=256,1,1 shared=0 stream=(nil) parameters: "
 
 
 def test_a_launch_passes_grid_block_and_parameters(driver, link):
     tensor = {**TENSOR, "byte_offset": 64}  # a part of the pointer
     answer = driver.call(link(make_recipe()), {"packed": [2.5, tensor, SECOND]})
     assert answer.answers == [[0, ""]]
-    assert driver.lines("launch") == [
-        (
-            "launch in primary0 grid=4,1,1 block=256,1,1 shared=0 stream=(nil) "
-            "parameters: 2.5 0x100040 0x200000 1000"
-        )
-    ]
+    assert driver.lines("launch") == [LAUNCH + "2.5 0x100040 0x200000 1000"]
     assert driver.lines("cuLibraryLoadData") == ["cuLibraryLoadData an image mode=2"]
     assert driver.lines("cuLibraryGetKernel") == ["cuLibraryGetKernel saxpy"]
 
@@ -78,9 +76,7 @@ class TestAttributes:
 
     def test_what_belongs_to_the_kernel_is_set_once_a_device(self, driver, link):
         library = link(make_recipe(cluster=("4", "4"), grid=("4", "4"), carve_out=50, smem="65536"))
-        on_1 = {"packed": [1.0, {**TENSOR, "device": 1}, {**SECOND, "device": 1}]}
-        two = {"FAKE_CUDA_DEVICES": "2"}
-        answer = driver.call(library, CALL, on_1, CALL, environment=two)
+        answer = driver.call(library, CALL, ON_1, CALL, environment=TWO)
         assert [status for status, _ in answer.answers] == [0, 0, 0]
         assert sorted(driver.lines("cuKernelSetAttribute")) == sorted(
             f"cuKernelSetAttribute {attribute}={value} device={device}"
@@ -90,71 +86,41 @@ class TestAttributes:
 
 
 class TestDevices:
-    def test_a_current_context_of_the_device_is_used(self, driver, link):
-        answer = driver.call(link(make_recipe()), {"make_current": 0}, CALL)
-        assert driver.lines("launch")[0].startswith("launch in own0 ")
-        assert driver.lines("push") == []
+    @pytest.mark.parametrize(("call", "context"), [(CALL, "own0"), (ON_1, "primary1")])
+    def test_a_current_context_is_used_for_its_device_and_put_back(
+        self, driver, link, call, context
+    ):
+        answer = driver.call(link(make_recipe()), {"make_current": 0}, call, environment=TWO)
+        assert driver.lines("launch")[0].startswith(f"launch in {context} ")
+        assert bool(driver.lines("push")) == (context != "own0")
         assert answer.current == "own0"
-
-    def test_a_current_context_of_another_device_is_put_back(self, driver, link):
-        answer = driver.call(
-            link(make_recipe()),
-            {"make_current": 0},
-            {"packed": [1.0, {**TENSOR, "device": 1}, {**SECOND, "device": 1}]},
-            environment={"FAKE_CUDA_DEVICES": "2"},
-        )
-        assert driver.lines("launch")[0].startswith("launch in primary1 ")
-        assert answer.current == "own0"
-
-    def test_tensors_on_two_devices(self, driver, link):
-        answer = driver.call(
-            link(make_recipe()),
-            {"packed": [1.0, TENSOR, {**SECOND, "device": 1}]},
-            environment={"FAKE_CUDA_DEVICES": "2"},
-        )
-        assert answer.answers == [
-            [
-                -1,
-                (
-                    'saxpy: argument "y" (3rd): expected f32*[n] with n = 1000 (from "x"), '
-                    'got f32 tensor of shape (1000,) on cuda:1, but "x" is on cuda:0'
-                ),
-            ]
-        ]
 
     def test_managed_memory_goes_where_the_others_are(self, driver, link):
-        managed = {**TENSOR, "device_kind": 13}
-        answer = driver.call(
-            link(make_recipe()),
-            {"packed": [1.0, managed, {**SECOND, "device": 1}]},
-            environment={"FAKE_CUDA_DEVICES": "2"},
-        )
-        assert answer.answers[0][0] == 0
+        call = {"packed": [1.0, {**TENSOR, "device_kind": 13}, {**SECOND, "device": 1}]}
+        assert driver.call(link(make_recipe()), call, environment=TWO).answers == [[0, ""]]
         assert driver.lines("launch")[0].startswith("launch in primary1 ")
 
-    def test_a_device_that_is_not_there(self, driver, link):
-        there = {**TENSOR, "device": 3}
-        answer = driver.call(
-            link(make_recipe()), {"packed": [1.0, there, {**there, "data": 2 << 20}]}
+    def test_tensors_on_two_devices_and_on_one_that_is_not_there(self, driver, link):
+        apart = {"packed": [1.0, TENSOR, {**SECOND, "device": 1}]}
+        absent = {"packed": [1.0, {**TENSOR, "device": 3}, {**SECOND, "device": 3}]}
+        (_, said), (_, no_device) = driver.call(
+            link(make_recipe()), apart, absent, environment=TWO
+        ).answers
+        assert said == (
+            'saxpy: argument "y" (3rd): expected f32*[n] with n = 1000 (from "x"), '
+            'got f32 tensor of shape (1000,) on cuda:1, but "x" is on cuda:0'
         )
-        assert "there is no CUDA device 3" in answer.answers[0][1]
+        assert "there is no CUDA device 3" in no_device
 
 
 class TestPlainCall:
     def test_takes_dimensions_and_a_stream(self, driver, link):
         x, y = (1 << 40) + 4096, (1 << 40) + 8192
-        answer = driver.call(
-            link(make_recipe()),
-            {"plain": [2.0, x, y, 300], "stream": 0x77},
-            environment={"FAKE_CUDA_DEVICES": "2"},
-        )
-        assert answer.answers == [[0, ""]]
-        assert driver.lines("launch") == [
-            (
-                "launch in primary1 grid=2,1,1 block=256,1,1 shared=0 stream=0x77 "
-                "parameters: 2 0x10000001000 0x10000002000 300"
-            )
-        ]
+        call = {"plain": [2.0, x, y, 300], "stream": 0x77}
+        assert driver.call(link(make_recipe()), call, environment=TWO).answers == [[0, ""]]
+        (line,) = driver.lines("launch")
+        assert line.startswith("launch in primary1 grid=2,1,1 block=256,1,1 shared=0 stream=0x77 ")
+        assert line.endswith(" parameters: 2 0x10000001000 0x10000002000 300")
 
     @pytest.mark.parametrize(
         ("arguments", "text"),
@@ -224,12 +190,9 @@ def test_a_launch_out_of_range(driver, link, changes, text):
     ],
 )
 def test_a_driver_that_refuses(driver, link, failing, text):
-    attributes: Any = (
-        {} if failing == "cuLaunchKernel=1" else {"cooperative": True, "carve_out": 10}
-    )
-    answer = driver.call(
-        link(make_recipe(**attributes)), CALL, environment={"FAKE_CUDA_FAIL": failing}
-    )
+    attributes: dict[str, Any] = {"cooperative": True, "carve_out": 10}
+    library = link(make_recipe(**({} if failing == "cuLaunchKernel=1" else attributes)))
+    answer = driver.call(library, CALL, environment={"FAKE_CUDA_FAIL": failing})
     status, message = answer.answers[0]
     assert status == -1
     assert text in message
@@ -267,15 +230,10 @@ def test_the_stream_is_the_one_of_tvm_ffi(driver, link):
 
 
 def test_scalars_of_every_type_keep_their_bytes(driver, link):
-    made = make_recipe(
-        arguments={"x": "f32*[n]", "n": "i64", "d": "f64", "f": "f32", "b": "bool", "u": "u8"},
-        out=(),
-    )
-    answer = driver.call(
-        link(made),
-        {"packed": [TENSOR, 2, 0.5, True, 200]},
-        environment={"FAKE_CUDA_PARAMETERS": "ptr i64 f64 f32 u8 u8"},
-    )
+    arguments = {"x": "f32*[n]", "n": "i64", "d": "f64", "f": "f32", "b": "bool", "u": "u8"}
+    call = {"packed": [TENSOR, 2, 0.5, True, 200]}
+    types = {"FAKE_CUDA_PARAMETERS": "ptr i64 f64 f32 u8 u8"}
+    answer = driver.call(link(make_recipe(arguments=arguments, out=())), call, environment=types)
     assert answer.answers == [[0, ""]]
     assert driver.lines("launch")[0].endswith("parameters: 0x100000 1000 2 0.5 1 200")
 
@@ -297,19 +255,12 @@ class TestNewFloats:
         assert self.call(driver, link, self.PAIRS, self.SCALES) == [0, ""]
         assert driver.lines("launch")[0].endswith("parameters: 0x100000 0x200000 2 64")
 
-    @pytest.mark.parametrize(
-        ("changes", "got"),
-        [
-            ({"dtype": "f4e2m1"}, "got f4e2m1 tensor"),
-            ({"dtype": "u8"}, "got u8 tensor"),
-            ({"dtype": "f8e8m0"}, "got f8e8m0 tensor"),
-        ],
-    )
-    def test_are_no_others(self, driver, link, changes, got):
-        status, text = self.call(driver, link, {**self.PAIRS, **changes}, self.SCALES)
+    @pytest.mark.parametrize("dtype", ["f4e2m1", "u8", "f8e8m0"])
+    def test_are_no_others(self, driver, link, dtype):
+        status, text = self.call(driver, link, {**self.PAIRS, "dtype": dtype}, self.SCALES)
         assert status == -1
         assert 'argument "x" (1st): expected f4e2m1x2*[m, kp]' in text
-        assert got in text
+        assert f"got {dtype} tensor" in text
         status, text = self.call(driver, link, self.PAIRS, {**self.SCALES, "dtype": "f4e2m1x2"})
         assert 'argument "scale" (2nd): expected f8e8m0*' in text
         assert "got f4e2m1x2 tensor" in text
@@ -369,13 +320,8 @@ class TestTensorMaps:
         return driver.call(library, *calls, environment=self.PARAMETERS).answers
 
     def test_is_made_of_the_tensor_with_the_innermost_dimension_first(self, driver, link):
-        made = tile(
-            "block // 4",
-            "32",
-            swizzle=parse_expression(64),
-            l2_promotion=parse_expression(256),
-            nan=True,
-        )
+        widths = {"swizzle": parse_expression(64), "l2_promotion": parse_expression(256)}
+        made = tile("block // 4", "32", **widths, nan=True)
         assert self.call(driver, link(self.recipe(made=made)), {}) == [[0, ""]]
         (line,) = driver.lines("map")
         assert line.startswith("map type=9 at 0x100000 200:0:32:1 48:400:64:1 interleave=0 ")
@@ -432,34 +378,19 @@ class TestTensorMaps:
         [
             (("257", "32"), {}, "x_map.box.0 is 257, outside 1..256"),
             (("64", "12"), {}, "a row of x_map.box has 24 bytes, not a multiple of 16"),
-            (
-                ("64", "64"),
-                {"swizzle": parse_expression(64)},
-                "128 bytes, more than the 64 of its swizzle",
-            ),
-            (
-                ("64", "64"),
-                {"l2_promotion": parse_expression(32)},
-                "promotion is 32, not one of 0, 64, 128, 256",
-            ),
-            (
-                ("64", "64"),
-                {"interleave": parse_expression(16)},
-                "interleaved, which needs 3 dimensions",
-            ),
-            (
-                ("64", "64"),
-                {"element_strides": (parse_expression(1), parse_expression(9))},
-                "x_map.element-strides.1 is 9, outside 1..8",
-            ),
+            (("64", "64"), {"swizzle": 64}, "128 bytes, more than the 64 of its swizzle"),
+            (("64", "64"), {"l2_promotion": 32}, "promotion is 32, not one of 0, 64, 128, 256"),
+            (("64", "64"), {"interleave": 16}, "interleaved, which needs 3 dimensions"),
+            (("64", "64"), {"element_strides": 9}, "x_map.element-strides.1 is 9, outside 1..8"),
         ],
     )
     def test_a_map_that_no_device_has_is_not_compiled(self, box, more, said):
-        assert said in (find_launch_problem(self.recipe(made=tile(*box, **more))) or "")
-
-    def test_maps_are_hoppers(self):
-        problem = find_launch_problem(self.recipe(archs=("sm_80",)))
-        assert problem == "tensor maps need sm_90 or later, which sm_80 is not"
+        values: dict[str, Any] = {name: parse_expression(value) for name, value in more.items()}
+        if "element_strides" in more:
+            values["element_strides"] = (parse_expression(1), values["element_strides"])
+        assert said in (find_launch_problem(self.recipe(made=tile(*box, **values))) or "")
+        old = find_launch_problem(self.recipe(archs=("sm_80",)))
+        assert old == "tensor maps need sm_90 or later, which sm_80 is not"
 
 
 class TestConstants:
@@ -482,7 +413,6 @@ class TestConstants:
         }
     )
     FILTER = types.MappingProxyType({"dtype": "f32", "shape": [9], "data": 3 << 20})
-    LAUNCH = "launch in primary0 grid=4,1,1 block=256,1,1 shared=0 stream=(nil) parameters: "
 
     def recipe(self, **changes):
         return make_recipe(arguments=dict(self.ARGUMENTS), out=(), **changes)
@@ -499,7 +429,7 @@ class TestConstants:
             "copy 36 bytes 0x300000 to 0xc000 stream=(nil)",
             "copy 4 bytes 00002040 to 0xc100 stream=(nil)",
             "copy 8 bytes 0100000002000000 to 0xc200 stream=(nil)",
-            self.LAUNCH + "0x100000 1000",
+            LAUNCH + "0x100000 1000",
         ]
         made = [line for line in driver.lines() if line.startswith(("copy", "launch"))]
         assert made == copies * 2
@@ -523,11 +453,9 @@ class TestConstants:
         assert len(driver.lines("copy 4 bytes 0000803f")) == len(driver.lines("launch")) == 2
 
     def test_are_those_of_the_context_that_is_current(self, driver, link):
-        on_1 = {"packed": [dict(self.FILTER), {**TENSOR, "device": 1}, 1.0, "00" * 8]}
         host = {**self.FILTER, "device_kind": 1, "shape": [0]}
-        on_1["packed"][0] = host
-        two = {**self.VARIABLES, "FAKE_CUDA_DEVICES": "2"}
-        answer = driver.call(link(self.recipe()), on_1, environment=two)
+        on_1 = {"packed": [host, {**TENSOR, "device": 1}, 1.0, "00" * 8]}
+        answer = driver.call(link(self.recipe()), on_1, environment={**self.VARIABLES, **TWO})
         assert answer.answers == [[0, ""]]
         assert [line.split(" to ")[1] for line in driver.lines("copy")] == [
             "0xc110 stream=(nil)",
@@ -611,9 +539,7 @@ class TestConstants:
         library = link(make_recipe(arguments=arguments, out=()))
         x = (1 << 40) + 4096
         call = {"plain": [(7 << 40) + 64, x, 1000, 9], "stream": 0x55}
-        answer = driver.call(
-            library, call, environment={**self.VARIABLES, "FAKE_CUDA_DEVICES": "2"}
-        )
+        answer = driver.call(library, call, environment={**self.VARIABLES, **TWO})
         assert answer.answers == [[0, ""]]
         assert driver.lines("copy") == ["copy 36 bytes 0x70000000040 to 0xc010 stream=0x55"]
         assert driver.lines("launch")[0].startswith("launch in primary1 ")

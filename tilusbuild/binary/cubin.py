@@ -102,9 +102,9 @@ def _group_by_symbol(elf: Elf) -> dict[int, dict[int, int]]:
     by_symbol: dict[int, dict[int, int]] = {}
     section = elf.find_section(".nv.info")
     if section is not None:
-        for attribute, words in _iterate_attributes(elf.read_section(section)):
-            if len(words) == 2:
-                by_symbol.setdefault(words[0], {})[attribute] = words[1]
+        for attribute, value in _iterate_attributes(elf.read_section(section)):
+            if len(value) == 2:  # a symbol's index, and a number
+                by_symbol.setdefault(value[0], {})[attribute] = value[1]
     return by_symbol
 
 
@@ -135,7 +135,7 @@ def _read_parameter_sizes(
     attribute_rows: Iterable[tuple[int, tuple[int, ...]]], own: Mapping[int, tuple[int, ...]]
 ) -> tuple[int, ...] | None:
     rows = [
-        words for attribute, words in attribute_rows if attribute == _PARAMETER and len(words) == 3
+        value for attribute, value in attribute_rows if attribute == _PARAMETER and len(value) == 3
     ]
     sizes = {position & 0xFFFF: word >> 18 for _, position, word in rows}
     # Of some positions only, or of none where there are parameters: not recorded.
@@ -207,9 +207,9 @@ def parse_ptxas(log: str) -> tuple[PtxasUsage, ...]:
         elif used := _USED.search(line):
             registers, barriers, stack, smem = (
                 int(match[1]) if match else 0
-                for match in (used, *(each.search(line) for each in (_BARRIERS, _STACK, _SMEM)))
+                for match in (used, *(part.search(line) for part in (_BARRIERS, _STACK, _SMEM)))
             )
             stack = max(kernels[-1]["stack"], stack)
             kernels[-1] |= {"registers": registers, "stack": stack}
             kernels[-1] |= {"static_smem": smem, "barriers": barriers}
-    return tuple(PtxasUsage(**each) for each in kernels)
+    return tuple(PtxasUsage(**kernel) for kernel in kernels)

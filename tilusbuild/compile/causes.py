@@ -314,14 +314,13 @@ def _has_header(program: ProgramInputs, includer: str, name: str) -> bool:
 
 def _is_about_flag(line: str, flags: tuple[str, ...]) -> bool:
     """Return whether an error names a flag of the manifest, or quotes a flag's value."""
-    words = {part for flag in flags for part in (flag, *re.split("[=,]", flag))}
-    bare = {word.lstrip("-") for word in words} - {""}
-    for token in _TOKEN.finditer(line):
-        if token[1] is None and token[0] in words:
-            return True
-        if token[1] is not None and token[1].rstrip("=").lstrip("-") in bare:
-            return True
-    return False
+    parts = {part for flag in flags for part in (flag, *re.split("[=,]", flag))}
+    bare = {part.lstrip("-") for part in parts} - {""}
+    # ptxas says 'zzz' where the flag is -Xptxas=-zzz; nvcc says '-foo', or 'foo' for a value.
+    return any(
+        token[0] in parts if token[1] is None else token[1].rstrip("=").lstrip("-") in bare
+        for token in _TOKEN.finditer(line)
+    )
 
 
 def _is_accident(line: str) -> bool:

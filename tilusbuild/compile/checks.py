@@ -399,7 +399,5 @@ def _find_arguments_problem(
     for _, usage in usages:
         if problem := find_parameter_problem(recipe.signature, usage.parameters):
             return problem
-    for each in variables:
-        if problem := find_constants_problem(recipe, each):
-            return problem
-    return None
+    problems = (find_constants_problem(recipe, sizes) for sizes in variables)
+    return next((problem for problem in problems if problem), None)

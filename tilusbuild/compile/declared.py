@@ -238,6 +238,6 @@ def _format_struct_asserts(kind: StructType) -> Iterable[str]:
     message = f"{name} is declared with {kind.size} bytes"
     yield f'static_assert(sizeof({name}) == {kind.size}, "{message}");'
     for member in kind.members:
-        at, size = f"TL_PLACE_OF({member.name}, {name})", f"sizeof({name}::{member.name})"
+        offset, size = f"TL_PLACE_OF({member.name}, {name})", f"sizeof({name}::{member.name})"
         message = f"{name} is declared with {member.format_member()} at byte {member.offset}"
-        yield f'static_assert({at} == {member.offset} && {size} == {member.size}, "{message}");'
+        yield f'static_assert({offset} == {member.offset} && {size} == {member.size}, "{message}");'

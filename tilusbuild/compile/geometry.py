@@ -84,7 +84,7 @@ def build_geometry(recipe: Recipe) -> Geometry:
     numbers = _collect_numbers(recipe.launch, recipe.signature)
     constant_names = _list_table_constants(recipe, numbers)
     texts, sources = _format_numbers(
-        tuple((place, number and number.source, number) for place, number in numbers.items()),
+        tuple((name, number and number.source, number) for name, number in numbers.items()),
         recipe.signature,
         _collect_other_constants(recipe, numbers, constant_names),
         constant_names,
@@ -92,8 +92,8 @@ def build_geometry(recipe: Recipe) -> Geometry:
     )
     # A slot of an expression over arguments holds 0.
     constants = [
-        0 if source else _evaluate_number(recipe, place, expression)
-        for (place, expression), source in zip(numbers.items(), sources, strict=True)
+        0 if source else _evaluate_number(recipe, name, expression)
+        for (name, expression), source in zip(numbers.items(), sources, strict=True)
     ]
     constants += [
         _check_int64(name, int(recipe.constants[name]), "launch") for name in constant_names

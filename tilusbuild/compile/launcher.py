@@ -116,7 +116,9 @@ def _format_source(
         *tables,
         _read_part("messages.c"),
         _read_part("checks.c"),
-        _EXPRESSION_FAILED if dims.expressions or any(what for _, what in geometry_texts) else "",
+        _EXPRESSION_FAILED
+        if dims.expressions or any(source for _, source in geometry_texts)
+        else "",
         _format_dimensions(dims) if dims.expressions else "",
         _SYMBOL if has_cpp_name else "",
         _read_part("driver.c") if kind.starts_kernel else "",
@@ -192,10 +194,10 @@ def _format_dimensions(dims: DimensionTable) -> str:
         f"    case {index}: *result = {text}; break;"
         for index, (_, text) in enumerate(dims.expressions)
     )
-    places = ", ".join(str(place) for place, _ in dims.expressions)
+    offsets = ", ".join(str(offset) for offset, _ in dims.expressions)
     return f"""\
 static int tl_dimension(int which, const int64_t *number, int64_t *result) {{
-  static const uint32_t what[] = {{{places}}};
+  static const uint32_t what[] = {{{offsets}}};
   (void)number;
   tb_expr_error = 0;
   *result = 0;
@@ -209,11 +211,11 @@ static int tl_dimension(int which, const int64_t *number, int64_t *result) {{
 
 def _format_geometry_function(texts: Iterable[tuple[str, str]]) -> str:
     lines = []
-    for slot, (text, what) in enumerate(texts):
+    for slot, (text, source) in enumerate(texts):
         lines.append(f"  geometry[{slot}] = {text};")
-        if what:
+        if source:  # an expression, which can fail
             lines.append(
-                f"  if (tb_expr_error) return tl_expression_failed({format_c_string(what)});"
+                f"  if (tb_expr_error) return tl_expression_failed({format_c_string(source)});"
             )
     body = "\n".join(lines)
     return f"""\

@@ -66,9 +66,9 @@ class DimensionTable:
             elif isinstance(dim, str):
                 raise ValueError(f"dimension {dim} is neither an argument nor a number")
             else:
-                place = self.strings.add_text(dim.canonical)
-                row = f"TL_DIM_EXPRESSION, {place}, {len(self.expressions)}"
-                self.expressions.append((place, self._format_dimension(dim)))
+                offset = self.strings.add_text(dim.canonical)
+                row = f"TL_DIM_EXPRESSION, {offset}, {len(self.expressions)}"
+                self.expressions.append((offset, self._format_dimension(dim)))
             self.rows.append(row)
         return first
 

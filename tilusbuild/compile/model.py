@@ -336,8 +336,8 @@ class Pipeline(ABC):
 
     def list_outside_directories(self, toolchain: Toolchain) -> Outside:
         """Return the directories that are searched after the program's own headers."""
-        found = self.list_header_directories(toolchain)
-        directories = (*found.toolkit, *found.compiler, *found.system)
+        by_owner = self.list_header_directories(toolchain)
+        directories = (*by_owner.toolkit, *by_owner.compiler, *by_owner.system)
         return Outside(directories, self.implied_headers)
 
     @abstractmethod
@@ -401,10 +401,12 @@ class Pipeline(ABC):
         from tilusbuild.manifest.denied_flags import find_denied_flags
 
         cpu = self.compiler == "g++"
-        named = next((each.text for each in find_denied_flags(recipe.options.flags, cpu=cpu)), None)
-        if named is None:
+        denied = next(iter(find_denied_flags(recipe.options.flags, cpu=cpu)), None)
+        if denied is None:
             return None
-        return f"{named} needs unsafe-flags: no hash covers what it reads or means on a worker"
+        return (
+            f"{denied.text} needs unsafe-flags: no hash covers what it reads or means on a worker"
+        )
 
     # What is checked, before a compile and after each of its steps
 

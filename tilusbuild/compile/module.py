@@ -123,7 +123,7 @@ def _format_inputs(recipe: Recipe) -> str:
             without = replace(recipe, **{owner: replace(inputs, **{name: default})})
             # Tried one by one: which pipeline reads an input is known to the pipeline alone.
             recipe = without if list_steps(without) == steps else recipe
-    given = RecipeInputs(
+    inputs_of_script = RecipeInputs(
         **asdict(recipe.options),
         compiler=recipe.pipeline.compiler,
         roots=recipe.includes.roots,
@@ -131,7 +131,7 @@ def _format_inputs(recipe: Recipe) -> str:
         part=None if recipe.part == PartOptions() else recipe.part,
         link=recipe.link,
     )
-    return f"{GIVEN}{json.dumps(to_builtins(given))}\n"
+    return f"{GIVEN}{json.dumps(to_builtins(inputs_of_script))}\n"
 
 
 def format_command_lines(recipe: Recipe) -> list[str]:

@@ -151,8 +151,8 @@ def _combine_digests(digests: Iterable[str]) -> str:
 
 def drop_nested(directories: Iterable[str]) -> list[str]:
     """Return the directories that are not inside of another one of the list, in their order."""
-    kept = list(dict.fromkeys(directories))
-    return [f for f in kept if not any(f != other and f.startswith(other + "/") for other in kept)]
+    distinct = list(dict.fromkeys(directories))
+    return [d for d in distinct if not any(d.startswith(other + "/") for other in distinct)]
 
 
 def find_package_directory(package: str, path: str) -> str:

@@ -81,13 +81,13 @@ _KERNEL = "--kernel="
 _RESULTS = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}
 
 
-def _parse_compile(words: list[str]) -> Any:
+def _parse_compile(argv: list[str]) -> Any:
     """Return (results, source, name, outputs, kernel, options) of a compile; None for other
     verbs."""
-    results = _RESULTS.get(words[0]) if words else None
-    if results is None or len(words) < 3 + len(results):
+    results = _RESULTS.get(argv[0]) if argv else None
+    if results is None or len(argv) < 3 + len(results):
         return None
-    _, source, name, *others = words
+    _, source, name, *others = argv
     outputs, options = others[: len(results)], others[len(results) :]
     kernel = "".join(word[len(_KERNEL) :] for word in options if word.startswith(_KERNEL))
     options = [word for word in options if not word.startswith(_KERNEL)]
@@ -95,10 +95,10 @@ def _parse_compile(words: list[str]) -> Any:
 
 
 def run_command(
-    nvrtc: nvrtc_library.Nvrtc, words: list[str], compiler: Any = None
+    nvrtc: nvrtc_library.Nvrtc, argv: list[str], compiler: Any = None
 ) -> tuple[int, bytes]:
     """Run one command; return (status, output). `compiler` compiles in place of `nvrtc`."""
-    compile_command = _parse_compile(words)
+    compile_command = _parse_compile(argv)
     if compile_command is not None:
         results, source, name, outputs, kernel, options = compile_command
         with open(source, "rb") as file:
@@ -114,7 +114,7 @@ def run_command(
         if kernel and outputs_of_nvrtc:
             _write_file("kernel.s", b'.asciz "' + outputs_of_nvrtc[-1] + b'"\n')
         return status, log
-    verb, rest = words[0] if words else "", words[1:]
+    verb, rest = argv[0] if argv else "", argv[1:]
     if verb == "fatbin" and rest:
         return nvrtc_library.join_images(nvrtc, rest[0], rest[1:])
     if verb == "identify" and not rest:
@@ -126,14 +126,14 @@ def run_command(
 
 
 def run_confined(
-    nvrtc: nvrtc_library.Nvrtc, words: list[str], headers: Any = None
+    nvrtc: nvrtc_library.Nvrtc, argv: list[str], headers: Any = None
 ) -> tuple[int, bytes]:
     """As `run_command`, in a thread that can open only the files that the command names. LANDLOCK
     is the path of `process/landlock.py`; `headers` are `nvrtc_pch.PrecompiledHeaders`."""
-    landlock = _load_module(words[1])
-    first = words.index("--")
-    second = words.index("--", first + 1)
-    read, write, command = words[2:first], words[first + 1 : second], words[second + 1 :]
+    landlock = _load_module(argv[1])
+    first = argv.index("--")
+    second = argv.index("--", first + 1)
+    read, write, command = argv[2:first], argv[first + 1 : second], argv[second + 1 :]
     compile_command = _parse_compile(command)
     if headers is not None and compile_command is not None:
         _, source, name, _, _, options = compile_command
@@ -171,13 +171,13 @@ def _run_in_sandbox(
 
 
 def try_command(
-    nvrtc: nvrtc_library.Nvrtc, words: list[str], headers: Any = None
+    nvrtc: nvrtc_library.Nvrtc, argv: list[str], headers: Any = None
 ) -> tuple[int, bytes]:
     """As `run_command`, with what is raised as its output. Only a confined compile uses
     `headers`."""
-    if words[:1] == ["--confine"] and words.count("--") >= 2:
-        return _catch_failures(lambda: run_confined(nvrtc, words, headers))
-    return _catch_failures(lambda: run_command(nvrtc, words))
+    if argv[:1] == ["--confine"] and argv.count("--") >= 2:
+        return _catch_failures(lambda: run_confined(nvrtc, argv, headers))
+    return _catch_failures(lambda: run_command(nvrtc, argv))
 
 
 def _catch_failures(work: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
@@ -206,10 +206,10 @@ def serve_commands(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
     channel.connect("\0" + address)
     with channel, channel.makefile("rb") as requests:
         while len(head := requests.read(FRAME.size)) == FRAME.size:
-            folder, *words = requests.read(*FRAME.unpack(head)).split(b"\0")[:-1]
+            folder, *argv = requests.read(*FRAME.unpack(head)).split(b"\0")[:-1]
             _forget_peak()
             os.chdir(folder)
-            status, output = try_command(nvrtc, [os.fsdecode(word) for word in words], headers)
+            status, output = try_command(nvrtc, [os.fsdecode(word) for word in argv], headers)
             os.chdir("/")  # the builder removes the folder next
             peak, resident_bytes = _measure_memory()
             stays = resident_bytes <= _MAX_KEPT
@@ -239,20 +239,20 @@ def _measure_memory() -> tuple[int, int]:
     return int(peak[1]) * 1024 if peak else 0, int(resident[1]) * 1024 if resident else 0
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     path = None
-    if words[:1] == ["--library"] and len(words) > 1:
-        path, words = words[1], words[2:]
+    if argv[:1] == ["--library"] and len(argv) > 1:
+        path, argv = argv[1], argv[2:]
     try:
         nvrtc = nvrtc_library.Nvrtc(path or nvrtc_places.find_library())
     except nvrtc_library.UnusableError as error:
         sys.stderr.write(f"nvrtc: {error}\n")
         return USAGE
-    if words[:1] == ["--serve"] and len(words) == 2:
-        serve_commands(nvrtc, words[1])
+    if argv[:1] == ["--serve"] and len(argv) == 2:
+        serve_commands(nvrtc, argv[1])
         return 0
     try:
-        status, output = try_command(nvrtc, words)
+        status, output = try_command(nvrtc, argv)
     except Exception as error:  # Python's own status would say that the source does not compile
         status = nvrtc_library.BROKEN
         output = os.fsencode(f"nvrtc: internal error: {error!r}\n")

@@ -16,16 +16,17 @@ def select_pipeline(target: str, form: str, device_compiler: str) -> Pipeline:
     if (target, form) in LIBRARY_PIPELINES:
         return LIBRARY_PIPELINES[target, form]
     has_kernel = form == "kernel"
-    for each in PIPELINES:
-        if each.can_compile(target, has_kernel, device_compiler):
-            return each
-    what = "a kernel" if has_kernel else "an entry"
-    raise LookupError(f"no pipeline compiles {what} for {target} with {device_compiler}")
+    for pipeline in PIPELINES:
+        if pipeline.can_compile(target, has_kernel, device_compiler):
+            return pipeline
+    source = "a kernel" if has_kernel else "an entry"
+    raise LookupError(f"no pipeline compiles {source} for {target} with {device_compiler}")
 
 
 def find_pipeline_by_name(name: str, compiler: str | None = None) -> Pipeline | None:
     """Return a pipeline by its name in `options.txt`. Those that share one differ only in their
     compiler, not in what they make."""
-    every = (*PIPELINES, *LIBRARY_PIPELINES.values())
-    named = (each for each in every if each.name == name)
-    return next((each for each in named if compiler in (None, each.compiler)), None)
+    for pipeline in (*PIPELINES, *LIBRARY_PIPELINES.values()):
+        if pipeline.name == name and compiler in (None, pipeline.compiler):
+            return pipeline
+    return None
