@@ -58,16 +58,12 @@ def tensor(described, keep):
         code, lanes = CODES[kind], 1
         bits = 8 if dtype == "bool" else int(dtype.removeprefix(kind))
     made = DLTensor(
-        data=described.get("data", 1 << 20),
-        device_kind=described.get("device_kind", 2),
-        device=described.get("device", 0),
-        rank=len(shape),
-        code=code,
-        bits=bits,
-        lanes=lanes,
-        shape=(ctypes.c_int64 * max(1, len(shape)))(*shape),
-        strides=(ctypes.c_int64 * len(strides))(*strides) if strides else None,
-        byte_offset=described.get("byte_offset", 0),
+        described.get("data", 1 << 20),
+        *(described.get("device_kind", 2), described.get("device", 0)),
+        *(len(shape), code, bits, lanes),
+        (ctypes.c_int64 * max(1, len(shape)))(*shape),
+        (ctypes.c_int64 * len(strides))(*strides) if strides else None,
+        described.get("byte_offset", 0),
     )
     keep.append(made)
     return made

@@ -105,15 +105,10 @@ def test_what_was_compiled_before_changes_nothing(through, nvrtc_toolchain, tmp_
 @pytest.mark.nvcc
 def test_the_same_resources_are_told(through, device):
     outcome = device(through(source=SPILLING, archs=("sm_80", "sm_90a"))).outcome
-    assert [(said.arch, said.kernel) for said in outcome.ptxas] == [
-        ("sm_80", "saxpy"),
-        ("sm_90a", "saxpy"),
-    ]
-    for said in outcome.ptxas:
-        assert said.registers == 64
-        assert said.spill_stores > 0
-        assert said.spill_loads > 0
-        assert said.stack > 0
+    assert [usage.arch for usage in outcome.ptxas] == ["sm_80", "sm_90a"]
+    for usage in outcome.ptxas:
+        assert (usage.kernel, usage.registers) == ("saxpy", 64)
+        assert min(usage.spill_stores, usage.spill_loads, usage.stack) > 0
     assert outcome.peak_rss > 30 << 20
     assert outcome.seconds > 0
 

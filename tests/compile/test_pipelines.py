@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.recipes import make_recipe, make_toolchain
+from support.recipes import make_recipe, make_toolchain, write_module
 from tilusbuild.binary import read_needs
 from tilusbuild.compile import format_options
+from tilusbuild.compile.pipelines import select_pipeline
+from tilusbuild.compile.program import compile_program
 from tilusbuild.state.envelope import StepStore
 
 np = pytest.importorskip("numpy")
@@ -20,17 +22,15 @@ def launch_of(stage):
     return tvm_ffi.load_module(str(stage / "module/lib.so"))["launch"]
 
 
+EXPORTS = {"__tvm_ffi_launch", "launch", "launch_error"}
+
+
 @pytest.fixture(scope="module")
 def cpu_stage(tmp_path_factory, runner):
-    from tilusbuild.compile import collect_module_files
-    from tilusbuild.compile.program import compile_program
-
     stage = tmp_path_factory.mktemp("cpu") / "stage"
-    (stage / "module").mkdir(parents=True)
-    made = make_recipe("cpu")
-    for name, data in collect_module_files(made, make_toolchain()).items():
-        (stage / "module" / name).write_bytes(data)
-    outcome = compile_program(made, make_toolchain(), str(stage), None, runner, StepStore())
+    write_module(make_recipe("cpu"), make_toolchain(), stage / "module")
+    where = (str(stage), None, runner, StepStore())
+    outcome = compile_program(make_recipe("cpu"), make_toolchain(), *where)
     assert outcome.status == "built", outcome.log
     return stage
 
@@ -55,7 +55,7 @@ class TestCpu:
         needs = read_needs((cpu_stage / "module/lib.so").read_bytes())
         loader = "ld-linux-x86-64.so.2"  # thread-local storage
         assert set(needs.libraries) <= {"libc.so.6", "libm.so.6", loader}
-        assert set(needs.exports) == {"__tvm_ffi_launch", "launch", "launch_error"}
+        assert needs.exports == EXPORTS
 
     @pytest.mark.parametrize(
         ("change", "kind", "text"),
@@ -159,45 +159,34 @@ def test_names_that_are_words_of_c(compile_in, tmp_path):
 
 
 @pytest.mark.nvcc
-class TestKernel:
-    def test_it_is_built_and_loads_without_a_driver(self, cuda_toolchain, compile_in, tmp_path):
-        outcome = compile_in(make_recipe(smem="65536"), cuda_toolchain, tmp_path / "stage")
-        assert outcome.status == "built", outcome.log
-        assert [(image.kind, image.arch) for image in outcome.images] == [("sass", "sm_90a")]
-        assert outcome.ptxas[0].kernel == "saxpy"
-        needs = read_needs((tmp_path / "stage/module/lib.so").read_bytes())
-        assert needs.libraries == ()
-        assert needs.glibc is None
-        assert set(needs.exports) == {"__tvm_ffi_launch", "launch", "launch_error"}
+@pytest.mark.parametrize(
+    ("pipeline", "symbol", "said"),
+    [
+        ("kernel", "saxpy", r"no CUDA driver was found .*libcuda\.so\.1"),
+        ("host", "saxpy", "no CUDA device can be used"),
+        ("host", "launch", "no CUDA device can be used"),
+    ],
+)
+def test_it_is_built_and_loads_without_driver_and_runtime(
+    cuda_toolchain, compile_in, tmp_path, pipeline, symbol, said
+):
+    made = make_recipe(pipeline, smem="65536", symbol=symbol)
+    made = replace(made, source=made.source.replace("saxpy", symbol))
+    outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
+    assert outcome.status == "built", outcome.log
+    assert [(image.kind, image.arch) for image in outcome.images] == [("sass", "sm_90a")]
+    needs = read_needs((tmp_path / "stage/module/lib.so").read_bytes())
+    assert not [name for name in needs.libraries if "cuda" in name]
+    assert needs.exports == EXPORTS
+    if pipeline == "kernel":
+        assert (needs.libraries, needs.glibc, outcome.ptxas[0].kernel) == ((), None, "saxpy")
         assert "Used" in outcome.log
         assert "Compile time" not in outcome.log
-        launch = launch_of(tmp_path / "stage")
-        x = np.zeros(4, np.float32)
-        if not os.path.exists("/dev/nvidiactl"):
-            with pytest.raises(RuntimeError, match=r"no CUDA driver was found .*libcuda\.so\.1"):
-                launch(1.0, x, x)
-
-
-@pytest.mark.nvcc
-class TestHost:
-    def test_it_is_built_and_loads_without_cudart(self, cuda_toolchain, compile_in, tmp_path):
-        outcome = compile_in(make_recipe("host"), cuda_toolchain, tmp_path / "stage")
-        assert outcome.status == "built", outcome.log
-        assert [(image.kind, image.arch) for image in outcome.images] == [("sass", "sm_90a")]
-        needs = read_needs((tmp_path / "stage/module/lib.so").read_bytes())
-        assert not [name for name in needs.libraries if "cuda" in name]
-        assert set(needs.exports) == {"__tvm_ffi_launch", "launch", "launch_error"}
-        launch = launch_of(tmp_path / "stage")
-        x = np.zeros(4, np.float32)
-        if not os.path.exists("/dev/nvidiactl"):
-            with pytest.raises(RuntimeError, match="no CUDA device can be used"):
-                launch(1.0, x, x)
-
-    def test_an_entry_called_launch(self, cuda_toolchain, compile_in, tmp_path):
-        made = make_recipe("host")
-        made = replace(made, symbol="launch", source=made.source.replace("saxpy", "launch"))
-        outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
-        assert outcome.status == "built", outcome.log
+    launch = launch_of(tmp_path / "stage")
+    x = np.zeros(4, np.float32)
+    if not os.path.exists("/dev/nvidiactl"):
+        with pytest.raises(RuntimeError, match=said):
+            launch(1.0, x, x)
 
 
 def test_options_say_everything_and_no_place(tmp_path):
@@ -212,8 +201,6 @@ def test_options_say_everything_and_no_place(tmp_path):
 
 
 def test_a_device_compiler_that_no_pipeline_knows_is_an_error():
-    from tilusbuild.compile.pipelines import select_pipeline
-
     with pytest.raises(LookupError, match="no pipeline compiles a kernel for cuda with ptxjit"):
         select_pipeline("cuda", "kernel", "ptxjit")
     assert select_pipeline("cuda", "entry", "ptxjit").name == "host"
