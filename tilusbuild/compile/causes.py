@@ -157,6 +157,7 @@ def _find_first_error(log: str) -> str | None:
     return None if first is None else first.strip()
 
 
+# Tools run with LC_ALL=C, so these are their words.
 _ABSENT = os.strerror(errno.ENOENT)
 _STRERROR = "|".join(re.escape(os.strerror(number)) for number in errno.errorcode)
 _SYSTEM_ERROR = re.compile(_STRERROR)
@@ -233,7 +234,7 @@ class ProgramInputs(Struct, frozen=True):
     """The directories of `include` that are searched."""
 
 
-_END = 1000
+_END = 1000  # characters
 
 
 def find_diagnosis(log: str, program: ProgramInputs | None) -> tuple[str | None, list[str]]:
@@ -325,6 +326,7 @@ def _is_about_flag(line: str, flags: tuple[str, ...]) -> bool:
 
 def _is_accident(line: str) -> bool:
     located = _LOCATED.fullmatch(line)
+    # A fatal error that is not a diagnosis of the program is one, in whatever words.
     return (
         (located is not None and located["how"] in (_GIVEN_UP, _CATASTROPHE))
         or _SYSTEM_ERROR.search(line) is not None

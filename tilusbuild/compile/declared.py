@@ -42,6 +42,7 @@ _FOUND = re.compile(r"tl_(parameter|count)<(\d+), ([^>]*?), ([^>]*?)>")
 _UNIT = """\
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <type_traits>
 typedef struct CUstream_st *cudaStream_t;
 {declaration}
@@ -73,16 +74,9 @@ template <int N, class Got, class Want> struct tl_parameter {{
 template <int N, int Got, int Want> struct tl_count {{
   static_assert(Got == Want, "count");
 }};
-template <int N, class... A> struct tl_at;
-template <class A, class... B> struct tl_at<1, A, B...> {{ using type = A; }};
-template <int N, class A, class... B> struct tl_at<N, A, B...> : tl_at<N - 1, B...> {{}};
-template <class R, class... A> struct tl_got {{
-  static constexpr int count = sizeof...(A);
-  template <int N> using at = typename tl_at<N, A...>::type;
-}};
-template <class R, class... A> tl_got<R, A...> tl_takes(R (*)(A...));
-using tl_it = decltype(tl_takes(&::{symbol}));
-template struct tl_count <0, tl_it::count, {count}>;
+template <class R, class... A> std::tuple<A...> tl_takes(R (*)(A...));
+using tl_taken = decltype(tl_takes(&::{symbol}));
+template struct tl_count <0, std::tuple_size<tl_taken>::value, {count}>;
 {parameters}
 }}
 """
@@ -104,7 +98,8 @@ def write_declaration_check(recipe: Recipe) -> tuple[str, bool] | None:
         count=len(parameter_types),
         # A blank before the "<": otherwise `_FOUND` matches the lines that a compiler quotes.
         parameters="\n".join(
-            f"template struct tl_parameter <{n}, tl_it::at<{n}>, {type_}>;"
+            f"template struct tl_parameter <{n}, "
+            f"std::tuple_element<{n - 1}, tl_taken>::type, {type_}>;"
             for n, type_ in enumerate(parameter_types, 1)
         ),
     )

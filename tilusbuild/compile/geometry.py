@@ -138,6 +138,7 @@ def _collect_numbers(launch: Launch, signature: Signature) -> _LaunchNumbers:
 
 
 def _find_manifest_keys(number_name: str) -> tuple[str | int, ...]:
+    # "grid.x" is the first of [launch] grid; "x_map.box.0" belongs to the argument x_map.
     name, _, rest = number_name.partition(".")
     axis = (_AXES.index(rest),) if rest in _AXES else ()
     return ("args", name) if rest and not axis else ("launch", name, *axis)
@@ -178,6 +179,7 @@ def _format_numbers(
         name: f"tilus_constants[{len(launch_numbers) + i}]" for i, name in enumerate(table)
     } | argument_numbers
     values = {name: value for name, value, _ in others}
+    # A number that depends on no argument is its slot.
     texts = [f"tilus_constants[{slot}]" for slot in range(len(launch_numbers))]
     sources = [""] * len(launch_numbers)
     for slot, (number_name, _, expression) in enumerate(launch_numbers):
@@ -187,12 +189,11 @@ def _format_numbers(
             expression.check_names({*argument_numbers, *constants})
             if expression.names & argument_numbers.keys():
                 rest = expression.substitute(values)
+                # C would divide integers where the expression language has a fraction.
                 if rest.find_c_type() == "float":
                     raise _make_launch_error(number_name, expression, " is not an integer: use //")
-                texts[slot], sources[slot] = (
-                    rest.to_c(names),
-                    f"{number_name} = {expression.source}",
-                )
+                texts[slot] = rest.to_c(names)
+                sources[slot] = f"{number_name} = {expression.source}"
         except ExprError as error:
             raise _make_launch_error(number_name, expression, f": {error.message}") from None
     return tuple(texts), tuple(sources)

@@ -107,6 +107,7 @@ def make_symbol_edits(recipe: Recipe) -> tuple[str, ...]:
     """Return arguments for sed that remove the variable's line from PTX and write the symbol to
     `SYMBOL_FILE`. In a unit they also write `ENTRY_FILE` and remove the other kernels' lines."""
     write_symbol = rf's/.* = ([^ ;]+);.*/.asciz "\1"/w {SYMBOL_FILE}'
+    # sed's `w` writes a file even if no line matches: an empty one says that there is no kernel.
     if not recipe.unit:
         return ("-e", rf"/\.u64 {VARIABLE} = /{{{write_symbol}", "-e", "d}")
     own_line = rf"/\.u64 {VARIABLE}_{find_unit_index(recipe)} = /{{{write_symbol}"

@@ -38,6 +38,7 @@ class StringTable:
 
     def format_table(self) -> str:
         """Return the C array of the texts that were added."""
+        # The end of each is spelled out, since adjacent literals are one string to C.
         texts = "".join(f'\n  {format_c_string(text)[:-1]}\\000"' for text in self._places)
         return f"static const char tl_strings[] ={texts or ' {0}'};\n"
 

@@ -144,12 +144,14 @@ def _format_step(step: Step) -> str:
     return f"{line} || {_format_step(step.by_itself)}" if step.alone else line
 
 
+# The schedules of an instance have one launcher, so its text is digested again and again.
 _digest = lru_cache(maxsize=64)(sha256_text)
 
 
 @lru_cache(maxsize=1024)
 def _quote_argument(word: str) -> str:
     """Return an argument quoted for a shell, on one line."""
+    # `$'\\n'` between quotes: a line of `options.txt` is one command.
     return shlex.quote(word).replace("\n", "'$'\\n''")
 
 

@@ -367,6 +367,7 @@ class Compile(Struct):
         finished = self.runner.run(command)
         self.seconds += finished.seconds
         self.elsewhere = finished.elsewhere or self.elsewhere
+        # A worker does not report its peak, and that of the other steps is not the program's.
         self.peak_rss = 0 if self.elsewhere else max(self.peak_rss, finished.peak_rss)
         return finished
 

@@ -1,13 +1,11 @@
 """Hold a compile to files that the program's hash covers, by a sandbox and by a check of reads.
 
 A source can name any file: by an absolute path, by `..`, by a macro, in `.incbin`. Two mechanisms
-refuse it:
-
-- the sandbox (`process/landlock.py`): a tool can open its own files, the headers of its
-fingerprint, `include/<digest>` and the private directory, and no other; - the check of reads, also
-without Landlock: the preprocessor and the assembler list the files that they read, and each must be
-a header of the fingerprint, of `include/<digest>`, or in the private directory. Without a sandbox
-the linker lists its files, too, and may read the tools' own. NVRTC lists none: without a sandbox it
+refuse it. In the sandbox (`process/landlock.py`) a tool can open its own files, the headers of its
+fingerprint, `include/<digest>` and the private directory, and no other. The check of reads needs no
+Landlock: the preprocessor and the assembler list the files that they read, and each must be a
+header of the fingerprint, of `include/<digest>`, or in the private directory. Without a sandbox the
+linker lists its files, too, and may read the tools' own. NVRTC lists none: without a sandbox it
 gets no source whose includes the closure cannot determine.
 
 A compile that breaks the rule is an accident and is not recorded, so that the status of a program

@@ -62,21 +62,21 @@ NVRTC_COMMAND = "nvrtc_command.py"
 
 CC_FLAGS = (
     "-std=gnu11",
+    # It is in every library, and most of it is for calls that are wrong.
     "-Os",
     "-g0",
     "-fPIC",
+    # All symbols are bound when the library is loaded.
     "-fno-plt",
+    # ld goes on without a word where it cannot read a section that it may merge: there is none.
     "-fno-merge-constants",
     "-fno-ident",
     "-fvisibility=hidden",
+    # Compilers of distributions add calls of glibc's checking functions by default.
     "-fno-stack-protector",
     "-U_FORTIFY_SOURCE",
 )
-"""For the launcher. It is in every library, and most of it is for calls that are wrong: it is
-compiled for its size. `-fno-plt`, as all symbols are bound when it is loaded. The unwind tables
-stay: debuggers need them, and exceptions of a template's function. A linker that cannot read a
-section that it may merge goes on without a word and merges nothing: there is none. The last two
-undo what distributions' compilers add by default: calls of glibc's checking functions."""
+"""For the launcher. The unwind tables stay: debuggers and a template's exceptions need them."""
 
 LIBRARY_FLAGS = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-z", "now")
 """For the linker, of every library."""

@@ -83,6 +83,7 @@ def open_unit_store(directory: str) -> StepStore:
     return StepStore(directory, in_memory=MAX_IN_MEMORY)
 
 
+# A kernel's first line: nvcc indents everything inside of functions.
 _ENTRY = re.compile(rb"^\.[a-z]+ \.entry ([^\s(]+)\s*\(", re.MULTILINE)
 # The end of a definition or a declaration. Inline assembly is skipped: its lines may be braces.
 _END = re.compile(rb"^(?:\}|;|\s*// begin inline asm$)", re.MULTILINE)
@@ -106,6 +107,7 @@ def find_entries(ptx: bytes) -> list[PtxSpan]:
             offset = ptx.find(_AFTER_ASM, end.end())
             if offset < 0:
                 return []
+        # Cut short or not understood: a program then takes the whole PTX.
         if end is None:
             return []
         offset = end.end()

@@ -125,6 +125,7 @@ def split_at_commas(text: str, opening: str, closing: str) -> list[tuple[int, st
     pieces, depth, start = [], 0, 0
     for index, character in enumerate(text):
         depth += (character in opening) - (character in closing)
+        # The arguments of cdiv(m, 2) are not dimensions.
         if character == "," and not depth:
             pieces.append((start, text[start:index]))
             start = index + 1
@@ -345,6 +346,7 @@ def resolve_constants(
 
     Every dtype is known then, and shapes depend on arguments only.
     """
+    # Checked again: only now the dtypes are known, and which names are arguments.
     resolved = []
     for argument in declared.arguments:
         with _name_in_errors(argument):

@@ -29,8 +29,10 @@ _VARIABLE = re.compile(r"^#\$ ([_A-Z]+)=(.*)$", re.MULTILINE)
 _INCLUDE = re.compile(r'"(?:-I)?(/[^"]*)"')
 _VERSION = re.compile(r"release \d+\.\d+, V(\d+(?:\.\d+)+)")
 _EMBEDDED_VERSION = re.compile(rb"Cuda compilation tools, release \d+\.\d+, V(\d+(?:\.\d+)+)")
+# In the help of `--gpu-code`; PTX architectures are `compute_…`.
 _REAL_ARCH = re.compile(r"'(sm_\d+[af]?)'")
 _PROGRAMS = ("cudafe++", "ptxas", "fatbinary", "nvlink")
+# One of each wheel that has headers which every compile includes: runtime, crt, cccl.
 _HEADERS = ("cuda_runtime.h", "crt/host_config.h", "nv/target")
 
 

@@ -20,7 +20,9 @@ from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.probe import Probe, ProbeError, raise_shortage
 
 _WRAPPERS = ("ccache", "sccache", "distcc", "icecc", "colorgcc")
+# The programs of g++ and gcc, besides the assembler and the linker. collect2 starts the linker.
 _COMPONENTS = ("cc1plus", "cc1", "collect2")
+# The startup objects and the archives of gcc that a shared library is linked with.
 _LINKED = ("crti.o", "crtn.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "libgcc_eh.a")
 _GLIBC = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
 _VERSION = re.compile(r"\d+(?:\.\d+)+")

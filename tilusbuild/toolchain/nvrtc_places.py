@@ -33,7 +33,7 @@ def extract_numbers(path: str) -> list[int]:
 
 def list_libraries(root: str) -> list[str]:
     """Return the paths of the NVRTC libraries of a toolkit or of wheels, newest first."""
-    folders = ("lib64", "lib", "targets/*/lib")
+    folders = ("lib64", "lib", "targets/*/lib")  # of installers, wheels and conda
     paths = [
         path
         for name in folders
@@ -56,7 +56,7 @@ def list_wheel_roots() -> list[str]:
 
 def find_headers(folder: str, version: tuple[int, int]) -> str | None:
     """Return the include directory of a toolkit of the library's release, or None."""
-    root = os.path.dirname(folder)
+    root = os.path.dirname(folder)  # of lib64; two more up it is that of targets/x86_64-linux/lib
     return find_headers_among(
         (root, os.path.dirname(os.path.dirname(root)), *list_toolkit_roots(), *list_wheel_roots()),
         version,
@@ -89,4 +89,5 @@ def find_library() -> str:
     for root in (*list_toolkit_roots(), *list_wheel_roots()):
         for path in list_libraries(root):
             return path
+    # The loader may find it, in a directory of ldconfig or of LD_LIBRARY_PATH.
     return "libnvrtc.so.13"
