@@ -2,12 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tilusbuild.process.base import Command
+from support.processes import run_to_end
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.state.digests import walk_files
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover_toolchain
@@ -21,19 +20,9 @@ INCLUDE = re.compile(
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[LocalRunner]:
+def toolchain() -> Toolchain:
     with LocalRunner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def memory() -> DigestMemory:
-    return DigestMemory()
-
-
-@pytest.fixture(scope="module")
-def toolchain(runner: LocalRunner, memory: DigestMemory) -> Toolchain:
-    return discover_toolchain(ToolchainRequest(), os.environ, runner, memory)
+        return discover_toolchain(ToolchainRequest(), os.environ, runner, DigestMemory())
 
 
 def test_what_it_says_of_itself(toolchain: Toolchain) -> None:
@@ -59,20 +48,19 @@ def test_core_headers_of_the_toolkit_include_core_headers_only(toolchain: Toolch
 
 
 def test_core_headers_cover_what_the_standard_libraries_include(
-    toolchain: Toolchain, runner: LocalRunner, tmp_path: Path
+    toolchain: Toolchain, tmp_path: Path
 ) -> None:
     """What lets a fingerprint leave out the rest of the system's headers."""
     headers = ("bits/stdc++.h", "unistd.h", "sys/mman.h", "sys/stat.h", "sys/socket.h", "dlfcn.h",
                "fcntl.h", "pthread.h", "semaphore.h", "netinet/in.h", "poll.h")  # fmt: skip
     (tmp_path / "all.cpp").write_text("".join(f"#include <{name}>\n" for name in headers))
     command = (toolchain.host.cxx.path, "-std=c++20", "-M", "all.cpp")
-    done = runner.run(Command(command, cwd=str(tmp_path), env=toolchain.build_environment()))
-    assert done.ok, done.output
+    listed = run_to_end(command, cwd=tmp_path, env=toolchain.build_environment()).stdout
     directories = [
         f + "/" for f in (*toolchain.host.compiler_headers, *toolchain.host.system_headers)
     ]
     wrong = []
-    for word in done.output.decode().replace("\\\n", " ").split():
+    for word in listed.replace("\\\n", " ").split():
         path = os.path.realpath(word)
         holders = [directory for directory in directories if path.startswith(directory)]
         if word.startswith("/") and holders:
