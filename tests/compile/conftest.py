@@ -26,45 +26,40 @@ from tilusbuild.process.base import Runner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import Cause, Compiled
-from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover_toolchain
+from tilusbuild.toolchain import (
+    DigestMemory,
+    Toolchain,
+    ToolchainRequest,
+    discover_toolchain,
+)
 
 HERE = Path(__file__).parent
 
 
-def find_cuda(**env: str):
-    """The CUDA toolkit that this environment has first, as tilusbuild finds it; None without."""
+def discover(env: dict[str, str], request: ToolchainRequest) -> Toolchain:
+    """The first toolchain of an environment, as tilusbuild finds it; without one, skip."""
     with LocalRunner() as running:
         try:
-            return discover_toolchain(ToolchainRequest(), env, running, DigestMemory())
-        except InputError:
-            return None
+            return discover_toolchain(request, env, running, DigestMemory())
+        except InputError as error:
+            pytest.skip(error.diagnostics[0].message)
 
 
 @pytest.fixture(scope="session")
 def cuda_toolchain():
-    found = find_cuda(PATH=os.environ["PATH"])
-    if found is None:
-        pytest.skip("no nvcc was found")
-    return found
+    return discover({"PATH": os.environ["PATH"]}, ToolchainRequest())
 
 
 @pytest.fixture(scope="session")
 def host_toolchain():
     """Host tools alone."""
-    with LocalRunner() as running:
-        request = ToolchainRequest(needs_cuda=False)
-        return discover_toolchain(request, dict(os.environ), running, DigestMemory())
+    return discover(dict(os.environ), ToolchainRequest(needs_cuda=False))
 
 
 @pytest.fixture(scope="session")
 def nvrtc_toolchain():
     """Host tools and NVRTC; no nvcc is looked for."""
-    with LocalRunner() as running:
-        try:
-            request = ToolchainRequest(needs_cuda=False, needs_nvrtc=True)
-            return discover_toolchain(request, dict(os.environ), running, DigestMemory())
-        except InputError as error:
-            pytest.skip(error.diagnostics[0].message)
+    return discover(dict(os.environ), ToolchainRequest(needs_cuda=False, needs_nvrtc=True))
 
 
 @pytest.fixture(scope="session")
@@ -74,9 +69,7 @@ def wheel_toolchain():
     for directory in [site, *sys.path] if site else sys.path:
         root = os.path.join(directory, "nvidia", "cu13")
         if os.path.exists(os.path.join(root, "bin", "nvcc")):
-            found = find_cuda(CUDA_HOME=root, PATH="/usr/bin:/bin")
-            assert found is not None
-            return found
+            return discover({"CUDA_HOME": root, "PATH": "/usr/bin:/bin"}, ToolchainRequest())
     pytest.skip("NVIDIA's compiler wheels are not installed")
 
 
@@ -155,13 +148,8 @@ class FakeDriver:
 
     def lines(self, start: str = "") -> list[str]:
         """The journal's lines that start so."""
-        if not self.journal.exists():
-            return []
-        return [
-            line
-            for line in self.journal.read_text(errors="replace").splitlines()
-            if line.startswith(start)
-        ]
+        text = self.journal.read_text(errors="replace") if self.journal.exists() else ""
+        return [line for line in text.splitlines() if line.startswith(start)]
 
 
 def build_driver(directory: Path, *flags: str) -> Path:

@@ -6,7 +6,6 @@ the compiled kernel against the declared arguments fails for every kernel but th
 
 import random
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,13 +57,21 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("pipeline", ["kernel", "kernel-nvrtc"])
+@pytest.fixture(params=["kernel", "kernel-nvrtc"])
+def pipeline(request):
+    return request.param
+
+
+@pytest.fixture
+def toolchain(pipeline, request):
+    name = "cuda_toolchain" if pipeline == "kernel" else "nvrtc_toolchain"
+    return request.getfixturevalue(name)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_kernel_that_is_named_is_launched(
-    pipeline, seed, request, compile_in, driver, tmp_path
+    pipeline, toolchain, seed, compile_in, driver, tmp_path
 ):
-    wanted = "cuda_toolchain" if pipeline == "kernel" else "nvrtc_toolchain"
-    toolchain = request.getfixturevalue(wanted)
     source, names = a_source(seed)
     name, count = random.Random(seed).choice(names)
     way = WAYS[[*WAYS][seed % len(WAYS)]]
@@ -82,25 +89,18 @@ def test_the_kernel_that_is_named_is_launched(
         environment={"FAKE_CUDA_PARAMETERS": "ptr" + " i32" * (count - 1)},
     )
     assert driver.lines("cuLibraryGetKernel") == [f"cuLibraryGetKernel {kernel}"]
-    assert remade(stage, toolchain) == library.read_bytes()
-
-
-def remade(stage: Path, toolchain) -> bytes:
-    """The library that `compile.sh` makes elsewhere."""
-    made = stage / "remade.so"
-    nvcc = {} if toolchain.cuda is None else {"NVCC": toolchain.cuda.nvcc}
-    nvrtc = {} if toolchain.nvrtc is None else {"NVRTC": toolchain.nvrtc.library}
-    environment = {"PATH": "/usr/bin:/bin", **nvcc, **nvrtc}
-    script = str(stage / "module/compile.sh")
-    subprocess.run(["bash", script, str(made)], env=environment, check=True)
-    return made.read_bytes()
+    # And compile.sh makes the same library elsewhere.
+    remade = stage / "remade.so"
+    tool = {"NVCC": toolchain.cuda.nvcc} if toolchain.cuda else {"NVRTC": toolchain.nvrtc.library}
+    command = ["bash", str(stage / "module/compile.sh"), str(remade)]
+    subprocess.run(command, env={"PATH": "/usr/bin:/bin", **tool}, check=True)
+    assert remade.read_bytes() == library.read_bytes()
 
 
 def test_names():
     assert not is_cpp_name("saxpy")
-    assert [strip_template_arguments(name) for name in ("saxpy", "::saxpy", "a::b<1, c<2>>")] == [
-        *("saxpy", "saxpy", "a::b")
-    ]
+    for name, plain in (("saxpy", "saxpy"), ("::saxpy", "saxpy"), ("a::b<1, c<2>>", "a::b")):
+        assert strip_template_arguments(name) == plain
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,6 @@ def test_a_symbol_is_named_for_a_manifest(symbol: str, name: str) -> None:
     assert demangle_name(symbol) == name
 
 
-@pytest.mark.parametrize("pipeline", ["kernel", "kernel-nvrtc"])
 @pytest.mark.parametrize(
     ("source", "name", "said"),
     [
@@ -128,10 +127,8 @@ def test_a_symbol_is_named_for_a_manifest(symbol: str, name: str) -> None:
     ],
 )
 def test_a_name_that_is_no_kernel_fails(
-    pipeline, source, name, said, request, compile_in, tmp_path
+    pipeline, toolchain, source, name, said, compile_in, tmp_path
 ):
-    wanted = "cuda_toolchain" if pipeline == "kernel" else "nvrtc_toolchain"
-    toolchain = request.getfixturevalue(wanted)
     outcome = compile_in(recipe_of(pipeline, source, name), toolchain, tmp_path / "stage")
     assert outcome.status == "failed"
     assert said in outcome.reason

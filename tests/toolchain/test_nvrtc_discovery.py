@@ -115,11 +115,8 @@ def test_one_that_does_not_work_is_passed_over(world: World, answer: Any, note: 
 def test_a_fingerprint_is_what_the_library_is_and_not_where(world: World) -> None:
     def fingerprint(root: Path) -> tuple[str, ...]:
         world.env["CUDA_HOME"] = str(root)
-        found = find(world)
-        return (
-            *found.format_fingerprint(world.memory),
-            *found.format_joiner_fingerprint(world.memory),
-        )
+        nvrtc, memory = find(world), world.memory
+        return (*nvrtc.format_fingerprint(memory), *nvrtc.format_joiner_fingerprint(memory))
 
     world.nvrtc(world.root / "here")
     world.nvrtc(world.root / "there/and/there", directory="lib")
