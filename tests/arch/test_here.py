@@ -1,11 +1,12 @@
 """The GPUs of a machine, asked of a library that stands for NVIDIA's."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.processes import run_to_end
 
 NVML = """\
 static const int gpus[][2] = {%s};
@@ -38,15 +39,7 @@ def test_the_architectures_of_a_machine(gpus: str, status: int, archs: str, tmp_
     library = tmp_path / "libnvidia-ml.so.1"
     command = ["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "nvml.c")]
     subprocess.run(command, check=True)
-    said = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from tilusbuild.arch import names; print(names.find_local_archs())",
-        ],
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    program = "from tilusbuild.arch import names; print(names.find_local_archs())"
+    environment = {"LD_LIBRARY_PATH": str(tmp_path)}
+    said = run_to_end([sys.executable, "-c", program], environment=environment)
     assert said.stdout.strip() == archs

@@ -112,17 +112,17 @@ class World:
     def _host_answer(self, command: Command) -> CompletedCommand:
         root = Path(command.argv[0]).parent.parent
         tool, *arguments = (Path(command.argv[0]).name, *command.argv[1:])
-        option = arguments[0]
-        if option == "-dumpfullversion":
-            return finished("12.2.0\n")
-        if option == "-dumpmachine":
-            return finished("x86_64-linux-gnu\n")
-        if option.startswith(("-print-prog-name=", "-print-file-name=")):
-            name = option.partition("=")[2]
+        option, _, name = arguments[0].partition("=")
+        answers = {
+            "-dumpfullversion": "12.2.0\n",
+            "-dumpmachine": "x86_64-linux-gnu\n",
+            "--version": f"GNU {tool} (GNU Binutils for Debian) 2.40\n",
+        }
+        if option in answers:
+            return finished(answers[option])
+        if option in ("-print-prog-name", "-print-file-name"):
             own = root / "lib" / name
             return finished(f"{own if own.exists() else name}\n")
-        if option == "--version":
-            return finished(f"GNU {tool} (GNU Binutils for Debian) 2.40\n")
         assert arguments[-1] == "/dev/null"
         directories = ("include/c++/12", "lib/include", "include")
         listed = "".join(f" {root / directory}\n" for directory in directories)
