@@ -3,21 +3,20 @@
 It is built when there is a message to locate, from a second rendering that carries, inside the
 text, where each piece comes from. Marks are written into the templates' own text before they are
 compiled: one where a piece of text starts and at each of its lines, and a pair around each `{{ }}`,
-include and call, so that the text of a macro has its callers. A mark never reaches a filter, a
-test, a comparison or a function: every operand is stripped first, so a marked rendering takes the
-branches of the plain one. The map trusts only lines that equal the plain rendering without their
-marks: it is sometimes incomplete and never wrong.
+include and call, so that the text of a macro has its callers. A text that a template holds, as of a
+macro, has its marks aside (`MarkedText`): filters, tests, comparisons and functions do not see
+them, so a marked rendering takes the branches of the plain one. The map trusts only lines that
+equal the plain rendering without their marks: it is sometimes incomplete and never wrong.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from jinja2 import nodes
 from jinja2.filters import do_indent
-from jinja2.runtime import Context, Macro
 from jinja2.visitor import NodeTransformer
 from msgspec import Struct
 
@@ -108,7 +107,7 @@ def map_to_itself(template: str, text: str, read: Callable[[str], str]) -> LineM
     """Return the map of a text that is its template, not rendered."""
     rendered = tuple(text.split("\n"))
     origins = (Origin(template, number) for number, _ in enumerate(rendered, 1))
-    pieces = ((Piece(1, *at, True),) for at in zip(rendered, origins, strict=True))
+    pieces = ((Piece(1, *line, True),) for line in zip(rendered, origins, strict=True))
     return LineMap(rendered, tuple(pieces), read)
 
 
@@ -168,9 +167,9 @@ def _find_current_origin(stack: Sequence[_Frame]) -> tuple[Origin | None, bool]:
 def _apply_mark(mark: str, stack: list[_Frame], names: Sequence[str]) -> bool:
     """Apply a mark to the stack. Return False if marks do not nest."""
     if mark:
-        number, line = mark[1:].split(",")
+        kind, number, line = mark.translate(_DECODE).split(",")
         site = (names[int(number)], int(line))
-        if mark[0] == "p":
+        if kind == "p":
             stack.append([site, None])
         else:
             stack[-1][1] = site
@@ -179,32 +178,45 @@ def _apply_mark(mark: str, stack: list[_Frame], names: Sequence[str]) -> bool:
     return bool(stack)
 
 
-# Two of Unicode's noncharacters, which no text may hold.
+# Unicode's noncharacters, which no text may hold. What is between OPEN and CLOSE is spelled with
+# others, so that a filter which replaces letters or digits leaves it as it is.
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
+_ENCODE = str.maketrans("0123456789,sp", "".join(map(chr, range(0xFDD2, 0xFDD2 + 13))))
+_DECODE = {code: character for character, code in _ENCODE.items()}
 POP = f"{OPEN}{CLOSE}"
 MARK = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
-"""Between OPEN and CLOSE: nothing (POP), or `s` (start) or `p` (push) and `<template>,<line>`."""
+"""Nothing (POP), or `s` (start) or `p` (push), and the numbers of a template and of a line."""
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 
 
-def strip_marks(value: Any) -> Any:
-    """Return `value` without marks: a text, or the texts of a list, a tuple or a mapping."""
-    if isinstance(value, str):
-        return MARK.sub("", value) if OPEN in value else value
-    if type(value) in (list, tuple):
-        return type(value)(strip_marks(item) for item in value)
-    if type(value) is dict:
-        return {strip_marks(key): strip_marks(item) for key, item in value.items()}
-    return value
+class MarkedText(str):
+    """A text without its marks, for all that a template does with it. `str` has the marks: Jinja2
+    applies it to what `{{ }}` writes."""
+
+    marked: str
+
+    def __new__(cls, marked: str) -> MarkedText:
+        text = super().__new__(cls, MARK.sub("", marked))
+        text.marked = marked
+        return text
+
+    def __str__(self) -> str:
+        return self.marked
+
+
+def join_marked(parts: Iterable[object]) -> MarkedText:
+    """Return the texts of `parts` as one: what Jinja2 makes of a macro's text, and of `a ~ b`."""
+    return MarkedText("".join(map(str, parts)))
 
 
 def indent_marked(value: Any, *arguments: Any, **keywords: Any) -> str:
-    """Indent a marked text: Jinja2's `indent`, and the marks of each line."""
-    marked = value.split("\n") if isinstance(value, str) else []
-    lines = do_indent(strip_marks(value), *arguments, **keywords).split("\n")
+    """Indent a text as Jinja2's `indent` does, and keep the marks of each line."""
+    marked = value.marked.split("\n") if isinstance(value, MarkedText) else []
+    text = do_indent(value, *arguments, **keywords)
+    lines = text.split("\n")
     if len(lines) != len(marked):
-        return "\n".join(lines)
-    return "\n".join(_copy_marks(line, old) for line, old in zip(lines, marked, strict=True))
+        return text
+    return MarkedText("\n".join(map(_copy_marks, lines, marked)))
 
 
 def _copy_marks(line: str, marked_line: str) -> str:
@@ -221,42 +233,21 @@ def _copy_marks(line: str, marked_line: str) -> str:
 class MarkingEnvironment(Environment):
     """An `Environment` whose renderings are marked; `names[i]` is the name of template number i."""
 
+    concat = staticmethod(join_marked)
+
     def __init__(self, loader: ProjectLoader, style: Style) -> None:
         super().__init__(loader, style)
         self.names: list[str] = []
-        self.filters["_plain"] = strip_marks
-        self.filters["_indent"] = indent_marked
+        self.filters["_concat"] = join_marked
+        self.filters["indent"] = indent_marked
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
         self.names.append(name or "")
         _Marker(len(self.names) - 1).visit(tree)
+        # The new nodes have none, and Jinja2's compiler asks them for theirs.
         tree.set_environment(self)
         return tree
-
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        if not isinstance(__obj, Macro):
-            args = tuple(strip_marks(value) for value in args)
-            kwargs = {name: strip_marks(value) for name, value in kwargs.items()}
-        return super().call(__context, __obj, *args, **kwargs)
-
-
-def _strip_operand(node: nodes.Expr) -> nodes.Expr:
-    if isinstance(node, nodes.Const):
-        return node
-    return nodes.Filter(node, "_plain", [], [], None, None, lineno=node.lineno)
-
-
-_LOOKS_AT: dict[type[nodes.Node], tuple[str, ...]] = {
-    nodes.Test: ("node", "args"),
-    **dict.fromkeys((nodes.Compare, nodes.Operand), ("expr",)),
-    **dict.fromkeys((nodes.If, nodes.CondExpr, nodes.For), ("test",)),
-    **dict.fromkeys((nodes.And, nodes.Or, nodes.Mul, nodes.Mod, nodes.Add), ("left", "right")),
-    **dict.fromkeys((nodes.Not, nodes.Getattr), ("node",)),
-    nodes.Getitem: ("node", "arg"),
-    nodes.Pair: ("key",),
-}
-"""The operands of each kind of node that it looks at, and does not only write."""
 
 
 class _Marker(NodeTransformer):
@@ -265,23 +256,15 @@ class _Marker(NodeTransformer):
     def __init__(self, template: int) -> None:
         self._template = template
 
-    def generic_visit(self, node: nodes.Node, *arguments: Any, **keywords: Any) -> nodes.Node:
-        super().generic_visit(node, *arguments, **keywords)
-        for name in _LOOKS_AT.get(type(node), ()):
-            operand = getattr(node, name)
-            if isinstance(operand, list):
-                setattr(node, name, [_strip_operand(each) for each in operand])
-            elif operand is not None and not isinstance(operand, nodes.Slice):
-                setattr(node, name, _strip_operand(operand))
-        return node
-
     def _make_text(self, text: str, line: int) -> nodes.TemplateData:
         return nodes.TemplateData(text, lineno=line)
 
     def _format_mark(self, kind: str, line: int) -> str:
-        return f"{OPEN}{kind}{self._template},{line}{CLOSE}"
+        return OPEN + f"{kind},{self._template},{line}".translate(_ENCODE) + CLOSE
 
     def _surround_with_marks(self, node: nodes.Stmt) -> list[nodes.Node]:
+        """Return a statement that writes a text, between marks of its own line."""
+        self.generic_visit(node)
         push, pop = self._format_mark("p", node.lineno), POP
         return [
             nodes.Output([self._make_text(push, node.lineno)], lineno=node.lineno),
@@ -295,7 +278,7 @@ class _Marker(NodeTransformer):
         for child in node.nodes:
             if isinstance(child, nodes.TemplateData):
                 lines = enumerate(_LINES.findall(child.data), child.lineno)
-                marked = "".join(self._format_mark("s", at) + line for at, line in lines)
+                marked = "".join(self._format_mark("s", number) + text for number, text in lines)
                 children.append(self._make_text(marked, child.lineno))
             else:
                 push = self._format_mark("p", child.lineno)
@@ -304,39 +287,11 @@ class _Marker(NodeTransformer):
         node.nodes = children
         return node
 
-    def visit_Include(self, node: nodes.Include) -> list[nodes.Node]:  # noqa: N802
+    # Jinja2's names of its nodes.
+    visit_Include = visit_CallBlock = visit_FilterBlock = _surround_with_marks  # noqa: N815
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.template = _strip_operand(node.template)
-        return self._surround_with_marks(node)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> list[nodes.Node]:  # noqa: N802
-        self.generic_visit(node)
-        return self._surround_with_marks(node)
-
-    def _strip_captured(self, node: Any) -> None:
-        """Strip a text that is captured and filtered: the innermost filter has no operand."""
-        self.generic_visit(node)
-        innermost = node.filter
-        while innermost is not None and innermost.node is not None:
-            innermost = innermost.node
-        if innermost is not None and innermost.name != "_plain":
-            innermost.node = nodes.Filter(None, "_plain", [], [], None, None, lineno=node.lineno)
-
-    def visit_FilterBlock(self, node: nodes.FilterBlock) -> list[nodes.Node]:  # noqa: N802
-        self._strip_captured(node)
-        return self._surround_with_marks(node)
-
-    def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.Node:  # noqa: N802
-        self._strip_captured(node)
-        return node
-
-    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        if node.name == "indent" and node.node is not None:
-            node.name = "_indent"
-        elif node.node is not None and node.name != "_plain":
-            node.node = _strip_operand(node.node)
-        node.args = [_strip_operand(argument) for argument in node.args]
-        for pair in node.kwargs:
-            pair.value = _strip_operand(pair.value)
-        return node
+        parts = nodes.List(node.nodes, lineno=node.lineno)
+        # Jinja2's own would make a plain text of its operands with their marks.
+        return nodes.Filter(parts, "_concat", [], [], None, None, lineno=node.lineno)

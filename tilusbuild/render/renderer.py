@@ -161,7 +161,8 @@ def render_text(
                 # Thrown where the template writes, so that the error has its line.
                 stream.throw(TemplateRuntimeError(message))
             parts.append(part)
-        text = "".join(parts)
+        # Of a marked rendering `concat` takes the marks apart, and `str` has them again.
+        text = str(environment.concat(parts))
         text.encode()
         return text
     except UnicodeEncodeError:
