@@ -90,6 +90,7 @@ def make_entry_link(
     spec: InstanceSpec, memory: DigestMemory
 ) -> tuple[Link | None, list[Header], tuple[str, ...]]:
     """Return the same for a program with an entry; None for the link if no key asks for one."""
+    # Asked of every program: most link nothing.
     if not spec.owner.links:
         return None, [], ()
     probed_paths: list[str] = []
@@ -138,6 +139,7 @@ def _read_with_neighbors(
     """Yield a library of `link-libs`, and the files beside it that it names."""
     yield _read_linked_file(spec, memory, *location, "link-libs")
     directories = [os.path.dirname(each) for each in location]
+    # As of `libc.so` or `libtbb.so`, which are texts: `INPUT ( libtbb.so.12 )`.
     for other in _list_named_neighbors(location[1]):
         name, path = (f"{directory}/{other}" for directory in directories)
         yield _read_linked_file(spec, memory, name, path, "link-libs")
@@ -163,6 +165,8 @@ def _locate_link_libs(
     for name in keys.link_libs:
         location = None
         for root in roots:
+            # Also what is not there: a file that appears in an earlier directory is the one that ld
+            # takes.
             probed_paths.append(root.path)
             file_names = name_library_files(name)
             probed_paths.extend(f"{root.path}/{each}" for each in file_names)
@@ -197,6 +201,7 @@ def make_log_readable(spec: InstanceSpec, log: str) -> str:
     names = [name for name, _ in spec.objects]
 
     def name_object(match: re.Match[str]) -> str:
+        # Objects lie in the private directory as `0.o`, `1.o`, … in the order of the link.
         number = int(match["number"] or -1)
         return names[number] if 0 <= number < len(names) else match["file"] or match[0]
 

@@ -79,6 +79,7 @@ class PlanSelection(Struct, frozen=True):
         # Once more with the kernels' own names, for the libraries that they are objects of.
         if tuple(kernels) != self.names:
             return replace(self, scripts=tuple(kernels)).add_objects(manifest)
+        # A library without its objects could not be linked, so naming it selects them.
         objects = [
             NamePattern(script, target=name.target)
             for name in self.names
@@ -104,6 +105,7 @@ def parse_program_name(text: str) -> NamePattern:
 
 def separate_schedule(manifest: Manifest, name: NamePattern) -> NamePattern:
     """Return a name whose values of parameters are separate from its constants."""
+    # `gemm[block_m=64]`: only the script knows which of its names are constants.
     owner = next((each for key, each in manifest.scripts.items() if name.matches_script(key)), None)
     if owner is None or not name.constants:
         return name
@@ -113,6 +115,7 @@ def separate_schedule(manifest: Manifest, name: NamePattern) -> NamePattern:
     constants = {name for key in params for name in split_linked_names(key)}
     parameters = {name for key in space for name in split_linked_names(key)}
     if owner.space_file is not None:
+        # The file is not read here: each name that is not a constant may be one of its parameters.
         parameters |= {name for name, _ in name.constants if name}
     return name.split_schedule(parameters, constants)
 
@@ -155,6 +158,7 @@ def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dic
     rules = [
         rule
         for rule in manifest.scripts[script].restrict_for(target).values()
+        # A rule over the target alone is left to the space, whose error then names it.
         if rule.names & names and rule.names <= names | target_names.keys()
     ]
     instances = [
@@ -215,6 +219,7 @@ def select_script_targets(
         name for word in selection.targets for name in resolve_target_word(manifest, word)
     ]
     problems = [
+        # All names, so that each mistake of a command line is reported at once.
         *(problem for name in names if (problem := _find_name_problem(manifest, name)) is not None),
         *(_unknown_target(manifest, name) for name in target_names if name not in manifest.targets),
     ]
@@ -230,6 +235,7 @@ def select_script_targets(
             not names or any(n.matches_script(script) and n.target in (None, target) for n in names)
         )
     ]
+    # Without targets there is always a pair: a name that matches nothing is a problem above.
     if target_names and not pairs:
         raise InputError(
             Diagnostic(

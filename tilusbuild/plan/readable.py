@@ -26,8 +26,10 @@ def make_log_readable(
     spec: InstanceSpec, sources: ScriptReader, schedule: Schedule, log: str
 ) -> str:
     """Return a compiler's log with the places of the template and of the manifest."""
+    # A linker's log has no lines of a source.
     if spec.is_link:
         return library.make_log_readable(spec, log)
+    # Both have `#line` in the text that is compiled: the compiler's places are right.
     if is_source(spec.owner) or spec.manifest.build.line_directives:
         return log
     try:
@@ -40,6 +42,7 @@ def make_log_readable(
         symbol = spec.valued.name_symbol(values)
         full_source = spec.valued.make_full_source(source, symbol, spec.list_unit_kernels(values))
         return map_log(log, lines, full_source, spec.valued.map_places(), symbol)
+    # The template was edited since: the log stays as it is.
     except InputError:
         return log
 
@@ -56,6 +59,7 @@ def map_log(
     """Return a compiler's log with the places of the template. Lines of `full_source` behind the
     rendered ones get those of the manifest: by their text, and by "" for the kernel `symbol`."""
     kernel = places[""]
+    # Behind another error the same words may be about a name that this error left undeclared.
     if len(re.findall(r"\berror: ", log)) == 1:
         log = _UNDECIDED.sub(
             rf'\1"{symbol}" is not the name of one kernel: it is overloaded, or a '
@@ -63,6 +67,7 @@ def map_log(
             log,
         )
     lines = full_source.split("\n")
+    # What is behind them the pipeline and the manifest have added.
     rendered_lines = len(line_map.rendered)
     pieces = (
         () if (place := _find_place(text, places)) is None else (_make_piece(text, place),)

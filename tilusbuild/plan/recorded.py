@@ -84,8 +84,10 @@ def restore_recipe(
         written = compile_sh.partition(f"\n{GIVEN}")[2].partition("\n")[0]
         given = msgspec.json.decode(written, type=RecipeInputs)
         recipe = _make_recipe(program_txt, options_txt, files, given)
+        # Not by `parse_section`: word for word, with blank lines and all.
         commands = options_txt.partition("\n[commands]\n")[2].partition("\n\n[generated]\n")[0]
         same = "\n".join(format_command_lines(recipe)) == commands
+    # Whatever is missing or malformed in texts that a stranger may have written.
     except (ValueError, LookupError) as error:
         raise ForeignTextsError(f"its texts cannot be read: {error}") from None
     if not same:
@@ -102,6 +104,7 @@ def _make_recipe(
         raise ValueError("its pipeline is unknown")
     _check_given(given, pipeline)
     digests = _list_source_digests(program_txt, options_txt, pipeline)
+    # The program's name covers the digests only: the files themselves are checked against them.
     if any(sha256_bytes(files[name]) != digest for name, digest in digests.items()):
         raise ValueError("the source, or what was generated, is not what the texts name")
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in files.items()}
@@ -113,6 +116,7 @@ def _make_recipe(
         ptx="ptx" in archs,
         source=texts.get("source.cu", ""),
         symbol=json.loads(program.get("kernel", '""')),
+        # The launcher is one of the recorded files, and nothing else depends on these three.
         signature=Signature(()),
         launch=None,
         constants={},
@@ -121,6 +125,7 @@ def _make_recipe(
         unit=given.unit,
         headers={n: texts[n] for n in digests if n not in (*_OURS, "source.cu")},
         part=given.part or PartOptions(),
+        # Of `program.txt`, whose hash is the program's name, and not of a comment.
         link=given.link and msgspec.structs.replace(given.link, objects=objects),
         recorded={name: texts[name] for name in digests if name in _OURS},
     )
@@ -139,5 +144,6 @@ def _check_given(given: RecipeInputs, pipeline: Pipeline) -> None:
         if not _PLAIN.fullmatch(word):
             raise ValueError(f'"{word}" is in a command')
     for name, _ in given.roots:
+        # These become `-I` below the private directory: they must not lead out of it.
         if os.path.isabs(name) or os.pardir in name.split("/"):
             raise ValueError(f'headers of "{name}"')

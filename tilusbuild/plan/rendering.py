@@ -78,6 +78,7 @@ class ReadsCollector:
 
     def add_reads(self, templates: tuple[str, ...], closure: Closure) -> None:
         """Add templates and a closure."""
+        # Parts of the closure, since hashing all of its headers for each program would be slow.
         key = templates, closure.digest, closure.external, closure.probed
         self._seen.setdefault(key, (templates, closure))
 
@@ -120,6 +121,7 @@ def render_program(
     if spec.manifest.build.line_directives:
         source = renderer.map_lines(template, variables, source).insert_directives()
     headers: dict[str, Rendering] = {}
+    # Headers are always templates, also where the source is a file as it is.
     if spec.owner.generate:
         generator = sources.renderer.with_style(replace(spec.style, rendered=True))
         headers = {
@@ -205,6 +207,7 @@ def _make_program(
     renderings = (rendering, *headers.values())
     values = spec.merge_values(schedule)
     valued = spec.valued
+    # A unit is one command: its flags must not depend on one of its kernels.
     flags = valued.make_flags(spec.select_shared_values(values))
     # Macros of the command and includes of generated headers can reach headers, too.
     texts = (source, *(each.text for each in headers.values()))
@@ -213,6 +216,7 @@ def _make_program(
     link, libs, files = library.make_entry_link(spec, sources.memory)
     closure = add_files(closure_of_source, libs)
     symbol, unit = valued.name_symbol(values), spec.list_unit_kernels(values)
+    # Without headers there is no copy whose directories could be searched.
     roots = sources.headers(template).roots if closure_of_source.headers else ()
     recipe = replace(
         spec.recipe,
@@ -262,6 +266,7 @@ def format_definitions(defines: Iterable[tuple[str, str]], flags: Iterable[str])
         yield f"#define {name} {value}"
     before = ""
     for flag in flags:
+        # `-D NAME` may be two words.
         if match := _DEFINE_FLAG.match(flag if before not in DEFINE_FLAGS else f"-D{flag}"):
             name, _, value = match[1].partition("=")
             yield f"#define {name} {value}"
@@ -311,6 +316,7 @@ def find_closure(spec: InstanceSpec, sources: ScriptReader, source: str, templat
     """Return the headers that a source of `template` can reach. Raises `InputError`."""
 
     def find_pattern_place(pattern: str) -> Place | None:
+        # The manifest joins both lists; the mistake is where the pattern was written.
         own = pattern in spec.owner.headers
         keys = ("script", spec.script, "headers") if own else ("build", "headers")
         return spec.manifest.locate_key(*keys)

@@ -48,6 +48,7 @@ def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ..
     torch_place = manifest.locate_torch(script)
     if torch_place is not None:
         roots += _find_torch_roots(torch_place)
+    # A directory that is declared twice counts at its first place, as for a compiler.
     return tuple(dict.fromkeys(roots))
 
 
@@ -77,6 +78,7 @@ def find_root(project: str, declared: Directory, place: Place, used_names: dict[
     if not os.path.isdir(path):
         raise input_error(f"there is no directory {declared.path}", place=place)
     relative = os.path.relpath(path, project)
+    # Inside the project the name is the same on every machine.
     if relative != ".." and not relative.startswith("../"):
         return make_root(PROJECT, project, relative)
     # Where it lies must not enter a hash, so only its last name does, numbered when it comes twice.
@@ -88,6 +90,7 @@ def choose_free_name(name: str, path: str, used_names: dict[str, str]) -> str:
     unique."""
     name = name or "headers"
     number, free = 1, name
+    # The same directory keeps its first name; another one with this name counts on.
     while used_names.setdefault(free, path) != path:
         number += 1
         free = f"{name}-{number}"
@@ -120,6 +123,7 @@ def _find_torch_roots(place: Place) -> Iterator[Root]:
         if not os.path.exists(os.path.join(path, "cuda_runtime.h")):
             yield make_root("nvidia", nvidia, os.path.relpath(path, nvidia))
     python = sysconfig.get_path("include")
+    # Debian's Python comes without headers.
     if os.path.isdir(python):
         yield make_root(os.path.basename(python), python)
 

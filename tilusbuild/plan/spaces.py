@@ -65,6 +65,7 @@ def make_space_spec(
     `InputError`."""
     owner = manifest.scripts[script]
     imported = read_imported_space(manifest, script)
+    # A target's override may declare a parameter of the file again.
     declared = tuple(owner.space_for(target.name).values())
     declared_names = {name for parameter in declared for name in parameter.names}
     imported_parameters = (
@@ -151,6 +152,7 @@ def locate_space_error(
 def _find_rule_place(manifest: Manifest, script: str, target: str, rule: str | None) -> Place:
     """Return the place of a rule or parameter in the manifest; that of the space without one."""
     owner = manifest.scripts[script]
+    # In this order, since a rule of the manifest may have the name of a parameter.
     tables = {
         "restrict": owner.restrict_for(target),
         "derived": owner.derived_for(target),
@@ -168,6 +170,7 @@ def report_spaces(
 ) -> Iterator[tuple[str, SpaceReport]]:
     """Yield for each selected instance its name and a report of what the rules remove from its
     space. Raises `InputError`."""
+    # It imports NumPy, which most verbs do not need.
     from tilusbuild.space.report import report_space
 
     for script, target in select_script_targets(manifest, selection):
@@ -247,6 +250,7 @@ class SpaceCache:
         """Write what changed; do nothing where the directory cannot be written."""
         for script in self._changed:
             spaces = self._scripts[script]
+            # A dict keeps the order of insertion: the oldest go first.
             spare = [key for key in spaces if key not in self._used][:-_SPARE]
             used_spaces = {key: text for key, text in spaces.items() if key not in spare}
             _ENVELOPE.save_value(self._name_file(script), used_spaces)
@@ -256,6 +260,7 @@ class SpaceCache:
         """Return the digest of a space and of tilusbuild's code."""
         expressions = [expr for _, expr in (*spec.derived, *spec.restrict)]
         expressions += [each.when for each in spec.parameters if each.when is not None]
+        # `repr` has the sources of the expressions, of which equal ones may be spelled differently.
         texts = (self._code, repr(spec), *(expr.canonical for expr in expressions))
         return sha256_text("\n".join(texts))
 
@@ -267,6 +272,7 @@ class SpaceCache:
             )
         self._used.add(key)
         text = self._scripts[script].get(key)
+        # Decoded one by one: a file has the spaces of all targets and constants.
         return None if text is None else msgpack.decode(text, type=KnownSpace)
 
     def _remember_schedules(
@@ -345,6 +351,7 @@ def _has_schedule(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
         for name, value in use.items()
     )
     try:
+        # With a budget, since one point is enough: an open space is not proven to be empty.
         Space(replace(spec, restrict=(*spec.restrict, *rules)), budget=SAMPLE_BUDGET)
     except EmptySpaceError:
         return False

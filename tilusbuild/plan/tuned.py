@@ -69,6 +69,7 @@ class TunedRow(Struct, frozen=True, forbid_unknown_fields=True):
 def _format_values(values: Mapping[str, Value]) -> str:
     """Return values as a text that distinguishes `1` from `true`, and sorts whole numbers by
     size."""
+    # Twenty digits hold any 64-bit number, so that texts sort as the numbers do.
     shown = {n: f"{v:020}" if type(v) is int else v for n, v in values.items()}
     return json.dumps(shown, sort_keys=True)
 
@@ -91,10 +92,12 @@ def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         place = Place(name, number, 1, line)
         try:
+            # The first line says what the file is, before any row is trusted.
             if number == 1:
                 _check_head(line, script)
                 continue
             row = msgspec.json.decode(line, type=TunedRow)
+        # msgspec's errors are `ValueError`s, too.
         except (ValueError, RecursionError) as error:
             what = f"not measurements of {script}: {error}"
             first = _format_head(script)

@@ -104,6 +104,7 @@ class ProgramTexts:
             name = self._fill_in(written, values)
         except ExprError as error:
             raise InputError(Diagnostic(f"kernel: {error.message}", place)) from None
+        # It stands in a line of `program.txt` and in C++ text behind the source.
         if not name.isprintable():
             raise InputError(Diagnostic(f"the kernel's name is {name!r}, not one line", place))
         return name
@@ -132,6 +133,7 @@ class ProgramTexts:
         problems = list_flag_problems(
             flags, unsafe=unsafe, cpu=self._manifest.targets[self._target].is_cpu
         )
+        # The manifest's checks saw `-O{{ level }}`, and not what it becomes.
         diagnostics = [Diagnostic(message, place, hint) for _, message, hint in problems]
         compiler = self._pipeline.compiler
         diagnostics += [
@@ -155,6 +157,7 @@ class ProgramTexts:
                 value = limit.evaluate(values)
             except ExprError as error:
                 raise InputError(Diagnostic(f"{name}: {error.message}", place)) from None
+            # For Python a bool is an int.
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InputError(Diagnostic(f"{name} is {value!r}, not a whole number", place))
             limits[name] = value
@@ -230,6 +233,7 @@ class Grouping(Struct):
     def list_unit_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the kernels of a schedule's unit, in the space's order. Raises `InputError`."""
         key = self.find_unit_key(values)
+        # Asked of every program of the unit.
         if key not in self._units:
             self._units[key] = self._enumerate_kernels(values)
         return self._units[key]
@@ -239,6 +243,8 @@ class Grouping(Struct):
         fixed_names = {name for each in self.spec.parameters for name in each.names} & set(
             self.group
         )
+        # The space of the whole unit, also of schedules that no level plans: which of them are
+        # built must decide no hash.
         rules = (
             (f"group {name}", parse_expression(f"{name} == {values[name]!r}"))
             for name in sorted(fixed_names)
@@ -256,6 +262,7 @@ class Grouping(Struct):
             points: list[Schedule] = list(space)
         except SpaceError as error:
             raise self._make_error(error.message, error.hint) from None
+        # Two schedules may name one kernel: it is instantiated once.
         all_values = ({**self.params, **point.values} for point in points)
         return tuple(
             dict.fromkeys(n for each in all_values for n in self.valued.name_kernels(each))

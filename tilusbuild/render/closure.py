@@ -159,6 +159,8 @@ def stays_within(tree: str, directory: str, name: str) -> bool:
     limit = tree.count("/") + 1
     depth = directory.count("/") + 1
     for part in name.split("/"):
+        # Part by part, since a compiler follows the path so: `a/../../b/c` leaves the tree though
+        # its end is inside.
         depth += -1 if part == ".." else part not in ("", ".")
         if depth < limit:
             return False
@@ -169,6 +171,7 @@ def has_links_before_parent(path: str) -> bool:
     """Return whether `..` in an existing path follows a symbolic link, so that it leads elsewhere
     than in the copy, which has no links."""
     by_name = os.path.normpath(path)
+    # Both name the same file if no link is involved. Of two that do not exist nothing is read.
     return os.path.realpath(path) != os.path.realpath(by_name) and (
         os.path.exists(path) or os.path.exists(by_name)
     )
@@ -228,6 +231,7 @@ def match_declared(roots: Sequence[Root], pattern: str) -> Iterator[PatternMatch
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return
     bases = {(root.tree, root.name, root.path) for root in roots}
+    # Users write patterns relative to either.
     bases |= {(root.tree, root.tree, root.base) for root in roots}
     for base in sorted(bases):
         yield match_below(*base, pattern)
@@ -264,6 +268,7 @@ def find_overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
     """Compare the project's directories with those outside, name by name."""
     result = Overlap()
     pending = [(directory, tuple(outside)) for directory in directories]
+    # One header that shadows another decides: the search then reads those outside, too.
     while pending and not result.shadows:
         own_directory, others = pending.pop()
         names_outside = [(other, list_names(other)) for other in others]
@@ -275,6 +280,7 @@ def find_overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
             paths_outside = [os.path.join(holder, name) for holder in holders]
             if not paths_outside:
                 continue
+            # A directory in the place of a header is none, and the other way round.
             if not os.path.isdir(path):
                 if any(os.path.isfile(other) for other in paths_outside):
                     result.shadows = True
@@ -289,6 +295,7 @@ def list_names(directory: str) -> frozenset[str]:
     try:
         return frozenset(os.listdir(directory))
     except OSError as error:
+        # Trouble of the disk is an error: a header could be missed.
         if is_machine_error(error, directory):
             raise
         return frozenset()

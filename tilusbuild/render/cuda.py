@@ -79,6 +79,7 @@ def format_hexadecimal(value: object, digits: int = 0) -> str:
 
 def is_pow2(value: object) -> bool:
     """Return whether a value is a power of two: the test `is pow2`."""
+    # A power of two has one bit; with 1 taken away this bit is gone.
     return type(value) is int and value > 0 and value & (value - 1) == 0
 
 
@@ -89,6 +90,7 @@ def is_divisible(value: int, divisor: int) -> bool:
 
 def spell_value(value: object) -> object:
     """Return what `{{ value }}` writes. Raises `TemplateRuntimeError` for what C++ cannot spell."""
+    # Before numbers: for Python a bool is one.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
@@ -108,6 +110,7 @@ def _make_function(name: str) -> Callable[..., Any]:
     def apply_function(*values: Any) -> Any:
         for value in values:
             if isinstance(value, Undefined):
+                # Its error names the variable.
                 value._fail_with_undefined_error()
             if not isinstance(value, (int, float)):
                 raise TemplateRuntimeError(f"{name} needs numbers, not {value!r:.60}")

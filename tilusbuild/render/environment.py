@@ -132,6 +132,7 @@ class ProjectLoader(BaseLoader):
         if (known := self.texts.get(name)) is not None:
             return known
         path = self.resolve_path(name)
+        # Before it is read: a change in between then makes the stamp differ.
         self.sightings.setdefault(path, read_device_stamp(path))
         try:
             data = read_bytes(path)
@@ -139,6 +140,7 @@ class ProjectLoader(BaseLoader):
             raise TemplateNotFound(name) from None
         except OSError as error:
             raise BadTemplateError(name, f'the template "{name}": {error.strerror}') from None
+        # A source that is not rendered may be in any encoding.
         if self._exact:
             return self.texts.setdefault(name, data.decode("utf-8", "surrogateescape"))
         try:
@@ -146,11 +148,13 @@ class ProjectLoader(BaseLoader):
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise BadTemplateError(name, f'the template "{name}" is not UTF-8', line) from None
+        # Editors and git change line ends; a hash should not follow them.
         return self.texts.setdefault(name, re.sub(r"\r\n?", "\n", text))
 
     def get_source(
         self, environment: Any, template: str
     ) -> tuple[str, str | None, Callable[[], bool] | None]:
+        # Never out of date: a loader lives for one plan, which sees one content.
         return self.read_text(template), self.resolve_path(template), lambda: True
 
     def list_templates(self) -> list[str]:
@@ -158,6 +162,7 @@ class ProjectLoader(BaseLoader):
         names = []
         for base, top in ((self.root, ""), (self.shipped, SHIPPED)):
             for directory, directories, files in os.walk(os.path.join(base, top)):
+                # In place, which is how `os.walk` is kept out of hidden directories.
                 directories[:] = sorted(f for f in directories if not f.startswith("."))
                 names += [
                     os.path.relpath(os.path.join(directory, file), base)
@@ -246,6 +251,7 @@ class Environment(ImmutableSandboxedEnvironment):
         )
         self.templates = loader
         self._cpp_values = style.cpp_values
+        # Renderings in several threads share the compiled templates, and count their own steps.
         self.local = threading.local()
         for table, names in _NOT_DETERMINISTIC.items():
             for name in names:
@@ -333,6 +339,7 @@ def _instrument_loops(node: nodes.Node, name: str | None, *, in_loop: bool = Fal
     if isinstance(node, nodes.For):
         node.iter = nodes.Filter(node.iter, "_steps", [], [], None, None, lineno=node.lineno)
         in_loop = True
+    # A macro's body is a function of Python, which no `break` of the loop around it leaves.
     stays_in_loop = in_loop and not isinstance(node, _FUNCTIONS)
     for child in node.iter_child_nodes():
         if isinstance(child, nodes.Stmt):

@@ -127,6 +127,7 @@ class Headers:
         """Yield an include's places in search order: tree, directory in the copy, and on disk."""
         if include.quoted and includer is not None:
             yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
+        # gcc searches all of `-iquote` before any of `-I`.
         for quoted_only in (True, False):
             for root in self.roots:
                 if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
@@ -154,6 +155,7 @@ class Headers:
     def _read_file(self, tree: str, name: str, path: str) -> HeaderFile | None:
         """Return the file at a path; None if there is none. It is scanned only if its digest is
         new. Raises `InputError` if it cannot be read."""
+        # Also pipes and devices have names: reading one would wait for ever.
         status = try_stat(path)
         if status is None or not stat.S_ISREG(status.st_mode):
             return None
@@ -247,6 +249,8 @@ class ReachedHeaders(Struct):
         is_resolved = False
         is_rendered = include.quoted and include.name in self.rendered
         for tree, directory, disk_directory in self.headers.list_candidates(include, includer):
+            # A generated header lies beside the source, where a file of its name is never looked
+            # for.
             if is_rendered and self.headers.is_of_source(directory):
                 return True
             path = f"{disk_directory}/{include.name}"
@@ -335,6 +339,7 @@ class _ClosureSearch(ReachedHeaders):
         self._note_scan(source_scan, None)
         for include in source_scan.includes:
             self.resolve_include(include, None)
+        # Only when the queue is empty: what is taken for computed includes may have includes, too.
         while self.queue or self._add_computed(source):
             if self.queue:
                 file = self.queue.pop()

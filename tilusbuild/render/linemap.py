@@ -72,6 +72,7 @@ class LineMap(Struct, frozen=True):
         if text == self.rendered[line - 1]:
             return column
         part = piece.text.strip()
+        # A text that stands twice in the template's line does not say which one was written.
         if not piece.literal or not part or text.count(part) != 1:
             return None
         blanks = len(piece.text) - len(piece.text.lstrip())
@@ -85,6 +86,8 @@ class LineMap(Struct, frozen=True):
         for number, text in enumerate(self.rendered, 1):
             origin = self.find_origin(number)
             position = (origin.template, origin.line) if origin else ("source.cu", number)
+            # Within a comment or a raw string a directive would be text, and a blank line needs
+            # none.
             if position != expected and number not in inside and text.strip():
                 name = position[0].replace("\\", "\\\\").replace('"', '\\"')
                 result.append(f'#line {position[1]} "{name}"')
@@ -97,6 +100,7 @@ class LineMap(Struct, frozen=True):
     def _find_piece(self, line: int, column: int | None) -> Piece | None:
         pieces = self.pieces[line - 1] if 1 <= line <= len(self.pieces) else ()
         if column is not None:
+            # The last piece that begins before the column is the one that contains it.
             for piece in reversed(pieces):
                 if piece.column <= column and piece.text:
                     return piece
@@ -117,9 +121,12 @@ def build_line_map(
     """Return the map of `text`, whose marked rendering is `marked`. A mark's number is an index
     into `names`, the templates' names."""
     rendered = tuple(text.split("\n"))
+    # A context may hold these characters: then nothing is known.
     lines = [] if OPEN in text else _trace_marks(marked, names)
     pieces: list[tuple[Piece, ...]] = []
     for line, line_pieces in zip(rendered, lines, strict=False):
+        # A marked rendering that differs here may have taken another branch: what follows is
+        # unknown.
         if line != "".join(piece.text for piece in line_pieces):
             break
         pieces.append(tuple(line_pieces))
@@ -137,12 +144,14 @@ def _trace_marks(marked: str, names: Sequence[str]) -> list[list[Piece]]:
     column = 1
     stack: list[_Frame] = [[None, None]]
     position = 0
+    # None stands for the end: the text behind the last mark.
     for match in [*MARK.finditer(marked), None]:
         chunk = marked[position : match.start() if match else len(marked)]
         if chunk:
             origin, literal = _find_current_origin(stack)
             for part in re.split("(\n)", chunk):
                 if part == "\n":
+                    # An empty line has an origin, too: `#line` needs the number of each.
                     if origin and not lines[-1]:
                         lines[-1].append(Piece(1, "", origin, literal))
                     lines.append([])
@@ -160,6 +169,7 @@ def _find_current_origin(stack: Sequence[_Frame]) -> tuple[Origin | None, bool]:
     """Return the origin of the text that follows, and whether it is a template's literal text."""
     sites = [site for site, _ in reversed(stack) if site]
     literal = stack[-1][1] is not None
+    # The value of an expression has no start of its own: it belongs to the line that writes it.
     call_site = stack[-1][1] or (sites.pop(0) if sites else None)
     return (Origin(*call_site, tuple(sites)) if call_site else None), literal
 
@@ -214,6 +224,7 @@ def indent_marked(value: Any, *arguments: Any, **keywords: Any) -> str:
     marked = value.marked.split("\n") if isinstance(value, MarkedText) else []
     text = do_indent(value, *arguments, **keywords)
     lines = text.split("\n")
+    # As of a text with other line ends: it belongs to the line that indents it.
     if len(lines) != len(marked):
         return text
     return MarkedText("\n".join(map(_copy_marks, lines, marked)))
@@ -225,6 +236,7 @@ def _copy_marks(line: str, marked_line: str) -> str:
     invisible = re.match(rf"(?:[^\S\n]|{MARK.pattern})*", marked_line)
     indent_end = invisible.end() if invisible else 0
     marks = list(MARK.finditer(marked_line))
+    # The indentation belongs to the text that follows, and so comes behind these marks.
     before = "".join(m[0] for m in marks if m.end() <= indent_end)
     after = "".join(m[0] for m in marks if m.end() > indent_end)
     return before + line + after

@@ -85,6 +85,8 @@ class _LogMapper:
 
     def _map_references(self, text: str) -> str:
         def map_reference(match: re.Match[str]) -> str:
+            # `at line 10 of source.cu` is certain; a bare `at line 10` is of the file that the
+            # message is about.
             names_source = match[2] is not None
             is_ours = names_source or self._in_source
             origin = self._map.find_origin(int(match[1])) if is_ours else None
@@ -108,6 +110,7 @@ class _LogMapper:
             for end in range(index, min(index + _MAX_ECHO, len(lines))):
                 if re.fullmatch(r"\s+\^", lines[end]):
                     return end + 1
+                # The next message: this one has no echo.
                 if not lines[end].startswith(" "):
                     break
             return index
@@ -144,6 +147,7 @@ class _LogMapper:
             width = 1
             if column is None and (word := _find_pointed_identifier(echo)):
                 matches = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text))
+                # A word that stands twice does not say which one is meant.
                 if len(matches) == 1:
                     column, width = matches[0].start() + 1, len(word)
             yield f"{origin.line:>5} | {text.expandtabs(4)}"
@@ -215,6 +219,7 @@ def explain_missing_header(
     if match is None:
         return ""
     name = match["gcc"] or match["nvcc"]
+    # nvcc takes these from the host compiler, so that a source that NVRTC refuses may be right.
     if nvrtc and _LIBRARY.fullmatch(name):
         return _explain_library_header(name) + "\n"
     certain = [note.render() for note in notes if not note.undetermined]
@@ -234,6 +239,7 @@ def _list_header_names(directories: Sequence[str]) -> list[str]:
                 for name in names
                 if name.endswith(HEADER_SUFFIXES)
             ]
+            # A system's /usr/include may be a directory of the project.
             if len(header_names) > _MAX_COUNT:
                 return header_names
     return header_names

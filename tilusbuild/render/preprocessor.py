@@ -108,6 +108,7 @@ def scan_text(text: str) -> Scan:
         [r.replace("\\\n", "") for r in readings] if has_blank else []
     )
     scans = [_scan_reading(reading) for reading in readings]
+    # Nearly always: the other readings are of rare spellings.
     if len(scans) == 1:
         return scans[0]
     return Scan(
@@ -136,6 +137,7 @@ def _blank_comment(comment: re.Match[str]) -> str:
 def _scan_reading(text: str) -> Scan:
     includes: dict[Include, None] = {}
     operands: dict[str, None] = {}
+    # The assembler reads these files, whose names macros may make, too.
     is_computed = _ASSEMBLED.search(text) is not None
     climbs = False
     for match in _find_directives(text):

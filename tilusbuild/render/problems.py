@@ -87,6 +87,7 @@ def explain_error(
 def _list_template_lines(traceback: TracebackType | None) -> list[Place]:
     """Return the template lines that were running, outermost first."""
     lines: list[Place] = []
+    # Jinja2 compiles a template to Python code whose globals have the template.
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
         if isinstance(template, Template) and template.name is not None:
@@ -171,6 +172,7 @@ def _describe_undefined(
             'pass the value to the macro, or import "with context"'
         )
         return Problem(f'"{name}" is undefined here', hint, name)
+    # Names only if one is near: all of them would be a list of the language.
     near = did_you_mean(name, [*context, *environment.globals], max_listed=0)
     script = context.get("script", {}).get("name", "…")
     declare = f"or declare it in [script.{script}.params] or [script.{script}.space]"
@@ -207,6 +209,7 @@ def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Pr
 
 
 def _describe_syntax_error(error: TemplateSyntaxError, environment: Environment) -> Problem:
+    # Jinja2's parser has no fields for these: its words are all there is.
     message = error.message or "syntax error"
     if isinstance(error, TemplateAssertionError):
         match = re.match(r"No (filter|test) named '(.*)'", message)

@@ -82,6 +82,7 @@ class Renderer:
             raise self._explain_error(error, name, {}) from None
 
     def _make_rendering(self, text: str, used: Iterable[str]) -> Rendering:
+        # Jinja2 asks the loader for every name of `ignore missing` and of a list.
         absent = tuple(name for name in used if not self._has_template(name))
         return Rendering(text, tuple(name for name in used if name not in absent), absent)
 
@@ -98,6 +99,7 @@ class Renderer:
         found = dict(self._loader.sightings)
         for other in self._styled.values():
             for path, seen in other.sightings.items():
+                # The first sighting is the oldest, and so the one that a later change differs from.
                 found.setdefault(path, seen)
         return found
 
@@ -121,6 +123,7 @@ class Renderer:
             self._marking = MarkingEnvironment(self._loader, self._style)
         try:
             marked = render_text(self._marking, template, context, {})
+        # A marked rendering is longer, and may exceed the limit: the log stays as it is.
         except TilusbuildError:
             marked = ""
         return build_line_map(marked, text, self._marking.names, self._loader.read_text)
@@ -150,6 +153,7 @@ def render_text(
         compiled = environment.get_template(template)
         parts: list[str] = []
         length = 0
+        # Jinja2's own `render` would join all parts before their length can be looked at.
         stream: Any = compiled.root_render_func(compiled.new_context(dict(context)))
         for part in stream:
             message = ""
@@ -184,6 +188,7 @@ def resolve_includes(renderer: Renderer, template: str, around: tuple[str, ...] 
 
     def replace_include(match: re.Match[str]) -> str:
         name = match["name"]
+        # A template that includes itself under a condition.
         if name in (template, *around):
             return match[0]
         try:

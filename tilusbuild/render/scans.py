@@ -44,6 +44,7 @@ class ScanMemory:
             return
         known = self._load_scans()
         texts = {}
+        # The rest is of other projects, or of headers that were edited, which may come back.
         used = self._used_digests & known.keys()
         for digest in known if len(known) <= _SLACK * len(used) else used:
             with suppress(UnicodeEncodeError):  # of text that is not UTF-8
