@@ -33,12 +33,8 @@ def test_every_program_is_in_one_shard(programs: set[str], count: int) -> None:
     ],
 )
 def test_an_invalid_shard_is_refused(text: str, says: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f'--shard "{text}": {says}\n'):
         parse_shard(text)
-    rendered = caught.value.render()
-    assert f'--shard "{text}": ' in rendered
-    assert says in rendered
-    assert len(rendered.splitlines()) == 2
 
 
 def test_a_shard_is_read() -> None:

@@ -23,6 +23,7 @@ def test_a_compile_lasts_from_its_start_to_its_answer() -> None:
     story = Story(3, jobs=7)
     ends = (story.finished(1, "failed", reason="no"), story.finished(0, worker="w1"))
     cached = story.finished(2, cached=True)
+    assert record(story.start, story.plan, cached).make_timeline() is None
     recorder = record(story.start, story.plan, story.started(0), story.started(1), *ends, cached)
     timeline = recorder.make_timeline()
     assert timeline is not None
@@ -42,11 +43,6 @@ def test_a_compile_that_is_retried_begins_with_its_last_start() -> None:
     timeline = record(start, retried, start, story.finished(0)).make_timeline()
     assert timeline is not None
     assert [(each.start, each.end) for each in timeline.attempts] == [(3.0, 4.0)]
-
-
-def test_a_build_that_compiles_nothing_has_no_timeline() -> None:
-    story = Story(1)
-    assert record(story.start, story.plan, story.finished(0, cached=True)).make_timeline() is None
 
 
 def test_a_timeline_that_is_full_keeps_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

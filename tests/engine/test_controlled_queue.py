@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
-from tilusbuild.engine.build import build_queue
+from tilusbuild.engine.build import BuildLoop
 from tilusbuild.engine.events import Result
 from tilusbuild.engine.inbox import PlanQueue
 from tilusbuild.engine.interfaces import Job
@@ -84,9 +84,8 @@ class Running:
 
     def _run(self) -> None:
         options = BuildConfig(jobs=2)
-        self.results.append(
-            build_queue(self.control, self.store, self.compiler, self.listener, options)
-        )
+        loop = BuildLoop(self.control, self.store, self.compiler, self.listener, options)
+        self.results.append(loop.run())
 
     def result(self) -> Result:
         self.thread.join(60)

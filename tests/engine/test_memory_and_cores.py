@@ -73,16 +73,11 @@ def hybrid(tmp_path: Path) -> Files:
 
 
 def test_compiles_start_while_their_predicted_sum_fits(files: Files) -> None:
-    room = files.memory
-    assert room.can_start(4 * GIB, [4 * GIB])
-    assert room.can_start(4 * GIB, [4 * GIB] * 2)
-    assert not room.can_start(4 * GIB, [4 * GIB] * 3)
-
-
-def test_an_unknown_compile_is_reckoned_with_a_guess(files: Files) -> None:
-    room = files.memory
-    assert room.can_start(None, [0] * (16 * GIB // UNKNOWN_PEAK - 2))
-    assert not room.can_start(None, [0] * (16 * GIB // UNKNOWN_PEAK))
+    limit = files.memory
+    assert limit.can_start(4 * GIB, [4 * GIB] * 2)
+    assert not limit.can_start(4 * GIB, [4 * GIB] * 3)
+    assert limit.can_start(None, [0] * (16 * GIB // UNKNOWN_PEAK - 2))
+    assert not limit.can_start(None, [0] * (16 * GIB // UNKNOWN_PEAK))
 
 
 def test_memory_taken_by_others_and_beyond_our_estimate_counts(files) -> None:
@@ -196,32 +191,19 @@ def test_a_kill_for_memory_raises_the_estimate_of_its_instance() -> None:
     assert history.estimate_job(stranger) == Estimate(2.0, 100)
 
 
-def test_what_was_measured_is_of_that_very_program() -> None:
-    history = History(None)
-    history.record_compile(FakeJob("a", index=0), 2.0, 100)
-    assert history.find_measurement(FakeJob("a", index=0)) == Estimate(2.0, 100)
-    assert history.find_measurement(FakeJob("edited", index=0)) == NOTHING
-    assert history.estimate_job(FakeJob("edited", index=0)) == Estimate(2.0, 100)
-
-
-def test_history_knows_a_schedule_else_its_instance_else_all() -> None:
-    history = History(None)
-    known, sibling = FakeJob("a", index=0), FakeJob("b", index=1)
-    stranger = FakeJob("c", script="norm")
+def test_history_knows_a_schedule_else_its_instance_else_all(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "state"))
+    known, edited = FakeJob("a", index=0), FakeJob("edited", index=0)
+    sibling, stranger = FakeJob("b", index=1), FakeJob("c", script="norm")
     assert history.estimate_job(known) == NOTHING
     history.record_compile(known, 2.0, 100)
     history.record_compile(FakeJob("d", index=2), 4.0, 300)
-    assert history.estimate_job(known) == Estimate(2.0, 100)
-    assert history.estimate_job(sibling) == Estimate(3.0, 300)
-    assert history.estimate_job(stranger) == Estimate(3.0, 300)
-
-
-def test_history_outlives_the_run_and_an_edit_of_the_template(tmp_path: Path) -> None:
-    first = History(str(tmp_path / "state"))
-    first.record_compile(FakeJob("before the edit"), 2.0, 100)
-    first.save()
-    second = History(str(tmp_path / "state"))
-    assert second.estimate_job(FakeJob("after the edit")) == Estimate(2.0, 100)
+    history.save()
+    for each in (history, History(str(tmp_path / "state"))):
+        assert each.estimate_job(known) == each.estimate_job(edited) == Estimate(2.0, 100)
+        assert each.estimate_job(sibling) == each.estimate_job(stranger) == Estimate(3.0, 300)
+        assert each.find_measurement(known) == Estimate(2.0, 100)
+        assert each.find_measurement(edited) == NOTHING, "a measurement is of that very program"
 
 
 @pytest.mark.parametrize("record", [None, 1, [], [1], ["1", 2], [-1, 2], [1e300, 2], [1, "2"]])

@@ -4,7 +4,6 @@ import os
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,33 +17,20 @@ from tilusbuild.watch.observer import Observer
 LATER = 10**9
 
 
-class Clock:
-    """Nanoseconds; far behind every change unless a test says otherwise."""
-
-    def __init__(self) -> None:
-        self.behind = 3600 * LATER
-
-    def __call__(self) -> FileTime:
-        return FileTime(time.time_ns() + self.behind)
+@pytest.fixture
+def reads() -> list[str]:
+    """The files that the looker read."""
+    return []
 
 
 @pytest.fixture
-def reads() -> Counter[str]:
-    return Counter()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def looker(reads: Counter[str], clock: Clock) -> PathStates:
+def looker(reads: list[str]) -> PathStates:
     def digest(path: str) -> str:
-        reads[os.path.basename(path)] += 1
+        reads.append(path)
         return sha256_file(path)
 
-    return PathStates(digest, clock)
+    # An hour later than every change.
+    return PathStates(digest, lambda: FileTime(time.time_ns() + 3600 * LATER))
 
 
 def test_a_changed_file_is_found_once(looker: PathStates, tmp_path: Path) -> None:
@@ -61,29 +47,24 @@ def test_a_touch_is_no_change_and_unchanged_files_are_not_read(looker, reads, tm
     file.write_text("1")
     looker.find_changes([str(file)])
     looker.find_changes([str(file)])
-    assert reads["a"] == 1
+    assert len(reads) == 1
     os.utime(file, ns=(5, 5))
     assert looker.find_changes([str(file)]) == {}
-    assert reads["a"] == 2
+    assert len(reads) == 2
 
 
 def test_a_file_that_changes_twice_within_a_tick_is_read_again(
-    looker: PathStates, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock.behind = 0
+    looker = PathStates(sha256_file, lambda: FileTime(time.time_ns()))
     file = tmp_path / "a"
     file.write_text("1")
     first = file.stat()
     looker.find_changes([str(file)])
     file.write_text("2")
-    stat = os.stat
     # What a second write in the same tick leaves: other bytes under the same stamps.
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "tilusbuild.state.stamp.try_stat",
-            lambda path, **how: first if path == str(file) else stat(path, **how),
-        )
-        assert list(looker.find_changes([str(file)])) == [str(file)]
+    monkeypatch.setattr("tilusbuild.state.stamp.try_stat", lambda path, **how: first)
+    assert list(looker.find_changes([str(file)])) == [str(file)]
 
 
 def test_what_comes_and_goes(looker: PathStates, tmp_path: Path) -> None:
@@ -165,6 +146,7 @@ def test_a_rename_is_reported_under_both_names(hints: Hints, tmp_path: Path) -> 
 
 def test_another_directory_under_the_same_name_is_followed(hints: Hints, tmp_path: Path) -> None:
     place = tmp_path / "kernels"
+    hints.observer.watch_roots({str(place): True})  # one that is missing is not an error
     place.mkdir()
     hints.observer.watch_roots({str(place): True})
     os.rename(place, tmp_path / "away")
@@ -172,10 +154,6 @@ def test_another_directory_under_the_same_name_is_followed(hints: Hints, tmp_pat
     hints.observer.watch_roots({str(place): True})
     (place / "new").write_text("x")
     hints.until(place / "new")
-
-
-def test_a_removed_directory_is_not_an_error(hints: Hints, tmp_path: Path) -> None:
-    hints.observer.watch_roots({str(tmp_path / "gone"): True})
 
 
 def test_without_a_thread_there_are_no_hints(

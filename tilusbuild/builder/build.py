@@ -1,7 +1,7 @@
-"""A whole build, from top to bottom: plan, compile what is missing, publish what it is for.
+"""A whole build, from top to bottom: plan, compile the missing programs, publish.
 
-Nothing is written when everything is there already. What a build could not do is in its result; a
-mistake in the input is raised before anything is compiled.
+Nothing is written when everything is in the cache. Failures are in the result of a build; a mistake
+in the input is raised before anything is compiled.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def build_project(
         return build_request(project, request, replace(config, part=True), reporter)
     if invocation is None:
         return build_request(project, request, config, reporter)
+    # Before anything is compiled: the record has what the plan read.
     read = PlanRead.collect_inputs(project, plan, invocation)
     result = build_request(project, request, config, reporter)
     if not config.dry_run and not plan.selected_numbers:
@@ -82,14 +83,15 @@ def build_request(
             closing(builder.compiler),
             record_timeline(project.cache, builder.config, reporter) as recorder,
         ):
-            wanted = publishes.list_jobs(plan, recorder)
-            result = run_engine(wanted, builder.store, builder.compiler, recorder, builder.config)
-            came_to_its_end = not (config.dry_run or result.was_stopped)
-            if came_to_its_end and publishes.restores_includes:
+            jobs = publishes.list_jobs(plan, recorder)
+            result = run_engine(jobs, builder.store, builder.compiler, recorder, builder.config)
+            is_complete = not (config.dry_run or result.was_stopped)
+            if is_complete and publishes.restores_includes:
                 restore_needed(project.cache, plan, builder.compiler.lay_out_includes)
+        # The memo has a hash of the texts before the change.
         if Status.CHANGED in result.statuses.values():
             project.memo.forget_scripts()
-        if not came_to_its_end:
+        if not is_complete:
             return result
         if project.cache.exists():
             project.cache.sweep_staging()

@@ -60,6 +60,7 @@ class RunnerStack(Struct, frozen=True):
         """
         scope = self.local.open_scope()
         runner: Runner = scope
+        # A resident process would bypass the prefix.
         if toolchain.nvrtc is not None and not self.prefix:
             runner = residents.find_pool(toolchain.nvrtc).make_runner(scope)
         if self.prefix or self.nice:
@@ -103,6 +104,7 @@ class ResidentPools:
 
     def release_idle(self) -> None:
         """End the idle processes."""
+        # A copy: a compile that begins now may add a pool.
         for pool in list(self._pools.values()):
             pool.release_idle()
 

@@ -1,8 +1,8 @@
-"""Why a program is out of date: its texts now, held against those of the last build.
+"""Explain why a program is out of date: compare its texts with those of the last build.
 
-The comparison is of the very texts that the hash is made of, so that an explanation cannot say
-other than the build does. The program of the last build that a program is compared with is the one
-with the same constants and schedule, in the same script and for the same target.
+These are the texts that the hash is made of, so that an explanation cannot differ from the build. A
+program is compared with that of the last build which has the same constants and schedule, in the
+same script and for the same target.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
 
 _MATCHED_BY = ("params", "schedule")
+# The path in a command that `ObjectNvcc.choose_source_name` derives from the source: it differs
+# with every source, and says nothing more.
 _OF_THE_SOURCE = re.compile(r"/tilusbuild/[0-9a-f]{16}(?=/source\.cu)")
-"""The path in a command that `ObjectNvcc.choose_source_name` derives from the source."""
 
 _NAMES = {
     "": "",

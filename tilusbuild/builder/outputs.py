@@ -1,8 +1,7 @@
 """The files of a project that its libraries are written to (`output` of `[library.NAME]`).
 
-An output follows from the cache and is not an input of the build that writes it: what reads it
-there would be of the build before. It is a copy: a link would be changed with the cache by whoever
-strips or signs it. One that has the library's bytes is left as it is.
+An output is not an input of the build that writes it: a reader would get the library of the build
+before. It is a copy: to strip or sign a link would change the cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A project, opened: each part is made when it is first asked for, and closed with the project.
 
-Opening reads the manifest and decides the settings. Nothing is written before something is built:
-a build that finds everything in a read-only cache leaves no trace. What the compilers cannot do of
-what the manifest asks is refused here, before anything is planned.
+Opening reads the manifest and decides the settings. Nothing is written before something is built.
+Keys of the manifest that the compilers do not support are refused before anything is planned.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
 
 _UNOPTIMISED = ("--ptxas-options=-O0",)
+Keys: TypeAlias = tuple[str | int, ...]
 
 
 class Project:
@@ -104,8 +104,8 @@ class Project:
         manifest = reread(self.manifest) or _load_manifest(self.manifest.path)
         fresh = self._open_manifest(manifest, self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
+        # The code that makes programs was loaded once: hashes that it made stay right.
         if fresh.settings.cache_dir == self.settings.cache_dir:
-            # The code that makes programs was loaded once: hashes that it made stay right.
             fresh.__dict__.update(cache=self.cache, memo=self.memo)
         if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
             fresh._toolchains = self._toolchains
@@ -119,8 +119,10 @@ class Project:
 
     def close(self) -> None:
         """Stop every process. Save digests, plans and the manifest's memo if the cache exists."""
+        # In `__dict__` are the cached properties that were used: closing opens none.
         if "runner" in self.__dict__:
             self.runner.close()
+        # A build that finds everything in a read-only cache leaves no trace.
         if not os.path.isdir(self.cache.state_path):
             return
         sweep_temporary_files(self.cache.state_path, deep=True)
@@ -228,9 +230,6 @@ def _load_manifest(path: str) -> Manifest:
     from tilusbuild.manifest.loading import load_manifest
 
     return load_manifest(path)
-
-
-Keys = tuple[str | int, ...]
 
 
 def make_toolchain_request(manifest: Manifest, name: str) -> ToolchainRequest:

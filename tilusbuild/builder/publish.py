@@ -1,9 +1,9 @@
-"""What a build writes beside programs: directories of scripts, the index, outputs of libraries.
+"""Publish the results of a build: directories of scripts, the index, outputs of libraries.
 
-Which of these a build writes is the `Publication` of its request: `ProjectPublication`,
-`ShardPublication`, `ScriptPublication` for another root than the project, or `NoPublication`. A
-script's directory lists every schedule with its program, and the facts that a deployment needs. A
-file that is right already is not written again.
+The `Publication` of a request decides which: `ProjectPublication`, `ShardPublication`,
+`ScriptPublication` for another root than the project, or `NoPublication`. A script's directory
+lists every schedule with its program, and the facts that a deployment needs. A file that is right
+already is not written again.
 
 The directories below `include/` are named by a program's `compile.sh`. What an instance's programs
 name is remembered by its hash, in the file `needed` of the cache's state; one that is not whole is
@@ -54,10 +54,10 @@ class Publication(Struct, frozen=True):
     """The programs that a build compiles, and the files that it publishes of them."""
 
     restores_includes: ClassVar[bool] = False
-    """Whether what is missing of what its programs were compiled with is laid out again."""
+    """Whether missing include directories of its programs are laid out again."""
 
     def list_jobs(self, plan: Plan, reporter: Reporter, /) -> Iterable[ProgramJob]:
-        """Return the programs to have; asked for when the build has begun."""
+        """Return the programs to build. The engine iterates them when the build has begun."""
         return iterate_jobs(plan)
 
     def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class ProjectPublication(Publication, frozen=True):
 
     restores_includes = True
     root: str | None = None
-    """Who keeps the scripts, where that is not the project."""
+    """The key of the index that keeps the scripts; None: the project's manifest."""
 
     def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
         outputs.check_outputs(project, plan)

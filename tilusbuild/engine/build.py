@@ -32,13 +32,7 @@ from tilusbuild.engine.attempt import (
 )
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
-from tilusbuild.engine.inbox import (
-    AskedTickets,
-    NewPlan,
-    PlanQueue,
-    Remote,
-    RemoteAnswered,
-)
+from tilusbuild.engine.inbox import AskedTickets, NewPlan, PlanQueue, Remote, RemoteAnswered
 from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.running import BuildConfig, RunningTickets
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket, split_blocked
@@ -69,25 +63,12 @@ def build_jobs(
         return loop.run()
 
 
-def build_queue(
-    queue: PlanQueue,
-    store: Store,
-    compiler: Compiler,
-    reporter: Reporter,
-    config: BuildConfig,
-) -> Result:
-    """Build the plan of `queue`, which another thread may exchange. Return the result.
-
-    Catches no signals, so the main thread calls `build_jobs` instead.
-    """
-    try:
-        return BuildLoop(queue, store, compiler, reporter, config).run()
-    finally:
-        queue.try_end(now=True)
-
-
 class BuildLoop:
-    """The state of one build. All methods run on the calling thread."""
+    """The state of one build, of the plan of `queue`, which another thread may replace.
+
+    All methods run on the calling thread. No signals are caught: the main thread calls
+    `build_jobs`.
+    """
 
     def __init__(
         self,
@@ -135,6 +116,8 @@ class BuildLoop:
                 with suppress(Exception):
                     self.compiler.cancel()
             self.workers.join_threads()
+            # Also after an exception: else a plan that another thread puts would wait for ever.
+            self.queue.try_end(now=True)
             self.running.close()
             self.history.save()
         if self.ending.internal is not None:
@@ -152,7 +135,6 @@ class BuildLoop:
         return Result(summary, self.results.statuses)
 
     def _handle_messages(self) -> None:
-        """Handle messages and start compiles until nothing is left to do."""
         while True:
             # All messages before any start: after a signal during a long plan nothing starts.
             while not self.queue.inbox.empty():
@@ -171,10 +153,8 @@ class BuildLoop:
     # Plans.
 
     def _apply_plan(self, jobs: Iterable[Job]) -> None:
-        """Replace the plan: look its programs up, and make or keep a ticket for each missing one.
-
-        Tickets of the earlier plan that this plan does not have are dropped.
-        """
+        """Replace the plan: look its programs up, make or keep a ticket for each missing one, and
+        drop the other tickets."""
         self._drain_waiting()
         earlier_tickets, self.tickets = self.tickets, {}
         self.results = results.Results(self.store, self.results.attempts)
@@ -244,9 +224,7 @@ class BuildLoop:
 
     def _find_answer(self, job: Job) -> ProgramAnswer | None:
         """Return the answer of this build or of the store; None when the program is to be compiled.
-
-        Stops the build when the store cannot be read.
-        """
+        Stop the build when the store cannot be read."""
         if (answer := self.queue.find_answer(job)) is not None:
             return answer
         try:
@@ -284,8 +262,6 @@ class BuildLoop:
     def _start_ready(self) -> None:
         """Start queued tickets while slots, memory and tokens last."""
         while not self.ending.stopped.is_set() and self.running.has_room():
-            if self.running.is_alone():
-                return
             ticket = self.ready.pop_next(
                 self.config.clock(), self.running.try_admit, not self.running
             )
@@ -367,7 +343,6 @@ class BuildLoop:
     # Answers.
 
     def _handle_result(self, ticket: Ticket, result: AttemptResult) -> None:
-        """Record the end of an attempt."""
         if ticket.state is BuildState.UNWANTED:
             ticket.move_to(BuildState.DROPPED)
             self.reporter.emit(events.Dropped(ticket.job.hash, ticket.job.label))
@@ -437,8 +412,7 @@ class BuildLoop:
         """Skip the waiting schedules of an instance when all of them seem to fail alike."""
         if self.config.keep_going is not None or self.config.dry_run:
             return
-        shared_error = self.results.find_shared_error(instance)
-        if shared_error is None:
+        if (shared_error := self.results.find_shared_error(instance)) is None:
             return
         default, error = shared_error
         tickets = self.ready.pop_matching(

@@ -251,13 +251,12 @@ class RunningTickets:
 
     def has_room(self) -> bool:
         """Return whether a slot is free, and not too many programs are being published."""
+        # Nothing runs beside a retried compile.
+        if any(ticket.is_exclusive for ticket in self._tickets):
+            return False
         compiling = len(self._list_compiling())
         publishing = len(self._tickets) - compiling
         return compiling < self._slots and publishing <= _PUBLISHING * self._slots
-
-    def is_alone(self) -> bool:
-        """Return whether a retried compile runs, beside which nothing else may."""
-        return any(ticket.is_exclusive for ticket in self._tickets)
 
     def try_admit(self, ticket: Ticket) -> bool:
         """Return whether a ticket may start; if so, a token is held for it."""

@@ -269,13 +269,7 @@ class LocalRunner:
                     channel.shutdown(socket.SHUT_RDWR)  # the warden ends, if it has not
                 break
             received += data
-            while len(received) >= warden.HEADER.size:
-                length, kind, number = warden.HEADER.unpack_from(received)
-                end = warden.HEADER.size + length
-                if len(received) < end:
-                    break
-                payload = bytes(received[warden.HEADER.size : end])
-                del received[:end]
+            for kind, number, payload in warden.pop_frames(received):
                 self._handle_frame(kind, number, payload)
         self._handle_warden_end()
 

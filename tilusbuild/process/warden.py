@@ -37,7 +37,7 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 HEADER = struct.Struct("<IBQ")
@@ -62,6 +62,18 @@ _SURVIVED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE, signa
 
 class DisconnectedError(Exception):
     """The client has closed the socket or died."""
+
+
+def pop_frames(received: bytearray) -> Iterator[tuple[int, int, bytes]]:
+    """Remove the complete frames from `received`. Yield each one's kind, number and payload."""
+    while len(received) >= HEADER.size:
+        length, kind, number = HEADER.unpack_from(received)
+        end = HEADER.size + length
+        if len(received) < end:
+            return
+        payload = bytes(received[HEADER.size : end])
+        del received[:end]
+        yield kind, number, payload
 
 
 class CapturedOutput:
@@ -99,24 +111,15 @@ class CapturedOutput:
 class RunningChild:
     """A running command. `pid` is also its process group. `pipe` is -1 after it was closed."""
 
-    def __init__(
-        self,
-        number: int,
-        pid: int,
-        pipe: int,
-        errors: int,
-        limit: int,
-        timeout: float,
-        reports: bool,
-    ) -> None:
+    def __init__(self, number: int, pid: int, pipe: int, errors: int, limit: int) -> None:
         self.number = number
         self.pid = pid
         self.pipe = pipe
         self.errors = errors
         self.output = CapturedOutput(limit)
-        self.reports = reports
+        self.reports = False
         self.started = time.monotonic()
-        self.deadline = self.started + timeout if timeout > 0 else None
+        self.deadline: float | None = None
         self.timed_out = False
 
 
@@ -173,8 +176,9 @@ class Warden:
 
     def serve_client(self) -> None:
         """Answer requests until the client is gone. Raises `DisconnectedError` then."""
+        milliseconds = None
         while True:
-            for descriptor, _ in self._poller.poll(self._milliseconds_to_deadline()):
+            for descriptor, _ in self._poller.poll(milliseconds):
                 if descriptor == self._channel:
                     self._receive_requests()
                 elif descriptor == self._wakeup:
@@ -184,17 +188,23 @@ class Warden:
                 elif descriptor in self._pipes:
                     self._read_output(self._pipes[descriptor])
             self._reap_children()
-            self._kill_late()
+            milliseconds = self._kill_late()
 
-    def _milliseconds_to_deadline(self) -> float | None:
-        """Return the milliseconds until the next time limit; None without one."""
-        children = [child for child in self._children.values() if not child.timed_out]
-        deadlines = [child.deadline for child in children if child.deadline is not None]
-        if not deadlines:
-            return None
-        seconds = max(0.0, min(deadlines) - time.monotonic())
+    def _kill_late(self) -> float | None:
+        """Kill the commands that are late. Return the milliseconds until the next time limit; None
+        without one."""
+        now = time.monotonic()
+        seconds = _MAX_WAIT
+        limited = [child for child in self._children.values() if child.deadline is not None]
+        for child in limited:
+            remaining = (child.deadline or now) - now
+            if remaining > 0:
+                seconds = min(seconds, remaining)
+            elif not child.timed_out:
+                child.timed_out = True
+                kill_group(child.pid)
         # One more: poll() rounds down, and would return again and again just before the limit.
-        return min(seconds, _MAX_WAIT) * 1000 + 1
+        return seconds * 1000 + 1 if limited else None
 
     def _receive_requests(self) -> None:
         try:
@@ -204,13 +214,7 @@ class Warden:
         if not data:
             raise DisconnectedError
         self._received += data
-        while len(self._received) >= HEADER.size:
-            length, kind, number = HEADER.unpack_from(self._received)
-            end = HEADER.size + length
-            if len(self._received) < end:
-                return
-            payload = bytes(self._received[HEADER.size : end])
-            del self._received[:end]
+        for kind, number, payload in pop_frames(self._received):
             if kind == HOLD:
                 self._hold_tokens(payload)
             elif self._client_is_gone:
@@ -261,7 +265,9 @@ class Warden:
             os.setpgid(pid, pid)
         os.set_blocking(pipe, False)
         os.set_blocking(errors, False)
-        child = RunningChild(number, pid, pipe, errors, limit, timeout, reports)
+        child = RunningChild(number, pid, pipe, errors, limit)
+        child.reports = reports
+        child.deadline = child.started + timeout if timeout > 0 else None
         self._children[pid] = child
         self._pipes[pipe] = child
         self._poller.register(pipe, select.POLLIN)
@@ -366,13 +372,6 @@ class Warden:
         code = os.waitstatus_to_exitcode(status)
         result = RESULT.pack(code, seconds, usage.ru_maxrss * 1024, child.timed_out)
         self._send_frame(FINISHED, child.number, result, child.output.join_pieces())
-
-    def _kill_late(self) -> None:
-        now = time.monotonic()
-        for child in self._children.values():
-            if child.deadline is not None and child.deadline <= now and not child.timed_out:
-                child.timed_out = True
-                kill_group(child.pid)
 
     def _hold_tokens(self, payload: bytes) -> None:
         """Store the tokens to give back. Open their path now, while the client still exists."""

@@ -64,8 +64,8 @@ def add_file_reporters(
     root: str,
     junit: JUnitReporter | None = None,
 ) -> Reporter:
-    """Return the reporter, and those that write for other programs: a JUnit file when one is
-    named, annotations on GitHub Actions. `root` is the project's directory."""
+    """Return the reporter together with those for other programs: of `junit`, if there is one, and
+    of annotations on GitHub Actions. `root` is the project's directory."""
     file_reporters: list[Reporter] = [] if junit is None else [junit]
     if env.get("GITHUB_ACTIONS") == "true":
         from tilusbuild.report.ci import GithubReporter

@@ -131,6 +131,7 @@ class JsonReporter:
 
 def dump_json(value: object, *, indent: int | None = None) -> str:
     """Return JSON in ASCII without a control character: it passes a `TerminalStream` as it is."""
+    # The one control character in ASCII that json does not escape.
     return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
 
 
@@ -155,9 +156,10 @@ def _list_fields(value: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a value of what JSON knows."""
+    """Return a value of the types of JSON."""
+    # json would write Infinity and NaN, which no other reader of JSON takes.
     if isinstance(value, float) and not math.isfinite(value):
-        return None  # json writes Infinity and NaN, which no other reader of JSON takes
+        return None
     if isinstance(value, Struct):
         return _list_fields(value)
     if isinstance(value, Mapping):

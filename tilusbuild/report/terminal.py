@@ -1,14 +1,14 @@
-"""What a terminal can do, and the stream that the command line prints through: it shows every
-character and gives no commands to CI.
+"""Colours, and the stream that the command line prints through, which shows every character and
+gives no commands to CI.
 
 `--color` decides on colours, then `NO_COLOR`, then `FORCE_COLOR`, then whether the stream is a
-terminal that knows colours. Only our own marks are coloured: what a message quotes stays as it is.
+terminal that knows colours. Only our own marks are coloured, not the text that a message quotes.
 
-`cli/main.py` puts one in the place of stdout and one in that of stderr, so a verb that prints a
-name, a path or a log cannot forget it. Escapes of our own go through `write_styled`. In a GitHub
-workflow a line that begins with `::error` is a command to the runner, and so is `##[error]` within
-one: such a line gets a backslash, and annotations of our own go through `write_command`. There a
-line is written when it is complete. A character that the encoding cannot express is escaped.
+`cli/main.py` replaces stdout and stderr, so a verb that prints a name, a path or a log cannot
+forget it. Escapes of our own go through `write_styled`. In a GitHub workflow a line that begins
+with `::error` is a command to the runner, and so is `##[error]` within one: such a line gets a
+backslash, and annotations of our own go through `write_command`. There a line is written when it is
+complete. A character that the encoding cannot express is escaped.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def wants_colour(stream: TextIO, env: Mapping[str, str], choice: str = "auto") -
 
 
 def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Return whether a stream is a terminal that understands cursor movement, and is read as one: a
-    CI system that gives its jobs a terminal keeps all that is written to it."""
+    """Return whether a stream is a terminal that understands cursor movement, outside of CI."""
+    # A CI system may give its jobs a terminal, and keeps all that is written to it.
     return env.get("CI", "").lower() not in ("true", "1") and _is_capable_terminal(stream, env)
 
 
@@ -66,8 +66,8 @@ def colour_marks(message: str) -> str:
 # The stream.
 
 
+# The runner strips white space in front, and finds the older form anywhere in a line.
 _COMMAND = re.compile(r"(?m)(^[^\S\n]*:)(?=:)|(##)(?=\[)")
-"""The runner strips white space in front, and finds the older form anywhere in a line."""
 
 
 class TerminalStream(TextIOBase):
@@ -81,15 +81,15 @@ class TerminalStream(TextIOBase):
             stream.reconfigure(errors="backslashreplace")
         self._stream = stream
         self._github = github
+        # In a workflow, the line that has begun: only a complete one shows whether it is a command.
         self._line = ""
-        """In a workflow, the line that has begun: only a complete one shows whether it commands."""
 
     def write(self, text: str, /) -> int:
         self.write_styled(spell_out_controls(text))
         return len(text)
 
     def write_styled(self, text: str) -> int:
-        """Write what may hold escapes of our own."""
+        """Write a text that may hold escapes of our own."""
         if not self._github:
             return self._write_below(text)
         lines, newline, self._line = (self._line + text).rpartition("\n")
@@ -123,7 +123,7 @@ class TerminalStream(TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """The stream of bytes below, for what no person reads."""
+        """The stream of bytes below, for output that no person reads."""
         return getattr(self._stream, "buffer", None)
 
     def close(self) -> None:
@@ -156,35 +156,41 @@ def show_all_characters(environment: Mapping[str, str]) -> Iterator[None]:
 # Before there is anything to show.
 
 
+# Seconds without output: a person waits half a second before asking whether anything happens.
 PATIENCE = 0.3
-"""Seconds without output; a person waits half a second before asking whether anything happens."""
 
 
 @contextmanager
 def show_working(notice: str, patience: float) -> Iterator[None]:
     """Within the block, show `notice` on the terminal when nothing was written for `patience`
     seconds. The first output removes the line."""
-    lock, err, state = threading.RLock(), sys.stderr, ""
+    lock, err = threading.RLock(), sys.stderr
     streams = [each for each in (sys.stdout, err) if isinstance(each, TerminalStream)]
+    is_shown = False
 
-    def write_state(new: str, text: str) -> None:
-        nonlocal state
-        state = new
+    def write_notice(text: str) -> None:
+        # Directly: a write to the `TerminalStream` would remove the notice.
         if isinstance(err, TerminalStream):
             with suppress(OSError, ValueError, UnicodeError):
                 err._stream.write(text)
                 err._stream.flush()
 
     def show_notice() -> None:
+        nonlocal is_shown
         with lock:
-            if not state:
-                write_state("shown", notice)
+            # A write may have come first, and has removed the notice for good.
+            if streams and streams[0].before_write is not None:
+                is_shown = True
+                write_notice(notice)
 
     def remove_notice() -> None:
+        nonlocal is_shown
         with lock:
             for stream in streams:
                 stream.before_write = None
-            write_state("over", "\r\x1b[2K" if state == "shown" else "")
+            if is_shown:
+                is_shown = False
+                write_notice("\r\x1b[2K")
 
     for stream in streams:
         stream.before_write = remove_notice

@@ -29,6 +29,7 @@ def spell_out_controls(text: str) -> str:
 
     Line ends and tabs stay. A byte that is not UTF-8, as in a file's name, is `\\xff`.
     """
+    # Most texts have none of these, and are many lines of a log.
     if text.isascii() and not _CONTROL.search(text):
         return text
     return _INVISIBLE.sub(_spell_character, text.replace("\r\n", "\n"))
@@ -36,8 +37,9 @@ def spell_out_controls(text: str) -> str:
 
 def _spell_character(match: re.Match[str]) -> str:
     code = ord(match.group())
+    # A byte that Python could not decode.
     if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00  # a byte that Python could not decode
+        code -= 0xDC00
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -104,6 +106,7 @@ class OutputStream:
         try:
             self._write(text)
             self._stream.flush()
+        # `ValueError` is a closed stream.
         except (OSError, ValueError) as error:
             self.alive = False
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
@@ -112,11 +115,8 @@ class OutputStream:
 
 
 def silence_stream(stream: TextIO) -> None:
-    """Send what a stream still gets to /dev/null.
-
-    It has no reader any more, or its disk is full: what is still buffered would raise again when
-    the interpreter ends, which would then end with 120.
-    """
+    """Send the further output of a stream to /dev/null."""
+    # The rest of its buffer would raise again when the interpreter ends, which would end with 120.
     try:
         number = stream.fileno()
     except (OSError, ValueError):
@@ -127,5 +127,5 @@ def silence_stream(stream: TextIO) -> None:
         os.close(null)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is stream:
-            # One with nothing in it, since a write of what is left may fail for ever.
+            # A new one, since the write of the old one's buffer may fail for ever.
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115

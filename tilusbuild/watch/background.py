@@ -19,7 +19,7 @@ from tilusbuild.builder.publish import ProjectPublication
 from tilusbuild.builder.resources import open_builder
 from tilusbuild.builder.timeline import record_timeline
 from tilusbuild.engine import events
-from tilusbuild.engine.build import build_queue
+from tilusbuild.engine.build import BuildLoop
 from tilusbuild.engine.events import CompositeReporter, Reporter, Result
 from tilusbuild.engine.inbox import PlanQueue
 from tilusbuild.engine.running import BuildConfig
@@ -119,7 +119,8 @@ class BuildThread:
                 closing(builder.compiler),
                 record_timeline(cache, config, self._reporter) as reporter,
             ):
-                result = build_queue(self._queue, builder.store, builder.compiler, reporter, config)
+                loop = BuildLoop(self._queue, builder.store, builder.compiler, reporter, config)
+                result = loop.run()
             with self._lock:
                 # From here on the queue says that it is too late, so the plan stays this one.
                 state = self._state
