@@ -76,8 +76,10 @@ def test_a_hit_is_not_compiled_and_a_miss_is() -> None:
     assert [each.message for each in listener.named("warning")] == ["slow today"]
 
 
-def test_only_what_the_store_has_not_is_asked_for() -> None:
+def test_only_what_the_store_has_not_is_asked_for_and_nothing_in_a_dry_run() -> None:
     remote = FakeRemote(lambda job: "hit")
+    run(remote, dry_run=True)
+    assert remote.asked == []
     run(remote)
     assert remote.asked == [job.label for job in JOBS[1:]]
 
@@ -111,12 +113,6 @@ def test_a_stop_skips_what_was_asked_for() -> None:
     summary = run(remote, compiler, keep_going=1).named("summary")[0]
     assert (summary.failed, summary.skipped) == (1, 4)
     assert remote.stops
-
-
-def test_a_dry_run_asks_nobody() -> None:
-    remote = FakeRemote(lambda job: "hit")
-    run(remote, dry_run=True)
-    assert remote.asked == []
 
 
 def library(**kwargs: Any) -> list[FakeJob]:

@@ -54,13 +54,8 @@ def test_a_script_and_each_program_compiled_are_cases_of_one_suite(tmp_path: Pat
     assert [case.get("name") for case in suite] == names
     assert {case.get("classname") for case in suite} == {"matmul[dtype=f16] h100"}
     assert [case.get("time") for case in suite] == ["1.500", "1.500", "0"]
-    assert {name: top.get(name) for name in ("tests", "failures", "errors", "skipped", "time")} == {
-        "tests": "3",
-        "failures": "0",
-        "errors": "0",
-        "skipped": "0",
-        "time": "3.250",
-    }
+    names = ["tests", "failures", "errors", "skipped", "time"]
+    assert [top.get(name) for name in names] == ["3", "0", "0", "0", "3.250"]
 
 
 @pytest.mark.parametrize(
@@ -88,15 +83,11 @@ def test_a_failure_shows_the_log_with_the_templates_own_places(tmp_path: Path) -
     assert texts == ['kernels/matmul.cu.j2(12): error: tile "16" is <too> wide & more\n'] * 2
 
 
-def test_what_stopped_the_build_is_an_error(tmp_path: Path) -> None:
+def test_what_stopped_the_build_or_the_file_is_known(tmp_path: Path) -> None:
     top = written(tmp_path / "f", [], summary(ok=True, error="No space left on device"))
     assert outcomes(top) == {"matmul[dtype=f16] h100": "passed", "build": "error"}
-
-
-def test_a_file_that_cannot_be_written_is_known(tmp_path: Path) -> None:
     reporter = JUnitReporter(str(tmp_path / "no/such"))
     reporter.emit(summary(ok=True))
-    assert reporter.lost is not None
     assert "No such file" in str(reporter.lost)
 
 

@@ -24,11 +24,6 @@ def ran(
     return ended.get(timeout=60).status, lines
 
 
-def test_it_knows_what_was_rebuilt(runner: LocalRunner, tmp_path: Path) -> None:
-    script = 'pwd; echo "$TILUSBUILD_REBUILT"; exit 7'
-    assert ran(runner, tmp_path, script, ("scale", "add")) == (7, [str(tmp_path), "scale", "add"])
-
-
 def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> None:
     ended: queue.Queue[CommandEnded] = queue.Queue()
     started = CommandRun(runner, "sleep 1000", str(tmp_path), PATH, [], print, ended.put)
@@ -47,7 +42,9 @@ def test_lines_are_whole_whatever_pieces_they_come_in() -> None:
     assert said[3:] == ["h\u00e4lf"]
 
 
-def test_a_command_that_cannot_start_is_reported(runner: LocalRunner, tmp_path: Path) -> None:
+def test_it_knows_what_was_rebuilt_and_an_error_is_reported(runner, tmp_path) -> None:
+    script = 'pwd; echo "$TILUSBUILD_REBUILT"; exit 7'
+    assert ran(runner, tmp_path, script, ("scale", "add")) == (7, [str(tmp_path), "scale", "add"])
     status, (line,) = ran(runner, tmp_path / "gone", "true")
     assert status == 127
     assert "gone" in line

@@ -36,9 +36,11 @@ def shown(*told: Event, **how: Any) -> str:
 
 def test_plain_lines_elsewhere() -> None:
     rebuilt = events.Rebuilt(True, 2, ("scale",), 0.5, False)
-    assert shown(CHANGED, rebuilt, WATCHING).splitlines() == [
+    many = events.Changed(("a.h",), 0, tuple(f"scale t{number}" for number in range(7)))
+    assert shown(CHANGED, rebuilt, WATCHING, many).splitlines() == [
         "changed: kernels/a.j2, include/b.h and 3 more → scale gpu, add gpu",
         "rebuilt 2 programs of scale, 0.50 s after the save",
+        "changed: a.h → scale t0, scale t1, scale t2, scale t3, scale t4 and 2 more",
     ]
 
 
@@ -52,13 +54,6 @@ def test_one_line_says_that_nothing_was_built(programs: int) -> None:
     first, second = err.getvalue().splitlines()
     assert first == "not built (0.50 s after the save)"
     assert "1 compiled" in second
-
-
-def test_of_many_parts_the_first_are_named() -> None:
-    parts = tuple(f"scale t{number}" for number in range(7))
-    assert shown(events.Changed(("a.h",), 0, parts)).splitlines() == [
-        "changed: a.h → scale t0, scale t1, scale t2, scale t3, scale t4 and 2 more"
-    ]
 
 
 def test_the_last_line_of_a_terminal_is_taken_away_before_another() -> None:

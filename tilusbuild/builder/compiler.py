@@ -183,8 +183,8 @@ class ProgramCompiler:
             self._residents.running.remove(running)
         # A tool that was half written may print any error, or crash: then also the files of large
         # directories are compared, which takes longer.
-        whole = compiled.cause not in (None, Cause.CHECK, Cause.LIMIT)
-        if (path := work.toolchain.find_changed_path(whole=whole)) is not None:
+        is_suspect = compiled.cause not in (None, Cause.CHECK, Cause.LIMIT)
+        if (path := work.toolchain.find_changed_path(whole=is_suspect)) is not None:
             units.forget_used()
             raise ToolsChangedError(f"{path} changed while it was used; build again")
         return replace(

@@ -153,8 +153,9 @@ def _list_directory_entries(cache: Tree, planned: Plan) -> Entries:
     """Return the paths that are checked besides: the scripts' directories without measurements, the
     directories that programs were compiled with, and the index."""
     needed = NeededDirectories(cache)
-    scripts = [cache.script_path(each.directory, each.hash) for each in planned.instances]
-    digests = {digest for each in planned.instances for digest in needed.find_digests(each)}
+    instances = planned.instances
+    scripts = [cache.script_path(instance.directory, instance.hash) for instance in instances]
+    digests = {digest for instance in instances for digest in needed.find_digests(instance)}
     tops = [cache.include_path(digest) for digest in sorted(digests)]
     paths = [
         *(path for script in scripts for path in _walk_directory(script)),

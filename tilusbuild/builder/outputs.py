@@ -34,7 +34,7 @@ class _Output(NamedTuple):
 
 def list_output_paths(project: Project, plan: Plan) -> list[str]:
     """Return the outputs of the planned libraries."""
-    return [each.path for each in _list_outputs(project, plan)]
+    return [output.path for output in _list_outputs(project, plan)]
 
 
 def check_outputs(project: Project, plan: Plan) -> None:
@@ -49,7 +49,7 @@ def check_outputs(project: Project, plan: Plan) -> None:
             diagnostics.append(_refuse_same_file(output, other, place))
         else:
             diagnostics.append(_find_overwritten(project, plan, output, place))
-    if mistakes := [each for each in diagnostics if each is not None]:
+    if mistakes := [mistake for mistake in diagnostics if mistake is not None]:
         raise InputError(*mistakes)
 
 
@@ -76,7 +76,7 @@ def _find_overwritten(
         return None
     reader = reader.removesuffix(SOURCES)
     message = f'"{reader}" reads this file, which library "{library}" would write after that'
-    one, other = (format_command("build", each) for each in (library, reader))
+    one, other = (format_command("build", name) for name in (library, reader))
     return Diagnostic(
         message, place, _OWN if reader == library else f"build it first: {one}; {other}"
     )

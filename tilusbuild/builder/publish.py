@@ -334,7 +334,7 @@ class PublishedScripts:
             repr(manifest.targets[instance.target.name]),
             *(self._statuses.get(program, "") for program in instance.programs),
         )
-        return [sha256_text("\n".join(parts)), [list(each.stamp) for each in stamps]]
+        return [sha256_text("\n".join(parts)), [list(seen.stamp) for seen in stamps]]
 
 
 class NeededDirectories:

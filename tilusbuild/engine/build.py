@@ -247,9 +247,9 @@ class BuildLoop:
             self.results.to_compile -= 1
             self._skip_ticket(ticket)
         # A remote is asked for a library only now: a store has no program without its parts.
-        linked_tickets = [each for each in unblocked if each.job.needs and not each.was_asked]
-        if linked_tickets and not self.config.dry_run:
-            self.asked_tickets.ask_remote(linked_tickets)
+        linked = [ticket for ticket in unblocked if ticket.job.needs and not ticket.was_asked]
+        if linked and not self.config.dry_run:
+            self.asked_tickets.ask_remote(linked)
         for ticket in unblocked:
             if ticket.state is BuildState.READY:
                 self.ready.add_ready(ticket)
@@ -416,7 +416,7 @@ class BuildLoop:
             return
         default, error = shared_error
         tickets = self.ready.pop_matching(
-            lambda each: all(job.instance == instance for job in each.jobs)
+            lambda ticket: all(job.instance == instance for job in ticket.jobs)
         )
         for ticket in tickets:
             self._skip_ticket(ticket)

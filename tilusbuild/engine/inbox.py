@@ -146,19 +146,16 @@ class AskedTickets:
     def ask_remote(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Ask for the tickets that are READY and were not asked for before, and move them to ASKED.
         Return the others."""
-        candidates = [
-            each
-            for each in tickets
-            if each.state is BuildState.READY and not (each.was_asked or each.job.kept_here)
-        ]
-        requested_hashes = self._remote.ask([each.job for each in candidates], self._listen)
+        ready = [ticket for ticket in tickets if ticket.state is BuildState.READY]
+        candidates = [each for each in ready if not (each.was_asked or each.job.kept_here)]
+        requested_hashes = self._remote.ask([ticket.job for ticket in candidates], self._listen)
         self._last_answer_at = self._clock()
         for ticket in candidates:
             if ticket.job.hash in requested_hashes:
                 ticket.was_asked = True
                 ticket.move_to(BuildState.ASKED)
                 self._by_hash[ticket.job.hash] = ticket
-        return [each for each in tickets if each.state is not BuildState.ASKED]
+        return [ticket for ticket in tickets if ticket.state is not BuildState.ASKED]
 
     def pop_answered(self, program: str) -> Ticket | None:
         """Remove and return the ticket of a program; None when it does not wait any more."""

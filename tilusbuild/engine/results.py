@@ -225,7 +225,7 @@ class ScriptTally(Struct):
         """Keep a failed schedule, if fewer than `_EVIDENCE` are kept or it is the default."""
         # The default comes first: `find_shared_error` compares the others with it.
         if job.is_default:
-            others = [each for each in self.failures if each[0].hash != job.hash]
+            others = [failure for failure in self.failures if failure[0].hash != job.hash]
             self.failures = [(job, answer), *others]
         elif len(self.failures) < _EVIDENCE and all(
             job.hash != other.hash for other, _ in self.failures

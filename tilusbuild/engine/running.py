@@ -268,12 +268,13 @@ class RunningTickets:
         compiling = self._list_compiling()
         unit = ticket.job.unit
         # Another program of the unit makes their common step now.
-        if unit and unit not in self._begun_units and unit in {each.job.unit for each in compiling}:
+        units = {other.job.unit for other in compiling}
+        if unit and unit not in self._begun_units and unit in units:
             return False
         peaks = [other.estimate.peak_rss or 0 for other in compiling]
         # Memory first: a token that was taken in vain is missing elsewhere until a compile ends.
         need = ticket.estimate.peak_rss
-        admitted = all(each(need, peaks) for each in self._admissions)
+        admitted = all(admit(need, peaks) for admit in self._admissions)
         return admitted and self._try_take_token(len(compiling) + 1)
 
     def cancel_unwanted(self, compiler: Compiler) -> None:
@@ -308,4 +309,4 @@ class RunningTickets:
 
     def _list_compiling(self) -> list[Ticket]:
         """Return the tickets whose compiler is not known to have ended."""
-        return [each for each in self._tickets if each.state is not BuildState.PUBLISHING]
+        return [ticket for ticket in self._tickets if ticket.state is not BuildState.PUBLISHING]

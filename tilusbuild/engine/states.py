@@ -138,7 +138,7 @@ class ReadyQueue:
 
     def add_ready(self, ticket: Ticket) -> None:
         """Add a READY ticket, ordered by its rank."""
-        insort(self._ready, ticket, key=lambda each: each.rank)
+        insort(self._ready, ticket, key=lambda waiting: waiting.rank)
 
     def add_locked(self, ticket: Ticket, now: float) -> None:
         """Add a ticket whose program another builder has locked, to be tried again after a pause,
@@ -174,11 +174,13 @@ class ReadyQueue:
 
     def pop_matching(self, matches: Callable[[Ticket], bool]) -> list[Ticket]:
         """Remove and return the waiting tickets for which `matches` is true."""
-        popped = [each for each in (*self._ready, *self._locked, *self._isolated) if matches(each)]
-        for tickets in (self._ready, self._locked, self._isolated):
-            remaining = [ticket for ticket in tickets if not matches(ticket)]
-            tickets.clear()
-            tickets.extend(remaining)
+        popped: list[Ticket] = []
+        others: list[Ticket] = []
+        for ticket in self.drain_tickets():
+            (popped if matches(ticket) else others).append(ticket)
+        queues = {BuildState.LOCKED: self._locked, BuildState.ISOLATED: self._isolated}
+        for ticket in others:
+            queues.get(ticket.state, self._ready).append(ticket)
         return popped
 
     def find_wake_time(self) -> float | None:

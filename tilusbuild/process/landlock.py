@@ -80,10 +80,10 @@ def _allow_path(ruleset: int, path: bytes | str, rights: int) -> None:
 
 
 def _call_kernel(number: int, *arguments: object) -> int:
-    words = [
+    values = [
         ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
     ]
-    result = int(_LIBC.syscall(ctypes.c_long(number), *words))
+    result = int(_LIBC.syscall(ctypes.c_long(number), *values))
     if result < 0:
         reason = ctypes.get_errno()
         raise OSError(reason, f"Landlock: {os.strerror(reason)}")

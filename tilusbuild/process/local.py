@@ -351,8 +351,8 @@ def _pack_request(command: Command) -> bytes:
             raise ValueError(f"not a name of an environment variable: {name!r}")
     held = command.sandbox
     sandbox = (held.read, held.write) if held is not None else ((), ())
-    words = (command.cwd, *command.argv, *variables, *(path for each in sandbox for path in each))
-    strings = [os.fsencode(word) for word in words]
+    texts = (command.cwd, *command.argv, *variables, *(path for paths in sandbox for path in paths))
+    strings = [os.fsencode(text) for text in texts]
     if any(b"\0" in s for s in strings):
         raise ValueError("a command's strings cannot hold NUL")
     numbers = warden.REQUEST.pack(

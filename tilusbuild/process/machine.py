@@ -104,11 +104,11 @@ def _read_quota(group: ControlGroup) -> float | None:
     """Return the number of processors in a group's quota, or None without a limit."""
     directory, unified = group
     if unified:
-        words = _read_text(directory, "cpu.max").split()
+        values = _read_text(directory, "cpu.max").split()
     else:
-        words = [_read_text(directory, f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        values = [_read_text(directory, f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     try:
-        quota, period = (int(word) for word in words)
+        quota, period = (int(value) for value in values)
         return None if quota < 0 else max(1, quota) / period
     except (ValueError, ZeroDivisionError):
         return None
@@ -149,9 +149,9 @@ def _read_number(directory: str, name: str) -> int | None:
 
 def _read_field(path: str, name: str, unit: int) -> int | None:
     for line in _read_lines(path):
-        words = line.split()
-        if len(words) > 1 and words[0] == name and words[1].isdecimal():
-            return int(words[1]) * unit
+        fields = line.split()
+        if len(fields) > 1 and fields[0] == name and fields[1].isdecimal():
+            return int(fields[1]) * unit
     return None
 
 

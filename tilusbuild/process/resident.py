@@ -123,8 +123,8 @@ class ResidentRunner:
                 resident.kill()
         stays = False
         try:
-            words = command.argv[len(self._pool.argv) :]
-            finished, stays = resident.send_request(command, words)
+            arguments = command.argv[len(self._pool.argv) :]
+            finished, stays = resident.send_request(command, arguments)
         finally:
             with self._guard:
                 self._working.discard(resident)

@@ -90,7 +90,7 @@ class JUnitReporter(Reporter):
         name = _replace_invalid(verdict.label)
         suite = Xml.SubElement(top, "testsuite", name=name)
         programs = self._finished.get(verdict.instance, [])
-        for finished in sorted(programs, key=lambda each: each.index):
+        for finished in sorted(programs, key=lambda event: event.index):
             label, seconds = _replace_invalid(finished.label), f"{finished.seconds:.3f}"
             case = Xml.SubElement(suite, "testcase", classname=name, name=label, time=seconds)
             if finished.status != Status.BUILT:

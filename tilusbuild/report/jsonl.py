@@ -152,7 +152,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def _list_fields(value: Any) -> dict[str, Any]:
-    return {name: _to_plain(each) for name, each in asdict(value).items()}
+    return {name: _to_plain(field) for name, field in asdict(value).items()}
 
 
 def _to_plain(value: Any) -> Any:
@@ -163,7 +163,7 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, Struct):
         return _list_fields(value)
     if isinstance(value, Mapping):
-        return {key: _to_plain(each) for key, each in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_to_plain(each) for each in value]
+        return [_to_plain(item) for item in value]
     return value

@@ -170,13 +170,13 @@ class LiveReporter:
         from rich.text import Text
 
         lines = [self._make_head(now, columns)]
-        running = sorted(self._progress.running.values(), key=lambda each: each.since)
+        compiles = sorted(self._progress.running.values(), key=lambda running: running.since)
         # Two rows are for the head and for the line that the cursor may be in after the end.
         rows = max(0, min(_MAX_ROWS, height - 2))
-        shown = running if len(running) <= rows else running[: max(0, rows - 1)]
-        lines += [_make_row(each, now, columns) for each in shown]
-        if rows and len(shown) < len(running):
-            lines.append(Text(f"  … and {len(running) - len(shown)} more", style="dim"))
+        shown = compiles if len(compiles) <= rows else compiles[: max(0, rows - 1)]
+        lines += [_make_row(running, now, columns) for running in shown]
+        if rows and len(shown) < len(compiles):
+            lines.append(Text(f"  … and {len(compiles) - len(shown)} more", style="dim"))
         return lines
 
     def _make_head(self, now: float, columns: int) -> Text:

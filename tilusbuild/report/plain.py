@@ -115,14 +115,14 @@ class Progress:
 
     def count_places(self) -> Mapping[str, int]:
         """Return how many compiles are in each place."""
-        return Counter(each.place for each in self.running.values())
+        return Counter(running.place for running in self.running.values())
 
     def estimate_remaining(self, now: float) -> float | None:
         """Return seconds until the end, or None where nothing is known."""
         remaining = self.total - self.done
         if remaining <= 0:
             return 0.0
-        elapsed = sum(now - each.since for each in self.running.values())
+        elapsed = sum(now - running.since for running in self.running.values())
         if self._expected is not None:
             work = self._expected - self._expected_done
             if self._expected_done > 0 and self._seconds_done > 0:

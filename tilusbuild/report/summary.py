@@ -52,8 +52,8 @@ def _format_totals(summary: Summary) -> str:
     total = format_count(summary.programs, "program")
     elapsed = format_duration(summary.seconds)
     if summary.signal is not None:
-        kept = f"{summary.compiled} compiled and kept, {summary.skipped} not done"
-        return f"interrupted: {kept} ({elapsed})"
+        done = f"{summary.compiled} compiled and kept, {summary.skipped} not done"
+        return f"interrupted: {done} ({elapsed})"
     if is_nothing_done(summary):
         return f"{total}, nothing to do ({elapsed})" if summary.programs else "nothing to build"
     counts = (

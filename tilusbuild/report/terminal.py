@@ -165,7 +165,7 @@ def show_working(notice: str, patience: float) -> Iterator[None]:
     """Within the block, show `notice` on the terminal when nothing was written for `patience`
     seconds. The first output removes the line."""
     lock, err = threading.RLock(), sys.stderr
-    streams = [each for each in (sys.stdout, err) if isinstance(each, TerminalStream)]
+    streams = [stream for stream in (sys.stdout, err) if isinstance(stream, TerminalStream)]
     is_shown = False
 
     def write_notice(text: str) -> None:

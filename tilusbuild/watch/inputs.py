@@ -70,8 +70,8 @@ class WatchList:
         self._instances = () if state is None else state.plan.instances
         self._references = frozenset(_list_references(project.manifest))
         projects = [project] if state is None else [project, state.project]
-        toolchains = [each for owner in projects for each in owner.toolchains.values()]
-        self._tools = {path for each in toolchains for path in each.list_watched_paths()}
+        toolchains = [toolchain for owner in projects for toolchain in owner.toolchains.values()]
+        self._tools = {path for toolchain in toolchains for path in toolchain.list_watched_paths()}
         self._tool_directories = list_tool_directories(project.environment)
         self._looked_for = frozenset(looked_for)
         self.paths: frozenset[str] = self._looked_for.union(

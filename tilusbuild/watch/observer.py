@@ -65,13 +65,13 @@ def choose_watch_roots(
             directories.add(os.path.dirname(resolve_links(path)))
     for directory in sorted(directories):
         existing = _find_existing_directory(directory, is_directory)
-        for each in {existing, resolve_links(existing)}:
-            if is_within(each, cache):
+        for path in {existing, resolve_links(existing)}:
+            if is_within(path, cache):
                 continue
-            if is_within(each, root):
-                _add_root_inside(roots, each, root, cache)
+            if is_within(path, root):
+                _add_root_inside(roots, path, root, cache)
             else:
-                outside.add(each)
+                outside.add(path)
     for directory in sorted(outside):
         if not any(below and is_within(directory, path) for path, below in roots.items()):
             roots[directory] = False

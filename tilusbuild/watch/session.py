@@ -205,7 +205,7 @@ class Session:
             toolchains = self._project.toolchains.values()
             # A toolkit has more parts than are watched.
             rediscover = self._tools_changed or any(
-                each.find_changed_path() is not None for each in toolchains
+                toolchain.find_changed_path() is not None for toolchain in toolchains
             )
             project = self._project.reread_manifest(tools=rediscover)
             project.cache.ensure_complete()
@@ -227,9 +227,9 @@ class Session:
         looked_for = list_input_paths(self._project, None)
         if isinstance(error, InputError):
             root = self._project.manifest.root
-            places = (each.place for each in error.diagnostics if each.place is not None)
+            places = [diagnostic.place for diagnostic in error.diagnostics]
             looked_for |= error.looked_for
-            looked_for.update(os.path.join(root, place.path) for place in places)
+            looked_for.update(os.path.join(root, place.path) for place in places if place)
         self._watch_list = WatchList(self._project, self._state, looked_for)
 
     # Building.
