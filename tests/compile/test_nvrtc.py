@@ -18,7 +18,7 @@ from tilusbuild.compile.pipelines.nvrtc import (
 )
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.process.resident import ResidentPool
+from tilusbuild.process.resident import ResidentPool, ResidentRunner
 
 KERNEL = """\
 #include <cuda_fp16.h>
@@ -94,7 +94,7 @@ def test_what_was_compiled_before_changes_nothing(through, nvrtc_toolchain, tmp_
     with LocalRunner() as runner:
         alone = [made(runner.run, number, f"alone{number}") for number in range(len(sources))]
         pool = ResidentPool(runner, command)
-        warm = pool.make_runner(runner.open_scope())
+        warm = ResidentRunner(pool, runner.open_scope())
         order = [2, 0, 3, 0, 1, 2, 1]
         again = [made(warm.run, number, f"again{at}") for at, number in enumerate(order)]
         pool.close()
@@ -163,7 +163,7 @@ def test_every_flag_that_is_let_through_is_known(nvrtc_toolchain, tmp_path, runn
     (tmp_path / "source.cu").write_text(PLAIN)
     argv = (*nvrtc_toolchain.nvrtc.command, "cubin", "source.cu", "source.cu", "out")
     pool = ResidentPool(runner, nvrtc_toolchain.nvrtc.command)
-    warm = pool.make_runner(runner.open_scope())
+    warm = ResidentRunner(pool, runner.open_scope())
     for flag in (*BARE, *VALUED):
         value = values.get(long.get(flag, flag.replace("--", "-")), "true")
         words = (flag,) if flag in BARE else (f"{flag}={value}",)

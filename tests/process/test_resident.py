@@ -53,7 +53,7 @@ class Tool:
         return Command(argv, str(cwd), {"PATH": "/usr/bin:/bin", **journal}, timeout)
 
     def scope(self) -> ResidentRunner:
-        return self.pool.make_runner(self.runner.open_scope())
+        return ResidentRunner(self.pool, self.runner.open_scope())
 
     def run(self, text: str = "", timeout: float | None = None) -> CompletedCommand:
         return self.scope().run(self.command(text, timeout))

@@ -62,7 +62,9 @@ class RunnerStack(Struct, frozen=True):
         runner: Runner = scope
         # A resident process would bypass the prefix.
         if toolchain.nvrtc is not None and not self.prefix:
-            runner = residents.find_pool(toolchain.nvrtc).make_runner(scope)
+            from tilusbuild.process.resident import ResidentRunner
+
+            runner = ResidentRunner(residents.find_pool(toolchain.nvrtc), scope)
         if self.prefix or self.nice:
             runner = PrefixRunner(self.prefix, runner, self.nice, self.environment)
         return runner if self.elsewhere is None else self.elsewhere(runner, job, toolchain)

@@ -108,9 +108,8 @@ def write_record(
         answer = _format_answer(result.summary, BuildStarted(jobs, __version__))
         # Compiling may have read more than the plan; of both, the plan's stamps count.
         inputs = {**_collect_read_inputs(project, planned), **read.inputs}
-        inputs |= {
-            path: read_device_stamp(path) for path in outputs.list_output_paths(project, planned)
-        }
+        for output in outputs.list_outputs(project, planned):
+            inputs[output.path] = read_device_stamp(output.path)
 
         def is_whole(before: str, word: str) -> bool:
             return before != programs or lookup_entry(project.cache, word) is not None

@@ -32,32 +32,25 @@ class _Output(NamedTuple):
     program: str
 
 
-def list_output_paths(project: Project, plan: Plan) -> list[str]:
-    """Return the outputs of the planned libraries."""
-    return [output.path for output in _list_outputs(project, plan)]
-
-
 def check_outputs(project: Project, plan: Plan) -> None:
     """Raise `InputError` for an output in the cache, or one that would replace another output, the
     manifest or an input of the build."""
     by_path: dict[str, _Output] = {}
     diagnostics: list[Diagnostic | None] = []
-    for output in _list_outputs(project, plan):
+    for output in list_outputs(project, plan):
         place = project.manifest.locate_value("library", output.library, "output")
         other = by_path.setdefault(os.path.realpath(output.path), output)
-        if other is not output:
-            diagnostics.append(_refuse_same_file(output, other, place))
-        else:
+        if other is output:
             diagnostics.append(_find_overwritten(project, plan, output, place))
+        elif output.library != other.library:
+            message = f'library "{other.library}" is written to the same file'
+            diagnostics.append(Diagnostic(message, place, _OWN))
+        else:
+            message = f'the library of target "{output.target}" would replace that of'
+            hint = "add {target} to its name: each gets its own"
+            diagnostics.append(Diagnostic(f'{message} "{other.target}"', place, hint))
     if mistakes := [mistake for mistake in diagnostics if mistake is not None]:
         raise InputError(*mistakes)
-
-
-def _refuse_same_file(output: _Output, other: _Output, place: Place) -> Diagnostic:
-    if output.library == other.library:
-        message = f'the library of target "{output.target}" would replace that of "{other.target}"'
-        return Diagnostic(message, place, "add {target} to its name: each gets its own")
-    return Diagnostic(f'library "{other.library}" is written to the same file', place, _OWN)
 
 
 def _find_overwritten(
@@ -69,23 +62,22 @@ def _find_overwritten(
         return Diagnostic("the output would replace the manifest", place, _OWN)
     if real.startswith(os.path.realpath(project.cache.root) + "/"):
         return Diagnostic("the output would be in the cache", place, _OWN)
-    reader = next(
-        (e.script for e in plan.instances if not e.inputs.paths.isdisjoint((path, real))), None
-    )
-    if reader is None:
-        return None
-    reader = reader.removesuffix(SOURCES)
-    message = f'"{reader}" reads this file, which library "{library}" would write after that'
-    one, other = (format_command("build", name) for name in (library, reader))
-    return Diagnostic(
-        message, place, _OWN if reader == library else f"build it first: {one}; {other}"
-    )
+    for instance in plan.instances:
+        if not instance.inputs.paths.isdisjoint((path, real)):
+            reader = instance.script.removesuffix(SOURCES)
+            message = (
+                f'"{reader}" reads this file, which library "{library}" would write after that'
+            )
+            one, other = (format_command("build", name) for name in (library, reader))
+            hint = _OWN if reader == library else f"build it first: {one}; {other}"
+            return Diagnostic(message, place, hint)
+    return None
 
 
 def write_outputs(project: Project, plan: Plan) -> None:
     """Write the outputs of the planned libraries that are built. Raises `OSError` with the output's
     path."""
-    for output in _list_outputs(project, plan):
+    for output in list_outputs(project, plan):
         entry = lookup_entry(project.cache, output.program)
         if entry is None or entry.status != Status.BUILT:
             continue
@@ -105,7 +97,7 @@ def update_file(path: str, content: bytes) -> None:
         write_atomic(path, content, mode=0o755 if path.endswith(".so") else 0o644)
 
 
-def _list_outputs(project: Project, plan: Plan) -> Iterator[_Output]:
+def list_outputs(project: Project, plan: Plan) -> Iterator[_Output]:
     for instance in plan.instances:
         script = project.manifest.scripts[instance.script]
         if isinstance(script, LinkScript) and script.owner.output is not None:

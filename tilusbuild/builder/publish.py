@@ -133,6 +133,8 @@ class ScriptPublication(ProjectPublication, frozen=True):
         return ()
 
 
+# Of a script's directory: itself, its files and its two directories of links, whose stamps change
+# with any link.
 _PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
 
 
@@ -170,6 +172,7 @@ def publish_plan(
         with project.cache.hold_use() if unknown else nullcontext():
             for instance in unknown:
                 _publish_script(project, instance, refusals)
+            # Last: a collection refuses to run while the index names a directory that is missing.
             record_build(
                 project.cache,
                 project.manifest.path if root is None else root,

@@ -80,9 +80,11 @@ class TimelineRecorder(Reporter):
             case events.BuildStarted(jobs):
                 self._jobs = jobs
             case events.Planned():
+                # The first: `watch` plans again and again.
                 self._planned = self._planned or now
             case events.Started(program):
                 self._starts[program] = now
+            # A retry starts again, and only its last attempt has an answer.
             case events.Retried(program) | events.Dropped(program):
                 self._starts.pop(program, None)
             case events.Finished(program) if program in self._starts:

@@ -7,22 +7,18 @@ import math
 from collections.abc import Callable
 from contextlib import closing
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import BuildStore
-from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.engine import events
 from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.errors import input_error
-from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
+from tilusbuild.plan.planner import Plan, iterate_jobs
 from tilusbuild.remote.settings import choose_remote
-
-if TYPE_CHECKING:
-    from tilusbuild.remote.client import RemoteCache
 
 
 def transfer_programs(
@@ -46,54 +42,21 @@ def transfer_programs(
             client = RemoteCache(chosen, store, project.cache, messages.put)
         except RemoteTroubleError as error:
             raise input_error(str(error)) from None
+        history = History(project.cache.state_path)
         with closing(client):
-            if push:
-                _push_programs(project, client, programs, messages, warn)
-            else:
-                missing = [job for job in programs.values() if store.find_entry(job.hash) is None]
-                _pull_programs(client, missing, messages, warn)
-            # Warnings may have come after the last program ended.
-            while not messages.empty():
-                _wait_for_answer(messages, warn)
+            missing: dict[str, str] = {}
+            for program, job in programs.items():
+                is_cached = store.find_entry(program) is not None
+                if push and is_cached:
+                    client.record_built(program, history.find_measurement(job).seconds or 0.0)
+                elif not push and not is_cached:
+                    missing[program] = job.label
+            requested = set(client.request_programs(missing)) if missing else set()
+            # At the end of all, the rest of the messages are warnings.
+            while requested or client.is_busy() or not messages.empty():
+                match messages.get():
+                    case RemoteAnswered(program):
+                        requested.discard(program)
+                    case events.Warned(message):
+                        warn(message)
         return client.make_summary()
-
-
-def _push_programs(
-    project: Project,
-    client: RemoteCache,
-    programs: dict[str, ProgramJob],
-    messages: SimpleQueue[Any],
-    warn: Callable[[str], None],
-) -> None:
-    """Send the programs that are in the cache."""
-    history = History(project.cache.state_path)
-    for program, job in programs.items():
-        if lookup_entry(project.cache, program) is not None:
-            client.record_built(program, history.find_measurement(job).seconds or 0.0)
-    while client.is_busy():
-        _wait_for_answer(messages, warn)
-
-
-def _pull_programs(
-    client: RemoteCache,
-    missing: list[ProgramJob],
-    messages: SimpleQueue[Any],
-    warn: Callable[[str], None],
-) -> None:
-    """Fetch the programs that are not in the cache."""
-    waiting = (
-        set(client.request_programs({job.hash: job.label for job in missing})) if missing else set()
-    )
-    while waiting:
-        waiting.discard(_wait_for_answer(messages, warn))
-
-
-def _wait_for_answer(messages: SimpleQueue[Any], warn: Callable[[str], None]) -> str:
-    """Wait for a message and pass a warning on. Return the program that the message answers, or
-    ""."""
-    match messages.get():
-        case RemoteAnswered(program):
-            return program
-        case events.Warned(message):
-            warn(message)
-    return ""

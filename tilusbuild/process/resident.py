@@ -60,10 +60,6 @@ class ResidentPool:
         """Return whether these processes can answer a command."""
         return command.argv[: len(self.argv)] == self.argv
 
-    def make_runner(self, inner: Scope) -> ResidentRunner:
-        """Return a runner for one job. `inner` runs the commands of other programs."""
-        return ResidentRunner(self, inner)
-
     def close(self) -> None:
         """End the idle processes, and keep no further ones. Runners cancel the busy ones."""
         with self._guard:
@@ -103,7 +99,7 @@ class ResidentPool:
 
 
 class ResidentRunner:
-    """A `Runner` for the commands of one job."""
+    """A `Runner` for the commands of one job. `inner` runs those of other programs."""
 
     def __init__(self, pool: ResidentPool, inner: Scope) -> None:
         self._pool = pool

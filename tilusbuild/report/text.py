@@ -57,6 +57,7 @@ def to_one_line(text: str) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return seconds for people: 0.42 -> "0.42 s", 12.3 -> "12.3 s", 75 -> "1:15"."""
+    # Not 10 and 60: a little less is rounded up, to "10.00 s" and "60.0 s".
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     if seconds < 59.95:
