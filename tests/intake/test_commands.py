@@ -93,24 +93,28 @@ def test_a_missing_ninja_says_where_to_get_it(tmp_path, monkeypatch) -> None:
         builds.read_ninja_commands(ManifestDraft("p"), str(tmp_path), "build.ninja")
 
 
-def test_what_nvcc_does_not_know_is_the_host_compiler_s() -> None:
-    found = commands.parse_arguments(["-Wall", "-fwrapv", "-O2", "-B/x", "-c", "k.cpp"], "/p")
-    assert found.flags == ["-Xcompiler", "-Wall", "-Xcompiler", "-fwrapv", "-O2", "-B/x"]
+PARSED: dict[str, dict[str, object]] = {
+    # Flags that nvcc does not know are the host compiler's.
+    "-Wall -fwrapv -O2 -B/x": {
+        "flags": ["-Xcompiler", "-Wall", "-Xcompiler", "-fwrapv", "-O2", "-B/x"]
+    },
+    # As extensions of PyTorch do with its `__CUDA_NO_HALF_OPERATORS__`.
+    "-DA -DB=2 -UA -U B -UC -DB=3": {"defines": {"B": "3"}, "flags": ["-UC"]},
+    # A table of macros has no place for one with parameters.
+    "-DSQ(x)=((x)*(x)) -DA=1": {"flags": ["-DSQ(x)=((x)*(x))"], "defines": {"A": "1"}},
+    "-arch=sm_80": {"archs": ["sm_80"], "ptx": True},
+    "-arch=compute_80 -code=sm_80": {"archs": ["sm_80"], "ptx": False},
+    "-gencode arch=compute_80,code=sm_86": {"archs": ["sm_86"], "ptx": False},
+    "-gencode=arch=compute_80,code=[sm_80,compute_80]": {"archs": ["sm_80"], "ptx": True},
+    "--generate-code=arch=compute_90,code=compute_90": {"archs": ["sm_90"], "ptx": True},
+    "--cuda-gpu-arch=sm_80 --offload-arch=sm_90": {"archs": ["sm_80", "sm_90"], "ptx": True},
+}
 
 
-def test_a_macro_that_is_taken_back_is_not_defined() -> None:
-    """As extensions of PyTorch do with its `__CUDA_NO_HALF_OPERATORS__`."""
-    found = commands.parse_arguments(
-        ["-DA", "-DB=2", "-UA", "-U", "B", "-UC", "-DB=3", "k.cu"], "/p"
-    )
-    assert found.defines == {"B": "3"}
-    assert found.flags == ["-UC"]
-
-
-def test_a_macro_with_parameters_is_a_flag() -> None:
-    """A table of macros has no place for it."""
-    found = commands.parse_arguments(["-DSQ(x)=((x)*(x))", "-DA=1", "k.cu"], "/p")
-    assert (found.flags, found.defines) == (["-DSQ(x)=((x)*(x))"], {"A": "1"})
+@pytest.mark.parametrize("command", PARSED)
+def test_what_the_words_of_a_command_say(command: str) -> None:
+    found = commands.parse_arguments([*command.split(), "-c", "k.cu"], "/p")
+    assert {name: getattr(found, name) for name in PARSED[command]} == PARSED[command]
 
 
 def test_directories_of_packages_and_of_the_toolkit(folder, monkeypatch) -> None:
@@ -250,22 +254,6 @@ def test_long_names_say_what_short_ones_say(folder: Path) -> None:
     assert library.flags == ["-Xcompiler", "-Wall", *valued, "-Xcompiler", "-Werror"]
     assert draft.targets == {"gpu": (("sm_86",), False)}
     assert list(draft.notes) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "archs", "ptx"),
-    [
-        ("-arch=sm_80", ["sm_80"], True),
-        ("-arch=compute_80 -code=sm_80", ["sm_80"], False),
-        ("-gencode arch=compute_80,code=sm_86", ["sm_86"], False),
-        ("-gencode=arch=compute_80,code=[sm_80,compute_80]", ["sm_80"], True),
-        ("--generate-code=arch=compute_90,code=compute_90", ["sm_90"], True),
-        ("--cuda-gpu-arch=sm_80 --offload-arch=sm_90", ["sm_80", "sm_90"], True),
-    ],
-)
-def test_code_is_for_the_architectures_that_it_was_for(words, archs, ptx) -> None:
-    found = commands.parse_arguments([*words.split(), "-c", "k.cu"], "/p")
-    assert (found.archs, found.ptx) == (archs, ptx)
 
 
 @pytest.mark.parametrize("words", ["-arch=sm_90a", "-gencode=arch=compute_90a,code=compute_90a"])

@@ -12,43 +12,37 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path, {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
 
 
-def test_a_t1_file_is_refused_with_what_serves_instead(project: Project) -> None:
-    project.write("k.json", '{"ConfigurationSpace": {}}')
-    assert "space-file of a script" in project.run("import", "k.json", status=2).err
-
-
-HOSTILE = {
-    "deep.py": "x = " + "(" * 5000 + ")" * 5000,  # Python itself refuses it
-    "deep.json": "[" * 100_000,
-    "odd.json": '[1, {"directory": 3, "arguments": 4}, {"command": "nvcc \'"}]',
-    "loop.ninja": "a = $a\nrule c\n  command = $a\nbuild a: c b\n",
+REFUSED: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
+    "a T1 file": ({"k.json": '{"ConfigurationSpace": {}}'}, ("k.json",), "space-file of a script"),
+    # Python itself refuses it.
+    "deep Python": (
+        {"deep.py": "x = " + "(" * 5000 + ")" * 5000},
+        ("deep.py",),
+        "was run, and fai",
+    ),
+    "deep JSON": ({"deep.json": "[" * 100_000}, ("deep.json",), "imported"),
+    "odd JSON": (
+        {"odd.json": '[1, {"directory": 3, "arguments": 4}, {"command": "nvcc \'"}]'},
+        ("odd.json",),
+        "imported",
+    ),
+    "a loop": (
+        {"loop.ninja": "a = $a\nrule c\n  command = $a\nbuild a: c b\n"},
+        ("loop.ninja",),
+        "imported",
+    ),
+    "no call": ({"tune.py": "print(1)\n"}, ("tune.py",), "tune_kernel"),
+    "cut JSON": ({"wrong.json": "{"}, ("wrong.json",), "cannot be imported"),
+    "-o": ({"tune.py": "import kernel_tuner\n"}, ("tune.py", "-o", "x"), "-o is for builds"),
+    "a directory": ({}, (".",), "compile_commands.json"),
+    "sources": ({}, (".",), 'sources = ["**/*.cu"]'),
+    "CMake": ({"CMakeLists.txt": ""}, ("CMakeLists.txt",), "cmake -S . -B build -G Ninja"),
+    "a directory of CMake": ({"CMakeLists.txt": ""}, (".",), "cmake -S . -B build -G Ninja"),
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_not_trusted_ends_as_an_error(project: Project, name: str) -> None:
-    project.write(name, HOSTILE[name])
-    refused = project.run("import", name, status=2)
-    assert "imported" in refused.err or "was run, and failed" in refused.err
-
-
-def test_nothing_to_import_is_an_error(project: Project) -> None:
-    project.write("tune.py", "print(1)\n")
-    assert "tune_kernel" in project.run("import", "tune.py", status=2).err
-    project.write("wrong.json", "{")
-    assert "cannot be imported" in project.run("import", "wrong.json", status=2).err
-
-
-def test_the_manifest_of_a_script_is_beside_it(project: Project) -> None:
-    project.write("tune.py", "import kernel_tuner\n")
-    assert "-o is for builds" in project.run("import", "tune.py", "-o", "x", status=2).err
-
-
-def test_what_says_nothing_of_compiles_points_to_what_does(project: Project) -> None:
-    printed = project.run("import", ".", status=2).err
-    assert "compile_commands.json" in printed
-    assert 'sources = ["**/*.cu"]' in printed
-    project.write("CMakeLists.txt", "")
-    for what in ("CMakeLists.txt", "."):
-        printed = project.run("import", what, status=2).err
-        assert "cmake -S . -B build -G Ninja" in printed
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_imported_is_an_error(project: Project, case: str) -> None:
+    files, words, message = REFUSED[case]
+    project.write_all(files)
+    assert message in project.run("import", *words, status=2).err

@@ -44,18 +44,10 @@ def imported(tmp_path: Path, text: str, **files: str) -> tuple[ManifestDraft, di
     return draft, made
 
 
-def test_values_are_those_that_a_manifest_can_have(tmp_path: Path) -> None:
-    text = """
-params = {"tile": [16 * 2, 32, 8], "part": [1.5, 1e999]}
-tune_kernel("scale", SOURCE, n, args, params)
-"""
-    draft = imported(tmp_path, text)[0]
-    assert draft.kernels[0].space == {"tile": [32, 8]}
-    assert "scale: the values of part are not understood" in draft.notes
-
-
-def test_a_loop_is_walked_with_each_item(tmp_path: Path) -> None:
-    text = """
+CALL = 'tune_kernel("scale", SOURCE, n, args, params)\n'
+COMMENTED = KERNEL.replace("x[i] = y[i];", "x[i] = y[i]; // y[i] = 0;").replace("const ", "")
+REWRITTEN = KERNEL.replace("if", "#pragma unroll loop_unroll_factor_0\n grid_size_x; if")
+LOOP = """
 sizes = [16]
 for _ in range(3):
     sizes.append(sizes[-1] * 2)
@@ -65,13 +57,55 @@ for number, (name, values) in enumerate({"tile": [1, 2], "order": ["row"]}.items
 for device in ("A100", "H100"):
     tune_kernel("scale", SOURCE, n, args, params | {"wide": [4]})
 """
-    (kernel,) = imported(tmp_path, text)[0].kernels
-    assert kernel.space == {
-        "block_size_x": [16, 32, 64, 128],
-        "tile_0": [1, 2],
-        "order_1": ["row"],
-        "wide": [4],
-    }
+SPACE = {"block_size_x": [16, 32, 64, 128], "tile_0": [1, 2], "order_1": ["row"], "wide": [4]}
+BIG = "params = {'block_size_x': list(range(1, 1025)), 'tile': list(range(1, 1025))}\n"
+ONE_KERNEL: dict[str, tuple[str, dict[str, object], tuple[str, ...]]] = {
+    "values that a manifest can have": (
+        'params = {"tile": [16 * 2, 32, 8], "part": [1.5, 1e999]}\n' + CALL,
+        {"space": {"tile": [32, 8]}},
+        ("scale: the values of part are not understood",),
+    ),
+    "a loop, with each item": (LOOP, {"space": SPACE}, ()),
+    "blocks that no device has, which Kernel Tuner leaves out": (
+        'params["block_size_y"] = [1, 8, 16]\n' + CALL,
+        {
+            "restrict": {"threads": "block_size_x * block_size_y <= arch.threads_per_block"},
+            "block": ["block_size_x", "block_size_y"],
+        },
+        (),
+    ),
+    "a block without x, which is Kernel Tuner's 256 and a macro of the source": (
+        "params = {'block_size_y': [1, 2], 'b': [1]}\n" + CALL,
+        {
+            "block": [256, "block_size_y"],
+            "flags": [
+                *(f"-D{n}={{{{ {n} }}}}" for n in ("block_size_y", "b")),
+                "-Dblock_size_x=256",
+            ],
+        },
+        (),
+    ),
+    "names that Kernel Tuner alone writes": (
+        f"tune_kernel('scale', {REWRITTEN!r}, n, args, params, defines={{}})",
+        {},
+        ("its defines", "grid_size_x", "loop_unroll_factor_0"),
+    ),
+    "an argument that a comment assigns to": (
+        f"tune_kernel('scale', {COMMENTED!r}, n, args, params)",
+        {"args": {"x": {"type": "f32*[n]", "out": True}, "y": "f32*[n]", "n": "i32"}},
+        (),
+    ),
+    "a space that is too large": (BIG + CALL, {}, ("1,048,576 points; level = 1 is written",)),
+}
+
+
+@pytest.mark.parametrize("case", ONE_KERNEL)
+def test_what_becomes_of_one_call(tmp_path: Path, case: str) -> None:
+    text, fields, notes = ONE_KERNEL[case]
+    draft, _ = imported(tmp_path, text)
+    (kernel,) = draft.kernels
+    assert {name: getattr(kernel, name) for name in fields} == fields
+    assert all(note in "\n".join(draft.notes) for note in notes)
 
 
 def test_the_recorder_comes_before_a_package_beside_the_script(tmp_path: Path) -> None:
@@ -84,13 +118,6 @@ from kernel_tuner.utils.directives import anything
 tune_kernel("scale", SOURCE, beside.size, args, params)
 """
     assert imported(tmp_path, text)[0].kernels[0].grid == ["cdiv(7, block_size_x)"]
-
-
-def test_what_kernel_tuner_alone_writes_is_named(tmp_path: Path) -> None:
-    source = KERNEL.replace("if", "#pragma unroll loop_unroll_factor_0\n grid_size_x; if")
-    text = f"tune_kernel('scale', {source!r}, n, args, params, defines={{}})"
-    notes = "\n".join(imported(tmp_path, text)[0].notes)
-    assert all(word in notes for word in ("its defines", "grid_size_x", "loop_unroll_factor_0"))
 
 
 def test_a_source_beside_the_script_is_found(tmp_path: Path) -> None:
@@ -160,16 +187,6 @@ def test_restrictions_are_texts_and_functions(tmp_path: Path) -> None:
     assert any("some(p)" in note for note in draft.notes)
 
 
-def test_blocks_that_no_device_has_are_left_out_as_kernel_tuner_does(tmp_path: Path) -> None:
-    text = """
-params["block_size_y"] = [1, 8, 16]
-tune_kernel("scale", SOURCE, n, args, params)
-"""
-    (kernel,) = imported(tmp_path, text)[0].kernels
-    assert kernel.restrict == {"threads": "block_size_x * block_size_y <= arch.threads_per_block"}
-    assert kernel.block == ["block_size_x", "block_size_y"]
-
-
 def test_grids_and_shared_memory_are_texts_and_functions(tmp_path: Path) -> None:
     text = """
 tune_kernel("scale", SOURCE, (4096, "tile", lambda p: p["tile"]), args, params,
@@ -183,20 +200,6 @@ tune_kernel("scale", SOURCE, (4096, "tile", lambda p: p["tile"]), args, params,
     assert kernel.smem == "block_size_x * 4"
     assert (draft.toolchain["std"], kernel.flags[-1]) == ("c++20", "-O3")
     assert any("-I/usr/include/x" in note for note in draft.notes)
-
-
-def test_a_block_without_x_has_kernel_tuner_s_256(tmp_path: Path) -> None:
-    text = "tune_kernel('scale', SOURCE, n, args, {'block_size_y': [1, 2], 'block_size_x_': [1]})"
-    (kernel,) = imported(tmp_path, text)[0].kernels
-    assert kernel.block == [256, "block_size_y"]
-    assert "-Dblock_size_x=256" in kernel.flags  # the source has it
-
-
-def test_what_a_comment_assigns_to_is_no_output(tmp_path: Path) -> None:
-    source = KERNEL.replace("x[i] = y[i];", "x[i] = y[i]; // y[i] = 0;").replace("const ", "")
-    text = 'tune_kernel("scale", "scale.cu", n, args, params)'
-    (kernel,) = imported(tmp_path, text, scale=source)[0].kernels
-    assert kernel.args == {"x": {"type": "f32*[n]", "out": True}, "y": "f32*[n]", "n": "i32"}
 
 
 TYPED = '''
@@ -237,13 +240,6 @@ def test_what_is_left_out_says_why(tmp_path: Path, call: str) -> None:
     draft, _ = imported(tmp_path, call)
     assert not draft.kernels
     assert LEFT_OUT[call] in next(iter(draft.notes))
-
-
-def test_a_space_that_is_too_large_is_built_in_part(tmp_path: Path) -> None:
-    big = "{'block_size_x': list(range(1, 1025)), 'tile': list(range(1, 1025))}"
-    draft, _ = imported(tmp_path, f"tune_kernel('scale', SOURCE, n, args, {big})")
-    assert draft.level == 1
-    assert any("1,048,576 points" in note for note in draft.notes)
 
 
 FILLED = HEAD.replace(
