@@ -45,8 +45,7 @@ def _run_command(directory: str, *argv: str) -> CompletedCommand:
 
 
 def _read_output(name: str, directory: str, *argv: str) -> str:
-    """Return the output of a program that reads the build file `name`. Raises `InputError` if it
-    fails."""
+    """Return the output of a program that reads the build file `name`. Raises `InputError`."""
     completed = _run_command(directory, *argv)
     text = completed.output.decode(errors="replace")
     if not completed.ok:

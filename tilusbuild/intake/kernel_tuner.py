@@ -58,8 +58,7 @@ class _CallReader(Struct):
     kernel: KernelDraft
 
     def read_kernel(self) -> str | None:
-        """Add the kernel of the call to the draft. Return None, or the reason why the call cannot
-        be imported."""
+        """Add the kernel to the draft. Return None, or why the call cannot be imported."""
         call, kernel = self.call, self.kernel
         if str(call.get("lang") or "cuda").lower() not in _LANGUAGES:
             return (
@@ -143,8 +142,7 @@ class _CallReader(Struct):
             self._add_note(f"Kernel Tuner writes {name} into the source; tilusbuild does not")
 
     def _add_restrictions(self) -> None:
-        """Add the restrictions, and the limit of threads per block if the parameters can exceed
-        it."""
+        """Add the restrictions, and the limit of threads per block if it can be exceeded."""
         for number, rule in enumerate(_to_list(self.call.get("restrictions")), 1):
             text = self._to_expression(rule)
             if text is None:
@@ -194,8 +192,7 @@ class _CallReader(Struct):
                 self._add_note("the size of its shared memory is not understood")
 
     def _list_sizes(self) -> Iterator[Value]:
-        """Yield the problem's size by axis: an argument of the kernel, a number, an expression, or
-        1 with a note."""
+        """Yield the problem's size by axis: an argument, a number, an expression, or 1."""
         names = [*self.kernel.args]
         parts = _to_list(self.call.get("problem_size"))
         indexes = self.call["size arguments"]
@@ -303,8 +300,7 @@ def _find_declaration(text: str, name: str) -> tuple[str, DeclaredKernel] | None
 def _add_arguments(
     draft: ManifestDraft, kernel: KernelDraft, declaration: DeclaredKernel, text: str
 ) -> None:
-    """Add the arguments of a kernel. An array's size is the only integer argument, or 1 with a
-    note."""
+    """Add the arguments. An array's size is the only integer argument, or 1 with a note."""
     aliases = {**_VECTORS, **find_aliases(text)}
     arguments = [read_parameter(p.text, aliases) for p in declaration.parameters]
     sizes = [a.name for a in arguments if a.dtype in ("i32", "i64") and not a.is_pointer]

@@ -193,8 +193,7 @@ class _LibraryReader(Struct):
         }
 
     def _list_link_dirs(self, libs: Sequence[str], directories: Sequence[str]) -> Iterator[object]:
-        """Yield the directories that hold one of these libraries and that a link does not search by
-        itself."""
+        """Yield the directories with these libraries that a link does not search by itself."""
         for path in dict.fromkeys(directories):
             files = {file for lib in libs for file in name_library_files(lib)}
             # The linker searches those of the system by itself; our link adds the toolkit's.
@@ -204,8 +203,7 @@ class _LibraryReader(Struct):
                 yield self._to_manifest_directory(path)
 
     def _read_linker_options(self, options: Sequence[str]) -> tuple[bool, list[str]]:
-        """Return whether the linker refuses undefined symbols, and the entries of the library's
-        rpath."""
+        """Return whether undefined symbols are refused, and the entries of the rpath."""
         rpath: list[str] = []
         remaining = iter(options)
         for option in remaining:
@@ -269,8 +267,7 @@ class _LibraryReader(Struct):
     def _list_usable_sources(
         self, objects: Iterable[str]
     ) -> Iterator[tuple[str, CompileArguments]]:
-        """Yield (name relative to the project, arguments) of the sources that a library can have;
-        note the others."""
+        """Yield (name, arguments) of the sources that a library can have; note the others."""
         prefix = "left out, because"
         for source, arguments in map(self.outputs.objects.__getitem__, objects):
             name = os.path.relpath(source, self.root)
@@ -391,8 +388,7 @@ def _is_device_code(name: str) -> bool:
 
 
 def _name_targets(draft: ManifestDraft) -> None:
-    """Add a target for each set of architectures, and name it in its libraries if there are
-    several."""
+    """Add a target for each set of architectures; if there are several, libraries name theirs."""
     arch_sets = [*dict.fromkeys(library.arch for library in draft.libraries if library.arch)]
     for archs, ptx in arch_sets:
         name = "gpu" if len(arch_sets) == 1 else "_".join(archs)

@@ -58,8 +58,7 @@ def run_kernel(*args: Any, **options: Any) -> list[Any]:
 
 
 def _find_argument_index(size: Any, arguments: Any) -> int | None:
-    """Return the index of the only integer argument with the value of a size; None for several, and
-    for sizes up to 1."""
+    """Return the index of the only integer argument with a size's value above 1, else None."""
     if not isinstance(arguments, list | tuple) or not hasattr(size, "__index__"):
         return None
     # 1 is too frequent to be known by its value. An array of one element has an index, too.
@@ -114,8 +113,7 @@ def _find_definition(function: FunctionType) -> ast.Lambda | ast.FunctionDef | N
 
 
 def _list_code_facts(code: CodeType) -> object:
-    """Return names and constants of a code object: equal for the same lambda in another
-    compilation."""
+    """Return names and constants of code: equal for the same lambda in another compilation."""
     # The text of nested code has an address, and not every compilation adds None.
     constants = [repr(c) for c in code.co_consts if not isinstance(c, CodeType | None)]
     return code.co_varnames, {*code.co_names, *code.co_freevars}, constants

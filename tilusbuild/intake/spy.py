@@ -81,8 +81,7 @@ def get_tool_name(word: str) -> str:
 
 
 def _compiles_temporary_only(argv: list[str], cwd: str) -> bool:
-    """Return whether a command has sources and all of them are temporary files: the setup.py tries
-    the compiler."""
+    """Return whether a command tries the compiler: it has sources, all of them temporary."""
     sources = [os.path.realpath(os.path.join(cwd, w)) for w in argv if _SOURCE.fullmatch(w)]
     # The project itself may be in a temporary directory, as pip unpacks it.
     return bool(sources) and all(
@@ -122,8 +121,7 @@ def _record_nested_build(tool: str, argv: list[str], cwd: str) -> bool:
 
 
 def _record_extension_paths(command: Any) -> None:
-    """Record the paths of the extension modules: where they are built, and in the project. Copies
-    nothing."""
+    """Record where the extension modules are built, and their paths in the project."""
     # Asked for with `--inplace`: without it, setuptools gives the path in the build directory.
     for extension in command.extensions:
         inplace = os.path.abspath(command.get_ext_fullpath(extension.name))
@@ -134,8 +132,7 @@ def _record_extension_paths(command: Any) -> None:
 
 
 def _assume_architecture() -> None:
-    """Set `TORCH_CUDA_ARCH_LIST`, and record that, if torch has no GPU to ask and the user set no
-    list."""
+    """Set `TORCH_CUDA_ARCH_LIST` and record that, if there is no GPU to ask and no list."""
     torch: Any = sys.modules.get("torch.utils.cpp_extension") and sys.modules.get("torch")
     if not torch or not torch.version.cuda or os.environ.get("TORCH_CUDA_ARCH_LIST"):
         return

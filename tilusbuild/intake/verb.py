@@ -37,8 +37,7 @@ ImportedLine = declare_line(
 
 
 def run_import(arguments: ImportArgs) -> int:
-    """Write `tilus.toml` for the named build, and print the notes. Return the exit status. Raises
-    `InputError`."""
+    """Write `tilus.toml` for the named build. Return the exit status. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.intake.draft import ManifestDraft, format_manifest
 

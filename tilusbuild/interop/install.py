@@ -85,8 +85,7 @@ def _list_missing_units(cache: ListedCache, destination: str) -> set[str]:
 def _unpack_units(
     reader: Reader, listing: FileList, cache: ListedCache, missing: set[str], private: str
 ) -> None:
-    """Unpack the files of the missing units into a private directory, and check the whole package.
-    Raises `PackageError`."""
+    """Unpack the missing units, and check the whole package. Raises `PackageError`."""
     unit_files = {
         cache.prefix + path
         for path, unit in cache.pair_with_units(p.removeprefix(cache.prefix) for p in listing.files)
@@ -121,8 +120,7 @@ def _make_links(cache: ListedCache, missing: set[str], unpacked: str) -> None:
 def _publish_units(
     cache: ListedCache, missing: set[str], unpacked: str, destination: str
 ) -> Iterator[str]:
-    """Rename the units into the destination, and yield those that were not published by another
-    process first."""
+    """Rename the units into the destination. Yield those that no other process published."""
     # Units with links come last: no link leads to an entry that does not exist yet.
     linking = {unit for _, unit in cache.pair_with_units(cache.links)}
     for unit in sorted(missing, key=lambda unit: (unit in linking, unit)):

@@ -152,8 +152,7 @@ def format_pickle_warning(listing: FileList) -> str:
 
 
 def _check_entries(cache: ListedCache, listing: FileList) -> None:
-    """Raise `PackageError` unless the entries are sorted, printable, within units, and have
-    libraries."""
+    """Raise `PackageError` unless entries are sorted, printable, in units, with libraries."""
     if cache.system not in SYSTEMS:
         raise malformed(
             f"adopted.system is {cache.system!r:.60}, not one of {', '.join(sorted(SYSTEMS))}"
@@ -174,8 +173,7 @@ def _check_entries(cache: ListedCache, listing: FileList) -> None:
 
 
 def _check_units(cache: ListedCache, files: Iterable[str]) -> None:
-    """Raise `PackageError` unless the units are sorted, disjoint, not empty, and contain every
-    file."""
+    """Raise `PackageError` unless units are sorted, disjoint, and contain every file."""
     if list(cache.units) != sorted(set(cache.units)):
         raise malformed("the units are not sorted, or one appears twice")
     # A unit in another one would be published twice: with that one, and by itself.

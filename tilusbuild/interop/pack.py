@@ -199,6 +199,5 @@ def choose_default_name(cache: ForeignCache) -> tuple[str, str]:
 
 
 def _to_printable(text: str) -> str:
-    """Return a text of at most 200 characters, with `?` for control characters, which a terminal
-    would obey."""
+    """Return at most 200 characters of a text, with `?` for those that cannot be printed."""
     return "".join(c if c.isprintable() else "?" for c in text)[:200]

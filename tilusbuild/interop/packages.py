@@ -110,8 +110,7 @@ def package_cache(arguments: PackCacheArgs) -> int:
 
 
 def install(reader: Reader, arguments: InstallArgs) -> int:
-    """Install the foreign cache of a package into its system's directory, or that of `--into`.
-    Return the exit status."""
+    """Install a foreign cache for its system, or into `--into`. Return the exit status."""
     from tilusbuild.interop.caches import find_home
     from tilusbuild.interop.install import install_foreign_cache
     from tilusbuild.interop.listing import count_pickles, format_pickle_warning, get_foreign_cache

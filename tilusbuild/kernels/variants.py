@@ -127,8 +127,7 @@ def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
 
 
 def _list_variants(listing: FileList) -> dict[str, dict[str, object]]:
-    """Return the names of the variants that a package serves, each with the `backend` of its
-    metadata."""
+    """Return the `backend` metadata of each variant that a package serves, by its name."""
     series, machine = TVM_FFI_ABI.replace(".", ""), f"{listing.needs.machine}-linux"
     variants: dict[str, dict[str, object]] = {}
     if any(target.kind == "cpu" for target in listing.targets.values()):
@@ -175,8 +174,7 @@ def _list_members(contents: Contents, identifier: str) -> Iterator[tuple[str, by
 
 
 def _name_functions(contents: Contents) -> Mapping[str, str]:
-    """Return the scripts that can be called, by function name. Raises `PackageError` for two
-    functions of one name."""
+    """Return the scripts to call, by function name. Raises `PackageError` for a name twice."""
     script_files = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
     scripts = [parse_description("", unseal_json(contents.read_listed(p))) for p in script_files]
     try:

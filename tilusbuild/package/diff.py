@@ -182,8 +182,7 @@ def _diff_tables(old: Script, new: Script) -> Iterator[ChangeLine]:
 
 
 def _list_rows(script: Script) -> dict[str, str]:
-    """Return the schedule that the tables choose, and its source, by device and sizes. Raises
-    `TilusbuildError`."""
+    """Return the choices of the tables, by device and sizes. Raises `TilusbuildError`."""
     try:
         tables = read_serving_tables(script).tables
     except LoadError as error:

@@ -113,8 +113,7 @@ def _parse_statement(name: str, payload: bytes) -> dict[str, Any]:
 
 
 def _make_key_signer(path: str) -> SignStatement:
-    """Return a function that signs a statement with a private key. Raises `InputError` and
-    `TilusbuildError`."""
+    """Return a signer with a private key. Raises `InputError`, `TilusbuildError`."""
     serialization = _import_library("cryptography.hazmat.primitives.serialization")
     try:
         pem = read_bytes(path, _MAX_KEY_SIZE)
@@ -218,8 +217,7 @@ def _make_identity_verifier(
 
 
 def _import_library(name: str) -> Any:
-    """Import a module of an optional dependency. Raises `TilusbuildError` with the command that
-    installs it."""
+    """Import an optional module. Raises `TilusbuildError` with the command to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -258,8 +256,7 @@ def _encode_statement(digest: str, kind: str, predicate: Mapping[str, Any]) -> b
 
 
 def _describe_provenance(listing: FileList) -> dict[str, Any]:
-    """Return the SLSA predicate: the command, the targets, and the digests of scripts and
-    toolkits."""
+    """Return the SLSA predicate: command, targets, and digests of scripts and toolkits."""
     toolkits = sorted({t.toolkit for t in listing.targets.values() if t.toolkit is not None})
     dependencies: list[dict[str, Any]] = [
         {"name": f"script {entry.script} for {entry.target}", "digest": {"sha256": entry.hash}}
@@ -280,8 +277,7 @@ def _describe_provenance(listing: FileList) -> dict[str, Any]:
 
 
 def _describe_materials(listing: FileList, digest: str) -> dict[str, Any]:
-    """Return the CycloneDX predicate: the libraries in the package, and those that they need of a
-    host."""
+    """Return the CycloneDX predicate: the libraries of the package, and those of the host."""
 
     def make_component(kind: str, name: str, ref: str, sha256: str | None) -> dict[str, Any]:
         hashes = {"hashes": [{"alg": "SHA-256", "content": sha256}]} if sha256 else {}

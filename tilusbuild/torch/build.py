@@ -221,8 +221,7 @@ def _publish_programs(project: Project, name: str, jobs: Sequence[TorchJob]) -> 
 
 
 def _run_remaining_edges(request: NinjaRequest, text: str, objects: set[str]) -> None:
-    """Write `build.ninja` without the objects that were made, and run it. Raises
-    `BuildFailedError`."""
+    """Run `build.ninja` without the edges of these objects. Raises `BuildFailedError`."""
 
     def drop_if_built(match: re.Match[str]) -> str:
         # ninja escapes blanks and colons in paths by `$`.
@@ -238,8 +237,7 @@ def _run_remaining_edges(request: NinjaRequest, text: str, objects: set[str]) ->
 
 
 def _run_ninja(request: NinjaRequest, *arguments: str, is_shown: bool) -> str:
-    """Run ninja in the build directory, and return its output if that is not shown. Raises
-    `BuildFailedError`."""
+    """Run ninja. Return its output unless that is shown. Raises `BuildFailedError`."""
     completed = subprocess.run(
         ["ninja", *arguments],  # noqa: S607 - torch's own, from PATH
         cwd=request.directory,

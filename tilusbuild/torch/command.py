@@ -138,8 +138,7 @@ def _add_option(compile_command: CompileCommand, option: Option, directory: str)
 def _add_environment_arguments(
     arguments: Sequence[str], is_nvcc: bool, environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the arguments of a command, and those that its compiler takes from environment
-    variables."""
+    """Yield the arguments of a command, and those that environment variables add."""
     # tilusbuild's compiles do not get these variables: what they add must be in the hash.
     if is_nvcc:
         yield from shlex.split(environment.get("NVCC_PREPEND_FLAGS", ""))

@@ -132,8 +132,7 @@ _MAPPING = 'give names, as in scripts={"my_op": "gemm[dtype=f16]"}'
 
 
 def _find_instances(where: object, text: str | None) -> dict[str, list[Script]]:
-    """Return the instances that a name fits, or all for None, by their names without a target.
-    Raises `LoadError`."""
+    """Return the instances that a name fits (None: all), by their names. Raises `LoadError`."""
     (root,) = find_search_roots(where)
     try:
         name = None if text is None else parse_name(text)
@@ -170,8 +169,7 @@ def _list_directories(root: SearchRoot, where: object) -> Iterable[str]:
 def _load_kernels(
     instance: Sequence[Script], where: object, signed_by: str | None
 ) -> dict[str, Kernel]:
-    """Load a kernel for each kind of device for which the instance has targets. Raises
-    `LoadError`."""
+    """Load the kernel for each kind of device among the targets. Raises `LoadError`."""
     kernel_by_kind = {}
     for kind in sorted({script.kind for script in instance}):
         targets = {script.target for script in instance if script.kind == kind}
@@ -199,8 +197,7 @@ class _OpSchema(NamedTuple):
 
     @classmethod
     def from_script(cls, name: str, script: Script) -> _OpSchema:
-        """Return the signature for a script. Raises `TypeError` for an argument that a schema
-        cannot express."""
+        """Return a script's schema. Raises `TypeError` for an argument that has no type in it."""
         # The runtime compiles dimensions to functions of numbers: here they may be symbols.
         tables = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
         shapes = {table["name"]: table["dims"] for table in tables if table["dims"] is not None}
@@ -246,8 +243,7 @@ class _OpSchema(NamedTuple):
         return f"Tensor{'?' * argument.optional} {argument.name}"
 
     def make_implementation(self, kernel: Kernel) -> Callable[..., Any]:
-        """Return the implementation for a device: the kernel itself, unless it mutates
-        arguments."""
+        """Return the implementation for a device: the kernel, unless it mutates arguments."""
         mutated_indexes = [i for i, a in enumerate(self.inputs) if a in self.mutated]
         if not mutated_indexes:
             return kernel.__call__

@@ -258,8 +258,7 @@ def _name_directories(
 
 
 def _name_root(path: str, base: str, base_by_tree: dict[str, str], *, quoted_only: bool) -> Root:
-    """Return a directory named without its location: by its package, the project, or its last
-    part."""
+    """Return a directory named by its package, by the project, or by its last part."""
     if match := _PACKAGE.fullmatch(path):
         tree, tree_base, path_in_tree = match["name"], match["base"], match["path"] or ""
     elif path == base or path.startswith(base + "/"):

@@ -109,8 +109,7 @@ class ForeignEntry(Struct):
         return data
 
     def check_declared_arch(self, file: str) -> None:
-        """Add a problem if the entry's text names an architecture that its library has no code
-        for."""
+        """Add a problem if the library has no code for the architecture that the entry names."""
         device = [arch for arch in self.code_archs if arch.startswith("sm_")]
         if not self.declared_arch.startswith("sm_") or not device:
             return
@@ -122,7 +121,7 @@ class ForeignEntry(Struct):
             )
 
     def measure_files(self) -> ForeignEntry:
-        """Set the list of files, their total size and their latest time. Return the entry."""
+        """Return the total bytes of files, and the latest time of writing (s since 1970)."""
         self.files = tuple(self.directory.list_files(self.path))
         self.size, self.modified = self.directory.measure_files(self.files)
         return self
@@ -208,8 +207,7 @@ class CacheDirectory:
         return status is not None and stat.S_ISREG(status.st_mode)
 
     def get_status(self, path: str) -> os.stat_result | None:
-        """Return the status of a file, a directory or a link; None if there is nothing, or behind a
-        link."""
+        """Return the status of a file, directory or link; None for nothing, or behind a link."""
         try:
             with self.open_parent(path) as (above, name):
                 return os.stat(name, dir_fd=above, follow_symlinks=False)
@@ -265,8 +263,7 @@ class CacheDirectory:
             return open_regular(name, follow=False, dir_fd=above)
 
     def measure_files(self, files: Iterable[str]) -> tuple[int, float]:
-        """Return the total bytes of files, and the latest time at which one was written (seconds
-        since 1970)."""
+        """Return the total bytes of files, and the latest time of writing (s since 1970)."""
         # A file may be removed by its system meanwhile.
         statuses = [status for status in map(self.get_status, files) if status is not None]
         latest = max((status.st_mtime for status in statuses), default=0.0)
@@ -303,8 +300,7 @@ def _find_damage(data: bytes) -> str | None:
 
 
 def _list_code_archs(data: bytes) -> tuple[str, ...]:
-    """Return the architectures of the code in a library; the machine of its host code if it has no
-    GPU code."""
+    """Return the architectures of a library's GPU code; without any, the host's machine."""
     images, needs = read_code(data)
     if not images and needs is not None:
         return (needs.machine,)

@@ -82,8 +82,7 @@ def remove_unless_in_use(
 
 
 def _remove_directory(directory: CacheDirectory, path: str) -> None:
-    """Rename a directory out of the cache, and delete it. A missing one is ignored. Raises
-    `TilusbuildError`."""
+    """Rename a directory out of the cache, and delete it. Raises `TilusbuildError`."""
     try:
         # In the cache itself: no rename crosses file systems.
         with (
@@ -91,6 +90,7 @@ def _remove_directory(directory: CacheDirectory, path: str) -> None:
             directory.open_parent(path) as (parent, name),
         ):
             os.rename(name, os.path.join(private.path, "entry"), src_dir_fd=parent)
+    # Its system has removed it meanwhile.
     except FileNotFoundError:
         pass
     except OSError as error:

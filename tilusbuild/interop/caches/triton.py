@@ -63,8 +63,7 @@ def _read_kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
 
 
 def _check_group_files(entry: ForeignEntry, group: str) -> None:
-    """Add the problems of a group: files that it names and that are missing, or that were moved
-    with the cache."""
+    """Add problems for files that a group names and that are missing, or were moved."""
     value = entry.directory.read_json(f"{entry.path}/{group}")
     paths = value.get("child_paths") if isinstance(value, dict) else None
     if not isinstance(paths, dict):

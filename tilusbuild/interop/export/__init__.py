@@ -111,8 +111,7 @@ def _write_items(staged: str, items: Iterable[ExportItem]) -> tuple[int, int, in
 
 
 def _link_or_copy(source: str, path: str) -> bool:
-    """Make a hard link, or copy the file if the file system refuses the link. Return whether it is
-    a link."""
+    """Link a file, or copy it if the file system refuses that. Return whether it is a link."""
     try:
         os.link(source, path)
     except FileNotFoundError:

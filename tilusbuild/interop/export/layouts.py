@@ -57,8 +57,7 @@ class ExportItem(Struct, frozen=True):
 
 
 def list_exported_scripts(cache: Tree) -> list[ExportedScript]:
-    """Return the scripts that can be called, of the last build of each project. Raises
-    `TilusbuildError`."""
+    """Return the scripts to call, of each project's last build. Raises `TilusbuildError`."""
     roots = {pair for project in read_index(cache).values() for pair in project.scripts}
     scripts = (_read_exported_script(cache, *pair) for pair in sorted(roots))
     return [exported for exported in scripts if exported.script.form == CALLED]
@@ -273,8 +272,7 @@ def _format_hidet_summary(script: Script, index: int, entry: Entry) -> str:
 
 
 def _format_hidet_choices(exported: ExportedScript) -> str:
-    """Return the dispatch table as Hidet writes it: sizes, then the name of the program's
-    directory."""
+    """Return the dispatch table as Hidet writes it: sizes, then a program's directory."""
     rows = [(*exported.script.keys, "program")]
     for row in exported.tables[0].entries:
         directory = exported.script.programs[row.program][:_HIDET_DIGITS]

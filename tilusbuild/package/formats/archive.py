@@ -38,8 +38,7 @@ Read = Callable[[int], bytes]
 
 
 def open_frames(file: BinaryIO) -> Read:
-    """Return a function that reads the content of a file of zstd frames, and raises
-    `PackageError`."""
+    """Return a function that reads the content of zstd frames, and raises `PackageError`."""
     pieces, data = _decompress_frames(file), bytearray()
 
     def read(count: int) -> bytes:
@@ -159,8 +158,7 @@ TarFile = tuple[str, int, Callable[[], bytes]]
 
 
 def write_archive(contents: Contents, path: str, *, time: int) -> None:
-    """Write the file. `time`: every entry's, in seconds since 1970. Raises `PackageError` and
-    `OSError`."""
+    """Write the file. `time`: every entry's (s since 1970). Raises `PackageError`, `OSError`."""
     with open(path, "xb") as out:
         heads = {names.LIST: contents.encoded, **dict(sorted(contents.beside.items()))}
         first = [(name, len(data), partial(bytes, data)) for name, data in heads.items()]
@@ -251,8 +249,7 @@ class ArchiveReader:
         return read_entries(open_frames(self._file))
 
     def _read_head(self) -> None:
-        """Read the list and the attestations, and no byte of another file. Raises
-        `PackageError`."""
+        """Read the list and the attestations, and no further file. Raises `PackageError`."""
         for item in self._read_files():
             if not self._head and item.path != names.LIST:
                 raise no_package(f"its first file is {item.path!r:.100}, not {names.LIST}")

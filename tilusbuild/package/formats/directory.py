@@ -39,8 +39,7 @@ def list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
 
 
 def write_tree(path: str, files: Iterable[tuple[str, bytes]], *, time: int) -> None:
-    """Write the directory `path`, which must not exist, with these files. Raises `OSError`, and
-    the errors of `files`."""
+    """Write a new directory with these files. Raises `OSError` and the errors of `files`."""
     os.mkdir(path)
     for name, data in files:
         file = os.path.join(path, name)
@@ -169,8 +168,7 @@ def open_plain(path: str, name: str) -> int:
 
 
 def _walk_files(directory: str) -> Iterator[str]:
-    """Yield the relative names of all files, sorted in each directory; follow no link. Raises
-    `PackageError`."""
+    """Yield all files' names, sorted in each directory; no links. Raises `PackageError`."""
     pending = [""]
     count = 0
     while pending:

@@ -158,8 +158,7 @@ def is_wheel(path: str, start: bytes) -> bool:
 
 
 def write_wheel(contents: Contents, path: str, *, time: int) -> None:
-    """Write the file. `time`: every entry's, in seconds since 1970. Raises `PackageError` and
-    `OSError`."""
+    """Write the file. `time`: every entry's (s since 1970). Raises `PackageError`, `OSError`."""
     wheel, lines = make_distribution(contents.listed), list[tuple[str, str, object]]()
     date = clock.gmtime(max(time, MIN_TIME))[:6]
     with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
