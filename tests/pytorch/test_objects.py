@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,14 @@ class Extension:
     def object(self, name: str) -> bytes:
         return (self.made / f"{name}.o").read_bytes()
 
+    def build_both(self, names: str, read: Callable[[bytes], Any]) -> list[Any]:
+        """Build by us and by torch's own commands; the facts of our objects, equal to theirs."""
+        assert f"{len(names)} sources: {len(names)} compiled" in self.build()
+        ours = [read(self.object(name)) for name in names]
+        subprocess.run(["ninja"], cwd=self.made, check=True, stdout=subprocess.DEVNULL)
+        assert ours == [read(self.object(name)) for name in names]
+        return ours
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -131,11 +141,7 @@ def test_host_code_is_that_of_the_command(tmp_path: Path, flags: str) -> None:
         "void f(double *x, double *y) { for (int i = 0; i < N; i++) x[i] = x[i] * y[i] + y[0]; }\n",
     )
     project.ninja(f"csrc/a.cpp {flags}")
-    project.build()
-    ours = project.object("a")
-    subprocess.run(["ninja"], cwd=project.made, check=True, stdout=subprocess.DEVNULL)
-    theirs = project.object("a")
-    assert sections(ours) == sections(theirs)
+    project.build_both("a", sections)
 
 
 def sections(data: bytes) -> dict[str, bytes]:
@@ -163,13 +169,8 @@ def test_device_code_is_that_of_each_command(tmp_path: Path) -> None:
         "csrc/l.cu -DN=3 -std=c++20 -gencode arch=compute_80,code=[sm_80,compute_80]"
         " -gencode arch=compute_90,code=sm_90 -U__CUDA_NO_HALF_OPERATORS__ --use_fast_math",
     )
-    # when: it is built by us, and by torch's own commands
-    assert "2 sources: 2 compiled" in project.build()
-    ours = {name: code(project.object(name)) for name in ("k", "l")}
-    subprocess.run(["ninja"], cwd=project.made, check=True, stdout=subprocess.DEVNULL)
-    # then: every kernel is the same, for every architecture
-    assert ours == {name: code(project.object(name)) for name in ("k", "l")}
-    assert len(ours["l"]) == 4
+    # when: it is built both ways, then: every kernel is the same, for every architecture
+    assert [len(kernels) for kernels in project.build_both("kl", code)] == [2, 4]
 
 
 @pytest.mark.nvcc
@@ -278,8 +279,5 @@ def test_directories_are_searched_by_kind_as_a_compiler_does(tmp_path: Path) -> 
         f"csrc/a.cpp {kinds}", f"csrc/b.cpp {kinds} -iquote {root}/last -iquote {root}/quoted"
     )
     # when: it is built both ways, then: each takes the same header
-    assert "2 sources: 2 compiled" in project.build()
-    ours = [sections(project.object(name)) for name in "ab"]
-    subprocess.run(["ninja"], cwd=project.made, check=True, stdout=subprocess.DEVNULL)
-    assert ours == [sections(project.object(name)) for name in "ab"]
-    assert ours[0] != ours[1]
+    angled, quoted = project.build_both("ab", sections)
+    assert angled != quoted

@@ -90,7 +90,8 @@ class CompileArguments(Struct):
 
 
 def parse_arguments(argv: Sequence[str], directory: str, tool: str = "nvcc") -> CompileArguments:
-    """Parse a compiler's arguments. Paths become absolute. Raises `ValueError`."""
+    """Parse a compiler's arguments. Paths become absolute. A file of options that cannot be read
+    becomes one of the `unread`. Raises `ValueError` for too many arguments."""
     by_nvcc = tool.endswith("nvcc")
     # nvcc links the static runtime unless `-cudart` says otherwise.
     arguments = CompileArguments(cudart="static" if by_nvcc else None)

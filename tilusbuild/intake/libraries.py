@@ -353,11 +353,12 @@ class _LibraryReader(Struct):
             )
 
     def _to_manifest_directory(self, path: str) -> object:
-        """Return a directory as a manifest names it: in a Python package, relative to the project,
-        or absolute with a note."""
+        """Return {package, path} for a directory in site-packages, a relative path for one in the
+        repository, else the absolute path, with a note."""
         # Where a package is installed differs from machine to machine, its name does not.
         for site in sys.path:
             package, _, inside = os.path.relpath(path, site or ".").partition("/")
+            # A path outside of `site` begins with `..`, which is not an identifier.
             if site.endswith("-packages") and package.isidentifier() and inside:
                 return {"package": package, "path": inside}
         if is_within(path, find_repository(self.root)):

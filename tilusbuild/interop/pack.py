@@ -99,6 +99,7 @@ class _CacheCollector(Struct):
     host: list[tuple[str, LibraryNeeds, str]] = field(default_factory=list)
 
     def add_entry(self, entry: ForeignEntry) -> None:
+        """Add an entry with the code in its library. Raises `PackageError`."""
         # Counted as its files are added: a unit without files is not listed.
         self.units[entry.removed_with] = 0
         library = self._find_library(entry)
@@ -112,6 +113,7 @@ class _CacheCollector(Struct):
         )
 
     def add_file(self, path: str) -> None:
+        """Add a file or a link, and count it with its unit. Raises `PackageError`."""
         full, listed_path = self.directory.join_path(path), f"{ROOT}/{self.system}/{path}"
         # A link to a program that was removed; or a file that was removed since.
         if not os.path.exists(full):
@@ -135,9 +137,10 @@ class _CacheCollector(Struct):
             self.origins[listed_path] = full
             self.files[listed_path] = FileEntry(os.path.getsize(full), sha256_file(full))
         if path.endswith(".so"):
-            self._add_host_code(path)
+            self._add_library_needs(path)
 
     def _add_link(self, path: str, full: str) -> None:
+        """Add a link to an entry. Raises `PackageError` for any other link."""
         absolute = os.path.join(os.path.dirname(full), os.readlink(full))
         target = os.path.relpath(absolute, self.directory.root)
         # Any other link could lead out of the cache, or nowhere once it is installed.
@@ -145,8 +148,8 @@ class _CacheCollector(Struct):
             raise cannot_pack(f"{full} leads to {target}, which is not an entry")
         self.links[path] = target
 
-    def _add_host_code(self, path: str) -> None:
-        """Add the needs of a library, whether it is an entry's or another file."""
+    def _add_library_needs(self, path: str) -> None:
+        """Record the needs of a shared library, with the compile.sh beside it."""
         try:
             needs = read_needs(self.directory.read_bytes(path) or b"")
         except BinaryError:
@@ -168,7 +171,8 @@ class _CacheCollector(Struct):
 
     def make_list(self, cache: ForeignCache, name: str, version: str) -> FileList:
         """Return the list of the package."""
-        nothing = HostNeeds(ANY_MACHINE, None, None, (), None)
+        # A cache of cubins has no code for a host.
+        nothing = HostNeeds(ANY_MACHINE, isa=None, glibc=None, libraries=(), tvm_ffi=None)
         part = ListedCache(
             system=self.system,
             version=_to_printable(cache.version),

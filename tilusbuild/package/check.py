@@ -156,6 +156,7 @@ class PackageChecker(Struct):
                 self._run_check(check_script, self.listing, script, self.directory)
 
     def _add_waiting(self, member: ContainerFile, limit: int) -> None:
+        """Count a file that is held until its program is complete. Raises `PackageError`."""
         if member.size > limit:
             raise over_limit(f"{member.path} has more than {limit} bytes")
         # A container that leaves every program one file short would fill the memory.
@@ -269,6 +270,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
 
 
 def _check_description(where: str, listing: FileList, entry: ScriptEntry, script: Script) -> None:
+    """Raise `PackageError` if a script's description and the list disagree."""
     target, toolkit = listing.targets[entry.target], script.code.toolkit
     described = (script.name, script.target, script.kind, script.code)
     code = Code(target.archs, target.ptx, toolkit, listing.needs.machine)

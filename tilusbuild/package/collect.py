@@ -151,6 +151,7 @@ class _Collector(Struct):
     needs: list[tuple[str, LibraryNeeds, str]] = field(default_factory=list)
 
     def add_script(self, script: Script, params: Mapping[str, str]) -> ScriptEntry:
+        """Add a script's files and programs. Return its entry. Raises `PackageError`."""
         numbers = self._select_numbers(script)
         programs = tuple(dict.fromkeys(script.programs[number] for number in numbers))
         entry = ScriptEntry(script.name, script.hash, script.target, params, programs)
@@ -182,6 +183,7 @@ class _Collector(Struct):
         return numbers
 
     def _add_program(self, script: Script, program: str) -> ProgramEntry:
+        """Add a program's files and headers. Return its entry. Raises `PackageError`."""
         entry = lookup_entry(self.cache, program)
         if entry is None or entry.status != Status.BUILT:
             raise cannot_pack(f"program {program} of {script.label} is not whole", hint=_AGAIN)
@@ -208,6 +210,7 @@ class _Collector(Struct):
         return ProgramEntry(script.name, script.target, images)
 
     def _add_headers(self, digest: str) -> None:
+        """Add a header directory, unless it was added. Raises `PackageError`."""
         root = f"{layout.INCLUDE}/{digest}"
         if f"{root}/{layout.MANIFEST}" in self.files:
             return
@@ -325,6 +328,7 @@ def list_built_scripts(
 def _select_scripts(
     cache: Tree, built: Iterable[tuple[str, str]], pairs: set[tuple[str, str]]
 ) -> Iterable[tuple[str, str]]:
+    """Yield those of the built scripts whose (directory, target) is in `pairs`."""
     for directory, digest in built:
         try:
             head = scripts.read_script_txt(cache.script_path(directory, digest), digest).head

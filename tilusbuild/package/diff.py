@@ -65,6 +65,7 @@ def open_side(path: str, limits: Limits) -> Iterator[PackageSide]:
 
 
 def _read_cache(cache: Tree) -> PackageSide:
+    """Return a cache's side: the scripts of its last builds, and all built programs."""
     rooted = {pair for project in read_index(cache).values() for pair in project.scripts}
     present = [(script.directory, script.hash) for script in list_scripts(cache)]
     # A cache keeps the scripts of earlier builds until `gc`; one that was copied may have no index.
@@ -79,6 +80,7 @@ def _read_cache(cache: Tree) -> PackageSide:
 
 
 def _read_scripts(paths: Sequence[str], root: str) -> dict[ScriptKey, Script]:
+    """Return the scripts at `paths`. Raises `TilusbuildError` with paths below `root`."""
     try:
         scripts = [read_script(path) for path in paths]
     except LoadError as error:
@@ -88,6 +90,7 @@ def _read_scripts(paths: Sequence[str], root: str) -> dict[ScriptKey, Script]:
 
 
 def _list_facts(listing: FileList) -> dict[str, str]:
+    """Return the facts of a package that are compared, as text, by name."""
     needs = listing.needs
     facts = {
         "name": listing.name,
@@ -134,6 +137,7 @@ def _classify(before: object, after: object) -> str:
 def _diff_programs(
     a: PackageSide, b: PackageSide, old: Script, new: Script
 ) -> Iterator[ChangeLine]:
+    """Yield the changes between the programs of two scripts with one key."""
     # By schedule and not by number: a value that was added to a space moves all numbers after it.
     before, after = _map_schedules(a, old), _map_schedules(b, new)
     for schedule in dict.fromkeys([*after, *before]):
@@ -173,6 +177,7 @@ def _list_reasons(a: PackageSide, b: PackageSide, one: str, other: str) -> tuple
 
 
 def _diff_tables(old: Script, new: Script) -> Iterator[ChangeLine]:
+    """Yield the changes between the dispatch tables of two scripts with one key."""
     before, after = _list_rows(old), _list_rows(new)
     for name in dict.fromkeys([*after, *before]):
         one, other = before.get(name), after.get(name)

@@ -118,6 +118,7 @@ def check_members(
 def _find_member_problem(
     item: ContainerFile, files: Mapping[str, FileEntry], seen: set[str]
 ) -> PackageError | None:
+    """Return the error for a member whose name or size is not listed, or that comes twice."""
     try:
         names.check_path(item.path)
     except PackageError as error:

@@ -122,6 +122,7 @@ def _name_root(path: str) -> str:
 
 
 def _list_missing(cache: Tree, listing: FileList) -> set[str]:
+    """Return the roots, such as `programs/HASH`, that the cache is to get from the package."""
     missing = {
         f"{layout.PROGRAMS}/{p}" for p in listing.programs if not _has_program(cache, listing, p)
     }
@@ -173,6 +174,7 @@ def _list_built_scripts(cache: Tree) -> set[tuple[str, str]]:
 
 
 def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
+    """Return whether the cache has a script with the listed files, measurements apart."""
     prefix = f"{script.root}/"
     # Measurements are this machine's own; and the links to programs are made by publishing.
     paths = (p for p in listing.files if p.startswith(prefix) and f"/{layout.LATENCY}/" not in p)
@@ -181,7 +183,8 @@ def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
     try:
         present = [name for name in layout.list_files_below(path) if not name.startswith(_LINKS)]
         return listed_digests == {name: sha256_file(os.path.join(path, name)) for name in present}
-    except OSError:
+    # The script was never installed, or leads to a program that is gone.
+    except FileNotFoundError:
         return False
 
 

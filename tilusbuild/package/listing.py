@@ -223,6 +223,7 @@ def check_list(listing: FileList) -> None:
 
 
 def _check_scripts(listing: FileList) -> None:
+    """Raise `PackageError` unless the scripts are sorted, and all that they name is listed."""
     keys = [(script.script, script.target, script.hash) for script in listing.scripts]
     if keys != sorted(set(keys)) or len({script.hash for script in listing.scripts}) != len(keys):
         raise malformed("the scripts are not sorted, or one appears twice")
@@ -239,6 +240,7 @@ def _check_scripts(listing: FileList) -> None:
 
 
 def _check_programs(listing: FileList) -> None:
+    """Raise `PackageError` unless each program has its files and names its first script."""
     owners: dict[str, tuple[str, str]] = {}
     for script in listing.scripts:
         for digest in script.programs:

@@ -82,6 +82,7 @@ def split_root(path: str) -> tuple[str, str, str]:
 
 
 def _find_path_problem(path: str) -> str | None:
+    """Return the reason why a path cannot name a file of a package; None if it can."""
     if len(path) > MAX_PATH or len(path.encode("utf-8", "surrogatepass")) > MAX_PATH:
         return f"longer than {MAX_PATH} bytes"
     # A terminal obeys control characters, and shows text in another order after some others.
@@ -103,6 +104,7 @@ def _find_path_problem(path: str) -> str | None:
 
 
 def _find_root_problem(parts: list[str]) -> str | None:
+    """Return the reason why no file can be below these first parts; None if one can."""
     root, rest = parts[0], parts[1:]
     list_class = find_list_class(root)
     if list_class is not None:

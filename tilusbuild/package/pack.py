@@ -168,7 +168,7 @@ def is_package(path: str) -> bool:
     """Return whether a path is a package in a known format; a link is not."""
     if os.path.islink(path):
         return False
-    with suppress(OSError, TilusbuildError):
+    with suppress(TilusbuildError):
         container = find_format(path)
         # Such a format is recognized by the list in it, which no reader returns.
         if container is not None and not container.is_readable:

@@ -82,13 +82,16 @@ def _predict_instance(
     packed: Mapping[str, frozenset[str]],
     host: DescribedHost,
 ) -> PreflightLine:
+    """Return the line of an instance: its scripts are those for the targets of the package."""
     try:
         chosen, evaluations = choose.choose_instance(scripts, host.device, host.machine)
     except LoadError as error:
         evaluations = tuple(
             choose.evaluate_instance(script, host.device, host.machine) for script in scripts
         )
-        return _make_line(host, scripts[0], None, evaluations, (), (str(error).splitlines()[0],))
+        # The candidates are listed by the line itself.
+        problem = str(error).splitlines()[0]
+        return _make_line(host, scripts[0], None, evaluations, tables=(), problems=(problem,))
     packed_programs = packed[chosen.hash]
     packed_indices = frozenset(i for i, p in chosen.programs.items() if p in packed_programs)
     problems = list(_list_code_problems(listing, chosen, packed_indices, host))

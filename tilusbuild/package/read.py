@@ -59,6 +59,7 @@ def find_format(path: str) -> PackageFormat | None:
 
 
 def _open_reader(path: str) -> Reader:
+    """Return the reader of the package at a path. Raises `PackageError`, `InputError`."""
     start = _read_start(path)
     container = recognize_format(path, start)
     if container is not None:

@@ -30,7 +30,7 @@ def rebuild_share(path: str, share: float, limits: Limits) -> Iterator[RebuildRe
     """
     if is_cache(path):
         cache = Tree(path)
-        yield from _compile_all(cache.root, _list_recorded(cache, share))
+        yield from _compile_all(cache.root, _sample_library_hashes(cache, share))
         return
 
     def select(listing: FileList) -> set[str]:
@@ -52,7 +52,8 @@ def sample_programs(programs: Iterable[str], share: float) -> set[str]:
     return chosen or set(ordered[:1])
 
 
-def _list_recorded(cache: Tree, share: float) -> dict[str, str]:
+def _sample_library_hashes(cache: Tree, share: float) -> dict[str, str]:
+    """Return the sha256 of the product of each built program in the sample, by program."""
     entries = (lookup_entry(cache, program) for program in list_programs(cache))
     built = {entry.hash: entry for entry in entries if entry and entry.status == Status.BUILT}
     return {
@@ -62,6 +63,7 @@ def _list_recorded(cache: Tree, share: float) -> dict[str, str]:
 
 
 def _select_needed_files(listing: FileList, share: float) -> set[str]:
+    """Return the paths that the sample needs. Raises `PackageError` without sources."""
     chosen = sample_programs(listing.programs, share)
     for program in sorted(chosen):
         if f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH}" not in listing.files:

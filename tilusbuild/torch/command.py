@@ -92,9 +92,8 @@ def parse_compile_command(entry: CompdbEntry, environment: Mapping[str, str]) ->
     suffix = os.path.splitext(source)[1]
     if suffix not in LANGUAGES or (suffix == ".cu" and not is_nvcc):
         raise NotCarriedError(f"{suffix or source} is not among the suffixes that tilusbuild knows")
-    compile_command = CompileCommand(
-        source, "", "" if is_nvcc else argv[0], argv[0] if is_nvcc else ""
-    )
+    compiler, nvcc = ("", argv[0]) if is_nvcc else (argv[0], "")
+    compile_command = CompileCommand(source, output="", compiler=compiler, nvcc=nvcc)
     unread: list[str] = []
     arguments = [*_add_environment_arguments(argv[1:], is_nvcc, environment)]
     for option in parse_options(arguments, entry.directory, unread):

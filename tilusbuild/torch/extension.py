@@ -61,6 +61,7 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(original)
     def run_ninja_build(build_directory: str, verbose: bool, error_prefix: str) -> None:
+        """Build by tilusbuild within its blocks, and by torch's own function elsewhere."""
         torch = import_cpp_extension()
         is_within_block = _installing or getattr(_within, "block", False)
         if not is_within_block or torch.IS_HIP_EXTENSION or not torch.IS_LINUX:

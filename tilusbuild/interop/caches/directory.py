@@ -252,15 +252,19 @@ class CacheDirectory:
         return None if data is None or len(data) > _MAX_LIBRARY else data
 
     def _read_up_to(self, limit: int, path: str) -> _Bytes | None:
+        handle = self._open_file(path)
+        if handle is None:
+            return None
+        with os.fdopen(handle, "rb") as file:
+            return file.read(limit)
+
+    def _open_file(self, path: str) -> int | None:
+        """Return a descriptor of a plain file; None for anything else, and behind a link."""
         try:
-            with os.fdopen(self._open_file(path), "rb") as file:
-                return file.read(limit)
+            with self.open_parent(path) as (above, name):
+                return open_regular(name, follow=False, dir_fd=above)
         except OSError:
             return None
-
-    def _open_file(self, path: str) -> int:
-        with self.open_parent(path) as (above, name):
-            return open_regular(name, follow=False, dir_fd=above)
 
     def measure_files(self, files: Iterable[str]) -> tuple[int, float]:
         """Return the total bytes of files, and the latest time of writing (s since 1970)."""
@@ -271,13 +275,13 @@ class CacheDirectory:
 
     def is_locked(self, path: str) -> bool:
         """Return whether a process holds a lock on a file now."""
-        try:
-            handle = self._open_file(path)
-        except OSError:
+        handle = self._open_file(path)
+        if handle is None:
             return False
         try:
+            # Closing the file gives the lock back.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return True
         finally:
             os.close(handle)

@@ -89,6 +89,7 @@ def _list_entry_directories(directory: CacheDirectory) -> Iterator[tuple[str, st
 
 
 def _read_kernel(entry: ForeignEntry, *, earlier: bool = False) -> None:
+    """Set name, library and problems of a kernel. `earlier`: it has no manifest."""
     directory, home = entry.directory, entry.path
     sources = (directory.read_text(f"{home}/{name}") for name in ("device_kernel.cu", "kernel.cu"))
     match = next(filter(None, map(_NAME.search, sources)), None)
@@ -109,6 +110,7 @@ def _read_kernel(entry: ForeignEntry, *, earlier: bool = False) -> None:
 
 
 def _read_binary(entry: ForeignEntry) -> None:
+    """Set library and problems of an entry of `cuda-binaries`."""
     entry.kind = "binary"
     binaries = ("kernel.cubin", "kernel.fatbin")
     name = next((n for n in binaries if entry.directory.is_file(f"{entry.path}/{n}")), None)

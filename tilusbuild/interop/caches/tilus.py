@@ -66,6 +66,7 @@ def read_cache(directory: CacheDirectory) -> ForeignCache:
 def _read_program(
     directory: CacheDirectory, digest: str, name: str, *, failed: bool
 ) -> ForeignEntry:
+    """Return a program's entry. `failed`: a script has it among its failures."""
     home = f"programs/{digest}"
     entry = ForeignEntry(directory, home, "program", name)
     entry.lock = f"{home}/.lock" if directory.is_file(f"{home}/.lock") else None

@@ -43,6 +43,7 @@ def _is_entry(directory: CacheDirectory, key: str) -> bool:
 
 
 def _read_kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
+    """Return the entry of a key, with what its group, its JSON and its code say."""
     names = directory.list_names(key)
     # A directory without a group holds a library that Triton compiles for itself, as its launchers.
     group = next((name for name in names if name.startswith("__grp__")), None)
@@ -91,6 +92,7 @@ def _read_metadata(entry: ForeignEntry, name: str) -> None:
 
 
 def _list_temporary_files(directory: CacheDirectory, key: str) -> list[StaleFile]:
+    """Return the leftovers of killed processes in the directory of a key."""
     stale_files = []
     for name in directory.list_directories(key, _TEMPORARY):
         path = f"{key}/{name}"

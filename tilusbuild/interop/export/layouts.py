@@ -64,6 +64,7 @@ def list_exported_scripts(cache: Tree) -> list[ExportedScript]:
 
 
 def _read_exported_script(cache: Tree, name: str, digest: str) -> ExportedScript:
+    """Return a script with the entries of its programs. Raises `TilusbuildError`."""
     path = cache.script_path(name, digest)
     try:
         script = read_script(path)
@@ -120,6 +121,7 @@ def lay_out_for_tilus(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]
 
 
 def _list_tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
+    """Yield the items of a script's directory; its programs are links."""
     script = exported.script
     # As Tilus does: the constants, and the beginning of the hash.
     key = "-".join(map(str, (*script.params.values(), script.hash[:_TILUS_SCRIPT_DIGITS])))
@@ -155,6 +157,7 @@ def _make_tilus_name(directory: str) -> str:
 
 
 def _make_tilus_meta(exported: ExportedScript) -> dict[str, object]:
+    """Return the content of a script's `meta.json`, as Tilus has it."""
     script = exported.script
     names = [argument.name for argument in script.arguments]
     return {

@@ -52,6 +52,7 @@ def open_frames(file: BinaryIO) -> Read:
 
 
 def _decompress_frames(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the content of a file of zstd frames. Raises `PackageError`."""
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << MAX_WINDOW_LOG)
@@ -205,6 +206,7 @@ def write_frame(out: BinaryIO, files: Iterable[TarFile], *, time: int, end: bool
 
 
 def _make_header(name: str, size: int, time: int) -> bytes:
+    """Return the tar header of a file: ustar, or pax for a name that ustar cannot hold."""
     info = tarfile.TarInfo(name)
     info.size, info.mtime, info.mode = size, time, choose_mode(name)
     try:

@@ -103,6 +103,7 @@ def normalize_name(name: str) -> str:
 
 
 def _normalize_version(text: str) -> str:
+    """Return a version as PEP 440 compares it. Raises `PackageError` for others."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -179,6 +180,7 @@ def write_wheel(contents: Contents, path: str, *, time: int) -> None:
 def _put_member(
     archive: zipfile.ZipFile, name: str, data: bytes, date: tuple[int, int, int, int, int, int]
 ) -> None:
+    """Add a file to a zip, with the mode of its name and the date."""
     info = zipfile.ZipInfo(name, date)
     info.create_system = 3  # Unix: a mode is meant
     info.external_attr = (stat.S_IFREG | choose_mode(name)) << 16
@@ -252,6 +254,7 @@ def rewrite_imports(path: str, package: str) -> bytes:
 
 
 def _raise_not_read(path: str) -> Reader:
+    """Raise `PackageError` with the command that checks an installed wheel."""
     module = os.path.basename(path).partition("-")[0]
     raise no_package(
         "a wheel is for pip, and is not read",
