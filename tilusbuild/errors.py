@@ -30,11 +30,9 @@ class Place(NamedTuple):
     width: int = 1
 
     def __str__(self) -> str:
-        parts = [
-            self.path.replace("\n", "\\n"),
-            *(str(n) for n in (self.line, self.column) if n is not None),
-        ]
-        return ":".join(parts)
+        # A name may have a line break, and the place is the head of one line.
+        numbers = [str(n) for n in (self.line, self.column) if n is not None]
+        return ":".join([self.path.replace("\n", "\\n"), *numbers])
 
 
 class Diagnostic(NamedTuple):
@@ -56,6 +54,7 @@ class Diagnostic(NamedTuple):
         lines = [f"{self.place}: {head}" if self.place else head]
         if self.place and self.place.text is not None and self.place.line is not None:
             before, shown = _cut_around(self.place.text, self.place.column or 1)
+            # The mark is placed by the text before it, with the same tabs.
             gutter = f"{self.place.line:>5} | "
             lines.append(gutter + shown.expandtabs(4))
             if self.place.column is not None:
@@ -76,6 +75,7 @@ def _cut_around(line: str, column: int) -> tuple[str, str]:
     around the column."""
     if len(line) <= _WIDTH:
         return line[: column - 1], line
+    # Around the column, as a generated line may have a million characters.
     start = max(0, column - 1 - _WIDTH // 2)
     excerpt = "…" * (start > 0) + line[start : start + _WIDTH] + "…" * (start + _WIDTH < len(line))
     return excerpt[: column - 1 - start + (start > 0)], excerpt

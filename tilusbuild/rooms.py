@@ -55,8 +55,7 @@ _CORE: dict[str, dict[str, str]] = {
 
 @cache
 def find_contributions(point: str) -> dict[str, Any]:
-    """Return the contributions of the core and of all rooms to a point, by name, the core's
-    first."""
+    """Return what the core and all rooms contribute to a point, by name."""
     contributions: dict[str, Any] = dict(_CORE.get(point, {}))
     rooms = list_rooms()
     for room in rooms:

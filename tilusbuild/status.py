@@ -42,17 +42,13 @@ class Status(str, Enum):
     __str__ = str.__str__  # Python 3.10 would print "Status.BUILT" in f-strings
 
 
+# The same inputs give them every time, so they are published and not retried.
 RECORDED = (Status.BUILT, Status.FAILED, Status.PRUNED)
-"""The results: the same inputs give them every time, so they are published and not retried."""
+"""The statuses that are results."""
 
-ACCIDENTS = (
-    Status.CRASHED,
-    Status.KILLED,
-    Status.TIMED_OUT,
-    Status.NO_OUTPUT,
-    Status.CHANGED,
-)
-"""These say nothing about the program: the next build retries."""
+# Of the machine, and not of the program: the next build retries.
+ACCIDENTS = (*(Status.CRASHED, Status.KILLED, Status.TIMED_OUT, Status.NO_OUTPUT, Status.CHANGED),)
+"""The statuses that are not results."""
 
 KNOWN_IN_CACHE = (*RECORDED, Status.MISSING)
 """The statuses that a reader of a cache, who builds nothing, can find."""
@@ -98,7 +94,7 @@ class Cause(str, Enum):
 
     @property
     def status(self) -> Status:
-        """The status of a program whose compile ended for this cause."""
+        """Return the status of a program whose compile ended for this cause."""
         return _STATUSES.get(self, Status.CRASHED)
 
 

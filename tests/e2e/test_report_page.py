@@ -43,7 +43,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of 240 programs."""
     path = tmp_path_factory.mktemp("report") / "r.html"
-    path.write_bytes(html.page(report_lines.lines(240)))
+    path.write_bytes(html.make_page(report_lines.lines(240)))
     return path
 
 
@@ -122,7 +122,9 @@ def test_the_cells_of_the_map_are_those_of_the_json(window: Browser, report: Pat
 
 def test_an_empty_cell_says_why(window: Browser, tmp_path: Path):
     path = tmp_path / "r.html"
-    path.write_bytes(html.page(report_lines.lines(40)))  # three stages; of the third two tile_n
+    path.write_bytes(
+        html.make_page(report_lines.lines(40))
+    )  # three stages; of the third two tile_n
     window.open(path, "space")
     window.choose("map-x", "tile_n")
     window.choose("map-y", "stages")
@@ -141,7 +143,7 @@ def test_a_target_of_which_nothing_is_built_is_folded(window: Browser, tmp_path:
     path = tmp_path / "r.html"
     texts = {"event": "texts", "hash": found[0].hash, "source": "code;", "sass": ""}
     lines = [*(format_json_line(line) for line in (*other, *found)), json.dumps(texts)]
-    path.write_bytes(html.page(lines))
+    path.write_bytes(html.make_page(lines))
     window.size(1280, "light")
     window.open(path, "build")
     first = "return document.querySelector('#programs tbody tr').innerText"
@@ -216,7 +218,7 @@ def test_all_pages_are_printed(window: Browser, report: Path):
 
 def test_ten_thousand_programs_open(window: Browser, tmp_path: Path):
     path = tmp_path / "large.html"
-    path.write_bytes(html.page(report_lines.lines(10_000)))
+    path.write_bytes(html.make_page(report_lines.lines(10_000)))
     assert path.stat().st_size < 3_000_000
     for page in ("build", "space"):
         window.open(path, page)

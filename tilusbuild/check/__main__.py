@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
     except TilusbuildError as error:
         sys.stderr.write(error.render() + "\n")
         return error.exit_status
+    # Of a damaged package: without the builder there is no `cli/boundary.py`.
     except (LoadError, OSError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

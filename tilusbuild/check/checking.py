@@ -114,8 +114,7 @@ def check_package(request: CheckRequest) -> Iterator[ResultLine]:
 
 
 def _find_device(runner: LocalRunner, device: str | None) -> Device:
-    """Return the device; a GPU is asked in a process of its own. Raises `InputError` and
-    `WorkerUnusableError`."""
+    """Return the named device. Raises `InputError` and `WorkerUnusableError`."""
     if device == "cpu" or (device is None and not may_have_cuda()):
         return get_cpu()
     if device is not None and not device.isdigit():
@@ -128,6 +127,7 @@ def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[S
     `InputError` for a name that no script has."""
     groups: dict[str, list[Script]] = {}
     top = os.path.join(request.root, "scripts")
+    # Directories are named by digests: only the file in one says which script it is of.
     for directory in sorted(os.listdir(top)):
         for digest in sorted(os.listdir(os.path.join(top, directory))):
             script = read_script(os.path.join(top, directory, digest))
@@ -168,6 +168,7 @@ def _read_cases(request: CheckRequest, script: Script) -> list[tuple[str, Case]]
     """Return the cases of a script, in the manifest's order, with their directories."""
     top = os.path.abspath(os.path.join(request.root, TESTS, script.hash))
     try:
+        # Their numbers are those of the manifest's `sizes`.
         names = sorted(os.listdir(top), key=int)
         all_cases = [(f"{top}/{name}", read_case(f"{top}/{name}")) for name in names]
     except FileNotFoundError:
@@ -237,6 +238,7 @@ class _ScriptCheck:
     def _check_program(self, case: Case, program: int) -> Outcome:
         """Call a program with a case and time it."""
         candidate = make_candidate(self.script, program)
+        # A damaged library is not called: it may do anything.
         if damage := self._find_damage(program):
             return Outcome(candidate, None, (), CORRUPT, damage)
         answer = self.bench.check_program(case, candidate, 0)

@@ -145,6 +145,7 @@ def format_junit(rows: Sequence[ResultLine]) -> bytes:
             case = Xml.SubElement(suite, "testcase", name=name, classname=script)
             if bad:
                 failure = Xml.SubElement(case, "failure", message=message)
+                # XML has no control characters, not even escaped.
                 failure.text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
         suite.set("tests", str(len(suite)))
         suite.set("failures", str(len(suite.findall("testcase/failure"))))

@@ -49,6 +49,7 @@ def run(arguments: CheckArgs) -> int:
 
     with ExitStack() as stack:
         root = arguments.path
+        # A directory is checked in place.
         if not os.path.isfile(os.path.join(root, names.LIST)):
             limits = options.parse_limits(arguments)
             package = unpack_package(root, lambda listing: set(listing.files), limits)

@@ -77,7 +77,7 @@ InternalErrorLine = declare_line(
 """A bug of tilusbuild ended the command."""
 
 
-def report_exception(error: Exception, words: list[str]) -> int:
+def report_exception(error: Exception, argv: list[str]) -> int:
     """Print an exception as a message for people. Return the exit status."""
     if os.environ.get("TILUSBUILD_DEBUG") == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
@@ -96,7 +96,7 @@ def report_exception(error: Exception, words: list[str]) -> int:
         return _report_machine_error(f"{package} is not installed, and this needs it", command)
     if isinstance(error, (CorruptFileError, LoadError)):
         return _report_machine_error(str(error))
-    return _report_bug(error, words)
+    return _report_bug(error, argv)
 
 
 def _walk_causes(error: BaseException) -> Iterator[BaseException]:
@@ -127,14 +127,14 @@ def _format_os_error(error: OSError) -> str:
     return f"{shown}: {reason}"
 
 
-def _report_bug(error: Exception, words: list[str]) -> int:
+def _report_bug(error: Exception, argv: list[str]) -> int:
     """Print a bug with its report's file, also as a line of `--json`. Return exit status 70."""
     summary = f"{type(error).__name__}: {error}".strip().rstrip(":")
     # Cut, as a message may quote much; the report has all of it.
     message = f"{summary:.500}"
-    path = _write_bug_report(error, words)
-    # The words themselves, as the error may be one of the parser.
-    if "--json" in words:
+    path = _write_bug_report(error, argv)
+    # Not the parsed arguments: the error may be one of the parser.
+    if "--json" in argv:
         sys.stdout.write(
             format_json_line(InternalErrorLine(message, __version__, path, INTERNAL_ERROR)) + "\n"
         )
@@ -147,10 +147,10 @@ def _report_bug(error: Exception, words: list[str]) -> int:
     return INTERNAL_ERROR
 
 
-def _write_bug_report(error: Exception, words: list[str]) -> str | None:
+def _write_bug_report(error: Exception, argv: list[str]) -> str | None:
     """Write the traceback to a temporary file. Return its path; None when that is impossible."""
     head = f"tilusbuild {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    text = f"{head}\n{words!r}\n\n" + "".join(traceback.format_exception(error))
+    text = f"{head}\n{argv!r}\n\n" + "".join(traceback.format_exception(error))
     try:
         handle, path = tempfile.mkstemp(".txt", "tilusbuild-error-", find_temporary_root())
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:

@@ -32,7 +32,7 @@ _PARTS: Mapping[str, str] = {
 
 
 class CacheLsArgs(Common, frozen=True, kw_only=True):
-    words: tuple[str, ...] = positionals(
+    names: tuple[str, ...] = positionals(
         "SCRIPT|DIR",
         help="list the programs of this script, instance or program, or"
         f" {options.describe_other_cache()}",
@@ -60,7 +60,7 @@ CachedProgramLine = declare_line(
 
 def list_cache(arguments: CacheLsArgs) -> int:
     """List the scripts of a cache, or the programs of one script."""
-    word = " ".join(arguments.words)
+    word = " ".join(arguments.names)
     # A directory with the name of a script comes first: `ls` of a cache was asked for.
     if os.path.isdir(word) or _is_path(word):
         if (status := options.run_foreign_verb("ls", word, arguments)) is not None:

@@ -122,13 +122,13 @@ def _make_commands(
         recipe = replace(rendered.recipe, includes=Includes(roots=root_names))
         directories = {root.name: root.path for root in roots}
         try:
-            words = command(recipe, job.planned.spec.toolchain, sources[job.hash], directories)
+            argv = command(recipe, job.planned.spec.toolchain, sources[job.hash], directories)
         except ValueError as error:
             raise input_error(
                 f"{job.label}: {error}",
                 hint="--clang writes commands for clangd; --device-compiler nvcc those of nvcc",
             ) from None
-        yield CommandLine(job.label, job.hash, project.manifest.root, sources[job.hash], words)
+        yield CommandLine(job.label, job.hash, project.manifest.root, sources[job.hash], argv)
 
 
 _ONE_WORD_OR_TWO = ("-D", "-U", "-I")
@@ -152,10 +152,8 @@ def make_compile_command(
         paths[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
     # An editor makes no output, and `-o` would name a file in the cache.
     output = argv.index("-o")
-    words = (*argv[:output], *argv[output + 2 :])
-    return tuple(
-        paths.get(word, word) for word in collect_tools(toolchain).fill_placeholders(words)
-    )
+    argv = collect_tools(toolchain).fill_placeholders((*argv[:output], *argv[output + 2 :]))
+    return tuple(paths.get(word, word) for word in argv)
 
 
 def make_clang_command(
@@ -204,10 +202,10 @@ def _find_toolkit(toolchain: Toolchain) -> str | None:
 def _select_common_flags(flags: tuple[str, ...]) -> list[str]:
     """Return the flags that nvcc and clang both know."""
     common_flags: list[str] = []
-    words = iter(flags)
-    for word in words:
+    remaining = iter(flags)
+    for word in remaining:
         if word in (*_ONE_WORD_OR_TWO, *_TWO_WORDS):
-            common_flags += [word, next(words, "")]
+            common_flags += [word, next(remaining, "")]
         elif word.startswith(_ONE_WORD_OR_TWO):
             common_flags.append(word)
     return common_flags

@@ -57,8 +57,8 @@ def run(arguments: InitArgs) -> int:
     shown_path = f"./{shown_path}" if shown_path.startswith("-") else shown_path
     directory_option = () if shown_path == "." else ("-C", shown_path)
     print(f"created {os.path.relpath(os.path.join(directory, 'tilus.toml'))}; next:")
-    for words in (("build",), ("run", "axpby")):
-        print(f"  {format_command(*words, '--target', 'cpu', *directory_option)}")
+    for command in (("build",), ("run", "axpby")):
+        print(f"  {format_command(*command, '--target', 'cpu', *directory_option)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The command line: from words to an exit status.
+"""The command line: from its words to an exit status.
 
 Only this package prints. Results go to stdout, progress and messages to stderr. Exit status: 0
 done, 1 something did not build or verify, 2 the command line or the manifest is wrong, 70 a bug of
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from tilusbuild.errors import TilusbuildError
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     started = time.monotonic_ns()
     # Python has None for a stream that was closed: `print` says nothing then, and `write` fails.
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         _open_streams()
-    arguments = list(sys.argv[1:] if words is None else words)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         verb, status = "build", noop.answer_build(arguments)
         if status is None:
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         _write_stderr("")  # flushes, and drops a stream without a reader
-        if verb == "build" and words is None:
+        if verb == "build" and argv is None:
             # Skip the teardown of the interpreter, a tenth of the time of a small build: a build
             # has closed what it opened, and runs no code of others that could rely on atexit.
             os._exit(status)
@@ -87,14 +87,14 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _report_unforeseen(error: Exception, words: list[str]) -> int:
+def _report_unforeseen(error: Exception, argv: list[str]) -> int:
     """Report an exception that no verb handled. Return the exit status."""
     try:
         from tilusbuild.cli import boundary
         from tilusbuild.report.terminal import show_all_characters
 
         with show_all_characters(os.environ):
-            return boundary.report_exception(error, words)
+            return boundary.report_exception(error, argv)
     except (OSError, ImportError, MemoryError) as another:
         # Whatever ended the command also keeps us from saying it well.
         _write_stderr(f"error: {str(error)!a}; then {type(another).__name__}\n")
@@ -119,7 +119,7 @@ def _silence_stream(stream: TextIO) -> None:
     silence_stream(stream)
 
 
-def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
+def _run_verb(argv: Sequence[str], started: int) -> tuple[str, int]:
     """Run the command. Return its verb and its exit status."""
     # Imports are in the functions for start-up time: a build with nothing to do, and `--help`, do
     # not wait for modules that they do not need.
@@ -136,13 +136,13 @@ def _run_verb(words: Sequence[str], started: int) -> tuple[str, int]:
 
     with raise_on_signals(), show_all_characters(os.environ):
         # A command line that cannot be parsed may still say who reads the answer.
-        verb, json, color = "", "--json" in words, "auto"
+        verb, json, color = "", "--json" in argv, "auto"
         try:
             # The key of a no-op record covers the directory that the command was started in, not
             # -C's; and the warnings, as a build from its record prints none.
             unknown = _find_unknown_variables()
-            key = noop.make_key([*words, *unknown], os.environ)
-            command = parse_command(words, record=key, started=started)
+            key = noop.make_key([*argv, *unknown], os.environ)
+            command = parse_command(argv, record=key, started=started)
             verb, json, color = command.verb, command.arguments.json, command.arguments.color
             _enter_directory(command.arguments.directory)
             if unknown:

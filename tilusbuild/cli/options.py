@@ -35,8 +35,7 @@ def open_project(arguments: Common, *, remembered: bool = False) -> Project:
 
 
 def find_cache(cache_dir: str | None) -> Tree:
-    """Return the cache of the project around the current directory; without a project, that of the
-    settings."""
+    """Return the cache of the project around the current directory, else of the settings."""
     from tilusbuild.cache.tree import Tree
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import decide_settings, find_project_manifest
@@ -101,9 +100,9 @@ def make_selection(arguments: SelectionArgs, project: Project) -> PlanSelection:
     return PlanSelection(tuple(names), targets, project.settings.level.value)
 
 
-def split_values(words: Iterable[str]) -> list[str]:
-    """Return the values of a repeated option; each word may have several, with commas between."""
-    return [name for word in words for name in word.split(",") if name]
+def split_values(options: Iterable[str]) -> list[str]:
+    """Return the values of a repeated option; each may have several, with commas."""
+    return [value for option in options for value in option.split(",") if value]
 
 
 def choose_reporter(arguments: Common) -> Reporter:

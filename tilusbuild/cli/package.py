@@ -99,11 +99,11 @@ def run(arguments: PackageArgs) -> int:
     return 0
 
 
-def parse_formats(words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the formats in `words`, which may have commas. Raises `InputError` for others."""
+def parse_formats(values: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the formats of --format, each once. Raises `InputError` for an unknown one."""
     from tilusbuild.errors import did_you_mean, input_error
 
-    names = options.split_values(words)
+    names = options.split_values(values)
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)

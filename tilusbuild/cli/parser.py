@@ -237,10 +237,10 @@ def _format_sentence(summary: str) -> str:
     return summary[0].upper() + summary[1:] + "."
 
 
-def _find_verb(words: Sequence[str]) -> str | None:
+def _find_verb(argv: Sequence[str]) -> str | None:
     """Return the first word that is neither an option nor an option's value; None without one."""
     is_value = False
-    for word in words:
+    for word in argv:
         if is_value:
             is_value = False
         elif word in ("-C", "--cache-dir", "--color", "--progress"):
@@ -250,15 +250,15 @@ def _find_verb(words: Sequence[str]) -> str | None:
     return None
 
 
-def parse_command(words: Sequence[str], **extra_fields: object) -> ParsedCommand:
+def parse_command(argv: Sequence[str], **extra_fields: object) -> ParsedCommand:
     """Parse a command line. Raises `InputError`; exits after `--help` and `--version`.
 
     `extra_fields` are values for fields of the arguments that are not options.
     """
     # `help`, `help VERB` and `help VERB ACTION`.
-    if _find_verb(words) == "help":
-        words = [*(word for word in words if word != "help"), "--help"]
-    verb = _find_verb(words)
+    if _find_verb(argv) == "help":
+        argv = [*(word for word in argv if word != "help"), "--help"]
+    verb = _find_verb(argv)
     # Before argparse, whose message lists all verbs and suggests none.
     if verb is not None and verb not in VERBS and verb not in find_contributions("verb"):
         hint = _ELSEWHERE.get(verb) or did_you_mean(verb, list_verbs())
@@ -266,7 +266,7 @@ def parse_command(words: Sequence[str], **extra_fields: object) -> ParsedCommand
     actions = load_actions(verb) if verb is not None else {}
     parser = _make_parser({verb: actions} if verb is not None else {})
     parser.set_defaults(**extra_fields)
-    namespace = parser.parse_args(words)
+    namespace = parser.parse_args(argv)
     if namespace.verb is None:
         parser.print_help(sys.stderr)
         sys.exit(2)

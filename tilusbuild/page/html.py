@@ -44,15 +44,16 @@ _PAGE = """\
 """
 
 
-def page(lines: Iterable[str]) -> bytes:
+def make_page(lines: Iterable[str]) -> bytes:
     """Return the document for lines of JSON."""
-    style, library = _text_of("page.css"), _text_of(_LIBRARY)
-    code = "\n".join(map(_text_of, _CODE))
+    # The policy names each part by its digest: nothing else runs, whatever the data are.
+    style, library = _read_part("page.css"), _read_part(_LIBRARY)
+    code = "\n".join(map(_read_part, _CODE))
     policy = "; ".join(
         [
             "default-src 'none'",
-            f"script-src '{_digest(library)}' '{_digest(code)}'",
-            f"style-src '{_digest(style)}'",
+            f"script-src '{_digest_part(library)}' '{_digest_part(code)}'",
+            f"style-src '{_digest_part(style)}'",
             "base-uri 'none'",
             "form-action 'none'",
         ]
@@ -60,14 +61,14 @@ def page(lines: Iterable[str]) -> bytes:
     # Without a time: the same lines are the same page.
     packed = gzip.compress(f"[{','.join(lines)}]".encode(), mtime=0)
     data = base64.b64encode(packed).decode()
-    made = _PAGE.format(policy=policy, style=style, data=data, library=library, code=code)
-    return made.encode()
+    text = _PAGE.format(policy=policy, style=style, data=data, library=library, code=code)
+    return text.encode()
 
 
-def _text_of(name: str) -> str:
+def _read_part(name: str) -> str:
     """Return a part of the page."""
     return read_text(os.path.join(os.path.dirname(__file__), name))
 
 
-def _digest(text: str) -> str:
+def _digest_part(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

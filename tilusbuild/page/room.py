@@ -1,3 +1,3 @@
 """What this optional room brings; see `tilusbuild/rooms.py`."""
 
-BRINGS = {"report": {"html": "tilusbuild.page.html:page"}}
+BRINGS = {"report": {"html": "tilusbuild.page.html:make_page"}}

@@ -33,11 +33,11 @@ def parse_pair(word: str) -> tuple[str, str]:
     return name, value
 
 
-def parse_sizes(words: Iterable[str]) -> list[dict[str, Value]]:
+def parse_sizes(options: Iterable[str]) -> list[dict[str, Value]]:
     """Return the sizes by name of each --size. Raises `InputError`."""
     return [
         {name: _parse_number(word, text) for name, text in map(parse_pair, word.split(","))}
-        for word in words
+        for word in options
     ]
 
 

@@ -54,12 +54,14 @@ class TuningReporter:
         self._runs += 1
         self._seconds += 0.0 if replayed else answer.cost
         now = self._now()
+        # A log gets a line now and then; a terminal is redrawn as often as an eye can follow.
         if self._quiet or now - self._printed_at < (_PAUSE if self._live else _PLAIN_PAUSE):
             return
         self._printed_at = now
         case = min(self._done_cases + 1, self._cases)
         text = f"size {case}/{self._cases}: run {self._runs}"
         if self._done_cases and self._seconds:
+            # The case in progress counts as half done.
             remaining = (
                 self._seconds / (self._done_cases + 0.5) * (self._cases - self._done_cases - 0.5)
             )

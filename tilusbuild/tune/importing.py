@@ -114,8 +114,7 @@ def import_log(project: Project, path: str) -> tuple[list[TunedInstance], list[s
 
 
 def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[ScriptLog]:
-    """Return the usable rows of a log by script and device; count the others in `skipped` by their
-    reason."""
+    """Return the usable rows by script and device; count the others by reason in `skipped`."""
     if not os.path.isfile(path):
         raise input_error(f"no log {path}")
     logs: dict[tuple[object, ...], ScriptLog] = {}
@@ -194,8 +193,7 @@ def _to_case(note: CaseNote) -> Case:
 def _publish_log(
     project: Project, log: ScriptLog, condemned: Mapping[str, Refusal], problems: list[str]
 ) -> TunedInstance:
-    """Decide every case of a log and write the tables; add to `problems` the cases that the log
-    does not decide."""
+    """Decide every case of a log and write the tables; add undecided ones to `problems`."""
     script, run = log.script, log.run
     device = Device(script.kind, 0, run.device.name, run.device.arch, run.device.driver)
     publisher = TuningPublisher(script, device.make_fingerprint(script.hash), run.judge)

@@ -143,8 +143,7 @@ def round_to_dtype(value: float, dtype: str) -> bool | int | float:
 
 
 def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, int]:
-    """Return the dimensions. Raises `InputError` for a missing size, one outside its range, and
-    an unknown name."""
+    """Return the dimensions. Raises `InputError` for missing, unknown and wrong sizes."""
     known_names: list[str] = []
     for argument in signature.value_arguments:
         if is_struct(argument.dtype):

@@ -73,8 +73,7 @@ def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> Ou
 
 
 def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
-    """Return the digest of the reference, the tolerances, and all modules of the project that
-    are loaded."""
+    """Return the digest of the reference, the tolerances and the project's loaded modules."""
     # The reference may have imported any of them, also inside a function. Modules elsewhere do not
     # belong to the project.
     project_directory = os.path.join(os.path.dirname(os.path.join(root, ref.partition(":")[0])), "")
@@ -100,8 +99,7 @@ def find_sizes(
     requested_sizes: Sequence[Mapping[str, Value]],
     signature: Signature,
 ) -> list[dict[str, Value]]:
-    """Return the requested sizes, else the manifest's. Raises `InputError` for wrong ones, and
-    when there is none."""
+    """Return the requested sizes, else those of the manifest. Raises `InputError`."""
     tune = manifest.scripts[script].tune
     sizes = [dict(size) for size in requested_sizes or (tune.sizes if tune else ())]
     if not sizes and signature.dimensions:
@@ -180,8 +178,7 @@ def find_tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple
 
 
 def find_expected_type(dtype: str) -> str:
-    """Return the element type of expected outputs in a case: references compute in a wider
-    type."""
+    """Return the element type of expected outputs: references compute in a wider one."""
     return ("f64" if dtype == "f64" else "f32") if dtype in FLOATS else dtype
 
 
@@ -326,8 +323,7 @@ def _list_parameters(function: Callable[..., Any]) -> list[str] | None:
 
 
 def _reference_error(error: Exception, path: str, message: str) -> Diagnostic:
-    """Return the diagnostic of an exception in the project's code, at its last line in that
-    file."""
+    """Return the diagnostic of an exception in the project's code, at its last line there."""
     message = f"{message}: {type(error).__name__}: {error}"
     # A syntax error has no frame in the file that it is in.
     if isinstance(error, SyntaxError) and error.filename == path:

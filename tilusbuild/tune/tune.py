@@ -96,8 +96,7 @@ class TuningPublisher:
         return dict(self._refused)
 
     def add_refusals(self, refusals: Iterable[Refusal]) -> None:
-        """Add refusals to the script's file; known ones stay as they are. Raises `LoadError`
-        and `OSError`."""
+        """Add new refusals to the script's file. Raises `LoadError` and `OSError`."""
         new = {
             refusal.program: refusal for refusal in refusals if refusal.program not in self._refused
         }
@@ -105,8 +104,7 @@ class TuningPublisher:
         write_refusals(self._script, new.values())
 
     def add_decision(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
-        """Record a decision, and write the bucket's table row and report again. Raises
-        `LoadError` and `OSError`."""
+        """Record a decision, and write its bucket again. Raises `LoadError` and `OSError`."""
         self._update_refusals(decision)
         key = find_bucket(self._script, integers)
         sizes = tuple(int(integers[name]) for name in self._script.keys)
@@ -114,14 +112,12 @@ class TuningPublisher:
         self._write_bucket(key)
 
     def _sort_decisions(self, key: BucketKey) -> list[tuple[tuple[int, ...], Decision]]:
-        """Return the sizes and decisions of a bucket: the greatest sizes first, of equal sizes the
-        latest first."""
+        """Return the sizes and decisions of a bucket, the greatest and latest first."""
         # Reversed after a stable sort, as `reverse=True` would keep the earliest first.
         return sorted(self._decisions[key].values(), key=lambda sized: sized[0])[::-1]
 
     def _update_refusals(self, decision: Decision) -> None:
-        """Refuse programs that computed wrong; lift refusals that another reference or tolerance
-        had decided."""
+        """Refuse programs that computed wrong; lift refusals that another judge decided."""
         new_refusals = {
             refusal.program: refusal for refusal in collect_refusals(decision, self._judge)
         }

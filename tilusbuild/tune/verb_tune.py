@@ -156,17 +156,18 @@ def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
     )
 
 
-def _parse_grid(words: Sequence[str]) -> Iterator[Mapping[str, Value]]:
+def _parse_grid(options: Sequence[str]) -> Iterator[Mapping[str, Value]]:
     """Yield every combination of the sizes of several --grid. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
     axes = []
-    for word in words:
+    for word in options:
         name, text = parse_pair(word)
         try:
             axes.append([(name, int(size)) for size in text.split(",")])
         except ValueError:
             raise input_error(f"--grid {word}: sizes are whole numbers") from None
+    # The product of no axes is one empty combination, which is not a size.
     if axes:
         for combination in itertools.product(*axes):
             yield dict(combination)
@@ -311,6 +312,7 @@ def _print_instance(tuned: TunedInstance) -> None:
     default_name = (
         f"the default schedule, program {declared}" if declared is not None else "program 0"
     )
+    # Without a declared default a call takes program 0.
     gains = [_compute_gain(decision, declared or 0) for decision in tuned.decisions]
     for decision, time, gain in zip(tuned.decisions, latencies, gains, strict=True):
         winner = decision.winner
@@ -358,6 +360,7 @@ def _compute_gain(decision: Decision, default: int) -> float | None:
 
 def _list_refused(tuned: TunedInstance) -> Iterator[str]:
     """Yield a line for each program that cannot be used."""
+    # Once for all sizes: the first reason is enough.
     reported: set[int] = set()
     for decision in tuned.decisions:
         for outcome in decision.outcomes:

@@ -83,8 +83,7 @@ class Bench(Protocol):
         this case: the first calls it once, later ones many times."""
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
-        """Take one sample. `expected` is the time in seconds that the whole sample took before,
-        or 0."""
+        """Take one sample. `expected` is the time of the whole sample before, or 0."""
 
 
 class DeviceBench:
@@ -185,8 +184,7 @@ class DeviceBench:
         return self._worker
 
     def _prepare_worker(self, worker: Resident, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request that calls no program. Raises `WorkerUnusableError` unless it
-        succeeds."""
+        """Send a request that calls no program. Raises `WorkerUnusableError` if it fails."""
         reply = self._ask_worker(worker, request, _SETUP_SECONDS)
         if reply["status"] != OK:
             raise WorkerUnusableError(f"the process that measures is not ready: {reply['why']}")
@@ -260,8 +258,7 @@ def lock_device(device: str, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def _open_lock_file(path: str) -> int:
-    """Return a descriptor of a lock file in a directory that other users write to. Raises
-    `OSError`."""
+    """Return a lock file's descriptor, in a directory of all users. Raises `OSError`."""
     # Never through a link: another user could make us change the mode of a file of ours.
     with suppress(FileExistsError):
         handle = open_regular(path, os.O_CREAT | os.O_EXCL, follow=False)
@@ -286,5 +283,4 @@ main({kind!r}, {index}, sys.argv[-1])
 
 
 class WorkerUnusableError(TilusbuildError):
-    """A worker cannot measure any program: there is no device or no memory, or a file is
-    missing."""
+    """A worker cannot measure any program: a device, memory or a file is missing."""

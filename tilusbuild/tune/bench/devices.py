@@ -166,8 +166,7 @@ class HostDevice:
 
 
 def find_largest_cache() -> int:
-    """Return the bytes of the largest cache of the first processor; 0 if Linux does not report
-    it."""
+    """Return the bytes of the first processor's largest cache; 0 if Linux reports none."""
     sizes = [0]
     for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
         with suppress(ValueError):

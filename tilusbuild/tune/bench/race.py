@@ -97,8 +97,7 @@ class Race:
         self._is_cut = False
 
     def run_race(self, seed: int) -> Decision:
-        """Search the programs, sample the fast ones in rounds, check the winner; return the
-        choice."""
+        """Search the programs, sample the fast ones, check the winner; return the choice."""
         # A case that is decided again gets the logged answers, from the first on.
         self._session.restart_questions()
         search_programs(self._work, self._quota, self._look_at, seed)
@@ -124,8 +123,7 @@ class Race:
         )
 
     def _look_at(self, program: Candidate) -> float | None:
-        """Check a program and take its first sample; return the seconds, or None if it is
-        refused."""
+        """Check a program and take its first sample. Return the seconds, None if refused."""
         record = self._records[program.index] = ProgramRecord()
         is_right = self._session.check_program(self._case, program, record)
         if is_right and self._session.time_program(self._case, program, record, 0.0):
@@ -277,8 +275,7 @@ def collect_refusals(decision: Decision, judge: str) -> list[Refusal]:
 
 
 def _uses_refused(decision: Decision, refused_hashes: Container[str]) -> bool:
-    """Return whether a refused program was timed for a decision: its time may have excluded
-    others."""
+    """Return whether a refused program was timed, and so may have excluded others."""
     return any(
         outcome.samples and outcome.program.hash in refused_hashes for outcome in decision.outcomes
     )
@@ -375,8 +372,7 @@ def _search_neighbors(
 
 
 def find_linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of a work's parameters; parameters that change together in all programs
-    are one group."""
+    """Return the groups of parameters that change together in all programs."""
     # A script in a package lists single parameters: which ones the manifest links is seen from the
     # columns, which are equal.
     columns: dict[tuple[int, ...], list[str]] = {}

@@ -49,8 +49,7 @@ class Budget:
 
     @classmethod
     def parse_budget(cls, text: str) -> Budget:
-        """Return the budget of a duration, as `90s` or `1h30m`, or of a number of runs. Raises
-        `InputError`."""
+        """Return the budget of `90s`, `1h30m` or a number of runs. Raises `InputError`."""
         if text.isascii() and text.isdigit():
             return cls(runs=int(text))
         try:
@@ -160,8 +159,7 @@ class TuningSession:
     def time_program(
         self, case: Case, program: Candidate, record: ProgramRecord, expected: float
     ) -> bool:
-        """Add a sample to a program's record; if there is none, set the failure and return
-        False."""
+        """Add a sample to a program's record; else set the failure and return False."""
         answer = self._answer_question(
             case, program, "sample", lambda n: self._bench.time_program(case, program, n, expected)
         )

@@ -121,8 +121,7 @@ def make_candidate(script: Script, program: int) -> Candidate:
 
 
 def digest_case(value: Mapping[str, Any], directory: str) -> str:
-    """Return the digest of a case: of the value of `case.json` and of the expected outputs.
-    Raises `OSError`."""
+    """Return the digest of `case.json` and of the expected outputs. Raises `OSError`."""
     hasher = hashlib.sha256(json.dumps(value, sort_keys=True).encode())
     for name in sorted(os.listdir(directory)):
         if name.endswith(".want"):
@@ -142,8 +141,7 @@ def write_case(
     cold: bool,
     judge: str = "",
 ) -> Case:
-    """Write `case.json` into a directory that has the expected outputs; return the case. Raises
-    `OSError`."""
+    """Write `case.json` beside the expected outputs; return the case. Raises `OSError`."""
     value = {
         "schema": SCHEMA,
         "sizes": dict(sizes),

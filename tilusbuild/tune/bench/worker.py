@@ -75,8 +75,7 @@ class Worker:
         self._bound.clear()
 
     def _load_program(self, library: str) -> tuple[BoundLaunch, Buffers, Case]:
-        """Open a library, and return its launch with the case's arguments. Raises
-        `LaunchError`."""
+        """Return a library's launch with the case's arguments. Raises `LaunchError`."""
         if self._case is None or self._buffers is None:
             raise ValueError("no case is given yet")
         if library not in self._bound:
@@ -186,8 +185,7 @@ class _GuardedTensor:
 
 
 class Buffers:
-    """The tensors of a case in the device's memory. Raises `OSError` when a file of the case is
-    missing."""
+    """The tensors of a case in a device's memory. Raises `OSError` for a missing file."""
 
     def __init__(self, memory: Device, case: Case, directory: str) -> None:
         self._memory = memory
