@@ -27,7 +27,6 @@ from tilusbuild.report.text import format_bytes, format_count
 from tilusbuild.rooms import find_contributions, import_value
 
 if TYPE_CHECKING:
-    from tilusbuild.cache.merging import MergeResult
     from tilusbuild.cache.tree import Tree
 
 
@@ -147,29 +146,17 @@ def _merge_caches(arguments: CacheMergeArgs) -> int:
         with options.open_project(arguments) as project:
             own = (project.manifest.path, project.manifest.project.name)
     result = merge_caches(cache, sources, own)
+    for kind, problems in (("refused", result.refused), ("not merged", result.measurements)):
+        for problem in problems:
+            if arguments.json:
+                emit_line(ProblemLine(problem.message, f"{problem.source}/{problem.name}", kind))
+            else:
+                print_message(f"{kind}: {problem}\n")
     if arguments.json:
-        _emit_merge_result(result)
-    else:
-        _print_merge_result(cache, result, quiet=arguments.quiet)
-    return 1 if result.refused else 0
-
-
-def _emit_merge_result(result: MergeResult) -> None:
-    for refusal in result.refused:
-        emit_line(ProblemLine(refusal.message, f"{refusal.source}/{refusal.name}", "refused"))
-    for problem in result.measurements:
-        emit_line(ProblemLine(problem.message, f"{problem.source}/{problem.name}", "not merged"))
-    names = ("sources", "programs", "known", "includes", "scripts")
-    counts = {name: getattr(result, name) for name in names}
-    emit_line(CountsLine({**counts, "refused": len(result.refused)}))
-
-
-def _print_merge_result(cache: Tree, result: MergeResult, *, quiet: bool) -> None:
-    for refusal in result.refused:
-        print_message(f"refused: {refusal}\n")
-    for problem in result.measurements:
-        print_message(f"not merged: {problem}\n")
-    if not quiet:
+        names = ("sources", "programs", "known", "includes", "scripts")
+        counts = {name: getattr(result, name) for name in names}
+        emit_line(CountsLine({**counts, "refused": len(result.refused)}))
+    elif not arguments.quiet:
         known = f" ({result.known} known before)" if result.known else ""
         headers = format_count(result.includes, "header directory", "header directories")
         print(
@@ -177,6 +164,7 @@ def _print_merge_result(cache: Tree, result: MergeResult, *, quiet: bool) -> Non
             f" {format_count(result.programs, 'program')}{known},"
             f" {headers}, {format_count(result.scripts, 'script')}; {len(result.refused)} refused"
         )
+    return 1 if result.refused else 0
 
 
 class CacheGcArgs(Common, frozen=True, kw_only=True):

@@ -191,7 +191,11 @@ def show_program(arguments: CacheShowArgs) -> int:
     program = cache_index.find_program(cache, " ".join(arguments.program), arguments.target)
     directory = cache.program_path(program)
     if arguments.part is not None:
-        _show_part(program, directory, arguments)
+        text = _read_part(program, directory, arguments.part)
+        if arguments.json:
+            emit_line(ShownPartLine(program, arguments.part, text))
+        else:  # not `print`: a text has its own last newline, or none
+            sys.stdout.write(text)
         return 0
     entry = lookup_entry(cache, program)
     if arguments.json:
@@ -206,16 +210,6 @@ def show_program(arguments: CacheShowArgs) -> int:
     return 0
 
 
-def _show_part(program: str, directory: str, arguments: CacheShowArgs) -> None:
-    """Print one part of a program."""
-    part = arguments.part or ""
-    text = f"{directory}\n" if part == "path" else _read_part(program, directory, part)
-    if arguments.json:
-        emit_line(ShownPartLine(program, part, text))
-    else:  # not `print`: a text has its own last newline, or none
-        sys.stdout.write(text)
-
-
 def _print_entry(entry: Entry) -> None:
     from tilusbuild.table import format_table
 
@@ -223,19 +217,27 @@ def _print_entry(entry: Entry) -> None:
     images = ", ".join(f"{i['arch']} {i['kind']} {i['size']} B" for i in entry.meta["images"])
     if images:
         print(f"code: {images}")
-    if rows := _format_resources(entry.meta):
+    fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")
+    rows = [
+        (kernel, arch, *(usage[field] for field in fields))
+        for kernel, usages in entry.meta["kernels"].items()
+        for arch, usage in usages.items()
+    ]
+    # A program for the host has no kernel of a GPU.
+    if rows:
         print(f"dynamic shared memory: {entry.meta.get('dynamic_smem', 0)}")
-        print(rows, end="")
+        print(format_table(("kernel", "arch", *fields), rows), end="")
     files = [(name, facts["size"]) for name, facts in entry.meta["files"].items()]
     print(format_table(("file", "bytes"), files), end="")
 
 
 def _read_part(program: str, directory: str, part: str) -> str:
     """Return a text of a program. Raises `InputError` when it was not dumped."""
-    if part == "source":
-        return _read_file(os.path.join(directory, "module", "source.cu"))
-    if part == "log":
-        return _read_file(os.path.join(directory, "module", "nvcc_output.txt"))
+    if part == "path":
+        return f"{directory}\n"
+    files = {"source": "source.cu", "log": "nvcc_output.txt"}
+    if part in files:
+        return _read_file(os.path.join(directory, "module", files[part]))
     from tilusbuild.cache.entries import read_dump
 
     if text := read_dump(directory, part):
@@ -251,16 +253,3 @@ def _read_file(path: str) -> str:
         return read_text(path, "replace")
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None
-
-
-def _format_resources(meta: Mapping[str, Any]) -> str:
-    """Return the resources of each kernel and architecture as a table; "" without a kernel."""
-    from tilusbuild.table import format_table
-
-    fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")
-    rows = [
-        (kernel, arch, *(usage[field] for field in fields))
-        for kernel, usages in meta["kernels"].items()
-        for arch, usage in usages.items()
-    ]
-    return format_table(("kernel", "arch", *fields), rows) if rows else ""

@@ -57,10 +57,21 @@ def run(arguments: Common) -> int:
     needed = _list_needed_components(manifest, settings.device_compiler)
     missing = [f.component for f in findings if f.status == "missing" and f.component in needed]
     if arguments.json:
-        _print_json(findings, settings, missing)
-    else:
-        _print_findings(findings, settings, verbose=bool(arguments.verbose))
-        _print_project(manifest, broken, missing)
+        for finding in findings:
+            emit_line(FindingLine(finding))
+        for setting in _list_settings(settings):
+            emit_line(SettingLine(*setting))
+        for message in find_unknown_variables(os.environ):
+            emit_line(ProblemLine(message, kind="warning"))
+        emit_line(DoctorSummary(tuple(missing)))
+        return 1 if missing else 0
+    _print_findings(findings, settings, verbose=bool(arguments.verbose))
+    if manifest is not None:
+        print(f"\nproject: {manifest.project.name} ({os.path.relpath(manifest.path)})")
+    elif broken is not None:
+        print("\nproject: " + broken.render())
+    if missing:
+        print(f"missing, and needed by this project: {', '.join(missing)}")
     return 1 if missing else 0
 
 
@@ -159,17 +170,6 @@ def _print_findings(findings: Sequence[Finding], chosen: Settings, *, verbose: b
         print(f"warning  {message}")
 
 
-def _print_project(
-    manifest: Manifest | None, broken: InputError | None, missing: Sequence[str]
-) -> None:
-    if manifest is not None:
-        print(f"\nproject: {manifest.project.name} ({os.path.relpath(manifest.path)})")
-    elif broken is not None:
-        print("\nproject: " + broken.render())
-    if missing:
-        print(f"missing, and needed by this project: {', '.join(missing)}")
-
-
 def _list_settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
     """Yield the name, value and source of each setting."""
     from tilusbuild.manifest.settings import OF_KERNEL_CACHE
@@ -180,20 +180,6 @@ def _list_settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]
         name = variable.removeprefix("TILUSBUILD_").lower().replace("_", "-")
         value = os.environ.get(variable)
         yield (name, value, variable) if value else (name, default, "default")
-
-
-def _print_json(
-    findings: Sequence[Finding],
-    chosen: Settings,
-    missing: Sequence[str],
-) -> None:
-    for finding in findings:
-        emit_line(FindingLine(finding))
-    for setting in _list_settings(chosen):
-        emit_line(SettingLine(*setting))
-    for message in find_unknown_variables(os.environ):
-        emit_line(ProblemLine(message, kind="warning"))
-    emit_line(DoctorSummary(tuple(missing)))
 
 
 VERB = Verb(Common, run, (FindingLine, SettingLine, ProblemLine, DoctorSummary))

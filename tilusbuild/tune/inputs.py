@@ -8,7 +8,6 @@ bf16 and fp8 arrays are of the types of `ml_dtypes`. A reference gets their valu
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
@@ -272,13 +271,6 @@ def widen_floats(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.name in _NARROW:
         return value.astype(np.float32)
     return value
-
-
-def copy_input(value: Input) -> Input:
-    """Return a copy, which a reference may overwrite."""
-    if isinstance(value, dict):
-        return copy.deepcopy(value)
-    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:

@@ -12,6 +12,7 @@ and no compiler.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.util
 import inspect
@@ -74,20 +75,13 @@ def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> Ou
 
 def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
     """Return the digest of the reference, the tolerances and the project's loaded modules."""
-    # The reference may have imported any of them, also inside a function. Modules elsewhere do not
-    # belong to the project.
-    project_directory = os.path.join(os.path.dirname(os.path.join(root, ref.partition(":")[0])), "")
-    files = {os.path.join(root, ref.partition(":")[0])}
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if (
-            isinstance(path, str)
-            and path.startswith(project_directory)
-            and "site-packages" not in path
-        ):
-            files.add(path)
+    # The reference may have imported any of them. Modules elsewhere do not belong to the project.
+    reference = os.path.join(root, ref.partition(":")[0])
+    directory = os.path.join(os.path.dirname(reference), "")
+    paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
+    files = {p for p in paths if p.startswith(directory) and "site-packages" not in p}
     hasher = hashlib.sha256(f"{ref} {rtol!r} {atol!r}".encode())
-    for path in sorted(files):
+    for path in sorted({reference, *files}):
         if (code := try_read_bytes(path)) is not None:
             hasher.update(hashlib.sha256(code).digest())
     return hasher.hexdigest()
@@ -126,21 +120,19 @@ def prepare_case(
     inputs_by_name = inputs.generate_inputs(signature, sizes, seed=seed)
     expected_outputs: Mapping[str, Any] = {}
     if check.function is not None:
+        # Copies, which the reference may overwrite.
         reference_inputs = {
-            name: inputs.widen_floats(inputs.copy_input(value))
+            name: inputs.widen_floats(copy.deepcopy(value))
             for name, value in inputs_by_name.items()
         }
         expected_outputs = call_reference(check.function, signature, reference_inputs)
     os.makedirs(directory)
     arguments = []
     dimensions = inputs.check_sizes(signature, sizes)
-    derived_sizes = inputs.derive_sizes(signature, dimensions)
+    # `launch` takes the dimensions and strides, too, which a call of `load` derives.
+    values = {**inputs.derive_sizes(signature, dimensions), **inputs_by_name}
     for declared in signature.value_arguments:
-        value = (
-            inputs_by_name[declared.name]
-            if declared.name in inputs_by_name
-            else derived_sizes[declared.name]
-        )
+        value = values[declared.name]
         if not declared.is_tensor:
             scalar = _to_json_scalar(inputs.to_call_value(declared, value))
             arguments.append(CaseArgument(declared.name, declared.dtype, None, value=scalar))

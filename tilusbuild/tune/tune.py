@@ -61,11 +61,6 @@ from tilusbuild.tune.display import TuningReporter
 BucketKey = tuple[int, ...]
 
 
-def find_bucket(script: Script, integers: Mapping[str, CallScalar]) -> BucketKey:
-    """Return the bucket of a call's dispatch keys. Raises `KeyError` for a key without a value."""
-    return tuple(to_bucket(int(integers[name])) for name, to_bucket in script.buckets.items())
-
-
 class TuningPublisher:
     """Writes the decisions of one tuning, one by one, as tables and latency reports. `judge` is
     the digest of the reference and the tolerances.
@@ -106,8 +101,9 @@ class TuningPublisher:
     def add_decision(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
         """Record a decision, and write its bucket again. Raises `LoadError` and `OSError`."""
         self._update_refusals(decision)
-        key = find_bucket(self._script, integers)
         sizes = tuple(int(integers[name]) for name in self._script.keys)
+        buckets = self._script.buckets.items()
+        key = tuple(to_bucket(int(integers[name])) for name, to_bucket in buckets)
         self._decisions.setdefault(key, {})[decision.case.digest] = sizes, decision
         self._write_bucket(key)
 

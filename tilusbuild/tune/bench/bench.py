@@ -1,7 +1,7 @@
 """Checks and samples, whatever a program does: the answer is always a value.
 
-`Bench` is the seam: `DeviceBench` asks a worker process on a device, tests replay recordings. After
-a program that did harm, or may have, the worker is replaced, so that none is judged by what another
+`DeviceBench` asks a worker process on a device; tests replay recordings in its place. After a
+program that did harm, or may have, the worker is replaced, so that none is judged by what another
 one left behind; a crash in a worker that others had used before is confirmed in a fresh one.
 
 A worker is a resident process (`process/resident.py`). One that does not answer in time is killed
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import tilusbuild
 from tilusbuild.errors import TilusbuildError
@@ -75,17 +75,6 @@ class Answer:
         return self.status in (INCORRECT, CRASH) or self.faulted
 
 
-class Bench(Protocol):
-    """A place where programs are called: a device, or recorded answers in tests."""
-
-    def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
-        """Call a program and compare its outputs. `number` counts the checks of this program in
-        this case: the first calls it once, later ones many times."""
-
-    def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
-        """Take one sample. `expected` is the time of the whole sample before, or 0."""
-
-
 class DeviceBench:
     """Calls programs on a device of this machine, in a worker process. `directories` are those
     of the cases, by digest; `warmup` is the number of calls before each sample."""
@@ -126,11 +115,15 @@ class DeviceBench:
             worker.ended.wait()
 
     def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
+        """Call a program and compare its outputs. `number` counts the checks of this program in
+        this case: the first calls it once, later ones many times."""
         seconds = min(_SOAK_SECONDS, self._limit / 4) if number else 0.0
         request = {"do": "check", "library": program.library, "soak": seconds}
         return self._ask_and_confirm(case, request, self._limit)
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
+        """Take one sample. `expected` is the time of the whole sample before, or 0."""
+        # A hang ends soon where it is known how long a sample takes.
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library, "warmup": self._warmup}
         return self._ask_and_confirm(case, request, limit)

@@ -225,7 +225,7 @@ def decide_cases(
             if number in quotas:
                 quotas[number].restart_share()
             else:
-                quotas[number] = session.make_quota(count - number)
+                quotas[number] = Quota(session.budget, session.spent, count - number)
                 # Once a case: the answers after it in the log are of these sizes.
                 session.log.append_line(format_case_note(case))
             race = Race(session, work, case, quotas[number], refusals)

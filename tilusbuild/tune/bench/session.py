@@ -35,7 +35,7 @@ from tilusbuild.tune.bench.bench import (
     OK,
     TIMEOUT,
     Answer,
-    Bench,
+    DeviceBench,
 )
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
@@ -124,7 +124,7 @@ class TuningSession:
     def __init__(
         self,
         log: SampleLog,
-        bench: Bench,
+        bench: DeviceBench,
         budget: Budget,
         on_answer: Callable[[Answer, bool], None] = lambda *_: None,
         *,
@@ -137,10 +137,6 @@ class TuningSession:
         self._bench = bench
         self._on_answer = on_answer
         self._question_counts: dict[tuple[str, str, str], int] = {}
-
-    def make_quota(self, remaining_cases: int) -> Quota:
-        """Return the quota of the next of `remaining_cases` cases."""
-        return Quota(self.budget, self.spent, remaining_cases)
 
     def restart_questions(self) -> None:
         """Count the questions of a case from the first again."""
