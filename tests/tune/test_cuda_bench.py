@@ -8,17 +8,12 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.signature import Argument, join_arguments, parse_argument
 from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.devices import SPIN
 from tilusbuild.tune.bench.work import Candidate, write_case
-from tilusbuild.tune.prepare import OutputCheck
-from tilusbuild.tune.run import CallLine, call_program
 
 Libraries = Callable[..., str]
 KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
@@ -124,26 +119,6 @@ def test_a_fault_is_a_launch_error_of_its_program_only(gpu, scale_case, kernel) 
     assert answer.status == "launch error"
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in answer.why
     assert bench.check_program(case, kernel(1000), 0).status == "ok"
-
-
-def test_run_calls_checks_and_times_on_the_device(gpu, kernel, tmp_path) -> None:
-    gpu()
-    types = {"a": "f32", "x": "f32*[n]", "y": "f32*[n]", "n": "i32"}
-    arguments = (Argument(name, text, out=name == "y") for name, text in types.items())
-    declared = join_arguments(map(parse_argument, arguments))
-    check = OutputCheck(lambda a, x: np.float32(a) * x, None, None)
-    with LocalRunner() as runner:
-
-        def ran(name: str, program: Candidate) -> CallLine:
-            case = (str(tmp_path / name), declared, program, check, {"n": 100}, 0)
-            return call_program(runner, "cuda", *case, cold=False)
-
-        right = ran("right", kernel(700))
-        assert (right.max_error, right.mismatch, right.bytes) == (0.0, None, 800)
-        assert right.seconds == pytest.approx(0.7e-6, rel=0.01)
-        assert ran("wrong", kernel(700, after="y[7] += 1")).mismatch is not None
-        with pytest.raises(TilusbuildError, match="crash: killed by SIGABRT"):
-            ran("crash", kernel(700, after="abort()"))
 
 
 @pytest.mark.parametrize(

@@ -79,15 +79,10 @@ def on_gpu(directory: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": library, "TMPDIR": str(directory)}
 
 
-def run(directory: Path, *words: str) -> list[dict[str, Any]]:
+def run(directory: Path, *words: str, status: int = 0) -> list[dict[str, Any]]:
     """The JSON lines that a command prints."""
-    done = run_python(
-        COMMAND,
-        *words,
-        "--json",
-        cwd=directory,
-        env={**on_gpu(directory), "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    environment = {**on_gpu(directory), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = run_python(COMMAND, *words, "--json", cwd=directory, env=environment, status=status)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -116,7 +111,13 @@ def test_the_fast_and_right_one_is_chosen(directory: Path, cache: str) -> None:
 def test_run_calls_one_on_the_device(directory: Path) -> None:
     slow = run(directory, "run", "fill/0")
     assert [call["seconds"] for call in slow[:2]] == pytest.approx([5e-6, 5e-6], rel=0.01)
-    assert slow[-1]["wrong"] == 0
+    assert [call["bytes"] for call in slow[:2]] == [400, 20_000]
+    assert (slow[0]["max_error"], slow[-1]["wrong"]) == (0.0, 0)
+    wrong, *_ = run(directory, "run", "fill/2", status=1)
+    assert "y[7] is 0, expected 7" in wrong["mismatch"]
+    assert wrong["seconds"] > 0
+    (error,) = run(directory, "run", "fill/3", status=1)
+    assert "program 3: launch error: " in error["message"]
 
 
 def test_a_package_is_measured_where_the_gpu_is(directory: Path, tmp_path: Path) -> None:

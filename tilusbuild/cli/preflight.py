@@ -69,10 +69,16 @@ def run(arguments: PreflightArgs) -> int:
         except LoadError as error:
             # The package was unpacked to a directory that is gone when this is read.
             raise TilusbuildError(str(error).replace(f"{directory}/", "")) from None
-        if arguments.json:
-            _emit_lines(results)
-        else:
-            _print_answers(results, verbose=bool(arguments.verbose))
+    if not arguments.json:
+        _print_answers(results, verbose=bool(arguments.verbose))
+    else:
+        for result in results:
+            for answer in result.instances:
+                emit_line(answer)
+            for problem in result.problems:
+                emit_line(ProblemLine(problem, of=result.host.device.arch))
+        missing = sum(len(_list_problems(result)) for result in results)
+        emit_line(CountsLine({"devices": len(results), "missing": missing}))
     return 0 if all(result.ok for result in results) else 1
 
 
@@ -136,16 +142,6 @@ def _print_answers(results: Sequence[PreflightReport], *, verbose: bool) -> None
 def _list_problems(result: PreflightReport) -> list[str]:
     of_scripts = [f"{a.script}: {problem}" for a in result.instances for problem in a.problems]
     return [*result.problems, *of_scripts]
-
-
-def _emit_lines(results: Sequence[PreflightReport]) -> None:
-    for result in results:
-        for answer in result.instances:
-            emit_line(answer)
-        for problem in result.problems:
-            emit_line(ProblemLine(problem, of=result.host.device.arch))
-    missing = sum(len(_list_problems(result)) for result in results)
-    emit_line(CountsLine({"devices": len(results), "missing": missing}))
 
 
 VERB = Verb(PreflightArgs, run, (PreflightLine, ProblemLine, CountsLine))

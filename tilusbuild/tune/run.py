@@ -24,16 +24,14 @@ from tilusbuild.plan.model import (
     separate_schedule,
 )
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
-from tilusbuild.process.local import LocalRunner
 from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.runtime.choose import rank_code
 from tilusbuild.runtime.device import may_have_cuda
 from tilusbuild.runtime.naming import NamePattern, format_names
-from tilusbuild.signature import Signature
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench, ask_gpu
-from tilusbuild.tune.bench.work import Candidate
+from tilusbuild.tune.bench.work import Candidate, Case
 
 _SAMPLES = 15
 
@@ -141,63 +139,41 @@ def run_program(
     `InputError`, `TilusbuildError` for a refused call, and `WorkerUnusableError` without a
     device."""
     script = project.manifest.scripts[job.script]
-    unchecked = script.tune is None or script.tune.ref is None
     # Without a reference `run` times only; `tune` asks for --unchecked.
+    unchecked = script.tune is None or script.tune.ref is None
     check = prepare.find_output_check(project.manifest, job.script, unchecked=unchecked)
-    with TemporaryDirectory("run") as directory:
-        return [
-            call_program(
-                project.runner,
-                job.planned.target.kind,
-                os.path.join(directory.path, str(number)),
-                job.planned.spec.signature,
-                program,
-                check,
-                size,
-                seed,
-                cold=cold,
-            )
-            for number, size in enumerate(sizes)
-        ]
+    signature, kind = job.planned.spec.signature, job.planned.target.kind
+    calls = []
+    with TemporaryDirectory("run") as temporary:
+        for number, size in enumerate(sizes):
+            directory = os.path.join(temporary.path, str(number))
+            case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=cold)
+            bench = DeviceBench(project.runner, kind, 0, {case.digest: directory}, limit=60.0)
+            with closing(bench):
+                calls.append(_call_program(bench, case, program, compared=not unchecked))
+    return calls
 
 
-def call_program(
-    runner: LocalRunner,
-    kind: str,
-    directory: str,
-    signature: Signature,
-    program: Candidate,
-    check: prepare.OutputCheck,
-    size: Mapping[str, Value],
-    seed: int,
-    *,
-    cold: bool,
+def _call_program(
+    bench: DeviceBench, case: Case, program: Candidate, *, compared: bool
 ) -> CallLine:
-    """Call a program once to check it and 15 times to time it, on the cpu or on the first GPU,
-    in a worker. The case is written to `directory`, which is made.
-
-    Raises `InputError`, `TilusbuildError` and `WorkerUnusableError`.
-    """
-    case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=cold)
-    with closing(DeviceBench(runner, kind, 0, {case.digest: directory}, limit=60.0)) as bench:
-        check_answer = bench.check_program(case, program, 0)
-        # A wrong program is timed, too: `run` reports both.
-        if check_answer.status not in (OK, INCORRECT):
-            raise TilusbuildError(
-                f"program {program.index}: {check_answer.status}: {check_answer.why}"
-            )
-        samples = [bench.time_program(case, program, number, 0.0) for number in range(_SAMPLES)]
+    """Call a program once to check it and 15 times to time it. Raises `TilusbuildError` and
+    `WorkerUnusableError`."""
+    check_answer = bench.check_program(case, program, 0)
+    # A wrong program is timed, too: `run` reports both.
+    if check_answer.status not in (OK, INCORRECT):
+        raise TilusbuildError(f"program {program.index}: {check_answer.status}: {check_answer.why}")
+    samples = [bench.time_program(case, program, number, 0.0) for number in range(_SAMPLES)]
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
     if not seconds:
         raise TilusbuildError(f"program {program.index}: {samples[0].status}: {samples[0].why}")
     mismatch = check_answer.why if check_answer.status == INCORRECT else None
+    # A write beside a tensor is found before anything is compared: then no error is known.
+    is_error_known = compared and (check_answer.error or not mismatch)
     return CallLine(
         program=program.hash,
-        sizes=size,
-        # A write beside a tensor is found before anything is compared: then no error is known.
-        max_error=check_answer.error
-        if check.function and (check_answer.error or not mismatch)
-        else None,
+        sizes=case.sizes,
+        max_error=check_answer.error if is_error_known else None,
         mismatch=mismatch,
         seconds=median(seconds),
         calls=len(seconds),
