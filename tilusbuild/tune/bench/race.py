@@ -89,11 +89,10 @@ class Race:
         self._refusals = refused
         self._excluded = [p for p in work.programs if p.hash in refused]
         programs = tuple(p for p in work.programs if p.hash not in refused)
-        self._work = work = replace(work, programs=programs)
+        self._work = replace(work, programs=programs)
         self._case = case
         self._quota = quota
         self._records: dict[int, ProgramRecord] = {}
-        self._programs = {program.index: program for program in work.programs}
         self._is_cut = False
 
     def run_race(self, seed: int) -> Decision:
@@ -109,24 +108,24 @@ class Race:
         # A race between threads may show only in the second check, which calls a program many
         # times.
         while winner is not None and not self._session.check_program(
-            self._case, self._programs[winner], self._records[winner]
+            self._case, self._records[winner]
         ):
             winner = self._find_best()
-        measured = [self._make_outcome(index) for index in self._records]
+        measured = [_make_outcome(record) for record in self._records.values()]
         excluded = [make_refused_outcome(p, self._refusals[p.hash]) for p in self._excluded]
         outcomes = tuple(sorted([*measured, *excluded], key=lambda outcome: outcome.program.index))
         return Decision(
             self._case,
-            None if winner is None else self._make_outcome(winner),
+            None if winner is None else _make_outcome(self._records[winner]),
             outcomes,
             len(self._work.programs) - len(self._records),
         )
 
     def _look_at(self, program: Candidate) -> float | None:
         """Check a program and take its first sample. Return the seconds, None if refused."""
-        record = self._records[program.index] = ProgramRecord()
-        is_right = self._session.check_program(self._case, program, record)
-        if is_right and self._session.time_program(self._case, program, record, 0.0):
+        record = self._records[program.index] = ProgramRecord(program)
+        is_right = self._session.check_program(self._case, record)
+        if is_right and self._session.time_program(self._case, record, 0.0):
             return record.samples[0]
         return None
 
@@ -151,16 +150,13 @@ class Race:
                 record = self._records[index]
                 # A case that is decided again has more samples of some programs than of others.
                 if record.failure is None and len(record.samples) <= rounds_done:
-                    self._sample_program(index)
+                    # The longest so far: a program may be slow now and then.
+                    self._session.time_program(self._case, record, max(record.samples))
             rounds_done += 1
 
     def _find_best(self) -> int | None:
         """Return the first of the programs that tie for the best score; None if none is left."""
         return min(self._select_within(self._score_programs(), 1 + TIE), default=None)
-
-    def _sample_program(self, index: int) -> None:
-        record = self._records[index]
-        self._session.time_program(self._case, self._programs[index], record, max(record.samples))
 
     def _has_quota(self) -> bool:
         """Return whether a part of the quota remains."""
@@ -169,14 +165,14 @@ class Race:
         self._is_cut = self._is_cut or self._quota.used_share >= 1
         return not self._is_cut
 
-    def _make_outcome(self, index: int) -> Outcome:
-        record, program = self._records[index], self._programs[index]
-        samples, failure = tuple(record.samples), record.failure
-        if failure is None:
-            seconds = median(samples) if samples else None
-            return Outcome(program, seconds, samples, OK, "", error=record.error)
-        status, why, is_refusal = failure.status, failure.why, failure.is_refusal
-        return Outcome(program, None, samples, status, why, is_refusal, record.error)
+
+def _make_outcome(record: ProgramRecord) -> Outcome:
+    samples, failure = tuple(record.samples), record.failure
+    if failure is None:
+        seconds = median(samples) if samples else None
+        return Outcome(record.program, seconds, samples, OK, "", error=record.error)
+    status, why, is_refusal = failure.status, failure.why, failure.is_refusal
+    return Outcome(record.program, None, samples, status, why, is_refusal, record.error)
 
 
 def make_refused_outcome(program: Candidate, refusal: Refusal) -> Outcome:

@@ -105,6 +105,7 @@ class Quota:
 class ProgramRecord:
     """The samples and the result of a program in one case."""
 
+    program: Candidate
     samples: list[float] = field(default_factory=list)
     failure: Answer | None = None
     """The answer that put it out."""
@@ -142,23 +143,21 @@ class TuningSession:
         """Count the questions of a case from the first again."""
         self._question_counts.clear()
 
-    def check_program(self, case: Case, program: Candidate, record: ProgramRecord) -> bool:
+    def check_program(self, case: Case, record: ProgramRecord) -> bool:
         """Check a program, update its record, and return whether it is right."""
-        answer = self._answer_question(
-            case, program, "check", lambda n: self._bench.check_program(case, program, n)
-        )
+        program = record.program
+        check = lambda number: self._bench.check_program(case, program, number)  # noqa: E731
+        answer = self._answer_question(case, program, "check", check)
         record.error = max(record.error, answer.error)
         if answer.status != OK:
             record.failure = answer
         return answer.status == OK
 
-    def time_program(
-        self, case: Case, program: Candidate, record: ProgramRecord, expected: float
-    ) -> bool:
+    def time_program(self, case: Case, record: ProgramRecord, expected: float) -> bool:
         """Add a sample to a program's record; else set the failure and return False."""
-        answer = self._answer_question(
-            case, program, "sample", lambda n: self._bench.time_program(case, program, n, expected)
-        )
+        program = record.program
+        sample = lambda number: self._bench.time_program(case, program, number, expected)  # noqa: E731
+        answer = self._answer_question(case, program, "sample", sample)
         if answer.status != OK or answer.seconds is None:
             record.failure = answer
             return False
