@@ -133,11 +133,11 @@ def test_a_header_whose_name_macros_make_and_the_system_has_too(three):
 
 
 def test_a_header_is_seen_by_the_compiler_or_not_at_all(three):
-    """A hidden header of which macros make the name is not found, and the message says what to do.
-    It is not recorded."""
-    name = ".long unsigned int.h"
+    """A header in a hidden directory of which macros make the name is not found, and the message
+    says what to do. It is not recorded."""
+    name = ".own/long unsigned int.h"
     three.write(f"include/{name}", "#define HIDDEN 1\n")
-    computed = "#define S(x) #x\n#define X(x) S(x)\n#include X(.__SIZE_TYPE__.h)\n"
+    computed = "#define S(x) #x\n#define X(x) S(x)\n#include X(.own/__SIZE_TYPE__.h)\n"
     three.edit("kernels/second.cu.j2", "constexpr", computed + "constexpr")
     failed = three.build(status=1)
     (group,) = failed["failures"]

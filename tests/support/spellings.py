@@ -4,7 +4,6 @@ A `World` is a project's headers, a system's by some of the same names, and a so
 (`tests/compile/test_spellings.py`) knows none of the spellings: it asks the compilers.
 """
 
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -224,9 +223,7 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
 
     def include(*, computed: bool = True) -> str:
         name = rng.choice(chosen)
-        # docs/headers.md: no computed include takes a hidden file.
-        plain = not computed or os.path.basename(name).startswith(".")
-        operand = rng.choice((f'"{name}"', f"<{name}>")) if plain else maker.operand(name)
+        operand = maker.operand(name) if computed else rng.choice((f'"{name}"', f"<{name}>"))
         directive = _directive(rng, operand, narrow=narrow)
         text = _guarded(maker, operand, directive) if rng.random() < 0.4 else directive
         return text if narrow else _hidden(rng, text)

@@ -136,12 +136,16 @@ class Headers:
     def _match_headers(self, tree: str, name: str, path: str) -> PatternMatches:
         """Return the files below a directory that may be headers. Raises `PatternTooWideError`."""
         matches = match_below(tree, name, path)
+        # `**` matches no hidden file, but macros can name one.
+        hidden_files = match_below(tree, name, path, "**/.*").files
 
         def is_header(file: str) -> bool:
             # A tree's own directory is often a project's: few of its files are headers.
             return file.endswith(HEADER_SUFFIXES) if name == tree else not file.endswith(".j2")
 
-        return replace(matches, files=tuple(file for file in matches.files if is_header(file[0])))
+        files = [file for file in matches.files if is_header(file[0])]
+        files += [file for file in hidden_files if file[0].endswith(HEADER_SUFFIXES)]
+        return replace(matches, files=tuple(files))
 
     def is_of_source(self, directory: str) -> bool:
         """Return whether the source is taken to lie in a directory of the copy."""
