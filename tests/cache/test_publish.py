@@ -45,14 +45,6 @@ def test_equal_programs_are_equal_bytes_whatever_the_umask(sample: Sample, tmp_p
     assert stat.S_IMODE(os.stat(Path(first.path, "meta.json")).st_mode) == 0o644
 
 
-@pytest.mark.parametrize("status", ["failed", "pruned"])
-def test_what_does_not_compile_is_an_answer_too(cache: Tree, sample: Sample, status):
-    sample.program("a", status)
-    entry = sample.entry("a")
-    assert entry.status == status
-    assert entry.reason == "a is wrong"
-
-
 def test_a_hit_takes_no_lock_and_writes_nothing(cache: Tree, sample: Sample):
     program = sample.program("a").hash
     shutil.rmtree(cache.path("locks"))
@@ -78,15 +70,14 @@ def _library_is_a_link(path: Path) -> None:
     (path / "module/lib.so").symlink_to("source.cu")
 
 
-def _is_a_file(path: Path) -> None:
-    os.rename(path, f"{path}.away")
-    path.write_text("")
-    subprocess.run(["rm", "-r", f"{path}.away"], check=True)
-
-
 def _is_a_link(path: Path) -> None:
-    os.rename(path, path.parent.parent / "include" / "away")
+    shutil.rmtree(path)
     path.symlink_to("nowhere")
+
+
+def _is_a_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("")
 
 
 def _meta_is_of_another(path: Path) -> None:

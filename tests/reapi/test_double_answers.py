@@ -53,19 +53,15 @@ def test_where_an_action_is_is_told(executed: Callable[..., Executed]) -> None:
     there.double.instead["Execute"] = said
     command = Command(("true",), str(there.directory), {}, 30.0, outputs=("out",))
 
-    def tell(place: str, worker: str) -> None:
-        told.append((place, worker))
+    def run() -> Any:
+        tell: Any = lambda *stage: told.append(stage)  # noqa: E731
+        return there.executor.run_command(command, threading.Event(), tell)
 
-    done = there.executor.run_command(command, threading.Event(), tell)
+    done = run()
     shown = ("w-7[2J" + "x" * 1000)[:98]  # of what is shown of a hundred characters
     assert told == [("sent", ""), ("queued", ""), ("executing", shown)]
-    assert done is not None
-    assert done.elsewhere is not None
     assert (done.elsewhere.worker, done.elsewhere.remembered, done.seconds) == (shown, False, 7.0)
-    done = there.executor.run_command(command, threading.Event(), tell)
-    assert done is not None
-    assert done.elsewhere is not None
-    assert done.elsewhere.remembered
+    assert run().elsewhere.remembered
     executed_there = there.executor.executed
     assert (executed_there.commands, executed_there.remembered) == (3, 1)
     assert executed_there.outputs > 0

@@ -157,16 +157,16 @@ class Here:
     def close(self) -> None: ...
 
 
+DONE_THERE = CompletedCommand(0, b"", 0.0, 0, elsewhere=WorkerRun("grpc://x"))
+
+
 class There:
     """An executor that has an answer or none."""
 
-    def __init__(self, answer: CompletedCommand | None) -> None:
+    def __init__(self, answer: CompletedCommand | None = None) -> None:
         self.answer = answer
         self.ran: list[str] = []
         self.available = True
-
-    def found(self) -> Any:
-        return self
 
     def is_ready(self) -> bool:
         return self.available
@@ -180,11 +180,14 @@ class There:
     def cancel_command(self, cancelled: threading.Event) -> None: ...
 
 
-def test_places_here_are_taken_first(tmp_path: Path) -> None:
-    here, places = Here(), CompileSlots(lambda: 1)
-    there = There(CompletedCommand(0, b"", 0.0, 0, elsewhere=WorkerRun("grpc://x")))
+def sharing(here: Here, there: Any, limit: int, tell: ReportPlace = ignore_place) -> SharingRunner:
+    return SharingRunner(here, lambda: there, CompileSlots(lambda: limit), tell)
+
+
+def test_places_here_are_taken_first() -> None:
+    here, there = Here(), There(DONE_THERE)
     with ThreadPoolExecutor(2) as threads:
-        runner = SharingRunner(here, there.found, places, ignore_place)
+        runner = sharing(here, there, 1)
         first = threads.submit(runner.run, Command(("1",), "/", outputs=("x",)))
         wait_until(lambda: here.ran == ["1"])
         assert runner.run(Command(("2",), "/", outputs=("x",))).elsewhere
@@ -195,11 +198,11 @@ def test_places_here_are_taken_first(tmp_path: Path) -> None:
 
 
 def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
-    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=WorkerRun("grpc://x")))
+    here, there = Here(), There(DONE_THERE)
     there.available = False
     command = Command(("1",), "/", outputs=("x",))
     with ThreadPoolExecutor(3) as threads:
-        runner = SharingRunner(here, there.found, CompileSlots(lambda: 1), ignore_place)
+        runner = sharing(here, there, 1)
         every = [threads.submit(runner.run, command) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1)
         there.available = True
@@ -209,9 +212,9 @@ def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
 
 
 def test_no_more_run_here_than_there_are_places() -> None:
-    here, places = Here(), CompileSlots(lambda: 1)
+    here = Here()
     with ThreadPoolExecutor(3) as threads:
-        runner = SharingRunner(here, There(None).found, places, ignore_place)
+        runner = sharing(here, There(), 1)
         command = Command(("1",), "/", outputs=("x",))
         every = [threads.submit(runner.run, command) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1)
@@ -219,7 +222,7 @@ def test_no_more_run_here_than_there_are_places() -> None:
         assert len(here.ran) == 1
         here.go_on.set()
         assert [each.result().status for each in every] == [0, 0, 0]
-        waits = SharingRunner(here, There(None).found, CompileSlots(lambda: 0), ignore_place)
+        waits = sharing(here, There(), 0)
         waiting = threads.submit(waits.run, command)
         waits.cancel()
         with pytest.raises(CancelledError):
@@ -227,15 +230,10 @@ def test_no_more_run_here_than_there_are_places() -> None:
 
 
 def test_a_compile_that_stays_takes_a_place_and_says_so() -> None:
-    here, there = Here(), There(CompletedCommand(0, b"", 0.0, 0, elsewhere=WorkerRun("grpc://x")))
+    here, there = Here(), There(DONE_THERE)
     told: list[tuple[str, str]] = []
     with ThreadPoolExecutor(3) as threads:
-        runner = SharingRunner(
-            here,
-            there.found,
-            CompileSlots(lambda: 1),
-            lambda place, worker: told.append((place, worker)),
-        )
+        runner = sharing(here, there, 1, lambda *stage: told.append(stage))
         every = [threads.submit(runner.run, Command(("1",), "/", stays=True)) for _ in range(3)]
         wait_until(lambda: len(here.ran) == 1 and told.count(("waiting", "")) == 2)
         time.sleep(0.3)
