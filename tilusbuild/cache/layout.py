@@ -41,8 +41,8 @@ TAG_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
 # A cache of tilusbuild. Backups may leave it out; it can be deleted at any time.
 # What the signature means: https://bford.info/cachedir/
 """
-# Up to the first full stop: what a later version may say after it does not matter.
-_TAG_START = TAG_TEXT[: TAG_TEXT.index(b".", 60)]
+# A CACHEDIR.TAG of tilusbuild begins so, of every version: many programs make such files.
+TAG_START = TAG_TEXT[: TAG_TEXT.index(b".", 60)]
 IGNORE_TEXT = b"*\n"
 
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -82,11 +82,6 @@ def is_shared_default(root: str) -> bool:
     """Return whether a directory is one of the defaults that other programs use, too: `.cache` of a
     repository, and `~/.cache/tilus`."""
     return f"/{root}".endswith(("/.cache", "/.cache/tilus"))
-
-
-def is_our_tag(data: bytes) -> bool:
-    """Return whether tilusbuild wrote a CACHEDIR.TAG: many programs make such files."""
-    return data.startswith(_TAG_START)
 
 
 def is_program_number(name: str) -> bool:

@@ -192,7 +192,7 @@ class _Merge:
             # Only checked here: a damaged description or table must not replace a good one.
             if os.path.lexists(os.path.join(path, layout.SCRIPT_JSON)):
                 read_dispatch_table(script_json.read_script(path))
-            files = _read_files(path, _is_description)
+            files = _read_files(path, _DESCRIPTION.__contains__)
             measurements = _read_files(path, _is_measurement)
             exists = os.path.isdir(target)
             existing = _read_files(target, _is_measurement) if exists else {}
@@ -231,9 +231,8 @@ def _find_difference(cache: Tree, existing: Entry, meta: Mapping[str, Any]) -> P
     return None
 
 
-def _is_description(name: str) -> bool:
-    """Return whether a script's file describes the script."""
-    return name in (layout.SCRIPT_TXT, layout.SCRIPT_JSON, layout.SCHEDULE_TXT)
+# The files that describe a script.
+_DESCRIPTION = (layout.SCRIPT_TXT, layout.SCRIPT_JSON, layout.SCHEDULE_TXT)
 
 
 def _is_measurement(name: str) -> bool:

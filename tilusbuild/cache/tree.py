@@ -117,7 +117,7 @@ class Tree:
 
     def _is_marked(self) -> bool:
         tag = try_read_bytes(self.path(layout.TAG), _MAX_MARK, follow=False)
-        if tag is not None and layout.is_our_tag(tag):
+        if tag is not None and tag.startswith(layout.TAG_START):
             return True
         # A user may delete the tag, which looks like rubbish; the index alone is proof as well.
         with suppress(CorruptFileError):
@@ -176,7 +176,8 @@ class Tree:
             for name in (LOCKS, layout.STAGING):
                 self.disk.make_directory(self.path(name))
             for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
-                if not _has_size(self.path(name), len(text)):
+                status = try_stat(self.path(name))
+                if status is None or status.st_size != len(text):
                     self.put_file(self.path(name), text)
             for name in layout.DIRECTORIES:
                 if not is_real_directory(self.path(name)):
@@ -367,8 +368,3 @@ class Tree:
                 self.disk.rename(path, os.path.join(private.path, "old"))
         finally:
             private.discard()
-
-
-def _has_size(path: str, size: int) -> bool:
-    status = try_stat(path)
-    return status is not None and status.st_size == size

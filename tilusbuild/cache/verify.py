@@ -35,7 +35,7 @@ from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
 TUNE = "correct it; or delete it, and tune again"
-# An entry is replaced at most a few times in the minutes of a verification.
+# Enough, unless builds replace one entry again and again while it is read.
 _CHECKS = 3
 
 
@@ -57,12 +57,11 @@ def verify_cache(tree: Tree) -> list[CacheProblem]:
     cache."""
     if not tree.exists():
         return []
-    problems = [
-        *_check_top(tree),
-        *_check_programs(tree),
-        *_check_includes(tree),
-        *_check_scripts(tree),
-    ]
+    problems = [*_check_top(tree), *_check_scripts(tree)]
+    for kind, check in ((layout.PROGRAMS, check_program), (layout.INCLUDE, check_include)):
+        for digest in list_entries(tree, kind):
+            path = tree.path(kind, digest)
+            problems += _check_until_stable(f"{kind}/{digest}", path, partial(check, path, digest))
     return sorted(problems, key=lambda problem: problem.name)
 
 
@@ -122,12 +121,6 @@ def _check_top(tree: Tree) -> Iterator[CacheProblem]:
         yield CacheProblem(layout.INDEX, str(error), advice, layout.INDEX)
 
 
-def _check_programs(tree: Tree) -> Iterator[CacheProblem]:
-    for program in list_entries(tree, layout.PROGRAMS):
-        entry, path = f"{layout.PROGRAMS}/{program}", tree.program_path(program)
-        yield from _check_until_stable(entry, path, partial(check_program, path, program))
-
-
 def _check_until_stable(
     entry: str, path: str, check: Callable[[], Iterable[Problem]], *, in_parts: bool = False
 ) -> Iterator[CacheProblem]:
@@ -182,12 +175,6 @@ def read_entry(
         else:
             files[name] = FileFacts(status.st_size, sha256_file(file))
     return files, problems
-
-
-def _check_includes(tree: Tree) -> Iterator[CacheProblem]:
-    for digest in list_entries(tree, layout.INCLUDE):
-        entry, path = f"{layout.INCLUDE}/{digest}", tree.include_path(digest)
-        yield from _check_until_stable(entry, path, partial(check_include, path, digest))
 
 
 def _check_scripts(tree: Tree) -> Iterator[CacheProblem]:
@@ -249,7 +236,7 @@ def _find_link_problem(
     program = programs[int(index)]
     if target != layout.format_program_link(program):
         return f"points to {target} instead of {layout.format_program_link(program)}"
-    # By sizes only: `_check_programs` compares the contents.
+    # By sizes only: `check_program` compares the contents.
     entry = lookup_entry(tree, program)
     if entry is None:
         return "points to a program that is missing or incomplete"

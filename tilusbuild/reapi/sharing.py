@@ -87,7 +87,7 @@ class Sharing:
         opened."""
         with self._lock:
             for known, executor in self._executors:
-                # By identity first: to compare two toolchains compares hundreds of digests.
+                # By identity first: to compare two toolchains compares all of their digests.
                 if known is toolchain or known == toolchain:
                     return executor
             opened = None

@@ -21,8 +21,8 @@ from typing import NamedTuple
 from tilusbuild.runtime.regular import open_regular, try_read_text
 from tilusbuild.state.directories import list_mounts
 
-# Nanoseconds that the clock of a remote file system may be behind ours. Machines without NTP drift
-# by seconds a day; the price is that files younger than this are read in each build.
+# Nanoseconds that the clock of a remote file system may be behind ours. The price: files there that
+# are younger are read in each build.
 REMOTE_LAG = 600_000_000_000
 # Nanoseconds for which a moment is recent: a new one is a round trip to a server.
 _FRESH = 20_000_000
@@ -118,5 +118,4 @@ def find_remote_devices() -> frozenset[int]:
     # A line is "nodev\tKIND", or "\tKIND" for a kind that needs a block device.
     kinds = [line.split("\t") for line in text.splitlines()]
     local = _LOCAL | {kind for nodev, kind in kinds if nodev != "nodev"} - _SHARED
-    # FUSE on a block device counts as remote: a program stamps it, perhaps by another clock.
     return frozenset(mount.device for mount in list_mounts() if mount.kind not in local)
