@@ -31,14 +31,19 @@ class Nobody:
     def close(self) -> None: ...
 
 
-def test_an_action_that_no_worker_takes_is_given_up(executed: Callable[..., Executed]) -> None:
-    there = executed(timeout=1.0)
+def holds(there: Executed, *stages: int) -> Any:
+    """An answer that reports these stages, and no more."""
 
-    def queued(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
-        yield operation(QUEUED)
+    def answer(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+        yield from map(operation, stages)
         there.double.ended.wait(30)
 
-    there.double.instead["Execute"] = queued
+    return answer
+
+
+def test_an_action_that_no_worker_takes_is_given_up(executed: Callable[..., Executed]) -> None:
+    there = executed(timeout=1.0)
+    there.double.instead["Execute"] = holds(there, QUEUED)
     assert there.run() is None
     assert len(there.warnings) == 1
     assert "no worker took a compile in time; this build compiles here" in there.warnings[0]
@@ -49,9 +54,7 @@ def test_an_action_that_no_worker_takes_is_given_up(executed: Callable[..., Exec
 
 def test_a_server_that_says_nothing_is_given_up(executed: Callable[..., Executed]) -> None:
     there = executed(timeout=1.0)
-    there.double.instead["Execute"] = lambda *asked: iter(
-        [b""] if there.double.ended.wait(30) else []
-    )
+    there.double.instead["Execute"] = holds(there)
     assert there.run() is None
     assert ["no answer in time" in each for each in there.warnings] == [True]
 
@@ -96,12 +99,7 @@ def test_streams_that_never_say_more_are_given_up(ends, executed) -> None:
 
 def test_what_is_cancelled_here_is_cancelled_there(executed: Callable[..., Executed]) -> None:
     there, cancelled = executed(), threading.Event()
-
-    def waits(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
-        yield operation(EXECUTING)
-        there.double.ended.wait(30)
-
-    there.double.instead["Execute"] = waits
+    there.double.instead["Execute"] = holds(there, EXECUTING)
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(there.run, ("out",), cancelled)
         wait_until(lambda: there.heard == 1)

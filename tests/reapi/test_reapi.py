@@ -18,8 +18,6 @@ import grpc
 from support.casd import Casd
 from support.farm_double import FarmDouble, farm_double
 from support.project import NewProject
-from support.scale import include_headers
-from support.trees import published
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.backend import Blob, ReapiBackend, make_blob, split_into_batches
 from tilusbuild.remote.backend import RemoteTroubleError
@@ -35,18 +33,6 @@ def casd(tmp_path: Path) -> Iterator[Casd]:
 
 def backend(address: str, **settings: Any) -> ReapiBackend:
     return ReapiBackend(make_settings(address, "test", **settings))
-
-
-def test_what_one_user_builds_another_fetches(casd: Casd, new_user: NewProject) -> None:
-    first, second = new_user(casd.address, WRITE="1"), new_user(casd.address)
-    for user in (first, second):
-        # It has a record only while it has the Directories of its Trees, too.
-        include_headers(user)
-    assert first.build()["remote"]["sent"] == 2
-    summary = second.build()
-    assert (summary["attempts"], summary["remote"]["hits"]) == (0, 2)
-    assert published(first.cache) == published(second.cache)
-    second.run("cache", "verify")
 
 
 def test_the_services_that_a_cache_has(casd: Casd) -> None:

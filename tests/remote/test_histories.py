@@ -139,11 +139,6 @@ def restore(served: Served) -> None:
     served.fill()
 
 
-def test_a_server_that_takes_nothing_more(server: HttpCache, new_user: NewProject) -> None:
-    server.full = True
-    assert "status 507" in builds_alone(new_user(server.address, WRITE="1"))[0]
-
-
 def test_a_server_that_is_killed_while_a_build_sends(new_user: NewProject, tmp_path: Path) -> None:
     server = Casd(tmp_path / "casd")
     with line_to(server.port) as line:

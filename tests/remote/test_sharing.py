@@ -13,13 +13,6 @@ from support.scale import include_headers
 from support.trees import published
 from tilusbuild.remote.archive import include_key, pack_entry, program_key
 
-NewUser = NewProject
-
-
-@pytest.fixture(params=["http", "file"])
-def address(request: pytest.FixtureRequest, server: HttpCache, tmp_path: Path) -> str:
-    return server.address if request.param == "http" else f"file://{tmp_path}/store"
-
 
 def warnings(project: Project, *words: str) -> tuple[dict[str, Any], list[str]]:
     """The summary of a build that ends well, and its warnings."""
@@ -28,19 +21,15 @@ def warnings(project: Project, *words: str) -> tuple[dict[str, Any], list[str]]:
     return ran.summary, said
 
 
-def same_trees(one: Project, other: Project) -> None:
-    assert published(one.cache) == published(other.cache)
-
-
-def test_what_one_user_builds_another_fetches(address: str, new_user: NewUser) -> None:
-    first, second = new_user(address, WRITE="1"), new_user(address)
+def test_what_one_user_builds_another_fetches(server: HttpCache, new_user: NewProject) -> None:
+    first, second = new_user(server.address, WRITE="1"), new_user(server.address)
     for user in (first, second):
         include_headers(user)
     built = first.build()
     assert built["attempts"] == built["remote"]["sent"] == 2
     fetched = second.build()
     assert (fetched["attempts"], fetched["cached"], fetched["remote"]["hits"]) == (0, 2, 2)
-    same_trees(first, second)
+    assert published(first.cache) == published(second.cache)
     assert list(second.cache.glob("include/**/a/b.h"))
     second.run("cache", "verify")
 
@@ -57,7 +46,9 @@ def test_an_entry_comes_last_and_what_was_fetched_is_not_sent_back(server, new_u
     assert server.count("PUT") == len(puts)
 
 
-def test_a_program_that_does_not_compile_is_a_result(server: HttpCache, new_user: NewUser) -> None:
+def test_a_program_that_does_not_compile_is_a_result(
+    server: HttpCache, new_user: NewProject
+) -> None:
     wrong = "{% if unroll == 2 %}int x = ;{% endif %}"
     users = [new_user(server.address, WRITE="1"), new_user(server.address)]
     for user in users:
@@ -65,7 +56,7 @@ def test_a_program_that_does_not_compile_is_a_result(server: HttpCache, new_user
     assert users[0].build()["remote"]["sent"] == 2
     summary = users[1].build()
     assert (summary["attempts"], summary["cached"], summary["failed"]) == (0, 1, 1)
-    same_trees(*users)
+    assert published(users[0].cache) == published(users[1].cache)
 
 
 @pytest.mark.parametrize("name", ["module/lib.so", "meta.json"])
@@ -80,7 +71,7 @@ def test_a_file_with_other_bytes_is_refused_by_name(server, new_user, name) -> N
     summary, said = warnings(second)
     assert summary["attempts"] == summary["remote"]["refused"] == 1
     assert any(name in each and "scale/" in each for each in said)
-    same_trees(first, second)
+    assert published(first.cache) == published(second.cache)
     # The right one was sent again, with how long its compile took.
     assert unpack(server.held[path]) == unpack(whole)
 
@@ -92,18 +83,18 @@ def test_an_entry_without_its_directory_is_a_miss_and_is_completed(server, new_u
         del server.held[path_of(include_key(directory.name))]
     summary, said = warnings(second)
     assert (summary["attempts"], said) == (2, [])
-    same_trees(first, second)
+    assert published(first.cache) == published(second.cache)
     assert new_user(server.address).build()["remote"]["hits"] == 2
 
 
-def test_what_an_older_version_sent_is_a_miss(server: HttpCache, new_user: NewUser) -> None:
+def test_what_an_older_version_sent_is_a_miss(server: HttpCache, new_user: NewProject) -> None:
     user = new_user(server.address)
     server.held[path_of("tilusbuild program 2 " + "0" * 64)] = b"{}"
     summary, said = warnings(user)
     assert (summary["attempts"], summary["remote"]["misses"], said) == (2, 2, [])
 
 
-def test_an_interrupt_leaves_nothing_behind(server: HttpCache, new_user: NewUser) -> None:
+def test_an_interrupt_leaves_nothing_behind(server: HttpCache, new_user: NewProject) -> None:
     new_user(server.address, WRITE="1").build()
     with line_to(server.port, Faults(delay=30)) as line:
         user = new_user(line.address)
@@ -116,14 +107,14 @@ def test_an_interrupt_leaves_nothing_behind(server: HttpCache, new_user: NewUser
     assert list(user.cache.glob("staging/*")) == []
 
 
-def test_doctor_asks_the_remote(server: HttpCache, new_user: NewUser) -> None:
+def test_doctor_asks_the_remote(server: HttpCache, new_user: NewProject) -> None:
     user = new_user(server.address)
     assert f"ok       remote cache: {server.address}, read: " in user.run("doctor", status=None).out
     server.status = 503
     assert "answers GET with status 503" in user.run("doctor", status=None).out
 
 
-def test_no_extra_is_needed(server: HttpCache, new_user: NewUser, tmp_path: Path) -> None:
+def test_no_extra_is_needed(server: HttpCache, new_user: NewProject, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     for name in ("google", "grpc"):
         (hidden / name).mkdir(parents=True)
