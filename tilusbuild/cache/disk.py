@@ -28,15 +28,13 @@ class Disk:
         """Make a directory; do nothing if it exists."""
         make_directory(path)
 
-    def write_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
-        """Write a new file with these permissions. `data` is its content, or the path of a file to
-        copy."""
+    def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a new file with these permissions."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb", buffering=0) as file:
-            for piece in [data] if isinstance(data, bytes) else _read_pieces(data):
-                view = memoryview(piece)  # one system call may write only a part
-                while view:
-                    view = view[file.write(view) :]
+            view = memoryview(data)  # one system call may write only a part
+            while view:
+                view = view[file.write(view) :]
             os.fchmod(handle, mode)  # not left to the umask: other users may read a cache
 
     def set_mode(self, path: str, mode: int) -> None:
@@ -80,12 +78,6 @@ class Disk:
     def remove_tree(self, path: str) -> None:
         """Remove a file, or a directory and all below it; do nothing if it does not exist."""
         remove_tree(path)
-
-
-def _read_pieces(path: str) -> Iterator[bytes]:
-    with os.fdopen(open_regular(path, follow=False), "rb") as file:
-        while piece := file.read(1 << 20):
-            yield piece
 
 
 # EACCES and EPERM: another user's cache is read-only for this one.

@@ -292,7 +292,8 @@ class EntryBatch:
             self._private.discard()
 
     def add_program(self, program: str, files: Mapping[str, bytes | str], meta: bytes) -> None:
-        """Write a program's files, each of content or the path of a copy, and its meta.json."""
+        """Write a program's files and its meta.json. A file is given as its content, or as the path
+        of a file on the cache's disk, which moves."""
         if self._private is None:
             self._private = self._tree.make_private()
         directory = os.path.join(self._private.path, program)
@@ -304,7 +305,12 @@ class EntryBatch:
                 make_directories(self._tree, directory, os.path.dirname(name), made_directories)
                 # As linkers do it: an entry of another machine has no modes.
                 mode = 0o755 if name == layout.LIBRARY else 0o644
-                disk.write_file(os.path.join(directory, name), data, mode)
+                path = os.path.join(directory, name)
+                if isinstance(data, bytes):
+                    disk.write_file(path, data, mode)
+                else:
+                    disk.rename(data, path)
+                    disk.set_mode(path, mode)
         self.add_directory(program, directory)
 
     def add_directory(self, program: str, directory: str) -> None:

@@ -370,6 +370,6 @@ def _map_file(path: str) -> bytes:
 def _remove_files(archive: Archive) -> None:
     for source in archive.files.values():
         if isinstance(source, str):
-            # A `cache clear` may have removed it.
+            # Of an accepted entry it has moved; and a `cache clear` may have removed it.
             with suppress(FileNotFoundError):
                 os.unlink(source)
