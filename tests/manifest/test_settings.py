@@ -52,13 +52,6 @@ def test_what_a_manifest_says(load_script: Callable[[str], Manifest], project: P
     assert decided.cache_dir == Setting(str(project / "b"), "tilus.toml")
 
 
-def test_a_persons_cache_dir_is_relative_to_where_they_are(project, monkeypatch) -> None:
-    monkeypatch.chdir(project / "include")
-    for options, environment in (({"cache-dir": "c"}, {}), ({}, {"TILUSBUILD_CACHE_DIR": "c"})):
-        decided = decide_settings(str(project), options, environment, {"cache-dir": "d"})
-        assert decided.cache_dir.value == str(project / "include" / "c")
-
-
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
@@ -84,30 +77,16 @@ def test_bad_settings_name_the_culprit(environment: Mapping[str, str], message: 
     assert raised.value.message == message
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_the_default_cache_is_at_the_root_of_the_repository(tmp_path: Path, kind: str) -> None:
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    marker = tmp_path / ".git"
-    if kind == "file":
-        marker.write_text("gitdir: elsewhere\n")
-    else:
-        marker.mkdir()
-    assert where.choose_project_cache(str(inner), None).path == str(tmp_path / ".cache")
-
-
-def test_find_walks_up_to_the_root_of_the_repository(tmp_path: Path) -> None:
+def test_a_manifest_that_is_not_there_names_where_it_was_searched(tmp_path: Path) -> None:
     inner = tmp_path / "repo" / "a"
     inner.mkdir(parents=True)
-    (tmp_path / "repo" / ".git").mkdir()
+    (tmp_path / "repo" / ".git").write_text("gitdir: elsewhere\n")
     (tmp_path / "tilus.toml").write_text("")
     with pytest.raises(InputError) as raised:
         find_project_manifest(str(inner))
     hint = raised.value.diagnostics[0].hint or ""
     assert hint.startswith(f"searched in:\n  {inner}\n  {inner.parent}\n`tilusbuild init`")
-
-    (tmp_path / "repo" / "tilus.toml").write_text("")
-    assert find_project_manifest(str(inner)) == str(tmp_path / "repo" / "tilus.toml")
+    assert where.choose_project_cache(str(inner), None).path == str(inner.parent / ".cache")
 
 
 def test_finding_and_deciding_import_nothing_heavy() -> None:
