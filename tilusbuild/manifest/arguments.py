@@ -39,7 +39,6 @@ class Arg(Table, frozen=True):
     read off that tensor's shape, so callers do not pass it.
     """
 
-    short = ({"type": "string", "minLength": 1},)
     shorthands = ((str, "type"),)
 
     type: Annotated[

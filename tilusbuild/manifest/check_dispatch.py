@@ -43,11 +43,12 @@ def check_dispatch(checks: Checks) -> None:
 
 def _check_keys(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScope) -> None:
     """Report keys that are not integer arguments, and buckets of other names than the keys."""
+    sizes = scope.sections["sizes"]
     for number, key in enumerate(dispatch.keys):
         where = (*path, "keys", number)
-        if key not in scope.sizes:
+        if key not in sizes:
             kind = "an integer argument" if key in scope.arguments else "an argument"
-            checks.add_value_error(where, f'"{key}" is not {kind}', did_you_mean(key, scope.sizes))
+            checks.add_value_error(where, f'"{key}" is not {kind}', did_you_mean(key, sizes))
         elif key in scope.strides:
             checks.add_value_error(where, f'"{key}" is a stride', STRIDE_HINT)
         elif key in dispatch.keys[:number]:
@@ -65,7 +66,7 @@ def _check_model(checks: Checks, path: Path, dispatch: DispatchSection, scope: N
             names = parse_cached(getattr(dispatch, word) or 0).names
         except ExprError:
             continue  # `check_expressions` reports it
-        for name in sorted(names & scope.sizes - {*dispatch.keys}):
+        for name in sorted(names & scope.sections["sizes"] - {*dispatch.keys}):
             checks.add_value_error(
                 (*path, word),
                 f'"{word}" depends on "{name}", which is not one of the keys',

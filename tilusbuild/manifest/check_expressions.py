@@ -37,15 +37,11 @@ if TYPE_CHECKING:
 
 
 class NameScope(Struct, frozen=True):
-    """The names that a script declares for one target, by section."""
+    """The names that a script declares for one target."""
 
-    params: frozenset[str]
-    space: frozenset[str]
-    derived: frozenset[str]
-    sizes: frozenset[str]
-    """Integer arguments, which have a value when the kernel is called."""
+    sections: Mapping[str, frozenset[str]]
+    """Those of `params`, `space` and `derived`, and as `sizes` the integer arguments."""
     arguments: frozenset[str]
-    """All arguments."""
     strides: frozenset[str]
     """Arguments that are read off strides. Dispatch does not know them."""
     facts: frozenset[str]
@@ -140,21 +136,17 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
 
     Names come from the file, so that an entry with a mistake still declares its name.
     """
-    names = {
-        section: frozenset(
-            checks.list_names(*path, section)
-            + checks.list_names(*path, "override", target, section)
-        )
-        for section in ("params", "space", "derived")
-    }
     arguments = frozenset(checks.list_names(*path, "args"))
     others = {name for name, arg in script.args.items() if not _may_be_integer(arg.type)}
-    strides = {each for arg in script.args.values() for each in arg.strides or ()}
+    sections = {"sizes": arguments - others}
+    for section in _STATIC:
+        own = checks.list_names(*path, "override", target, section)
+        sections[section] = frozenset(checks.list_names(*path, section) + own)
+    strides = {stride for arg in script.args.values() for stride in arg.strides or ()}
     return NameScope(
-        **names,
-        sizes=arguments - others,
-        arguments=arguments,
-        strides=frozenset(each for each in strides if isinstance(each, str)),
+        sections,
+        arguments,
+        strides=frozenset(stride for stride in strides if isinstance(stride, str)),
         facts=frozenset(checks.list_names("target", target, "facts")),
         target=target,
         has_file=script.space_file is not None,
@@ -213,14 +205,14 @@ def _explain_name(
     """Return the problem of a name without a point; None if the expression may use the name."""
     if name in scope.strides and "dispatch" in path:
         return f'"{name}" is a stride', STRIDE_HINT
-    if any(name in getattr(scope, section) for section in sees):
+    if any(name in scope.sections[section] for section in sees):
         return None
-    if name in scope.space or name in scope.derived:
+    if name in scope.sections["space"] | scope.sections["derived"]:
         return (
             f'"{name}" is not known here',
             "rules, bytes and flops hold for every schedule, so they cannot depend on it",
         )
-    if name in scope.sizes:
+    if name in scope.sections["sizes"]:
         return (
             f'"{name}" is an argument: it is not known until the kernel is called',
             "only grid, block, smem, cluster and dispatch depend on arguments",
@@ -236,7 +228,7 @@ def _explain_name(
     # Who forgets `arch.` gets the whole name, which is not like the short one.
     dotted = (*(f"arch.{each}" for each in ARCH_NAMES), *(f"facts.{each}" for each in scope.facts))
     exact = next((each for each in sorted(dotted) if each.endswith(f".{name}")), None)
-    plain = {declared for section in sees for declared in getattr(scope, section)}
+    plain = {declared for section in sees for declared in scope.sections[section]}
     hint = f'did you mean "{exact}"?' if exact else _suggest_name(name, plain)
     return f'unknown name "{name}"', hint
 

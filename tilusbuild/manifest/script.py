@@ -7,12 +7,7 @@ from msgspec import field
 
 from tilusbuild.expr import Expr, Value
 from tilusbuild.manifest.arguments import Arg, make_argument
-from tilusbuild.manifest.names import (
-    DeclaredName,
-    HeaderName,
-    LinkedNames,
-    split_linked_names,
-)
+from tilusbuild.manifest.names import DeclaredName, HeaderName, LinkedNames, split_linked_names
 from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
     DispatchSection,
@@ -98,12 +93,10 @@ def _check_range(bounds: tuple[int, ...]) -> tuple[int, ...]:
 
 def _check_powers(bounds: tuple[int, int]) -> tuple[int, ...]:
     for bound in bounds:
-        if bound < 1:
-            raise ValueFault(f"takes powers of two, not {bound}", "the least power of two is 1")
-        if bound.bit_count() != 1:
-            lower = 1 << (bound.bit_length() - 1)
-            near = f"the nearest are {lower} and {2 * lower}"
-            raise ValueFault(f"takes powers of two, not {bound}", near)
+        if bound < 1 or bound.bit_count() != 1:
+            lower = 1 << max(0, bound.bit_length() - 1)
+            hint = f"the nearest are {lower} and {2 * lower}" if bound > 0 else "the least is 1"
+            raise ValueFault(f"takes powers of two, not {bound}", hint)
     return _check_bounds("pow2", bounds)
 
 
@@ -113,7 +106,6 @@ class ParameterSection(Table, frozen=True):
     Written as an array of values, or as a table with exactly one of `values`, `range` and `pow2`.
     """
 
-    short = ({"type": "array", "items": _ROW_SCHEMA, "minItems": 1},)
     shorthands = ((tuple, "values"),)
 
     values: Annotated[

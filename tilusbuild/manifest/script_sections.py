@@ -86,10 +86,6 @@ class BucketSection(Table, frozen=True):
     as an array of edges, or as `{ every = N }`.
     """
 
-    short = (
-        {"enum": ["tilus", "pow2", "exact"]},
-        {"type": "array", "items": {"type": "integer"}, "minItems": 1},
-    )
     shorthands = ((str, "kind"), (tuple, "edges"))
 
     kind: Annotated[Literal["tilus", "pow2", "exact"] | None, Key(examples=["tilus"])] = None
@@ -255,8 +251,6 @@ def fill_in_values(text: str, value_of: Callable[[str], Value]) -> str:
 class JinjaSection(Table, frozen=True):
     """How Jinja2 reads a script's templates, where they were written for other settings."""
 
-    short = ({"const": "jinja2"},)
-
     trim_blocks: bool = True
     """A block tag takes the newline behind it along."""
     lstrip_blocks: bool = True
@@ -279,6 +273,11 @@ class JinjaSection(Table, frozen=True):
                 'must be "jinja2" or a table', 'as in jinja = { "trim-blocks" = false }'
             )
         return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> Any:
+        schema = super().__get_pydantic_json_schema__(core, handler)
+        return {"description": schema.pop("description"), "anyOf": [{"const": "jinja2"}, schema]}
 
 
 _SWITCHES = ("trim-blocks", "lstrip-blocks", "keep-trailing-newline")

@@ -78,7 +78,6 @@ class Directory(Table, frozen=True):
     relative to the manifest; it may lie outside the project, and `~` is the home directory. A
     package's directory is found without importing the package, when a build needs it."""
 
-    short = ({"type": "string", "minLength": 1},)
     shorthands = ((str, "path"),)
 
     path: Annotated[Text, Key(examples=["include"])]

@@ -74,8 +74,6 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
     Fields that begin with `_` are not keys.
     """
 
-    short: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """The JSON schemas of shorter spellings, which `read` turns into tables."""
     shorthands: ClassVar[tuple[tuple[type, str], ...]] = ()
     """Types of values that may take the place of the table, each with the key it stands for."""
 
@@ -264,6 +262,8 @@ def _describe_table(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
     import inspect
 
     docstrings = read_docstrings(table)
+    # Copies, before the keys get their descriptions.
+    short = [dict(node["properties"][key]) for _, key in table.shorthands]
     for key, info in list_keys(table).items():
         own = node["properties"][key]
         own["description"] = docstrings[info.name]
@@ -271,7 +271,7 @@ def _describe_table(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
             own["examples"] = list(info.examples)
         if info.default is not None:
             own["default"] = info.default
-    choices = {"anyOf": [*table.short, node]} if table.short else node
+    choices = {"anyOf": [*short, node]} if short else node
     return {"description": inspect.cleandoc(table.__doc__ or ""), **choices}
 
 
