@@ -103,9 +103,16 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
     entries = [{**manifest, "artifactType": ARTIFACT, "annotations": {_REF: tag}}]
     # After the package's manifest, which they name by its digest.
     for name, data in sorted(contents.beside.items()):
-        title = name.rpartition("/")[2]
-        referrer = _put_attestation(path, manifest, _ATTESTATION_TYPES[name], title, data)
-        entries.append({**referrer, "annotations": {_REF: f"{tag}.{title.partition('.')[0]}"}})
+        kind, title = _ATTESTATION_TYPES[name], name.rpartition("/")[2]
+        referrer = {
+            "artifactType": kind,
+            "config": _put_blob(path, _EMPTY, _EMPTY_TYPE),
+            "layers": [{**_put_blob(path, data, kind), "annotations": {_TITLE: title}}],
+            "subject": manifest,
+        }
+        reference = {_REF: f"{tag}.{title.partition('.')[0]}"}
+        descriptor = _put_manifest(path, referrer)
+        entries.append({**descriptor, "artifactType": kind, "annotations": reference})
     write_file(os.path.join(path, LAYOUT), b'{"imageLayoutVersion":"1.0.0"}')
     index: dict[str, Any] = {"schemaVersion": 2, "mediaType": _INDEX_TYPE, "manifests": entries}
     write_file(os.path.join(path, INDEX), rfc8785.dumps(index))
@@ -115,22 +122,6 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
 def _name_layer_file(script: str, target: str) -> str:
     """Return a file name for a layer, for tools that know nothing of packages."""
     return "-".join(filter(None, (script or "headers", target))) + ".tar.zst"
-
-
-def _put_attestation(
-    path: str, subject: Descriptor, kind: str, title: str, data: bytes
-) -> Descriptor:
-    """Write an attestation as an artifact whose subject is the package. Return its descriptor."""
-    manifest = _put_manifest(
-        path,
-        {
-            "artifactType": kind,
-            "config": _put_blob(path, _EMPTY, _EMPTY_TYPE),
-            "layers": [{**_put_blob(path, data, kind), "annotations": {_TITLE: title}}],
-            "subject": subject,
-        },
-    )
-    return {**manifest, "artifactType": kind}
 
 
 def _make_descriptor(kind: str, digest: str, size: int) -> Descriptor:

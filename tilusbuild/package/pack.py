@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
 
@@ -133,16 +133,16 @@ def read_source_date() -> int:
 def _make_staging(output: str) -> Iterator[str]:
     """Make a private directory in `output`, removed after the block. Raises `InputError` for a
     place that cannot be written, and `PackageError` when the disk refuses."""
-    with ExitStack() as stack:
-        try:
-            os.makedirs(output, exist_ok=True)
-            staged = stack.enter_context(TemporaryDirectory("package", output)).path
-        except OSError as error:
-            raise input_error(f"--output {output}: {error.strerror}") from None
-        try:
-            yield staged
-        except OSError as error:
-            raise cannot_pack(f"{error.filename or output}: {error.strerror}") from None
+    try:
+        os.makedirs(output, exist_ok=True)
+        staged = TemporaryDirectory("package", output)
+    except OSError as error:
+        raise input_error(f"--output {output}: {error.strerror}") from None
+    try:
+        with staged:
+            yield staged.path
+    except OSError as error:
+        raise cannot_pack(f"{error.filename or output}: {error.strerror}") from None
 
 
 def _move_into_place(staged: str, output: str, names: Sequence[str]) -> None:

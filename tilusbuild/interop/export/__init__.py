@@ -68,26 +68,20 @@ def _export_into(
 def _check_replaceable(directory: str) -> None:
     """Raise `InputError` for a directory with a file that no earlier export listed in its mark."""
     hint = "name a directory that is new, empty, or an earlier export"
-    # Without a mark, any file is a foreign one: only an empty directory is replaced.
+    mark = os.path.join(directory, MARK)
     try:
-        text = read_text(os.path.join(directory, MARK), "surrogateescape")
-    except FileNotFoundError:
-        text = ""
-    except OSError as error:
-        raise input_error(f"{error.filename}: {error.strerror}", hint=hint) from None
-    exported_files = {MARK, *text.splitlines()[1:]}
-    try:
-        present_files = list_files_below(directory)
+        present = list_files_below(directory)
+        # Without a mark, any file is a foreign one: only an empty directory is replaced.
+        text = read_text(mark, "surrogateescape") if MARK in present else ""
     except FileNotFoundError:
         return
     except OSError as error:
-        raise input_error(f"{directory}: {error.strerror}") from None
+        raise input_error(f"{error.filename or directory}: {error.strerror}", hint=hint) from None
+    exported = {MARK, *text.splitlines()[1:]}
     # Systems make lock files when they read a cache.
-    unknown_files = [
-        name for name in present_files if name not in exported_files and not name.endswith("/.lock")
-    ]
-    if unknown_files:
-        raise input_error(f"{directory} holds something else: {unknown_files[0]}", hint=hint)
+    unknown = [name for name in present if name not in exported and not name.endswith("/.lock")]
+    if unknown:
+        raise input_error(f"{directory} holds something else: {unknown[0]}", hint=hint)
 
 
 def _write_items(staged: str, items: Iterable[ExportItem]) -> tuple[int, int, int]:
