@@ -53,7 +53,7 @@ class Diagnostic(NamedTuple):
         head = f"{self.severity}: {message}"
         lines = [f"{self.place}: {head}" if self.place else head]
         if self.place and self.place.text is not None and self.place.line is not None:
-            before, shown = _cut_around(self.place.text, self.place.column or 1)
+            before, shown = _crop_line(self.place.text, self.place.column or 1)
             # The mark is placed by the text before it, with the same tabs.
             gutter = f"{self.place.line:>5} | "
             lines.append(gutter + shown.expandtabs(4))
@@ -66,19 +66,20 @@ class Diagnostic(NamedTuple):
 
 
 def _shorten_line(line: str) -> str:
-    """Return a line, without its middle when it is longer than 720 characters."""
+    """Return a line; of one with more than 720 characters the first and the last 240."""
     return line if len(line) <= 3 * _WIDTH else f"{line[:_WIDTH]} … {line[-_WIDTH:]}"
 
 
-def _cut_around(line: str, column: int) -> tuple[str, str]:
-    """Return the part of a line before a column, and the part that is shown: at most 240 characters
-    around the column."""
+def _crop_line(line: str, column: int) -> tuple[str, str]:
+    """Return `(prefix, excerpt)`: at most 240 characters of a line around a column, and the part of
+    them before the column."""
+    # Around the column, as a generated line may have a million characters.
     if len(line) <= _WIDTH:
         return line[: column - 1], line
-    # Around the column, as a generated line may have a million characters.
     start = max(0, column - 1 - _WIDTH // 2)
-    excerpt = "…" * (start > 0) + line[start : start + _WIDTH] + "…" * (start + _WIDTH < len(line))
-    return excerpt[: column - 1 - start + (start > 0)], excerpt
+    end = start + _WIDTH
+    lead, tail = "…" if start else "", "…" if end < len(line) else ""
+    return lead + line[start : column - 1], lead + line[start:end] + tail
 
 
 class TilusbuildError(Exception):

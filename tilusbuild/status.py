@@ -108,7 +108,7 @@ _STATUSES = {
 
 
 class Compiled(Struct, frozen=True):
-    """What came of one compile."""
+    """The result of one compile."""
 
     status: Status
     """One of `RECORDED` is published; the others are accidents: the next build tries again."""

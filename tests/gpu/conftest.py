@@ -12,6 +12,7 @@ import pytest
 from support import command_line
 from support.paths import ROOT
 from support.project import Project
+from tilusbuild.runtime import load
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,11 @@ class Example(Project):
         """The JSON lines that a command prints."""
         words = (*words, "--json", "--cache-dir", str(self.cache))
         return command_line.run(self.directory, *words, timeout=3000).events
+
+    def load(self, script: str, **constants: Any) -> Any:
+        """Build the default schedules of a script for the device, and load it."""
+        self.events("build", script, "--target", self.target, "--level", "0")
+        return load(script, where=self.cache, target=self.target, **constants)
 
 
 @pytest.fixture

@@ -41,12 +41,19 @@ extern "C" __global__ void add(float *y, int n) {
 N = 1 << 16
 
 
-@pytest.fixture
-def add(torch: Any, tmp_path: Path) -> Any:
-    manifest = MANIFEST.replace("ARCH", get_gpu(0).arch)
-    project = Project(tmp_path).write_all({"tilus.toml": manifest, "add.cu.j2": SOURCE})
+def loaded(directory: Path, *changes: tuple[str, str]) -> Any:
+    """The kernel, with these texts of its project replaced."""
+    manifest, source = MANIFEST.replace("ARCH", get_gpu(0).arch), SOURCE
+    for old, new in changes:
+        manifest, source = manifest.replace(old, new), source.replace(old, new)
+    project = Project(directory).write_all({"tilus.toml": manifest, "add.cu.j2": source})
     project.build()
     return tilusbuild.load("add", where=str(project.cache))
+
+
+@pytest.fixture
+def add(torch: Any, tmp_path: Path) -> Any:
+    return loaded(tmp_path)
 
 
 def wanted(torch: Any, weights: Any, by: float) -> Any:
@@ -99,12 +106,7 @@ WITHOUT_NUMBERS = (
 
 
 def test_a_graph_reads_the_device_and_takes_nothing_of_the_host(torch: Any, tmp_path: Path) -> None:
-    manifest, source = MANIFEST.replace("ARCH", get_gpu(0).arch), SOURCE
-    for old, new in WITHOUT_NUMBERS:
-        manifest, source = manifest.replace(old, new), source.replace(old, new)
-    project = Project(tmp_path).write_all({"tilus.toml": manifest, "add.cu.j2": source})
-    project.build()
-    add = tilusbuild.load("add", where=str(project.cache))
+    add = loaded(tmp_path, *WITHOUT_NUMBERS)
     weights, y = torch.ones(4, device="cuda"), torch.zeros(N, device="cuda")
     add(weights, y)
     graph = torch.cuda.CUDAGraph()

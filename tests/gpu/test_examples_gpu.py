@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.runtime import load
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.tune.bench.bench import DeviceBench
 
@@ -19,9 +18,7 @@ NewExample = Callable[[str], Any]
 
 @pytest.mark.parametrize("n", [1, 1000, 65_537, 1 << 22])
 def test_saxpy(torch: Any, example: NewExample, n: int) -> None:
-    project = example("quickstart")
-    project.events("build", "saxpy", "--target", project.target, "--level", "0")
-    saxpy = load("saxpy", where=project.cache, target=project.target)
+    saxpy = example("quickstart").load("saxpy")
     x, y = torch.randn(n, device="cuda"), torch.randn(n, device="cuda")
     expected = 2.0 * x + y
     saxpy(2.0, x, y)
@@ -30,9 +27,7 @@ def test_saxpy(torch: Any, example: NewExample, n: int) -> None:
 
 @pytest.mark.parametrize(("m", "n"), [(1, 1000), (7, 33), (128, 4096), (1000, 1024)])
 def test_rms_norm(torch: Any, example: NewExample, m: int, n: int) -> None:
-    project = example("quickstart")
-    project.events("build", "rms_norm", "--target", project.target, "--level", "0")
-    rms_norm = load("rms_norm", where=project.cache, target=project.target)
+    rms_norm = example("quickstart").load("rms_norm")
     x, weight = torch.randn(m, n, device="cuda"), torch.randn(n, device="cuda")
     y = torch.empty_like(x)
     rms_norm(x, weight, y, 1e-6)
@@ -49,8 +44,7 @@ def test_gemm(
     project = example("gemm")
     if script == "gemm_tma" and project.target != "hopper":
         pytest.skip("needs a device of sm_90")
-    project.events("build", script, "--target", project.target, "--level", "0")
-    gemm = load(script, where=project.cache, target=project.target, dtype=dtype)
+    gemm = project.load(script, dtype=dtype)
     kind = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     a = torch.randn(m, k, device="cuda").to(kind)
     b = torch.randn(k, n, device="cuda").to(kind)
@@ -64,9 +58,7 @@ def test_gemm(
 def test_hopper(torch: Any, example: NewExample, rows: int, columns: int) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a device of sm_90")
-    project = example("hopper")
-    project.events("build", "rms_norm", "--target", "hopper", "--level", "0")
-    rms_norm = load("rms_norm", where=project.cache, target="hopper")
+    rms_norm = example("hopper").load("rms_norm")
     x = torch.randn(rows, columns, device="cuda")
     y, z = torch.empty_like(x), torch.empty_like(x)
     rms_norm(x, y, 1e-6)
@@ -81,8 +73,7 @@ def test_run_and_tensors_on_the_wrong_device(torch: Any, example: NewExample) ->
     *calls, summary = project.events("run", "rms_norm", "--target", project.target)
     assert summary["wrong"] == 0
     assert all(call["max_error"] < 1e-4 and 0 < call["seconds"] < 1 for call in calls)
-    project.events("build", "rms_norm", "--target", project.target, "--level", "0")
-    rms_norm = load("rms_norm", where=project.cache, target=project.target)
+    rms_norm = project.load("rms_norm")
     x, weight = torch.randn(4, 64), torch.randn(64)
     with pytest.raises(LoadError, match="the call's tensors are on the cpu"):
         rms_norm(x, weight, eps=1e-6)
@@ -108,9 +99,7 @@ def test_the_worker_and_torch_see_the_same_device(torch: Any) -> None:
 def test_a_stream_and_a_graph_of_torch_are_those_of_the_call(
     torch: Any, example: NewExample
 ) -> None:
-    project = example("quickstart")
-    project.events("build", "saxpy", "--target", project.target, "--level", "0")
-    saxpy = load("saxpy", where=project.cache, target=project.target)
+    saxpy = example("quickstart").load("saxpy")
     x, y = torch.randn(1 << 20, device="cuda"), torch.zeros(1 << 20, device="cuda")
     with torch.cuda.stream(torch.cuda.Stream()):
         saxpy(3.0, x, y)  # the first call takes its time on the host

@@ -59,7 +59,7 @@ _SAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What is checked. `root` is the package's directory, `shown` what people call it."""
+    """A request to check a package in the directory `root`; messages call the package `shown`."""
 
     root: str
     shown: str
@@ -296,6 +296,7 @@ class _ScriptCheck:
             yield from (self._make_line(decision.case, outcome) for outcome in decision.outcomes)
 
     def _make_line(self, case: Case, outcome: Outcome) -> CheckedLine:
+        """Return the line of a program's outcome in a case."""
         program, script = outcome.program, _name_script(self.script)
         return CheckedLine(
             script=script,

@@ -61,7 +61,7 @@ ResultLine = ServedLine | CheckedLine
 
 
 def format_report(rows: Sequence[ResultLine]) -> str:
-    """Return the table of a check, and each failure with what shows it again."""
+    """Return the table of a check, and each failure with the command that repeats it."""
     served = [row for row in rows if isinstance(row, ServedLine)]
     calls = [row for row in rows if isinstance(row, CheckedLine)]
     lines = []

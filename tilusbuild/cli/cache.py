@@ -55,6 +55,7 @@ CacheStatsLine = declare_line(
 
 
 def _print_stats(arguments: CacheStatsArgs) -> int:
+    """Print how many programs have which status, and the size of each directory."""
     from tilusbuild.cache.index import collect_stats
     from tilusbuild.table import format_table
 
@@ -77,6 +78,7 @@ class CacheVerifyArgs(Common, frozen=True, kw_only=True):
 
 
 def _verify_cache(arguments: CacheVerifyArgs) -> int:
+    """Print the problems of a cache, and repair it if asked. Return 1 if a problem remains."""
     from tilusbuild.cache.verify import repair_cache, verify_cache
 
     if (status := options.run_foreign_verb("verify", arguments.other, arguments)) is not None:
@@ -112,7 +114,7 @@ def report_foreign_files(cache: Tree) -> None:
 
 
 def _report_leftovers(cache: Tree, *, remove: bool) -> None:
-    """Print to stderr what killed processes left in a cache; with `remove`, remove it."""
+    """Print to stderr the stages of killed processes in a cache; with `remove`, remove them."""
     from tilusbuild.cache.garbage import list_abandoned
 
     paths = list_abandoned(cache)
@@ -131,6 +133,7 @@ class CacheMergeArgs(Common, frozen=True, kw_only=True):
 
 
 def _merge_caches(arguments: CacheMergeArgs) -> int:
+    """Copy the programs of other caches, and print what was refused. Return 1 if anything was."""
     from tilusbuild.cache.merging import merge_caches, open_sources
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find_project_manifest

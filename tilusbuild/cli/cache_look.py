@@ -82,6 +82,7 @@ def _is_path(word: str) -> bool:
 
 
 def _list_scripts(cache: Tree, arguments: Common) -> int:
+    """Print a row, or a line of JSON, for each script of the last builds."""
     from tilusbuild.cache.index import list_scripts
     from tilusbuild.runtime.naming import format_instance_name
     from tilusbuild.table import format_table
@@ -133,6 +134,7 @@ def _collect_roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
 
 
 def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
+    """Print the programs of each instance that a name means."""
     from tilusbuild.cache import index as cache_index
     from tilusbuild.cache.entries import lookup_entry
 
@@ -211,6 +213,7 @@ def show_program(arguments: CacheShowArgs) -> int:
 
 
 def _print_entry(entry: Entry) -> None:
+    """Print a program's status, code images, resources of each kernel, and files."""
     from tilusbuild.table import format_table
 
     print(f"status: {entry.status}" + (f" ({entry.reason})" if entry.reason else ""))

@@ -161,7 +161,7 @@ def make_clang_command(
 ) -> tuple[str, ...]:
     """Return a command for clang that reads the source as `make_compile_command` does.
 
-    Of the user's flags it has definitions, include directories and included files.
+    Of the user's flags only definitions, include directories and included files remain.
     """
     if not recipe.pipeline.launcher.cuda:
         # A host compiler's command is one that clangd reads.

@@ -37,6 +37,7 @@ def run(arguments: CompletionsArgs) -> int:
 
 
 def _generate_script(shell: str) -> str:
+    """Return the completion script of a shell, made from the parser of all verbs."""
     # Not at the top: `--help` and the schema of `--json` import all verbs.
     import shtab
 

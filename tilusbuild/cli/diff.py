@@ -17,7 +17,7 @@ class DiffArgs(LimitArgs, frozen=True, kw_only=True):
 
 
 def run(arguments: DiffArgs) -> int:
-    """Print what changed from A to B."""
+    """Print the changes from A to B. Return 1 if there are any and --exit-code asks for it."""
     from tilusbuild.package.diff import group_changes, list_changes, open_side
 
     limits = options.parse_limits(arguments)

@@ -98,6 +98,7 @@ def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[Dispa
 
 
 def _show_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
+    """Print the rules, the model, the default and the tables of each instance."""
     from tilusbuild.dispatch.tables import format_text
 
     for number, overview in enumerate(overviews):
@@ -120,6 +121,7 @@ def _show_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview])
 
 
 def _make_line(overview: DispatchOverview) -> JsonLine:
+    """Return the line of `show` for an instance."""
     script = overview.script
     return DispatchLine(
         instance=script.label,
@@ -136,6 +138,7 @@ def _make_line(overview: DispatchOverview) -> JsonLine:
 
 
 def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
+    """Print the problems of each instance. Return 1 if there is one."""
     problems = [
         (look.script.label, problem) for look in overviews for problem in look.find_problems()
     ]
@@ -149,6 +152,7 @@ def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]
 
 
 def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
+    """Print the program for each size that is known of an instance, and why."""
     from tilusbuild.table import format_table
 
     for number, overview in enumerate(overviews):

@@ -65,7 +65,7 @@ def run(arguments: Common) -> int:
             emit_line(ProblemLine(message, kind="warning"))
         emit_line(DoctorSummary(tuple(missing)))
         return 1 if missing else 0
-    _print_findings(findings, settings, verbose=bool(arguments.verbose))
+    _print_report(findings, settings, verbose=bool(arguments.verbose))
     if manifest is not None:
         print(f"\nproject: {manifest.project.name} ({os.path.relpath(manifest.path)})")
     elif broken is not None:
@@ -153,7 +153,8 @@ def _list_needed_components(manifest: Manifest | None, chosen: Setting[str]) -> 
     return needed
 
 
-def _print_findings(findings: Sequence[Finding], chosen: Settings, *, verbose: bool) -> None:
+def _print_report(findings: Sequence[Finding], settings: Settings, *, verbose: bool) -> None:
+    """Print each finding with its remedy, then the settings and the unknown variables."""
     for finding in findings:
         print(f"{finding.status:<7}  {finding.component}: {finding.detail}")
         if finding.status != "ok":
@@ -164,17 +165,17 @@ def _print_findings(findings: Sequence[Finding], chosen: Settings, *, verbose: b
             for search in finding.searched:
                 print(f"           searched {search.where}: {search.note}")
     print()
-    for name, value, source in _list_settings(chosen):
+    for name, value, source in _list_settings(settings):
         print(f"{name} = {'set by each verb' if value is None else value}  ({source})")
     for message in find_unknown_variables(os.environ):
         print(f"warning  {message}")
 
 
-def _list_settings(chosen: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
+def _list_settings(settings: Settings) -> Iterator[tuple[str, Scalar | None, str]]:
     """Yield the name, value and source of each setting."""
     from tilusbuild.manifest.settings import OF_KERNEL_CACHE
 
-    for name, setting in asdict(chosen).items():
+    for name, setting in asdict(settings).items():
         yield name.replace("_", "-"), setting.value, setting.source
     for variable, default in OF_KERNEL_CACHE.items():
         name = variable.removeprefix("TILUSBUILD_").lower().replace("_", "-")

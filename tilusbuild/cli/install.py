@@ -51,6 +51,7 @@ def run(arguments: InstallArgs) -> int:
 
 
 def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
+    """Install a package, or give one of a foreign cache to its room. Return the exit status."""
     from tilusbuild.errors import input_error
     from tilusbuild.package.install import install_package
     from tilusbuild.package.names import load_command
@@ -80,6 +81,7 @@ def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
 
 
 def _uninstall_package(arguments: InstallArgs, cache: Tree, name: str) -> int:
+    """Remove a package from the cache's index. Return the exit status."""
     from tilusbuild.package.install import uninstall_package
 
     uninstall_package(cache, name)

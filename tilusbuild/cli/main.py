@@ -79,7 +79,8 @@ def _open_streams() -> None:
 
 
 def _is_open(number: int) -> bool:
-    """Return whether a descriptor is open. Python has None also for a stream it may not use."""
+    """Return whether a descriptor is open."""
+    # Python's stream may be None although the descriptor is open: it could not be used.
     try:
         os.fstat(number)
     except OSError:
@@ -113,7 +114,7 @@ def _write_stderr(text: str) -> None:
 
 
 def _silence_stream(stream: TextIO) -> None:
-    """Send what a stream still gets to the null device."""
+    """Send later output of a stream to the null device."""
     from tilusbuild.report.text import silence_stream
 
     silence_stream(stream)

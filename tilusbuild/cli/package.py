@@ -128,6 +128,7 @@ def _show_package(
     contents: Contents,
     files: list[tuple[str, str, int]],
 ) -> None:
+    """Print a package's files, and with `--json` its counts."""
     show_files(arguments, files, contents.digest)
     if arguments.json:
         listed = contents.listed

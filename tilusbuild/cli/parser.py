@@ -99,7 +99,7 @@ class ParsedCommand(Struct, frozen=True):
     declared: Verb[Any]
 
     def run(self) -> int:
-        """Run it; returns the exit status."""
+        """Run the verb. Return the exit status."""
         return self.declared.run(self.arguments)
 
 
@@ -120,6 +120,7 @@ class _Parser(argparse.ArgumentParser):
         return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
+        """Raise `InputError`, with a hint at the option or verb that may be meant."""
         hint = None
         if message.startswith("unrecognized arguments: "):
             word = (message.removeprefix("unrecognized arguments: ").split() or [""])[0]

@@ -91,6 +91,7 @@ def run(arguments: PlanArgs) -> int:
 
 
 def _make_row(project: Project, plan: Plan, number: int) -> InstanceLine:
+    """Return the line of an instance: its space, and its programs in the cache by status."""
     from tilusbuild.cache.entries import lookup_entry
 
     instance = plan.instances[number]
@@ -116,6 +117,7 @@ def _make_row(project: Project, plan: Plan, number: int) -> InstanceLine:
 
 
 def _print_table(rows: list[InstanceLine], programs: int) -> None:
+    """Print a row for each instance, and how many programs are to be compiled."""
     from tilusbuild.report.text import format_count
     from tilusbuild.table import format_table
 

@@ -53,7 +53,7 @@ class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
 
 
 def run(arguments: PreflightArgs) -> int:
-    """Print what would be chosen for each device; 1 when something would be missing."""
+    """Print the instance that each device would get. Return 1 if a device would lack something."""
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.package.preflight import predict_run
     from tilusbuild.package.read import select_script_files, unpack_package
@@ -114,6 +114,7 @@ def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
 
 
 def _print_answers(results: Sequence[PreflightReport], *, verbose: bool) -> None:
+    """Print the instance that each device gets, its tables, the refused ones, and problems."""
     from tilusbuild.table import format_table
 
     rows = [

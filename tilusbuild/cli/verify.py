@@ -27,7 +27,7 @@ RebuiltProgramLine = declare_line(
 
 
 def run(arguments: VerifyArgs) -> int:
-    """Print what is wrong; 1 when anything is."""
+    """Print the problems of a package or a cache. Return 1 if there is one."""
     from tilusbuild.errors import input_error
     from tilusbuild.package.read import is_cache
 

@@ -49,6 +49,7 @@ def check_seed(number: int) -> int:
 
 
 def _parse_number(word: str, text: str) -> Value:
+    """Return an integer, else a float. Raises `InputError` for other text of `--size`."""
     for kind in (int, float):
         try:
             return kind(text)

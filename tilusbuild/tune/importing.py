@@ -244,7 +244,7 @@ def _decide_case(
 def _find_outcome(
     program: Candidate, answers: list[Answer], refusal: Refusal | None
 ) -> Outcome | None:
-    """Return what is known of a program; None where it was not timed and is not out."""
+    """Return a program's outcome by its answers; None without a sample, a failure or a refusal."""
     samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
     wrong = next((answer for answer in answers if answer.status != OK), None)
     if wrong is not None:

@@ -128,7 +128,7 @@ def to_call_value(argument: Argument, value: Input) -> Input | bytes:
 
 
 def _to_elements(values: Any, dtype: str) -> Array:
-    """Return an array of an element type, rounded to it."""
+    """Return the values rounded to an element type, as an array."""
     if dtype in FLOATS:
         return narrow_floats(
             np.asarray(values, np.float64 if dtype == "f64" else np.float32), dtype
@@ -137,7 +137,7 @@ def _to_elements(values: Any, dtype: str) -> Array:
 
 
 def round_to_dtype(value: float, dtype: str) -> bool | int | float:
-    """Return the value that an element has after a number is stored in it."""
+    """Return a number rounded to an element type."""
     return float(widen_floats(_to_elements([value], dtype))[0]) if dtype in FLOATS else value
 
 
@@ -158,7 +158,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
                 hint=did_you_mean(name, known_names)
                 or "its arguments are all read off the tensors",
             )
-    dims = {a.name: _read_dimension(a, sizes, signature) for a in signature.dimensions}
+    dims = {a.name: _look_up_size(a, sizes, signature) for a in signature.dimensions}
     for argument in signature.value_arguments:
         if is_struct(argument.dtype):
             _check_members(argument, sizes)
@@ -174,8 +174,8 @@ def _address_error(name: str) -> InputError:
     )
 
 
-def _read_dimension(argument: Argument, sizes: Mapping[str, Value], signature: Signature) -> int:
-    """Return one dimension of the sizes. Raises `InputError`."""
+def _look_up_size(argument: Argument, sizes: Mapping[str, Value], signature: Signature) -> int:
+    """Return the size given for a dimension, checked against its range. Raises `InputError`."""
     value = sizes.get(argument.name)
     if not isinstance(value, int) or isinstance(value, bool):
         all_sizes = {a.name: sizes.get(a.name, 1024) for a in signature.dimensions}
@@ -274,7 +274,7 @@ def widen_floats(value: Any) -> Any:
 
 
 def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:
-    """Raise `InputError` for a member that cannot be made of what is given."""
+    """Raise `InputError` for a size that its member cannot have, and for a missing address."""
     for member, name in _list_members(argument):
         if name in sizes:
             _check_number(name, member.dtype, sizes[name])
@@ -315,7 +315,7 @@ def _list_members(argument: Argument) -> Iterator[tuple[StructMember, str]]:
 
 
 def _check_number(name: str, dtype: str, value: object) -> Number:
-    """Return a number for an element type. Raises `InputError` for a value outside of it."""
+    """Return a value rounded to an element type. Raises `InputError` if the type excludes it."""
     limits = (
         (0, 1) if dtype == "bool" else (0, 0) if dtype == POINTER else get_integer_limits(dtype)
     )

@@ -114,7 +114,8 @@ def choose_program(
 def build_program(
     project: Project, plan: Plan, selection: PlanSelection, job: ProgramJob, reporter: Reporter
 ) -> Candidate:
-    """Build the program, and return it. Raises `TilusbuildError` when it is not built."""
+    """Build a program, and return its number, hash, library and schedule. Raises
+    `TilusbuildError` when it is not built."""
     request = BuildRequest(plan, selection, NoPublication((job,)))
     result = build_request(project, request, BuildConfig(jobs=1), reporter)
     status = result.statuses.get(job.hash, "missing")

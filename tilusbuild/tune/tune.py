@@ -177,7 +177,7 @@ class TuningPublisher:
 
 
 class TuneRequest(Struct, frozen=True):
-    """What to tune, and how."""
+    """A request to tune instances of a script."""
 
     script: str
     target: str | None = None

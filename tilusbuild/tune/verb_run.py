@@ -82,6 +82,7 @@ def run(arguments: RunArgs) -> int:
 
 
 def _print_calls(results: Sequence[CallLine]) -> None:
+    """Print a row for each size: the time, bytes per second, and the comparison."""
     from tilusbuild.table import format_table, format_times
 
     names = list(results[0].sizes)

@@ -129,7 +129,7 @@ def run(arguments: TuneArgs) -> int:
 
 
 def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
-    """Return what to tune, from the arguments. Raises `InputError`."""
+    """Return the request that the arguments mean. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import find_script, parse_program_name
     from tilusbuild.tune.bench.session import Budget
@@ -191,6 +191,7 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
     display = TuningReporter(sys.stderr, live=is_live, quiet=arguments.quiet or arguments.json)
 
     def report_decision(work: Work, decision: Decision) -> None:
+        """Print a decision, as a line of JSON or of progress."""
         if arguments.json:
             emit_line(_make_tuned_line(work.label, decision), flush=True)
         winner, choice = decision.winner, "no program is usable"
@@ -296,6 +297,7 @@ def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str
 
 
 def _print_instance(tuned: TunedInstance) -> None:
+    """Print a row for each size with its choice, then refusals and the gain over the default."""
     from statistics import geometric_mean
 
     from tilusbuild.table import format_table, format_times

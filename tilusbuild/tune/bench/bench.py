@@ -54,7 +54,7 @@ _GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one check or one sample. `cost` is what it took, in seconds."""
+    """The result of one check or one sample, which took `cost` seconds."""
 
     status: str
     cost: float
@@ -140,8 +140,8 @@ class DeviceBench:
         return answer
 
     def _ask_about_case(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
-        """Ask about a program in a worker that holds the case; end the worker after a failure
-        that may have harmed it."""
+        """Ask about a program in a worker that holds the case. Return the answer; after a failure
+        that may have harmed the worker, end it."""
         worker = self._start_with_case(case)
         self._has_run_programs = True
         start = time.monotonic()

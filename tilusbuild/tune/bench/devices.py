@@ -359,6 +359,7 @@ class CudaDevice:
         return function
 
     def _launch_spin(self, nanoseconds: int) -> None:
+        """Queue the delay kernel: one thread that waits."""
         # The array of parameters has their addresses: `value` must live until the launch returns.
         value = ctypes.c_uint64(nanoseconds)
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(value))

@@ -167,6 +167,7 @@ class Race:
 
 
 def _make_outcome(record: ProgramRecord) -> Outcome:
+    """Return the outcome of a program: the median of its samples, or its failure."""
     samples, failure = tuple(record.samples), record.failure
     if failure is None:
         seconds = median(samples) if samples else None

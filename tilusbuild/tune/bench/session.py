@@ -118,9 +118,11 @@ ROUNDS = 32
 
 
 class TuningSession:
-    """Answers the questions of a race from the log, or else from the bench. `on_answer` is
-    called with each answer, and whether it was in the log. `rounds` is the number of samples of
-    programs that are nearly the best."""
+    """Answers the questions of a race from the log, or else from the bench.
+
+    `on_answer` is called with each answer, and whether the log had it. `rounds` is the number of
+    samples of programs that are nearly the best.
+    """
 
     def __init__(
         self,

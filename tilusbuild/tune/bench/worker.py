@@ -38,7 +38,7 @@ Device: TypeAlias = HostDevice | CudaDevice
 
 
 class Worker:
-    """What a worker knows between two requests."""
+    """The state of a worker: its device, the tensors of one case, and the opened libraries."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -47,7 +47,8 @@ class Worker:
         self._bound: dict[str, BoundLaunch] = {}
 
     def answer_request(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what is asked. Raises nothing that a program can cause."""
+        """Return the reply to a request: "describe", "case", "check" or "time". An error of the
+        device, of a file or of a program is a reply, too."""
         try:
             match request["do"]:
                 case "describe":
@@ -111,6 +112,7 @@ class Worker:
             return {"status": "incorrect", "why": why, "error": wrong.error}
 
     def _time_program(self, library: str, warmup: int) -> dict[str, Any]:
+        """Return the reply with one sample. A program that wrote into a guard is incorrect."""
         launch, buffers, case = self._load_program(library)
         buffers.reset_outputs()
         for _ in range(warmup):
