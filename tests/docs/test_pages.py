@@ -222,20 +222,17 @@ def ops_page(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("with_torch")
-def test_the_example_of_ops_of_torch_says_what_it_prints(ops_page: Path) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    example = blocks(ROOT / "docs" / "torch-ops.md", "python")[0]
+@pytest.mark.parametrize(
+    ("module", "number", "printed"),
+    [
+        ("torch", 0, [*(f"{n} 6.0 [2.0, 2.0]" for n in (4, 5, 1000)), "mypackage.scale.default"]),
+        ("jax_tvm_ffi", 1, ["6.0"]),
+    ],
+)
+def test_the_examples_of_ops_say_what_they_print(
+    ops_page: Path, module: str, number: int, printed: list[str]
+) -> None:
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    example = blocks(ROOT / "docs" / "torch-ops.md", "python")[number]
     done = run_python(example, cwd=ops_page, environment={"HOME": str(ops_page)})
-    assert done.stdout.splitlines() == [
-        "4 6.0 [2.0, 2.0]",
-        "5 6.0 [2.0, 2.0]",
-        "1000 6.0 [2.0, 2.0]",
-        "mypackage.scale.default",
-    ]
-
-
-def test_the_example_of_jax_says_what_it_prints(ops_page: Path) -> None:
-    pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
-    example = blocks(ROOT / "docs" / "torch-ops.md", "python")[1]
-    done = run_python(example, cwd=ops_page, environment={"HOME": str(ops_page)})
-    assert done.stdout == "6.0\n"
+    assert done.stdout.splitlines() == printed
