@@ -106,15 +106,14 @@ class BuildLoop:
         self.reporter.emit(events.BuildStarted(self.config.slots, __version__))
         try:
             self._handle_messages()
-            stopped = self.ending.stopped.is_set()
-        finally:
-            # No worker is left after this, and after an exception their compilers are killed first.
+        except BaseException:
+            # The workers begin nothing more, and end. This exception is the one that counts.
             self.ending.stopped.set()
+            with suppress(Exception):
+                self.compiler.cancel()
+            raise
+        finally:
             self.remote.stop()
-            if self.running:
-                # An exception is under way already, and is the one that counts.
-                with suppress(Exception):
-                    self.compiler.cancel()
             self.workers.join_threads()
             # Also after an exception: else a plan that another thread puts would wait for ever.
             self.queue.try_end(now=True)
@@ -122,15 +121,8 @@ class BuildLoop:
             self.history.save()
         if self.ending.internal is not None:
             raise self.ending.internal
-        summary = self.results.make_summary(
-            self.config.clock() - self.started_at,
-            strict=self.config.strict,
-            part=self.config.part,
-            stopped=stopped,
-            error=self.ending.error,
-            signal=self.ending.signal,
-            remote=self.remote.summary(),
-        )
+        seconds, remote = self.config.clock() - self.started_at, self.remote.summary()
+        summary = self.results.make_summary(seconds, self.config, self.ending, remote)
         self.reporter.emit(summary)
         return Result(summary, self.results.statuses)
 

@@ -16,6 +16,7 @@ import re
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -32,6 +33,9 @@ from tilusbuild.engine.interfaces import Job, Store
 from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError, find_shortage
 from tilusbuild.status import ACCIDENTS, RECORDED, STATUS_WORDS, Compiled, Status
+
+if TYPE_CHECKING:
+    from tilusbuild.engine.running import BuildConfig
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
 # Characters kept of the log of a program that is not recorded: its end has the error.
@@ -127,35 +131,29 @@ class Results:
         )
 
     def make_summary(
-        self,
-        seconds: float,
-        *,
-        strict: bool = False,
-        part: bool = False,
-        stopped: bool = False,
-        error: str | None = None,
-        signal: int | None = None,
-        remote: RemoteSummary | None = None,
+        self, seconds: float, config: BuildConfig, ending: Ending, remote: RemoteSummary | None
     ) -> Summary:
         """Return the sums and the exit status. A build that stopped with work left has failed."""
-        scripts = tuple(tally.make_verdict(strict, part) for tally in self._tallies.values())
-        has_failed_script = not all(verdict.ok for verdict in scripts)
-        is_unfinished = stopped and self.counts["skipped"] > 0
-        is_remote_wrong = remote is not None and remote.wrong > 0
+        scripts = tuple(
+            tally.make_verdict(config.strict, config.part) for tally in self._tallies.values()
+        )
+        is_unfinished = ending.stopped.is_set() and self.counts["skipped"] > 0
         # A wrong remote fails the build though all scripts are fine: it may have poisoned others.
-        status = int(has_failed_script or error is not None or is_unfinished or is_remote_wrong)
+        is_remote_wrong = remote is not None and remote.wrong > 0
+        is_wrong = is_unfinished or is_remote_wrong or ending.error is not None
+        status = int(is_wrong or not all(verdict.ok for verdict in scripts))
         failures, left_out = self._group_failures()
         return Summary(
             programs=len(self.statuses),
             **self.counts,
             attempts=self.attempts,
             seconds=seconds,
-            exit_status=status if signal is None else 128 + signal,
+            exit_status=status if ending.signal is None else 128 + ending.signal,
             scripts=scripts,
             failures=failures,
             failures_left_out=left_out,
-            error=error,
-            signal=signal,
+            error=ending.error,
+            signal=ending.signal,
             remote=remote,
         )
 

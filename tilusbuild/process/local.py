@@ -346,11 +346,7 @@ def _pack_request(command: Command) -> bytes:
     if not command.argv:
         raise ValueError("a command needs at least the program's name")
     variables = [f"{name}={value}" for name, value in command.env.items()]
-    for name in command.env:
-        if not name or "=" in name:
-            raise ValueError(f"not a name of an environment variable: {name!r}")
-    held = command.sandbox
-    sandbox = (held.read, held.write) if held is not None else ((), ())
+    sandbox = ((), ()) if command.sandbox is None else (command.sandbox.read, command.sandbox.write)
     texts = (command.cwd, *command.argv, *variables, *(path for paths in sandbox for path in paths))
     strings = [os.fsencode(text) for text in texts]
     if any(b"\0" in s for s in strings):
