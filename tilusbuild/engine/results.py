@@ -112,7 +112,9 @@ class Results:
             tally = self._tallies[job.instance] = ScriptTally(
                 job.script, job.instance, job.instance_label
             )
-        tally.count_status(status, job.is_default)
+        tally.counts[status] = tally.counts.get(status, 0) + 1
+        if job.is_default:
+            tally.default = status
         tally.of_parts = tally.of_parts or job.is_part
         if status == Status.FAILED and answer is not None:
             tally.add_failure(job, answer)
@@ -213,11 +215,6 @@ class ScriptTally(Struct):
     """Whether the instance is a library, which needs every part."""
     failures: list[tuple[Job, ProgramAnswer]] = field(default_factory=list)
     """The first few failed schedules; the default schedule, if it is one, is the first."""
-
-    def count_status(self, status: Status, is_default: bool) -> None:
-        self.counts[status] = self.counts.get(status, 0) + 1
-        if is_default:
-            self.default = status
 
     def add_failure(self, job: Job, answer: ProgramAnswer) -> None:
         """Keep a failed schedule, if fewer than `_EVIDENCE` are kept or it is the default."""

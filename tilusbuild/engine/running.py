@@ -252,7 +252,7 @@ class RunningTickets:
     def has_room(self) -> bool:
         """Return whether a slot is free, and not too many programs are being published."""
         # Nothing runs beside a retried compile.
-        if any(ticket.is_exclusive for ticket in self._tickets):
+        if any(ticket.accident is not None for ticket in self._tickets):
             return False
         compiling = len(self._list_compiling())
         publishing = len(self._tickets) - compiling

@@ -104,11 +104,6 @@ class Ticket(Struct, eq=False):
         return (not self.job.is_default, -(self.estimate.seconds or 0.0), self.number)
 
     @property
-    def is_exclusive(self) -> bool:
-        """Whether nothing else may run beside it."""
-        return self.accident is not None
-
-    @property
     def jobs(self) -> list[Job]:
         """Every job that shares this program."""
         return [self.job, *self.duplicates]

@@ -78,7 +78,9 @@ class Screen:
                     self._set_status(f"watching {format_count(paths, 'path')}{state}; Ctrl-C ends")
                     return
                 case events.CommandStarted(command):
-                    self._set_status(f"running {_shorten_command(command)}; Ctrl-C ends")
+                    text = to_one_line(command)
+                    text = text if len(text) <= MAX_COMMAND else f"{text[: MAX_COMMAND - 1]}…"
+                    self._set_status(f"running {text}; Ctrl-C ends")
                     return
                 case events.Printed():
                     pass  # the command runs on, and its status stays
@@ -151,11 +153,6 @@ def _format_rebuilt(event: events.Rebuilt) -> str:
 def _format_names(names: tuple[str, ...], more: int) -> str:
     text = to_one_line(", ".join(names))
     return f"{text} and {more} more" if more else text
-
-
-def _shorten_command(command: str) -> str:
-    text = to_one_line(command)
-    return text if len(text) <= MAX_COMMAND else f"{text[: MAX_COMMAND - 1]}…"
 
 
 class _LockedReporter:
