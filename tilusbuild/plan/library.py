@@ -38,9 +38,9 @@ def list_linked_objects(
 ) -> tuple[tuple[str, str], ...]:
     """Return the name and the hash of each program that a library links, in order."""
     scripts = manifest.objects_of(script)
-    every = (each for name in scripts for each in planned.get((name, target), ()))
+    objects = [item for name in scripts for item in planned.get((name, target), ())]
     # Two sources that are the same program are one object: linked twice it would clash.
-    by_hash = {program: name for name, program in reversed([*every])}
+    by_hash = {program: name for name, program in reversed(objects)}
     return tuple((name, program) for program, name in reversed(by_hash.items()))
 
 
@@ -113,7 +113,7 @@ def _read_link_libs(
 ) -> list[Header]:
     """Return the files of `link-libs` that are in `link-dirs`; add the paths that were looked
     for to `probed_paths`."""
-    locations = (place for _, place in _locate_link_libs(spec, probed_paths) if place is not None)
+    locations = (path for _, path in _locate_link_libs(spec, probed_paths) if path is not None)
     return [file for location in locations for file in _read_with_neighbors(spec, memory, location)]
 
 
@@ -124,9 +124,9 @@ def explain_not_shared(spec: InstanceSpec) -> str:
     from tilusbuild.manifest.denied_flags import find_denied_flags
 
     cpu = spec.target.kind == "cpu"
-    named = (name for name, place in _locate_link_libs(spec, []) if place is None)
+    names = (name for name, path in _locate_link_libs(spec, []) if path is None)
     # The C and C++ libraries are in the fingerprint, by their headers.
-    foreign = [name for name in named if any(find_denied_flags([f"-l{name}"], cpu=cpu))]
+    foreign = [name for name in names if any(find_denied_flags([f"-l{name}"], cpu=cpu))]
     if not foreign:
         return ""
     which = "link-libs" if len(foreign) > 1 else "of link-libs"

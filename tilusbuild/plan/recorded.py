@@ -1,11 +1,11 @@
-"""What the texts of a program say of it: the files of its directory, and a recipe to compile it
+"""From the texts of a program to the files of its directory, and to a recipe that compiles it
 again.
 
-No command of `options.txt` is run and no word of `compile.sh` is: a stranger may have written them.
-What a manifest had said is in a comment of `compile.sh` as fields; it is held to what a manifest
-may say, and this machine's own pipeline makes its commands of it. These must be those of
-`options.txt`, which the program's name is a hash of, word for word. Code that was generated
-(launcher, constants) is taken as it is, if it has the digest that `options.txt` names.
+No command of `options.txt` is run, and none of `compile.sh`: a stranger may have written them. A
+comment of `compile.sh` has the values of the manifest as fields. They are checked as a manifest's
+are, and this machine's own pipeline makes its commands of them. These must equal the commands of
+`options.txt`, whose hash is the program's name, word for word. Generated code (launcher, constants)
+is taken as it is, if it has the digest that `options.txt` names.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def restore_recipe(
     Raises `ForeignTextsError`."""
     try:
         written = compile_sh.partition(f"\n{GIVEN}")[2].partition("\n")[0]
-        given = msgspec.json.decode(written, type=RecipeInputs)
-        recipe = _make_recipe(program_txt, options_txt, files, given)
+        inputs = msgspec.json.decode(written, type=RecipeInputs)
+        recipe = _make_recipe(program_txt, options_txt, files, inputs)
         # Not by `parse_section`: word for word, with blank lines and all.
         commands = options_txt.partition("\n[commands]\n")[2].partition("\n\n[generated]\n")[0]
         same = "\n".join(format_command_lines(recipe)) == commands
@@ -96,13 +96,13 @@ def restore_recipe(
 
 
 def _make_recipe(
-    program_txt: str, options_txt: str, files: Mapping[str, bytes], given: RecipeInputs
+    program_txt: str, options_txt: str, files: Mapping[str, bytes], inputs: RecipeInputs
 ) -> Recipe:
     """Return the recipe that the texts describe. Raises `ValueError` and `LookupError`."""
     head, program = parse_section(options_txt, ""), parse_section(program_txt, "")
-    if (pipeline := find_pipeline(options_txt, given.compiler)) is None:
+    if (pipeline := find_pipeline(options_txt, inputs.compiler)) is None:
         raise ValueError("its pipeline is unknown")
-    _check_given(given, pipeline)
+    _check_inputs(inputs, pipeline)
     digests = _list_source_digests(program_txt, options_txt, pipeline)
     # The program's name covers the digests only: the files themselves are checked against them.
     if any(sha256_bytes(files[name]) != digest for name, digest in digests.items()):
@@ -120,30 +120,30 @@ def _make_recipe(
         signature=Signature(()),
         launch=None,
         constants={},
-        includes=Includes(list_header_digests(program_txt)[0], given.roots),
-        options=msgspec.convert(given, Options, from_attributes=True),
-        unit=given.unit,
+        includes=Includes(list_header_digests(program_txt)[0], inputs.roots),
+        options=msgspec.convert(inputs, Options, from_attributes=True),
+        unit=inputs.unit,
         headers={n: texts[n] for n in digests if n not in (*_OURS, "source.cu")},
-        part=given.part or PartOptions(),
+        part=inputs.part or PartOptions(),
         # Of `program.txt`, whose hash is the program's name, and not of a comment.
-        link=given.link and msgspec.structs.replace(given.link, objects=objects),
+        link=inputs.link and msgspec.structs.replace(inputs.link, objects=objects),
         recorded={name: texts[name] for name in digests if name in _OURS},
     )
 
 
-def _check_given(given: RecipeInputs, pipeline: Pipeline) -> None:
+def _check_inputs(inputs: RecipeInputs, pipeline: Pipeline) -> None:
     """Raise `ValueError` for a value that no manifest may have: pipelines take it unchecked."""
-    flags = given.flags if pipeline.has_source else ()
+    flags = inputs.flags if pipeline.has_source else ()
     for flag in find_denied_flags(flags, cpu=pipeline.compiler == "g++"):
         raise ValueError(f"{flag.text} is for unsafe-flags: its own project compiles it again")
-    march, part, link = given.host_march, given.part or PartOptions(), given.link or Link()
+    march, part, link = inputs.host_march, inputs.part or PartOptions(), inputs.link or Link()
     if (march and not names_march(march)) or part.language not in LANGUAGES.values():
         raise ValueError(f"-march={march} -x {part.language}")
     words = (link.soname, *link.inputs, *link.dirs, *link.libs, *link.rpath, *link.needed)
-    for word in (given.std, *(word for word in words if word)):
+    for word in (inputs.std, *(word for word in words if word)):
         if not _PLAIN.fullmatch(word):
             raise ValueError(f'"{word}" is in a command')
-    for name, _ in given.roots:
+    for name, _ in inputs.roots:
         # These become `-I` below the private directory: they must not lead out of it.
         if os.path.isabs(name) or os.pardir in name.split("/"):
             raise ValueError(f'headers of "{name}"')

@@ -199,7 +199,7 @@ class KnownSpace(Struct, frozen=True, array_like=True):
 
     count: int | None
     cartesian: int
-    asked: str
+    question: str
     default: int | None
     indices: list[int] | None
     names: list[str]
@@ -233,12 +233,12 @@ class SpaceCache:
         return None if known is None else (known.count, known.cartesian)
 
     def find_schedules(
-        self, script: str, space: Space, asked: str, choose: Callable[[], ChosenSchedules]
+        self, script: str, space: Space, text: str, choose: Callable[[], ChosenSchedules]
     ) -> ChosenSchedules:
-        """Return the remembered schedules for the question `asked`; else call `choose`."""
-        key, question = self._digest_space(space.spec), sha256_text(asked)
+        """Return the remembered schedules for the question `text`; else call `choose`."""
+        key, question = self._digest_space(space.spec), sha256_text(text)
         known = self._find_known(script, key)
-        if known is None or known.asked != question:
+        if known is None or known.question != question:
             schedules, default = choose()
             # One schedule of a known space is found again faster than it is read.
             if known is None or len(schedules) > 1:  # one is found soon again, and many are not
@@ -292,7 +292,7 @@ class SpaceCache:
             return  # only the schedules are kept, and the default is one of them by its place
         known = KnownSpace(
             *size,
-            asked=question,
+            question=question,
             default=None if default is None else default.index,
             indices=None if indices == list(range(size[0] or 0)) else indices,
             names=[*columns],

@@ -99,13 +99,13 @@ def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
             row = msgspec.json.decode(line, type=TunedRow)
         # msgspec's errors are `ValueError`s, too.
         except (ValueError, RecursionError) as error:
-            what = f"not measurements of {script}: {error}"
+            message = f"not measurements of {script}: {error}"
             first = _format_head(script)
             hint = f"the first line is {first}, each other one a row with the keys {_KEYS}"
-            raise input_error(what, place=place, hint=hint) from None
+            raise input_error(message, place=place, hint=hint) from None
         if row.sort_key in rows:
-            what = "another row has the same instance, device and sizes"
-            raise input_error(what, place=place, hint="keep one of them")
+            message = "another row has the same instance, device and sizes"
+            raise input_error(message, place=place, hint="keep one of them")
         rows[row.sort_key] = row
     return tuple(rows.values())
 

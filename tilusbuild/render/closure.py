@@ -117,19 +117,19 @@ def make_closure(files: Iterable[Header]) -> Closure:
     return Closure(headers, sha256_text(format_manifest(headers)))
 
 
-def add_files(found: Closure, files: Sequence[Header]) -> Closure:
+def add_files(closure: Closure, files: Sequence[Header]) -> Closure:
     """Return a closure with further files in its layout."""
     if not files:
-        return found
-    closure = make_closure([*found.headers, *files])
-    return replace(found, headers=closure.headers, digest=closure.digest)
+        return closure
+    extended = make_closure([*closure.headers, *files])
+    return replace(closure, headers=extended.headers, digest=extended.digest)
 
 
-def map_layout(found: Closure) -> Mapping[str, bytes | str]:
+def map_layout(closure: Closure) -> Mapping[str, bytes | str]:
     """Return the copy's files by relative path: bytes, or the path of a file to copy."""
     # A header may change until it is copied: the caller must compare the sha256 of what it reads.
-    files: dict[str, bytes | str] = {MANIFEST: found.manifest.encode("utf-8", "surrogateescape")}
-    for header in found.headers:
+    files: dict[str, bytes | str] = {MANIFEST: closure.manifest.encode("utf-8", "surrogateescape")}
+    for header in closure.headers:
         files[header.name] = b"" if header.path is None else header.path
     return files
 

@@ -96,12 +96,12 @@ class Renderer:
     @property
     def sightings(self) -> Mapping[str, DeviceStamp]:
         """Every template that was asked for, by path, as it was before it was read."""
-        found = dict(self._loader.sightings)
+        stamps = dict(self._loader.sightings)
         for other in self._styled.values():
-            for path, seen in other.sightings.items():
+            for path, stamp in other.sightings.items():
                 # The first sighting is the oldest, and so the one that a later change differs from.
-                found.setdefault(path, seen)
-        return found
+                stamps.setdefault(path, stamp)
+        return stamps
 
     def digest_template(self, template: str) -> str:
         """Return the sha256 of a template's text; "" if it does not exist."""

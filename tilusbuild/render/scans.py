@@ -32,10 +32,10 @@ class ScanMemory:
         self._used_digests.add(digest)
         return self._load_scans().get(digest)
 
-    def put_scan(self, digest: str, found: Scan) -> None:
-        """Keep a scan."""
+    def put_scan(self, digest: str, scan: Scan) -> None:
+        """Keep the scan of the text with this sha256."""
         self._used_digests.add(digest)
-        self._load_scans()[digest] = found
+        self._load_scans()[digest] = scan
         self._changed = True
 
     def save_scans(self) -> None:

@@ -367,7 +367,7 @@ def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceE
     for position, domain in domains.items():
         env.update(zip(domain.names, domain.rows[digits[position]], strict=True))
     point = format_point(env, domains.values())
-    what = "the rule" if rule.pinned_parameter is None else "the condition of"
+    kind = "the rule" if rule.pinned_parameter is None else "the condition of"
     try:
         for derived in model.derived:
             if derived.needs <= rule.needs:
@@ -375,7 +375,7 @@ def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceE
                 env[derived.name] = _evaluate_or_error(derived, env)
         rule.expr.evaluate_lazily(env)
     except ExprError as error:
-        located_error = locate_error(rule.name, what, error)
+        located_error = locate_error(rule.name, kind, error)
         located_error.message += f", at {point}"
         located_error.args = (located_error.message,)
         located_error.hint = "a rule that excludes the point, or `… == 0 or …` in front, guards it"
