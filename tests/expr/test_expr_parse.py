@@ -111,22 +111,14 @@ def test_anything_else_is_refused_with_its_column(source, column, words) -> None
 @pytest.mark.parametrize(
     "source",
     [
-        "(" * 2000,
         "(" * 900 + "1" + ")" * 900,
         "-" * 1999 + "1",
         "not " * 490 + "a",
-        "~" * 150 + "a",
         "a" + "+a" * 400,
         "a" + " if a else a" * 100,
-        "a" + ".a" * 900,
-        "[" * 1999,
         "9" * 1999,
         "1" * 2001,
-        "f(" * 600 + ")" * 600,
         "'" * 1999,
-        "\\" * 1999,
-        "{" * 1000,
-        "a" * 1000 + "\0",
     ],
 )
 def test_a_hostile_text_is_an_error_like_any_other(source: str) -> None:

@@ -67,32 +67,32 @@ def test_a_value_tells_its_type(first: object, second: object) -> None:
     assert (texts[0] == texts[1]) == same
 
 
-def reasons(before: str, after: str) -> list[str]:
-    return list(list_differences(before, after))
+COMMAND = "[commands]\n{nvcc} -cubin -O3 source.cu -o program.cubin\n"
 
 
-def test_a_changed_header_is_named() -> None:
-    after = text(headers=[("cd" * 32, "project/include/a.cuh"), ("ef" * 32, "project/b.cuh")])
-    assert reasons(text(), after) == [
-        "header project/include/a.cuh changed",
-        "header project/b.cuh is new",
-    ]
-
-
-def test_a_changed_constant_shows_both_values() -> None:
-    assert reasons(text(), text(params={"dtype": "bf16"})) == [
-        'constant dtype changed: "f16" → "bf16"'
-    ]
-
-
-def test_a_changed_source_is_said_once() -> None:
-    assert reasons(text(), text(source="int y;\n")) == ["the rendered source changed"]
-
-
-def test_a_changed_flag_is_shown_without_the_rest_of_the_command() -> None:
-    before = "[commands]\n{nvcc} -cubin -O3 source.cu -o program.cubin\n"
-    after = "[commands]\n{nvcc} -cubin -O2 source.cu -o program.cubin\n"
-    assert reasons(before, after) == ["command {nvcc} … program.cubin changed: -O3 → -O2"]
+@pytest.mark.parametrize(
+    ("before", "after", "reasons"),
+    [
+        (
+            text(),
+            text(headers=[("cd" * 32, "project/include/a.cuh"), ("ef" * 32, "project/b.cuh")]),
+            ["header project/include/a.cuh changed", "header project/b.cuh is new"],
+        ),
+        (
+            text(),
+            text(params={"dtype": "bf16"}),
+            ['constant dtype changed: "f16" → "bf16"'],
+        ),
+        (text(), text(source="int y;\n"), ["the rendered source changed"]),
+        (
+            COMMAND,
+            COMMAND.replace("-O3", "-O2"),
+            ["command {nvcc} … program.cubin changed: -O3 → -O2"],
+        ),
+    ],
+)
+def test_each_difference_is_named(before: str, after: str, reasons: list[str]) -> None:
+    assert list(list_differences(before, after)) == reasons
 
 
 # Compiler arguments with values of the program, and a script's own language standard.
