@@ -154,19 +154,6 @@ def list_parents(name: str) -> Iterable[str]:
         yield name
 
 
-def stays_within(tree: str, directory: str, name: str) -> bool:
-    """Return whether `directory/name`, followed part by part, stays in the tree."""
-    limit = tree.count("/") + 1
-    depth = directory.count("/") + 1
-    for part in name.split("/"):
-        # Part by part, since a compiler follows the path so: `a/../../b/c` leaves the tree though
-        # its end is inside.
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < limit:
-            return False
-    return True
-
-
 def has_links_before_parent(path: str) -> bool:
     """Return whether `..` in an existing path follows a symbolic link, so that it leads elsewhere
     than in the copy, which has no links."""
@@ -177,15 +164,22 @@ def has_links_before_parent(path: str) -> bool:
     )
 
 
-def list_passed_directories(directory: str, name: str) -> Iterable[str]:
-    """Yield the directories that must exist for `..` in `directory/name` to be followed."""
-    parts = directory.split("/")
+def list_passed_directories(tree: str, directory: str, name: str) -> list[str] | None:
+    """Return the directories that must exist for `..` in `directory/name` to be followed; None if
+    the path leaves the tree."""
+    limit = tree.count("/") + 1
+    parts, passed = directory.split("/"), []
+    # Part by part, since a compiler follows the path so: `a/../../b/c` leaves the tree though its
+    # end is inside.
     for part in name.split("/"):
         if part == "..":
-            yield "/".join(parts)
+            passed.append("/".join(parts))
             parts.pop()
         elif part not in ("", "."):
             parts.append(part)
+        if len(parts) < limit:
+            return None
+    return passed
 
 
 MAX_FILES, MAX_BYTES = 20_000, 512 << 20

@@ -39,7 +39,6 @@ from tilusbuild.render.closure import (
     list_passed_directories,
     match_below,
     match_declared,
-    stays_within,
 )
 from tilusbuild.render.preprocessor import Include, Scan, scan_text
 from tilusbuild.render.scans import ScanMemory
@@ -271,11 +270,11 @@ class ReachedHeaders(Struct):
                 continue
             is_resolved = True
             # Compilers would read it, but the copy does not reach above a tree.
-            if not stays_within(tree, directory, include.name):
+            if (passed := list_passed_directories(tree, directory, include.name)) is None:
                 self._note_leads_out(include, includer, tree)
             else:
                 self.add_file(file)
-                self.directories.update(list_passed_directories(directory, include.name))
+                self.directories.update(passed)
             # Where `#include_next` goes on depends on where the compiler found this file: take all.
             if not include.next:
                 break

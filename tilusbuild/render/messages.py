@@ -28,6 +28,8 @@ class _MessageHead(Struct, frozen=True):
     line: int
     column: int | None
     rest: str
+    text: str
+    """The line as it is."""
     is_nvcc: bool
     """Whether it is in the style of nvcc's front end, `file(line): `, and not in gcc's."""
 
@@ -68,10 +70,10 @@ class _LogMapper:
 
     def _parse_head(self, text: str) -> _MessageHead | None:
         if match := self._nvcc.fullmatch(text):
-            return _MessageHead(int(match[1]), None, match[2], is_nvcc=True)
+            return _MessageHead(int(match[1]), None, match[2], text, is_nvcc=True)
         if match := self._gcc.fullmatch(text):
             column = int(match[2]) if match[2] else None
-            return _MessageHead(int(match[1]), column, match[3], is_nvcc=False)
+            return _MessageHead(int(match[1]), column, match[3], text, is_nvcc=False)
         return None
 
     def _map_plain_line(self, text: str) -> str:
@@ -123,7 +125,7 @@ class _LogMapper:
         column = self._find_column(head)
         origin = self._map.find_origin(head.line, column)
         if origin is None:
-            yield from [_format_unmapped(head), *(self._map_references(text) for text in echo)]
+            yield from [head.text, *map(self._map_references, echo)]
             return
         template_column = self._map.find_template_column(head.line, column) if column else None
         rest = self._map_references(head.rest)
@@ -172,13 +174,6 @@ class _LogMapper:
             if not character.isascii():
                 return None
         return len(text) + 1
-
-
-def _format_unmapped(head: _MessageHead) -> str:
-    if head.is_nvcc:
-        return f"source.cu({head.line}){head.rest}"
-    column = f":{head.column}" if head.column else ""
-    return f"source.cu:{head.line}{column}:{head.rest}"
 
 
 def _find_pointed_identifier(echo: list[str]) -> str | None:

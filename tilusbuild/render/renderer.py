@@ -8,7 +8,7 @@ length are bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateRuntimeError
@@ -72,7 +72,10 @@ class Renderer:
             return self.read_plain(template)
         names: dict[str, None] = {}
         text = render_text(self._environment, template, context, names)
-        return self._make_rendering(text, names)
+        # Jinja2 asks the loader for every name of `ignore missing` and of a list.
+        read = self._loader.texts
+        used, missing = ([n for n in names if (n in read) == is_read] for is_read in (True, False))
+        return Rendering(text, tuple(used), tuple(missing))
 
     def read_plain(self, name: str) -> Rendering:
         """Return a file of the project as it is. Raises `InputError`."""
@@ -80,11 +83,6 @@ class Renderer:
             return Rendering(self._loader.read_text(name), (name,), ())
         except NOT_USABLE as error:
             raise self._explain_error(error, name, {}) from None
-
-    def _make_rendering(self, text: str, used: Iterable[str]) -> Rendering:
-        # Jinja2 asks the loader for every name of `ignore missing` and of a list.
-        absent = tuple(name for name in used if not self._has_template(name))
-        return Rendering(text, tuple(name for name in used if name not in absent), absent)
 
     def resolve_path(self, template: str) -> str:
         """Return the file of a template. Raises `InputError` for a name outside the project."""
@@ -127,13 +125,6 @@ class Renderer:
         except TilusbuildError:
             marked = ""
         return build_line_map(marked, text, self._marking.names, self._loader.read_text)
-
-    def _has_template(self, name: str) -> bool:
-        try:
-            self._loader.read_text(name)
-        except NOT_USABLE:
-            return False
-        return True
 
     def _explain_error(
         self, error: Exception, template: str, context: Mapping[str, Any]

@@ -104,7 +104,7 @@ def _bound_binary(op: str, left: Interval, right: Interval) -> Interval:
         case "-":
             return left[0] - right[1], left[1] - right[0]
         case "*":
-            return _bound_product(left, right)
+            return _bound_by_corners(np.multiply, left, right)
         case "<<":
             # The right side is a literal, so its interval is one number.
             return left[0] * 2.0 ** right[0], left[1] * 2.0 ** right[0]
@@ -119,12 +119,6 @@ def _bound_binary(op: str, left: Interval, right: Interval) -> Interval:
             return 0.0, right[1]
         case _:
             raise NoBoundsError
-
-
-def _bound_product(left: Interval, right: Interval) -> Interval:
-    if np.all(left[0] >= 0) and np.all(right[0] >= 0):
-        return left[0] * right[0], left[1] * right[1]
-    return _bound_by_corners(np.multiply, left, right)
 
 
 def _bound_quotient(left: Interval, right: Interval) -> Interval:

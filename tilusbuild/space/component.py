@@ -57,26 +57,14 @@ def connect_parameters(model: Model, rules: Sequence[Rule]) -> list[tuple[list[i
 
     Groups are ordered by their first member. A parameter without rules is a group of its own.
     """
-    parent = list(range(len(model.domains)))
-
-    def find_root(position: int) -> int:
-        while parent[position] != position:
-            position = parent[position]
-        return position
-
+    groups = [{position} for position in range(len(model.domains))]
     for rule in rules:
-        # A forest of sets (union-find), whose roots are their first members: groups then come in
-        # order.
-        first, *others = sorted(rule.needs)
-        for other in others:
-            a, b = sorted((find_root(first), find_root(other)))
-            parent[b] = a
-    by_root: dict[int, tuple[list[int], list[Rule]]] = {}
-    for position in range(len(model.domains)):
-        by_root.setdefault(find_root(position), ([], []))[0].append(position)
-    for rule in rules:
-        by_root[find_root(min(rule.needs))][1].append(rule)
-    return list(by_root.values())
+        connected = set[int]().union(*(group for group in groups if group & rule.needs))
+        groups = [group for group in groups if not group & rule.needs] + [connected]
+    return [
+        (sorted(group), [rule for rule in rules if rule.needs <= group])
+        for group in sorted(groups, key=min)
+    ]
 
 
 def enumerate_group(
