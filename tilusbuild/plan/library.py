@@ -137,12 +137,17 @@ def _read_with_neighbors(
     spec: InstanceSpec, memory: DigestMemory, location: tuple[str, str]
 ) -> Iterator[Header]:
     """Yield a library of `link-libs`, and the files beside it that it names."""
-    yield _read_linked_file(spec, memory, *location, "link-libs")
-    directories = [os.path.dirname(each) for each in location]
-    # As of `libc.so` or `libtbb.so`, which are texts: `INPUT ( libtbb.so.12 )`.
-    for other in _list_named_neighbors(location[1]):
-        name, path = (f"{directory}/{other}" for directory in directories)
-        yield _read_linked_file(spec, memory, name, path, "link-libs")
+    name, path = location
+    yield _read_linked_file(spec, memory, name, path, "link-libs")
+    start = _read_start(path)
+    # Else it is a linker's script, as `libtbb.so` is: `INPUT ( libtbb.so.12 )`.
+    is_binary = start.startswith(_BINARY)
+    names = [] if is_binary else re.findall(r"[^\s(),;\"]+", start.decode("utf-8", "replace"))
+    for other in names:
+        neighbor = os.path.join(os.path.dirname(path), other)
+        if "/" not in other and os.path.isfile(neighbor):
+            own_name = f"{os.path.dirname(name)}/{other}"
+            yield _read_linked_file(spec, memory, own_name, neighbor, "link-libs")
 
 
 def _locate_link_libs(
@@ -221,17 +226,6 @@ _LINKED_FILE = re.compile(
 def name_library_files(lib: str) -> tuple[str, ...]:
     """Return the files that a linker looks for after `-l`, in its order."""
     return (lib[1:],) if lib.startswith(":") else (f"lib{lib}.so", f"lib{lib}.a")
-
-
-def _list_named_neighbors(path: str) -> list[str]:
-    """Return the files beside a library that it names, if it is a linker's script."""
-    # Not a script: an ELF file or an archive.
-    start = _read_start(path)
-    if start.startswith(_BINARY):
-        return []
-    words = re.findall(r"[^\s(),;\"]+", start.decode("utf-8", "replace"))
-    directory = os.path.dirname(path)
-    return [word for word in words if "/" not in word and os.path.isfile(f"{directory}/{word}")]
 
 
 def _read_start(path: str) -> bytes:

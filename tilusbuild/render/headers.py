@@ -146,10 +146,6 @@ class Headers:
         files += [file for file in hidden_files if file[0].endswith(HEADER_SUFFIXES)]
         return replace(matches, files=tuple(files))
 
-    def is_of_source(self, directory: str) -> bool:
-        """Return whether the source is taken to lie in a directory of the copy."""
-        return any(root.quoted_only and root.name == directory for root in self.roots)
-
     def find_outside(self, directory: str, include: Include) -> HeaderFile | None:
         """Return the header that an include means in a directory outside of the project."""
         path = os.path.normpath(os.path.join(directory, include.name))
@@ -193,7 +189,7 @@ class ReachedHeaders(Struct):
     headers: Headers
     rendered: frozenset[str]
     files: dict[str, HeaderFile] = field(default_factory=dict)
-    outside: dict[str, HeaderFile] = field(default_factory=dict)
+    """By name, those outside the project too."""
     directories: set[str] = field(default_factory=set)
     probed: set[str] = field(default_factory=set)
     external: set[str] = field(default_factory=set)
@@ -207,8 +203,6 @@ class ReachedHeaders(Struct):
         """Take in what other includes lead to."""
         for file in other.files.values():
             self.add_file(file)
-        for file in other.outside.values():
-            self._add_outside(file)
         self.directories |= other.directories
         self.probed |= other.probed
         self.external |= other.external
@@ -230,7 +224,7 @@ class ReachedHeaders(Struct):
             return
         if outside_includer is not None and include.quoted:
             directory = os.path.dirname(outside_includer.path)
-            if self._add_outside(self.headers.find_outside(directory, include)):
+            if self.add_file(self.headers.find_outside(directory, include)):
                 return
         own_includer = None if outside_includer else includer
         if self._resolve_in_roots(include, own_includer) and not include.next:
@@ -244,17 +238,18 @@ class ReachedHeaders(Struct):
         if self.headers.overlap.shadows:
             for directory in self.headers.outside.directories:
                 file = self.headers.find_outside(directory, include)
-                if self._add_outside(file) and not include.next:
+                if self.add_file(file) and not include.next:
                     return
 
     def _resolve_in_roots(self, include: Include, includer: HeaderFile | None) -> bool:
         """Look for an include in the roots. Return whether it is there."""
         is_resolved = False
         is_rendered = include.quoted and include.name in self.rendered
+        source_directories = {root.name for root in self.headers.roots if root.quoted_only}
         for tree, directory, disk_directory in self.headers.list_candidates(include, includer):
             # A generated header lies beside the source, where a file of its name is never looked
             # for.
-            if is_rendered and self.headers.is_of_source(directory):
+            if is_rendered and directory in source_directories:
                 return True
             path = f"{disk_directory}/{include.name}"
             name = posixpath.normpath(f"{directory}/{include.name}")
@@ -280,18 +275,12 @@ class ReachedHeaders(Struct):
                 break
         return is_resolved
 
-    def _add_outside(self, file: HeaderFile | None) -> bool:
-        """Go on in a header outside. Return whether it is there."""
-        if file is not None and file.path not in self.outside:
-            self.outside[file.path] = file
-            self.queue.append(file)
-        return file is not None
-
-    def add_file(self, file: HeaderFile) -> None:
-        """Go on in a header of the project."""
-        if file.name not in self.files:
+    def add_file(self, file: HeaderFile | None) -> bool:
+        """Go on in a header. Return whether it is there."""
+        if file is not None and file.name not in self.files:
             self.files[file.name] = file
             self.queue.append(file)
+        return file is not None
 
     def _note_leads_out(self, include: Include, includer: HeaderFile | None, tree: str) -> None:
         self.add_note(
@@ -386,9 +375,7 @@ class _ClosureSearch(ReachedHeaders):
         has_match = False
         self.probed.update(path for _, path in matches.directories)
         for name, path in matches.files:
-            if (file := self.headers.find_file(matches.tree, name, path)) is not None:
-                has_match = True
-                self.add_file(file)
+            has_match |= self.add_file(self.headers.find_file(matches.tree, name, path))
         return has_match
 
     def _add_computed(self, source: str) -> bool:
@@ -431,8 +418,8 @@ class _ClosureSearch(ReachedHeaders):
 
     def _list_headers(self) -> tuple[Header, ...]:
         """Return the headers, and an empty file in each directory that only `..` passes through."""
-        headers = [Header(f.name, f.digest, f.path) for f in self.files.values()]
-        existing = {parent for file in self.files for parent in list_parents(file)}
+        headers = [Header(f.name, f.digest, f.path) for f in self.files.values() if f.tree]
+        existing = {parent for header in headers for parent in list_parents(header.name)}
         headers += [
             Header(f"{directory}/{KEEP}", _EMPTY, None)
             for directory in self.directories

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.expr.vector import evaluate_columns, pack_values
-from tilusbuild.space.model import Column, Derived, Model, SpaceError, format_point
+from tilusbuild.space.model import Column, Derived, Model, SpaceError, format_point, locate_error
 
 
 class CodedColumn(Struct, frozen=True):
@@ -90,10 +90,6 @@ def _missing_value_error(
         derived.expr.evaluate(values)
     except ExprError as error:
         point = format_point(values, model.domains)
-        return SpaceError(
-            f'the derived value "{derived.name}": {error.message}, at {point}',
-            rule=derived.name,
-            column=error.column,
-            hint="restrict the space to where it has a value",
-        )
+        hint = "restrict the space to where it has a value"
+        return locate_error(derived.name, "the derived value", error, point=point, hint=hint)
     raise AssertionError(f"{derived.name} has a value")

@@ -128,9 +128,13 @@ def build_model(spec: SpaceSpec) -> Model:
     )
 
 
-def locate_error(name: str, what: str, error: ExprError) -> SpaceError:
-    """Return a `SpaceError` for an error of the expression `name`. `what` says its kind."""
-    return SpaceError(f'{what} "{name}": {error.message}', rule=name, column=error.column)
+def locate_error(
+    name: str, kind: str, error: ExprError, *, point: str | None = None, hint: str | None = None
+) -> SpaceError:
+    """Return a `SpaceError` for an error of the expression `name`, at a point if it has one there.
+    `kind` is "the rule" and the like."""
+    message = f'{kind} "{name}": {error.message}' + (f", at {point}" if point else "")
+    return SpaceError(message, rule=name, column=error.column, hint=hint)
 
 
 def _map_owners(spec: SpaceSpec) -> dict[str, int]:
@@ -375,11 +379,8 @@ def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceE
                 env[derived.name] = _evaluate_or_error(derived, env)
         rule.expr.evaluate_lazily(env)
     except ExprError as error:
-        located_error = locate_error(rule.name, kind, error)
-        located_error.message += f", at {point}"
-        located_error.args = (located_error.message,)
-        located_error.hint = "a rule that excludes the point, or `… == 0 or …` in front, guards it"
-        return located_error
+        hint = "a rule that excludes the point, or `… == 0 or …` in front, guards it"
+        return locate_error(rule.name, kind, error, point=point, hint=hint)
     raise AssertionError(f"{rule.name} has a value at {point}")
 
 
