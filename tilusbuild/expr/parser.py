@@ -60,6 +60,7 @@ def parse_value(value: bool | int | float) -> Node:
 
 
 def _parse_python(text: str, lead: int) -> ast.expr:
+    """Return Python's tree of a text that begins at the column `lead` + 1. Raises `ExprError`."""
     try:
         if _NUMBER_THEN_WORD.search(text):
             # For Python "1if a else 2" and "\d" are only warnings. The filter of warnings is the

@@ -99,6 +99,7 @@ def make_entry_link(
 
 
 def _make_link(keys: ProductKeys, libs: Sequence[Header]) -> Link:
+    """Return the link that a table's keys describe; `libs` are files of `link-libs`."""
     return Link(
         dirs=tuple(dict.fromkeys(os.path.dirname(header.name) for header in libs)),
         libs=keys.link_libs,

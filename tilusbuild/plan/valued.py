@@ -95,6 +95,7 @@ class ProgramTexts:
         return tuple(self._name_symbol_of(script, values) for script in self._scripts)
 
     def _name_symbol_of(self, script: str, values: Mapping[str, Value]) -> str:
+        """Return the kernel or the entry of a script for these values. Raises `InputError`."""
         owner = self._manifest.scripts[script]
         written = owner.kernel or owner.entry or ""
         if not has_values(written):

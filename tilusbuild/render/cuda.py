@@ -107,6 +107,8 @@ def spell_value(value: object) -> object:
 
 
 def _make_function(name: str) -> Callable[..., Any]:
+    """Return the function of templates for an operation of expressions."""
+
     def apply_function(*values: Any) -> Any:
         for value in values:
             if isinstance(value, Undefined):

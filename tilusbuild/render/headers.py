@@ -319,6 +319,7 @@ class _ClosureSearch(ReachedHeaders):
     """The operands of computed includes, and their texts."""
 
     def run_search(self, source_scan: Scan, source: str, extra: Sequence[str]) -> Closure:
+        """Return the closure of a source, whose scan is `source_scan`. Raises `InputError`."""
         unmatched = tuple(
             pattern
             for pattern in extra
@@ -358,6 +359,7 @@ class _ClosureSearch(ReachedHeaders):
         )  # fmt: skip
 
     def _note_scan(self, text_scan: Scan, includer: HeaderFile | None) -> None:
+        """Note the computed includes of a text; those of a header outside do not count."""
         if includer is not None and not includer.tree:
             return
         self.climbs |= text_scan.climbs
@@ -404,6 +406,7 @@ class _ClosureSearch(ReachedHeaders):
         return bool(self.queue)
 
     def _make_too_wide_error(self, source: str, error: PatternTooWideError) -> InputError:
+        """Return the error for a directory of which a program cannot carry all files."""
         operand, includer = next(iter(self.operands.items()), ("", None))
         message = (
             f"which header {operand or 'a macro'} names is not known before the compile, and the "

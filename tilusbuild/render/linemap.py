@@ -98,6 +98,7 @@ class LineMap(Struct, frozen=True):
         return "\n".join(result)
 
     def _find_piece(self, line: int, column: int | None) -> Piece | None:
+        """Return the piece at a column; without a column, the first that is not blank."""
         pieces = self.pieces[line - 1] if 1 <= line <= len(self.pieces) else ()
         if column is not None:
             # The last piece that begins before the column is the one that contains it.
@@ -285,6 +286,7 @@ class _Marker(NodeTransformer):
         ]
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802 - Jinja2's names
+        """Mark each line of a template's text, and surround each expression."""
         self.generic_visit(node)
         children: list[nodes.Expr] = []
         for child in node.nodes:

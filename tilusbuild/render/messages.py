@@ -54,6 +54,7 @@ class _LogMapper:
         self._in_source = True
 
     def map_lines(self, lines: list[str]) -> Iterator[str]:
+        """Yield the lines of the log with the places of the template."""
         index = 0
         while index < len(lines):
             text = lines[index]
@@ -86,6 +87,8 @@ class _LogMapper:
         return self._map_references(text)
 
     def _map_references(self, text: str) -> str:
+        """Return a text whose "at line N" names lines of the template."""
+
         def map_reference(match: re.Match[str]) -> str:
             # `at line 10 of source.cu` is certain; a bare `at line 10` is of the file that the
             # message is about.
@@ -121,6 +124,7 @@ class _LogMapper:
         return index
 
     def _format_message(self, head: _MessageHead, echo: list[str]) -> Iterator[str]:
+        """Yield a message about the source: its head, its echo, and the template's line."""
         self._in_source = True
         column = self._find_column(head)
         origin = self._map.find_origin(head.line, column)
@@ -250,6 +254,7 @@ def _explain_library_header(name: str) -> str:
 
 
 def _explain_absent_header(name: str, directories: Sequence[str]) -> str:
+    """Return why a compile may miss a header, and what to do."""
     exists = any(os.path.isfile(os.path.join(directory, name)) for directory in directories)
     if directories and not exists:
         near = did_you_mean(name, _list_header_names(directories))

@@ -135,6 +135,7 @@ def _blank_comment(comment: re.Match[str]) -> str:
 
 
 def _scan_reading(text: str) -> Scan:
+    """Scan one reading of a text, without spliced lines. Its first line is empty."""
     includes: dict[Include, None] = {}
     operands: dict[str, None] = {}
     # The assembler reads these files, whose names macros may make, too.

@@ -131,6 +131,7 @@ def _describe_error(
     context: Mapping[str, Any],
     environment: Environment,
 ) -> Problem:
+    """Return what an error means; `inner` is the template at fault, `outer` the rendered one."""
     if isinstance(error, UndefinedNameError) and error.name is not None:
         return _describe_undefined(error, error.name, inner, outer, context, environment)
     if isinstance(error, BadTemplateError):
@@ -162,6 +163,7 @@ def _describe_undefined(
     context: Mapping[str, Any],
     environment: Environment,
 ) -> Problem:
+    """Return what is wrong with a name, or an attribute, that does not exist."""
     if error.owner is not missing:
         near = did_you_mean(name, _list_members(error.owner))
         return Problem(f'{_describe_owner(error.owner)} has no "{name}"', near, name)
@@ -199,6 +201,7 @@ def _list_members(owner: object) -> Iterable[str]:
 
 
 def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Problem:
+    """Return which templates are missing."""
     names = error.templates if isinstance(error, TemplatesNotFound) else [error.name or ""]
     if not names:
         return Problem("there is no template in an empty list, or in none")
@@ -209,6 +212,7 @@ def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Pr
 
 
 def _describe_syntax_error(error: TemplateSyntaxError, environment: Environment) -> Problem:
+    """Return what is wrong, with a hint for C++ text that Jinja2 reads as its own."""
     # Jinja2's parser has no fields for these: its words are all there is.
     message = error.message or "syntax error"
     if isinstance(error, TemplateAssertionError):

@@ -130,6 +130,7 @@ def _bound_quotient(left: Interval, right: Interval) -> Interval:
 def _bound_by_corners(
     function: Callable[[Any, Any], Any], left: Interval, right: Interval
 ) -> Interval:
+    """Return the interval of a function that is monotonic in both operands."""
     # A product, and a quotient by positive numbers, is monotonic in each operand: the extremes are
     # at the corners.
     corners = [function(x, y) for x in left for y in right]
@@ -140,6 +141,7 @@ def _bound_by_corners(
 
 
 def _find_apart(op: str, left: Interval, right: Interval) -> Any:
+    """Return a mask of where `left op right` is false for all values of both sides."""
     if op in ("<", "<="):
         return _find_above(left, right)
     if op in (">", ">="):

@@ -279,6 +279,7 @@ class Join:
         invalid: Mapping[str, Any],
         fault: Any,
     ) -> _PartialPoints:
+        """Return the points for which `holds`, with the columns that later levels need."""
         if holds is None:
             survivors = np.arange(shape[0] * shape[1], dtype=np.int64)
         else:

@@ -207,6 +207,7 @@ def _check_row(title: str, row: Row) -> None:
 
 
 def _check_names(spec: SpaceSpec, owners: Mapping[str, int]) -> None:
+    """Raise `SpaceError` for the first expression with a name that the space does not have."""
     # Before any expression is folded, so that a misspelt name is an error even where another
     # operand decides.
     known = {*owners, *spec.constants, *(name for name, _ in spec.derived)}
@@ -268,6 +269,7 @@ def _order_derived(
 def _make_condition_rules(
     spec: SpaceSpec, constants: Mapping[str, Value], needs: Mapping[str, frozenset[int]]
 ) -> Iterator[Rule]:
+    """Yield a rule for each parameter with a condition. Raises `SpaceError`."""
     for position, parameter in enumerate(spec.parameters):
         if parameter.when is None:
             continue
@@ -429,6 +431,7 @@ class Schedules(Sequence[Schedule]):
             yield from self._make_schedules(start, min(start + CHUNK, len(self)))
 
     def _make_schedules(self, start: int, stop: int) -> Iterator[Schedule]:
+        """Yield the schedules at the positions from `start` to before `stop`."""
         # A slice of each column makes many Python values at once, which is faster than one at a
         # time.
         part, names = slice(start, stop), tuple(self.columns)

@@ -218,6 +218,7 @@ class Space:
         return self[self._rank_point(digits)]
 
     def _empty_error(self) -> EmptySpaceError:
+        """Return the error of an empty space; it names the rules that empty it."""
         from tilusbuild.space.report import find_emptying_rules
 
         rules = find_emptying_rules(self._model)
@@ -282,6 +283,7 @@ class Space:
     def _missing_default_error(
         self, ordered: list[int], position: int, fixed: Mapping[int, tuple[bool, set[int]]]
     ) -> SpaceError:
+        """Return the error for values that no valid point has, up to that of `position`."""
         texts = []
         for earlier in ordered[: ordered.index(position) + 1]:
             domain = self._model.domains[earlier]

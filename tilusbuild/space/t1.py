@@ -75,6 +75,7 @@ def _read_member(parent: Any, key: str, kind: type, where: str) -> Any:
 
 
 def _read_parameter(number: int, entry: Any) -> Parameter:
+    """Return a parameter of the file. Raises `SpaceError` that names it."""
     name = _read_member(entry, "Name", str, f"tuning parameter {number}")
     if not _NAME.match(name):
         raise SpaceError(f'"{name}" is not a name', rule=name)
@@ -99,6 +100,8 @@ def _read_parameter(number: int, entry: Any) -> Parameter:
 
 
 def _check_type(name: str, kind: str, value: Any) -> Value:
+    """Return a value of the type `kind`; a float for an integer of that type. Raises
+    `SpaceError`."""
     # For Python a bool is an int.
     right = isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
     if not right or (kind == "uint" and value < 0):
@@ -109,6 +112,7 @@ def _check_type(name: str, kind: str, value: Any) -> Value:
 
 
 def _read_values(name: str, text: Any) -> list[Any]:
+    """Return the values of a list, or of a text of Python. Raises `SpaceError`."""
     if isinstance(text, list):
         return text
     if not isinstance(text, str) or len(text) > MAX_TEXT:
@@ -161,6 +165,7 @@ def _expand_comprehension(element: ast.expr, generator: ast.comprehension) -> It
 
 
 def _read_range(node: ast.Call, env: Mapping[str, Any]) -> range:
+    """Return the range that a call means. Raises `ValueError`."""
     bounds = [_evaluate_scalar(argument, env) for argument in node.args]
     if node.keywords or not 1 <= len(bounds) <= 3 or not all(type(b) is int for b in bounds):
         raise ValueError(f"{ast.unparse(node):.60}")
@@ -214,6 +219,7 @@ def _apply_operator(op: str, left: Any, right: Any) -> Any:
 
 
 def _read_condition(number: int, entry: Any) -> tuple[str, Expr]:
+    """Return a condition with its name, `condition_1` and so on. Raises `SpaceError`."""
     name = f"condition_{number}"
     text = _read_member(entry, "Expression", str, f"condition {number}")
     python = _QUOTED_OR_C_LOGIC.sub(
