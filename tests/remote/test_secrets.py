@@ -18,7 +18,7 @@ import pytest
 from support.project import NewProject
 from tilusbuild.cli.main import main
 from tilusbuild.errors import InputError
-from tilusbuild.remote.settings import choose_remote
+from tilusbuild.remote.user_settings import choose_remote
 
 CANARY = "c4n4ry"
 TEXT = (

@@ -10,7 +10,8 @@ from tilusbuild.errors import InputError
 from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, Settings, format_variable
 from tilusbuild.manifest.table import check_table
-from tilusbuild.remote.settings import RemoteSettings, choose_remote
+from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.user_settings import choose_remote
 from tilusbuild.runtime.option import VARIABLES
 
 

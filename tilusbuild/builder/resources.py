@@ -30,7 +30,7 @@ from tilusbuild.manifest import Settings
 from tilusbuild.process.jobserver import Jobserver, JobserverError, find_jobserver
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.lazy import LazyRemote
-from tilusbuild.remote.settings import choose_remote
+from tilusbuild.remote.user_settings import choose_remote
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -18,7 +18,7 @@ from tilusbuild.engine.history import History
 from tilusbuild.engine.inbox import RemoteAnswered
 from tilusbuild.errors import input_error
 from tilusbuild.plan.planner import Plan, iterate_jobs
-from tilusbuild.remote.settings import choose_remote
+from tilusbuild.remote.user_settings import choose_remote
 
 
 def transfer_programs(

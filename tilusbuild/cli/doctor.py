@@ -97,7 +97,7 @@ def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
 
 def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
     """Yield a finding on the remote cache and on the executor, if they are set."""
-    from tilusbuild.remote.settings import choose_remote
+    from tilusbuild.remote.user_settings import choose_remote
 
     section = manifest.remote if manifest else None
     for key, component, gives in (

@@ -16,7 +16,7 @@ _WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to
 
 def run(arguments: SelectionArgs) -> int:
     """Print an explanation for each group of programs that share it. Reads only."""
-    from tilusbuild.remote.settings import choose_remote
+    from tilusbuild.remote.user_settings import choose_remote
 
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)

@@ -77,7 +77,7 @@ class RemoteSection(Table, frozen=True):
     `TILUSBUILD_REMOTE_CACHE` and so on, and in the user's settings: `docs/remote.md`."""
 
     # What is secret, or a program to run, is not taken from a manifest, which may be someone
-    # else's work: see `remote.settings`.
+    # else's work: see `remote.user_settings`.
 
     cache: Annotated[Address | None, Key(examples=["grpcs://cache.example:443"])] = None
     """Where it is: `grpcs://` or `grpc://` and a server of the Remote Execution API v2, `https://`

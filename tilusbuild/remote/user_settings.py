@@ -1,21 +1,76 @@
-"""Read the user's settings of a remote cache, from the environment and from the file at home.
+"""The choice of a build's remote cache: the environment ▸ `[remote]` ▸ the user's settings.
 
-No message contains a value or a line: they may be secrets. Imported only where there are such
-settings, as pydantic is slow to import.
+The user's settings are the table `[remote]` of `~/.config/tilusbuild/config.toml`. A secret, and a
+program to run, come from the environment or from there, never from a manifest. Headers and client
+certificates are given only to the server that the user named there: a manifest that names another
+gets none. No message contains a value or a line: they may be secrets. Imports no protocol.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-
-from pydantic import ValidationError
+from urllib.parse import urlsplit
 
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document, shorten_path
+from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX, SWITCH
 from tilusbuild.manifest.table import ValueFault, check_table
-from tilusbuild.remote.settings import RemoteSettings
+from tilusbuild.remote.settings import RemoteSettings, make_settings
+
+# What is given to a server. A credential helper gets the address, and decides itself.
+_SECRETS = ("headers", "tls_certificate", "tls_key")
+
+
+def choose_remote(
+    section: RemoteSection | None, environment: Mapping[str, str], key: str = "cache"
+) -> RemoteSettings | None:
+    """Return the settings of the remote cache; with the key "executor", those of the executor.
+    Return None if no address is set. Raises `InputError` for wrong settings."""
+    environ: Mapping[str, Any] = {}
+    if any(name.startswith(REMOTE_PREFIX) for name in environment):
+        environ = read_environment(environment)
+    if environ.get(key) == REMOTE_OFF:
+        return None
+    path = find_user_file(environment)
+    user: Mapping[str, Any] = {}
+    if path is not None and os.path.lexists(path):
+        user = read_user_file(path)
+    declared = {} if section is None else section.given
+    layers = ((environ, REMOTE_PREFIX), (declared, "tilus.toml"), (user, path or ""))
+    address, source = next(
+        ((layer[key], source) for layer, source in layers if layer.get(key)), (None, "")
+    )
+    if address is None:
+        return None
+    values: dict[str, Any] = {**user, **declared, **environ}
+    own = environ.get(key) or user.get(key)
+    withheld = False
+    # The user's own address decides: a manifest may name any server, and wait for secrets there.
+    if own is None or _server_of_address(own) != _server_of_address(address):
+        withheld = any([values.pop(name, None) for name in _SECRETS])  # noqa: C419 - take out all
+    for name in REMOTE_ADDRESSES:
+        values.pop(name, None)
+    source = f"{source}{key.upper()}" if source == REMOTE_PREFIX else source
+    return make_settings(address, source, _withheld=withheld, **values)
+
+
+def find_user_file(environment: Mapping[str, str]) -> str | None:
+    """Return the path of the user's settings; None without a home."""
+    base = environment.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        home = environment.get("HOME", "")
+        if not os.path.isabs(home):
+            return None
+        base = os.path.join(home, ".config")
+    return os.path.join(base, "tilusbuild", "config.toml")
+
+
+def _server_of_address(address: str) -> tuple[str, str]:
+    parts = urlsplit(address)
+    return parts.scheme, parts.netloc
 
 
 def read_user_file(path: str) -> dict[str, Any]:
@@ -44,6 +99,8 @@ def read_user_file(path: str) -> dict[str, Any]:
 def _check_table(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]) -> dict[str, Any]:
     """Return the values of a table. Raises `InputError` with the diagnostics that `wrong` makes of
     a key's path, a message and a hint."""
+    from pydantic import ValidationError  # slow to import, and few users have settings
+
     try:
         return dict(check_table(RemoteSettings, table).given)
     except ValidationError as error:
