@@ -92,6 +92,7 @@ class Arg(Table, frozen=True):
 
     @classmethod
     def read(cls, value: object) -> object:
+        # `type` is the one required key, and that of a tensor map follows.
         if isinstance(value, dict) and "tensor-map" in value:
             return {"type": TENSOR_MAP, **value}
         return super().read(value)
@@ -108,6 +109,7 @@ def make_argument(name: str, arg: Arg) -> Argument:
     """Return an argument by itself. Raises `SignatureError`."""
     if arg.tensor_map is not None:
         return _make_tensor_map(name, arg, arg.tensor_map)
+    # Values are compared: a key that is written with its default passes.
     for key, default in _OF_A_MAP.items():
         if getattr(arg, key) != default:
             message = f'"{key.replace("_", "-")}" is for tensor maps'

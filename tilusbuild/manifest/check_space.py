@@ -38,6 +38,7 @@ def check_space(checks: Checks) -> None:
                 continue
             merged = {**script.space, **override.space}
             check_schedule(checks, (*own, "default"), override.default, merged, script)
+            # The script's default must also be among the values that the target has.
             if target in checks.list_known_targets(name):
                 inherited = {n: v for n, v in script.default.items() if n not in override.default}
                 for key, parameter in override.space.items():
@@ -88,6 +89,7 @@ def _check_rows(checks: Checks, path: Path, key: str, rows: Sequence[Value | Row
             continue
         values = as_row(row)
         kinds = [describe_kind(value) for value in values]
+        # The first right row decides, so that each other kind is reported once.
         first_kinds = first_kinds or kinds
         for name, kind, expected in zip(names, kinds, first_kinds, strict=True):
             if kind != expected:

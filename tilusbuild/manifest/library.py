@@ -110,6 +110,7 @@ def make_scripts(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str
         product = name if library.library is None else library.library
         if files:
             scripts[name + SOURCES] = SourcesScript(
+                # Of the library that links them: a part has no targets of its own.
                 targets=libraries.get(product, library).targets,
                 template=files[0],
                 library=product,

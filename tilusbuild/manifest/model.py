@@ -36,6 +36,7 @@ NO_DOCUMENT = Document("", "")
 class Manifest(Table, frozen=True, kw_only=True):
     """A project of tuned CUDA kernels: its scripts, their tuning spaces, and what to build for."""
 
+    # A boolean is refused first: `true` equals 1, and would pass.
     edition: Annotated[Literal[1], Key(before=reject_boolean, examples=[1])]
     """The format of this file; 1 is the only one so far."""
     project: ProjectSection = ProjectSection(name="kernels", version="0.1.0")
@@ -216,6 +217,7 @@ class Manifest(Table, frozen=True, kw_only=True):
         """Return `[toolchain]` with the keys of the toolchain `name` in place of its own."""
         if not name:
             return self.toolchain
+        # Only what it sets: its other keys are those of `[toolchain]`.
         return self.toolchain.replace_values(**self.toolchain.named[name].given)
 
     def toolchain_for(self, script: str, target: str) -> ToolchainSection:

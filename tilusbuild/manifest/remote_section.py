@@ -26,6 +26,7 @@ def check_address(value: str) -> str:
         raise ValueFault(f"must begin with one of {every}", _ADDRESSES)
     if parts.query or parts.fragment or not value.isascii() or not value.isprintable():
         raise ValueFault("must be a plain address, without query and fragment", _ADDRESSES)
+    # A manifest is committed, and a secret in it with it.
     if "@" in parts.netloc:
         raise ValueFault(
             "must hold no user and no password",

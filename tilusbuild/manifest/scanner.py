@@ -120,10 +120,12 @@ class _TomlScanner:
         path = (*path, name)
         if many:
             self.locations.add_table(path, span)
+            # Each such header begins another table of the array.
             number = self.counts[path] = self.counts.get(path, -1) + 1
             path = (*path, number)
         elif path in self.headers:
             self.note_repeat(path, self.headers[path], span)
+        # Its own header is its place, also where a longer header has named the table before.
         self.headers[path] = span
         self.locations.keys[path] = self.locations.values[path] = span
         self.read_token("]]" if many else "]")
@@ -163,6 +165,7 @@ class _TomlScanner:
             self.locations.add_table(path, span)
         name, span = names[-1]
         path = (*path, name)
+        # Two dotted keys share their first names; only the last one is set.
         if path in self.locations.keys:
             self.note_repeat(path, self.locations.keys[path], span)
         self.locations.keys[path] = span

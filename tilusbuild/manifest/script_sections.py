@@ -153,6 +153,7 @@ def _flatten_members(value: object) -> object:
     """Give the members of structs names of their own: `p.alpha`, `p.strides[0]`."""
     if not isinstance(value, dict):
         return value
+    # TOML's dotted key `p.alpha = 1` is a table: { p = { alpha = 1 } }.
     sizes: dict[str, object] = {}
     for name, size in value.items():
         members = (
@@ -218,6 +219,7 @@ TemplateName = Annotated[Text, Key(before=_check_template_name, schema=_make_tem
 
 
 _EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+# No brace inside: the language of expressions has none.
 _VALUE = r"\{\{[^{}]*\}\}"
 _PART = rf"([A-Za-z_]|{_VALUE})([A-Za-z0-9_]|{_VALUE})*"
 KERNEL_NAME = rf"^(::)?{_PART}(::{_PART})*(<.*>)?$"

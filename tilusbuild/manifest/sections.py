@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 DeviceCompiler: TypeAlias = Literal["nvcc", "nvrtc"]
 Standard = Literal["c++14", "c++17", "c++20", "c++23"]
+# `true` equals 1, so that the literal alone would take it.
 Level = Annotated[Literal[0, 1, 2], Key(before=reject_boolean)]
 
 

@@ -81,6 +81,7 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
     """The fields that the manifest sets, sorted."""
 
     def __post_init__(self) -> None:
+        # `frozen` holds the fields, and not the dictionaries in them.
         for name in self.__struct_fields__:
             if isinstance(items := getattr(self, name), dict):
                 force_setattr(self, name, MappingProxyType(items))
@@ -157,6 +158,7 @@ def list_keys(table: type[Table]) -> dict[str, KeyInfo]:
         names = [*(name for name in owner.__annotations__ if name not in names), *names]
     keys = {}
     for field in (fields[name] for name in names if not name.startswith("_")):
+        # Examples may stand at the key, or at the type that several keys share.
         notes = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
         examples = [item for note in notes if isinstance(note, Key) for item in note.examples]
         is_required = field.default is NODEFAULT
@@ -235,6 +237,7 @@ def _make_table_schema(table: type[Table], handler: Any) -> Any:
 def _make_table(table: type[Table], values: dict[str, Any]) -> Table:
     names = table.fields_by_key()
     own = {names[key]: value for key, value in values.items()}
+    # Sorted, so that tables are equal whatever order their keys have in the file.
     return table(**own, _given=tuple(sorted(own)))
 
 

@@ -37,14 +37,16 @@ _KNOWN = (
 @lru_cache(maxsize=1)
 def options() -> tuple[str, ...]:
     """Return the options that the tools of this machine say they have."""
-    found = set(_KNOWN)
+    names = set(_KNOWN)
     for command in _HELPS:
         try:
-            ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+            result = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=30
+            )
         except OSError:
             continue
-        found.update(re.findall(r"(?<![\w-])--?[A-Za-z][\w+-]*=?", ran.stdout))
-    return tuple(sorted(found))
+        names.update(re.findall(r"(?<![\w-])--?[A-Za-z][\w+-]*=?", result.stdout))
+    return tuple(sorted(names))
 
 
 def flag(rng: random.Random) -> str:
@@ -60,12 +62,12 @@ def trial(rng: random.Random) -> Trial:
     data: dict[str, Any] = copied(BASE)
     words = [flag(rng) for _ in range(rng.randint(1, 3))]
     words += [rng.choice(_VALUES)] * (rng.random() < 0.3)
-    place = rng.random()
-    if place < 0.6:
+    kind = rng.random()
+    if kind < 0.6:
         data["target"]["cpu"]["flags"] = words
-    elif place < 0.7:
+    elif kind < 0.7:
         data["build"]["flags"] = words
-    elif place < 0.9:
+    elif kind < 0.9:
         name = rng.choice(("ZZ", "a b", "A(x)", "-", "$(x)", ""))
         data["build"]["defines"] = {name: rng.choice((*_VALUES, *words))}
     else:

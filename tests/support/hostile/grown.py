@@ -17,13 +17,13 @@ _DEEPEST = 3
 
 
 @cache
-def _whole() -> Schema:
+def _schema() -> Schema:
     return make_schema()
 
 
 def _alternatives(node: Schema) -> Iterator[Schema]:
     if "$ref" in node:
-        yield from _alternatives(_whole()["$defs"][node["$ref"].rpartition("/")[2]])
+        yield from _alternatives(_schema()["$defs"][node["$ref"].rpartition("/")[2]])
         return
     listed = [each for word in ("anyOf", "oneOf", "allOf") for each in node.get(word, ())]
     for each in listed:
@@ -34,7 +34,7 @@ def _alternatives(node: Schema) -> Iterator[Schema]:
 
 def tables(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[Schema]]]:
     """Yield each table of a manifest with the schemas that it may be of."""
-    queue: list[tuple[Any, list[Schema]]] = [(data, list(_alternatives(_whole())))]
+    queue: list[tuple[Any, list[Schema]]] = [(data, list(_alternatives(_schema())))]
     while queue:
         value, nodes = queue.pop()
         if isinstance(value, dict):
@@ -49,10 +49,10 @@ def tables(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[Schema]]
 
 def grow(rng: random.Random, data: dict[str, Any]) -> None:
     """Put a key that the schema knows into a table of a manifest, or a table under a new name."""
-    found = [(table, nodes) for table, nodes in tables(data) if any(map(_keys, nodes))]
-    if not found:
+    choices = [(table, nodes) for table, nodes in tables(data) if any(map(_keys, nodes))]
+    if not choices:
         return
-    table, nodes = rng.choice(found)
+    table, nodes = rng.choice(choices)
     node = rng.choice([each for each in nodes if _keys(each)])
     key, schema = rng.choice(sorted(_keys(node).items(), key=lambda each: each[0]))
     table[key or rng.choice(_NAMES)] = value_of(rng, schema, _DEEPEST)

@@ -34,12 +34,12 @@ def _actions(verb: str) -> dict[str, list[argparse.Action]]:
     from tilusbuild.cli.arguments import add_arguments
     from tilusbuild.cli.parser import load_actions
 
-    found = {}
+    actions = {}
     for name, declared in load_actions(verb).items():
         parser = argparse.ArgumentParser(add_help=False)
         add_arguments(parser, declared.arguments, top=True)
-        found[name] = parser._actions
-    return found
+        actions[name] = parser._actions
+    return actions
 
 
 def _line(rng: random.Random) -> tuple[str, ...]:

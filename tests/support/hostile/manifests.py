@@ -98,15 +98,15 @@ def text(data: dict[str, Any]) -> str:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
+    paths = [path] if path else []
     items: Any = ()
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
         items = enumerate(value)
     for name, inner in items:
-        found += _places(inner, (*path, name))
-    return found
+        paths += _places(inner, (*path, name))
+    return paths
 
 
 def copied(value: Any) -> Any:
@@ -178,19 +178,19 @@ def trial(rng: random.Random) -> Trial:
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
     """Return bytes with a few of them changed, cut, doubled or put in."""
-    found = bytearray(data)
+    content = bytearray(data)
     for _ in range(rng.randint(1, 5)):
-        at, length = rng.randrange(len(found) + 1), rng.choice((1, 1, 4, 64))
+        at, length = rng.randrange(len(content) + 1), rng.choice((1, 1, 4, 64))
         kind = rng.random()
         if kind < 0.3:
-            found[at : at + length] = rng.randbytes(length)
+            content[at : at + length] = rng.randbytes(length)
         elif kind < 0.5:
-            del found[at : at + length]
+            del content[at : at + length]
         elif kind < 0.7:
-            found[at:at] = found[at : at + length] * rng.choice((1, 2, 500))
+            content[at:at] = content[at : at + length] * rng.choice((1, 2, 500))
         elif kind < 0.9:
             odd = (b"\0", b"\xff", b"\x1b[31m", b"[[", b"{", b'"""', b"=", b"\n", b"9" * 400)
-            found[at:at] = rng.choice(odd)
+            content[at:at] = rng.choice(odd)
         else:
-            del found[at:]
-    return bytes(found)
+            del content[at:]
+    return bytes(content)

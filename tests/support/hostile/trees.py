@@ -26,10 +26,10 @@ _VERBS = tuple(
 
 def _entries(root: Path) -> list[Path]:
     """Everything below a cache, and the cache itself."""
-    found = [root]
-    for where, directories, files in os.walk(root):
-        found += [Path(where, name) for name in (*directories, *files)]
-    return sorted(found)
+    paths = [root]
+    for directory, directories, files in os.walk(root):
+        paths += [Path(directory, name) for name in (*directories, *files)]
+    return sorted(paths)
 
 
 def disturb(rng: random.Random, box: Path, root: Path) -> None:

@@ -92,28 +92,28 @@ def attempt(world: World, trial: Trial) -> Iterator[Finding]:
         yield Finding("outside", "code ran: the canary is there")
     for touched in _changed(before, _outside(box, trial.writes)):
         yield Finding("outside", f"touched: {touched}")
-    if left := sorted(os.listdir(world.temporary)):
-        yield Finding("left over", f"in TMPDIR: {left[:3]}")
+    if remaining := sorted(os.listdir(world.temporary)):
+        yield Finding("left over", f"in TMPDIR: {remaining[:3]}")
 
 
 def _outside(box: Path, allowed: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
+    stamps: dict[str, tuple[int, ...]] = {}
     free = tuple(os.path.join(box, each) for each in (*_OURS, *allowed))
     stack = [str(box)]
     while stack:
-        where = stack.pop()
+        directory = stack.pop()
         with contextlib.suppress(OSError):
-            for entry in os.scandir(where):
+            for entry in os.scandir(directory):
                 if entry.path in free:
                     continue
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
-                    found[entry.path] = (status.st_ino, status.st_mode)
+                    stamps[entry.path] = (status.st_ino, status.st_mode)
                     stack.append(entry.path)
                 else:
                     size, mtime = status.st_size, status.st_mtime_ns
-                    found[entry.path] = (status.st_ino, status.st_mode, size, mtime)
-    return found
+                    stamps[entry.path] = (status.st_ino, status.st_mode, size, mtime)
+    return stamps
 
 
 def _changed(
@@ -124,14 +124,14 @@ def _changed(
 
 
 def _wrong(trial: Trial, ended: Ended) -> Iterator[Finding]:
-    said, err = ended.out + ended.err, ended.err
+    output, err = ended.out + ended.err, ended.err
     if "always" in trial.words:
-        said, err = _STYLE.sub("", said), _STYLE.sub("", err)
+        output, err = _STYLE.sub("", output), _STYLE.sub("", err)
     if ended.status not in STATUSES:
         yield Finding("status", f"exit status {ended.status}: {err[-300:]!a}")
-    if "Traceback (most recent call last)" in said or "internal error" in err:
+    if "Traceback (most recent call last)" in output or "internal error" in err:
         yield Finding("traceback", f"{err[-1500:]!a}")
-    for character in sorted(set(said)):
+    for character in sorted(set(output)):
         acts = unicodedata.category(character) == "Cc" and character not in "\n\t"
         if acts or unicodedata.bidirectional(character) in _TURNS:
             yield Finding("terminal", f"{character!r} reached the terminal")
@@ -152,8 +152,8 @@ def _denied(trial: Trial, ended: Ended, box: Path) -> Iterator[str]:
     if trial.inside:
         return  # it may have given up rights
     named = (*trial.words, *trial.environment.values())
-    for found in _DENIED.finditer(ended.out + ended.err):
-        path = found["before"] or found["after"]
+    for match in _DENIED.finditer(ended.out + ended.err):
+        path = match["before"] or match["after"]
         outside = not path.startswith(str(box)) and os.path.isabs(path)
         asked = any(word.startswith(path) or path.startswith(word) for word in named if word)
         if outside and not asked and not any(path.encode() in f for f in trial.files.values()):
