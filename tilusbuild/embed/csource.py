@@ -1,10 +1,9 @@
-"""The C dispatcher of a script: `dispatch.c` and `dispatch.h`, written from what its directory
-says.
+"""Writes the C dispatcher of a script, `dispatch.c` and `dispatch.h`, from the script's directory.
 
-It decides as `tilusbuild.runtime.choose` does, with the rules, the tables and the model written
-into it, and forwards to the programs' libraries, which it finds relative to itself and opens when
-they are first chosen. A program's bytes are checked against the digest that was built before it is
-opened. Raises `NoDispatcherError` for what C cannot say.
+The dispatcher decides as `tilusbuild.runtime.choose` does: rules, tables and model are written into
+it. It finds the programs' libraries relative to itself, opens each when it is first chosen, and
+before that compares its bytes with the digest of the build. `NoDispatcherError` is raised for an
+expression or a number that C does not have.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import FILE, Script
 from tilusbuild.runtime.sealed import unseal_json
 from tilusbuild.runtime.tables import SOURCES, DeviceTable
-
-_KNOWN_FIELDS = frozenset(("script", "device", "arch"))
 
 
 class NoDispatcherError(TilusbuildError):
@@ -62,11 +59,16 @@ class _SourceWriter:
     ) -> None:
         self.script = script
         self.refused = refused
-        self.index_of = {number: place for place, number in enumerate(script.programs)}
-        """Where each program is in the table of C, by its number."""
-        self.tables = [table for table in tables if self._is_decided_by_device(table)]
-        # A row by hand is a person's word: that its program was refused is an error, and no other
-        # program serves it.
+        self.index_of = {number: index for index, number in enumerate(script.programs)}
+        """Indexes in the C table of programs, by the program's number."""
+        # C code compares the device and the architecture, and no further field of a fingerprint.
+        known = {"script": script.hash, "device": None, "arch": None}
+        self.tables = [
+            table
+            for table in tables
+            if all(v == "*" or known.get(f, "") in (None, v) for f, v in table.fingerprint.items())
+        ]
+        # A person wrote the row: no other program may serve it when its program is refused.
         by_hand = {e.program for t in tables for e in t.entries if e.source == "table"}
         for program in sorted(by_hand & refused.keys()):
             what = f"a row by hand chooses program {program}, which was {refused[program]}"
@@ -87,13 +89,6 @@ class _SourceWriter:
         """The u64 arguments: a choice takes only those of their values that an int64_t has."""
         self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
 
-    def _is_decided_by_device(self, table: DeviceTable) -> bool:
-        """Return whether a table applies to the script and depends on nothing but the device."""
-        is_of_script = table.fingerprint["script"] in ("*", self.script.hash)
-        return is_of_script and all(
-            field in _KNOWN_FIELDS or value == "*" for field, value in table.fingerprint.items()
-        )
-
     def write_files(self) -> dict[str, str]:
         title = f"Written by tilusbuild: chooses a program of {self.script.label}, launches it."
         parts = [
@@ -111,34 +106,35 @@ class _SourceWriter:
             # stay as they are: a launcher's is part of its program's hash, and another text here
             # would make every dispatcher in every cache outdated.
             _read_part("open.c"),
-            self._write_call(),
+            _read_part("call.c"),
             self._write_functions(),
         ]
         return {"dispatch.c": "\n".join(parts), "dispatch.h": self._write_header()}
 
     def _write_constants(self) -> str:
         """Return the `#define`s: counts, and the default program."""
-        passed = sum(not argument.dimension for argument in self.script.arguments)
-        declared_default = self.script.default
-        default: object = self.index_of[
-            declared_default
-            if declared_default in self.available and declared_default is not None
-            else min(self.available)
-        ]
-        if declared_default is not None and declared_default in self.refused:
-            default = self._write_refusal("the default schedule", declared_default)
+        passed = [argument for argument in self.script.arguments if not argument.dimension]
+        default, available = self.script.default, self.available
+        if default is not None and default in self.refused:
+            default_program = self._write_refusal("the default schedule", default)
+        else:
+            # As `Chooser.choose_default`: a default that was not built is no error.
+            number = default if default is not None and default in available else min(available)
+            default_program = str(self.index_of[number])
         numbers = {
             "KEYS": len(self.script.keys),
             "SIZES": len(self.sizes),
             "PROGRAMS": len(self.script.programs),
             "TABLES": len(self.tables),
-            "PASSED": passed,
-            "DEFAULT_PROGRAM": default,
+            "PASSED": len(passed),
+            "DEFAULT_PROGRAM": default_program,
             "MACHINE": format_c_string(self.script.code.machine),
         }
         lines = [f"#define TD_{name} {number}" for name, number in numbers.items()]
         if self.script.kind == "cuda":
             lines.append("#define TD_CUDA 1")
+        constants = "".join(f"{int(argument.constant)}, " for argument in passed)
+        lines.append(f"static const unsigned char td_is_constant[] = {{{constants}0}};")
         return "\n".join(lines) + "\n"
 
     def _write_refusal(self, what: str, program: int) -> str:
@@ -147,48 +143,32 @@ class _SourceWriter:
         text = f"{what} chooses program {program}, which was {self.refused[program]}"
         return f'td_fail("%s", {format_c_string(f"{self.script.name}: {text}")})'
 
-    def _write_call(self) -> str:
-        """Return the packed call. Arguments in constant memory do not decide the device: their
-        tensors may be on the host."""
-        text = _read_part("call.c")
-        passed = [argument for argument in self.script.arguments if not argument.dimension]
-        if not any(argument.constant for argument in passed):
-            return text
-        table = ", ".join(str(int(argument.constant)) for argument in passed)
-        skipped = "if (!tensor) continue;"
-        if text.count(skipped) != 1:
-            raise NoDispatcherError("call.c looks for the device in another way")
-        text = text.replace(skipped, "if (!tensor || td_is_constant[i]) continue;")
-        return f"static const unsigned char td_is_constant[] = {{{table}}};\n{text}"
-
     def _write_tables(self) -> str:
         """Return the tables of C: programs with their digests, measured rows, devices, and the
-        argument and axis of each size."""
+        argument and axis of each size. Each ends with a row of zeros: C has no empty arrays."""
         script = self.script
         lines = [f"static const char td_name[] = {format_c_string(script.name)};"]
         lines.append("static const td_program td_programs[TD_PROGRAMS] = {")
-        for index, digest in script.programs.items():
-            if index in self.available:
-                meta = library.read_meta(script, index)
-                sha256 = meta["files"][library.LIBRARY]["sha256"]
-                lines.append(f"  {{{format_c_string(digest)}, {format_c_string(sha256)}}},")
-            else:
-                lines.append("  {0, 0},")
-        lines.append("};")
-        for number, table in enumerate(self.tables):
-            lines.append(f"static const td_entry td_entries_{number}[] = {{")
-            for row in sorted(e for e in table.entries if e.program in self.available):
-                sizes = ", ".join(f"INT64_C({size})" for size in row.key) or "0"
-                program_index, source = self.index_of[row.program], SOURCES.index(row.source)
-                lines.append(f"  {{{{{sizes}}}, {program_index}, {source}}},")
-            lines.append("  {{0}, 0, 4}\n};")
-        lines.append("static const td_table td_tables[TD_TABLES + 1] = {")
-        for number, table in enumerate(self.tables):
-            count = sum(e.program in self.available for e in table.entries)
+        for number, digest in script.programs.items():
+            row = "0, 0"
+            if number in self.available:
+                sha256 = library.read_meta(script, number)["files"][library.LIBRARY]["sha256"]
+                row = f"{format_c_string(digest)}, {format_c_string(sha256)}"
+            lines.append(f"  {{{row}}},")
+        device_rows = []
+        for i, table in enumerate(self.tables):
+            lines.append(f"}};\nstatic const td_entry td_entries_{i}[] = {{")
+            # Sorted by key: C searches the rows by bisection.
+            entries = sorted(e for e in table.entries if e.program in self.available)
+            for entry in entries:
+                sizes = ", ".join(f"INT64_C({size})" for size in entry.key) or "0"
+                source = SOURCES.index(entry.source)
+                lines.append(f"  {{{{{sizes}}}, {self.index_of[entry.program]}, {source}}},")
+            lines.append("  {{0}, 0, 4}")
             device, arch = (format_c_string(table.fingerprint[f]) for f in ("device", "arch"))
-            lines.append(f"  {{{device}, {arch}, td_entries_{number}, {count}}},")
-        lines.append("  {0, 0, 0, 0}\n};")
-        lines.append("static const td_read td_reads[] = {")
+            device_rows.append(f"  {{{device}, {arch}, td_entries_{i}, {len(entries)}}},")
+        lines.append("};\nstatic const td_table td_tables[TD_TABLES + 1] = {")
+        lines += [*device_rows, "  {0, 0, 0, 0}\n};\nstatic const td_read td_reads[] = {"]
         for name in self.sizes:
             argument, axis = locate_size(script, name)
             u64 = format_c_string(name) if name in self.u64_names else 0
@@ -277,29 +257,15 @@ static int td_by_model(const int64_t *size) {{
 }}
 """
 
-    def _write_number(self, numbers: Sequence[int]) -> str:
-        """Return the C function from an index in the table of programs to a program's number, for
-        scripts in which the two differ."""
-        if numbers[-1] > 0x7FFFFFFF:
-            raise NoDispatcherError(f"{self.script.label}: a program's number does not fit a C int")
-        return f"""\
-static int td_number(int table, const int64_t *size, int *source) {{
-  static const int numbers[] = {{{", ".join(map(str, numbers))}}};
-  int program = td_choose(table, size, source);
-  return program < 0 ? program : numbers[program];
-}}
-
-"""
-
     def _write_functions(self) -> str:
         """Return the exported C functions."""
         name = to_c_symbol(self.script)
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes)
         values = ", ".join(self.sizes) or "0"
-        arguments = ", ".join([*(format_c_type(a) + " a_" + a.name for a in self.script.arguments)])
-        argument_names = "".join(f"{'a_' + a.name}, " for a in self.script.arguments)
+        # With a prefix: an argument may be called as a variable of the C code.
+        arguments = "".join(f"{format_c_type(a)} a_{a.name}, " for a in self.script.arguments)
+        argument_names = "".join(f"a_{a.name}, " for a in self.script.arguments)
         types = "".join(f"{format_c_type(a)}, " for a in self.script.arguments)
-        arguments = f"{arguments}, void *stream" if arguments else "void *stream"
         size_values = ", ".join(f"(int64_t)a_{size}" for size in self.sizes) or "0"
         range_checks = "".join(
             f"\n  if (a_{size} > INT64_MAX) return td_beyond({format_c_string(size)});"
@@ -307,21 +273,24 @@ static int td_number(int table, const int64_t *size, int *source) {{
             if size in self.u64_names
         )
         device_and_sizes = f"int device{', ' + sizes if sizes else ''}"
-        choose, numbers = "td_choose", [*self.index_of]
-        if numbers != [*self.index_of.values()]:
-            choose = "td_number"
+        # A level leaves programs out: then a program's number is not its index in the C tables.
+        if max(self.index_of) > 0x7FFFFFFF:
+            raise NoDispatcherError(f"{self.script.label}: a program's number does not fit a C int")
         return f"""\
-{"" if choose == "td_choose" else self._write_number(numbers)}\
+static int td_number(int table, const int64_t *size) {{
+  static const int numbers[] = {{{", ".join(map(str, self.index_of))}}};
+  int source, program = td_choose(table, size, &source);
+  return program < 0 ? program : numbers[program];
+}}
+
 TD_EXPORT int {name}_select_on({device_and_sizes}) {{
   const int64_t size[] = {{{values}}};
-  int source;
-  return {choose}(td_table_of(device), size, &source);
+  return td_number(td_table_of(device), size);
 }}
 
 TD_EXPORT int {name}_select({sizes or "void"}) {{
   const int64_t size[] = {{{values}}};
-  int source;
-  return {choose}(td_table_of(td_current_device()), size, &source);
+  return td_number(td_table_of(td_current_device()), size);
 }}
 
 TD_EXPORT const char *{name}_source({sizes or "void"}) {{
@@ -331,7 +300,7 @@ TD_EXPORT const char *{name}_source({sizes or "void"}) {{
   return td_sources[source];
 }}
 
-TD_EXPORT int launch({arguments}) {{
+TD_EXPORT int launch({arguments}void *stream) {{
   const int64_t size[] = {{{size_values}}};
   td_functions *chosen = NULL;
   int source, program;
@@ -351,7 +320,7 @@ TD_EXPORT void {name}_on_nearest(void (*hook)(void)) {{
   __atomic_store_n(&td_hook, hook, __ATOMIC_RELEASE);
 }}
 
-TD_EXPORT int {name}_launch({arguments}) {{
+TD_EXPORT int {name}_launch({arguments}void *stream) {{
   return launch({argument_names}stream);
 }}
 

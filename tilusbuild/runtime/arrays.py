@@ -1,20 +1,19 @@
-"""A call's arguments: which are given, which sizes they say, which outputs are to be allocated.
+"""Reads sizes from a call's arguments, allocates missing outputs, and explains refused arguments.
 
-Arrays are whatever speaks DLPack: torch, CuPy, JAX and NumPy. A plain call, with all arguments in
-order, does not come here (`kernel`).
+Arrays are those of torch, CuPy, JAX, NumPy and every other library that exports DLPack. A call with
+all arguments in order does not come here (`kernel`).
 
-The form of another call is the number of positional arguments and the names of the others. What it
-means is worked out once: the order of the arguments, which outputs are allocated, how their sizes
-are read, and by which library. A call of a known form spends its time on the arguments alone.
-Whatever it cannot read that way is left to slower functions, whose errors say what is wrong. The
-number of forms that are kept is bounded.
+Any other call has a form: the number of its positional arguments, and the names of the others. A
+`CallForm` works out once for all calls of the form which outputs to allocate, from which sizes, and
+by which library. Errors are explained by slower functions. The number of cached forms is bounded.
 """
 
 from __future__ import annotations
 
 import importlib
-import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
@@ -23,8 +22,6 @@ from tilusbuild.runtime.script import Dim, Script, ScriptArgument
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN, NoValueError, Value
 from tilusbuild.runtime.structs import is_struct, pack_struct, parse_struct
 
-_LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax.numpy"}
-_LIBRARIES["jaxlib"] = "jax.numpy"
 _ANY_SHAPE = ("...",)
 """The dimensions of a tensor that is declared without a shape."""
 
@@ -69,33 +66,21 @@ def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]
         if argument.dims is None:
             if isinstance(value, int) and argument.dtype in WHOLE:
                 values[argument.name] = value
-            continue
-        if value is None:
-            continue
-        shape = _read_shape(script, argument, value)
-        for dim, size in zip(argument.dims, shape, strict=argument.dims != _ANY_SHAPE):
-            if isinstance(dim, str):
-                values.setdefault(dim, size)
-    values.pop(*_ANY_SHAPE, None)
+        elif value is not None:
+            label = f'{script.name}: argument "{argument.name}": expected {argument.type}'
+            try:
+                shape = tuple(int(size) for size in value.shape)
+            except (AttributeError, TypeError):
+                raise TypeError(f"{label}, got {type(value).__name__}") from None
+            if argument.dims == _ANY_SHAPE:
+                continue
+            if len(shape) != len(argument.dims):
+                raise ValueError(f"{label}, got shape {shape}")
+            for dim, size in zip(argument.dims, shape, strict=True):
+                if isinstance(dim, str):
+                    # The first tensor decides: the launcher reports one that disagrees.
+                    values.setdefault(dim, size)
     return values
-
-
-def _read_shape(script: Script, argument: ScriptArgument, value: Any) -> tuple[int, ...]:
-    """Return the shape of a tensor argument. Raise `TypeError` for a value without a shape,
-    `ValueError` for another rank than declared."""
-    try:
-        shape = tuple(int(size) for size in value.shape)
-    except (AttributeError, TypeError):
-        kind = type(value).__name__
-        raise TypeError(
-            f'{script.name}: argument "{argument.name}": expected {argument.type}, got {kind}'
-        ) from None
-    if argument.dims not in (None, _ANY_SHAPE) and len(shape) != len(argument.dims or ()):
-        raise ValueError(
-            f'{script.name}: argument "{argument.name}": expected {argument.type},'
-            f" got shape {shape}"
-        )
-    return shape
 
 
 def is_conversion_error(error: RuntimeError) -> bool:
@@ -116,6 +101,7 @@ def convert_scalars(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | No
         zip(list_call_arguments(script), args, strict=True)
     ):
         if argument.dims is None:
+            # torch's scalars (`data_ptr`) may be on a GPU: reading one would wait for it.
             if (
                 hasattr(value, "item")
                 and hasattr(value, "dtype")
@@ -147,15 +133,15 @@ def explain_overflow(script: Script, args: Sequence[Any], error: OverflowError) 
 
 def _explain_dlpack_refusal(value: Any, error: Exception) -> str:
     """Return why an array cannot be passed, and which array to pass instead."""
-    kind = f"{type(value).__module__.partition('.')[0]}'s array of {getattr(value, 'dtype', '?')}"
     if not getattr(getattr(value, "flags", None), "writeable", True):
         return "NumPy does not pass on read-only arrays: pass a copy"
-    if getattr(getattr(value, "dtype", None), "kind", "") == "V":
-        return (
-            f"{kind} cannot be handed over by DLPack: pass a tensor of torch or JAX with this type"
-        )
-    reason = str(error).partition("\n")[0]  # torch has its C++ frames below
-    return f"{kind} cannot be handed over: {reason}"
+    dtype = getattr(value, "dtype", "?")
+    kind = f"{type(value).__module__.partition('.')[0]}'s array of {dtype} cannot be handed over"
+    # NumPy's kind "V" is that of ml_dtypes' narrow floats, for which it has no DLPack code.
+    if getattr(dtype, "kind", "") == "V":
+        return f"{kind} by DLPack: pass a tensor of torch or JAX with this type"
+    # Below the first line torch prints its C++ frames.
+    return f"{kind}: {str(error).partition(chr(10))[0]}"
 
 
 def find_first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
@@ -169,6 +155,57 @@ def find_first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
     return None
 
 
+_Allocator = Callable[[tuple[int, ...], Any], Any]
+
+
+def find_allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allocator:
+    """Return a function (shape, like) → array that allocates an output as arrays of the framework
+    of `like`. Raise `TypeError` for a framework, or a dtype of it, that is not supported."""
+    root = type(like).__module__.partition(".")[0]
+    remedy = f'give "{argument.name}"'
+    if root not in _LIBRARIES:
+        raise TypeError(f"{script.name}: outputs cannot be allocated as {type(like)}: {remedy}")
+    module, allocate = _LIBRARIES[root]
+    library = importlib.import_module(module)
+    row = DTYPES.get(argument.dtype)
+    dtype = getattr(library, row.numpy if row else argument.dtype, None)
+    if dtype is None:
+        message = f"{script.name}: {root} has no {argument.dtype}: {remedy}"
+        raise TypeError(message + " as a tensor of torch or JAX" * (root == "numpy"))
+    return partial(allocate, library, dtype)
+
+
+def _allocate_numpy(library: Any, dtype: Any, shape: tuple[int, ...], like: Any) -> Any:
+    return library.empty(shape, dtype)
+
+
+def _allocate_torch(library: Any, dtype: Any, shape: tuple[int, ...], like: Any) -> Any:
+    return like.new_empty(shape, dtype=dtype)
+
+
+def _allocate_cupy(library: Any, dtype: Any, shape: tuple[int, ...], like: Any) -> Any:
+    with like.device:
+        return library.empty(shape, dtype=dtype)
+
+
+def _allocate_jax(library: Any, dtype: Any, shape: tuple[int, ...], like: Any) -> Any:
+    # A fresh buffer that nothing else can have seen: the kernel writes where XLA thinks of zeros.
+    array = library.zeros(shape, dtype=dtype, device=next(iter(like.devices())))
+    # The kernel is launched behind XLA's back, so the zeros must be there before.
+    return array.block_until_ready()
+
+
+_LIBRARIES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "numpy": ("numpy", _allocate_numpy),
+    "torch": ("torch", _allocate_torch),
+    "cupy": ("cupy", _allocate_cupy),
+    "jax": ("jax.numpy", _allocate_jax),
+    "jaxlib": ("jax.numpy", _allocate_jax),
+}
+"""By the package that defines an array's type: the module with `empty` and the dtypes, and the
+function that allocates."""
+
+
 def allocate_output(
     script: Script, argument: ScriptArgument, sizes: Mapping[str, Value], like: Any
 ) -> Any:
@@ -176,61 +213,6 @@ def allocate_output(
     `TypeError` and `ValueError`."""
     shape = tuple(_evaluate_extent(script, argument, dim, sizes) for dim in argument.dims or ())
     return find_allocator(script, argument, like)(shape, like)
-
-
-def find_allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allocator:
-    """Return a function (shape, like) → array that allocates an output as arrays of the framework
-    of `like`. Raise `TypeError` for a framework, or a dtype of it, that is not supported."""
-    root = type(like).__module__.partition(".")[0]
-    module = _LIBRARIES.get(root)
-    remedy = f'give "{argument.name}"'
-    if module is None:
-        raise TypeError(f"{script.name}: outputs cannot be allocated as {type(like)}: {remedy}")
-    library = importlib.import_module(module)
-    row = DTYPES.get(argument.dtype)
-    dtype = getattr(library, row.numpy if row else argument.dtype, None)
-    if dtype is None:
-        message = f"{script.name}: {root} has no {argument.dtype}: {remedy}"
-        raise TypeError(message + " as a tensor of torch or JAX" * (root == "numpy"))
-    return _ALLOCATOR_MAKERS.get(root, _make_numpy_allocator)(library, dtype)
-
-
-_Allocator = Callable[[tuple[int, ...], Any], Any]
-
-
-def _make_numpy_allocator(library: Any, dtype: Any) -> _Allocator:
-    empty = library.empty
-    return lambda shape, like: empty(shape, dtype)
-
-
-def _make_torch_allocator(library: Any, dtype: Any) -> _Allocator:
-    return lambda shape, like: like.new_empty(shape, dtype=dtype)
-
-
-def _make_cupy_allocator(library: Any, dtype: Any) -> _Allocator:
-    def allocate_on_device(shape: tuple[int, ...], like: Any) -> Any:
-        with like.device:
-            return library.empty(shape, dtype=dtype)
-
-    return allocate_on_device
-
-
-def _make_jax_allocator(library: Any, dtype: Any) -> _Allocator:
-    def allocate_zeros(shape: tuple[int, ...], like: Any) -> Any:
-        # A fresh buffer that nothing else can have seen: the kernel writes where XLA thinks of
-        # zeros.
-        array = library.zeros(shape, dtype=dtype, device=next(iter(like.devices())))
-        return array.block_until_ready()
-
-    return allocate_zeros
-
-
-_ALLOCATOR_MAKERS: dict[str, Callable[[Any, Any], _Allocator]] = {
-    "torch": _make_torch_allocator,
-    "cupy": _make_cupy_allocator,
-    "jax": _make_jax_allocator,
-    "jaxlib": _make_jax_allocator,
-}
 
 
 def _evaluate_extent(
@@ -278,6 +260,7 @@ class CallForm:
     def __init__(self, script: Script, count: int, names: tuple[str, ...]) -> None:
         self._script = script
         self._arguments = list_call_arguments(script)
+        # Positions stand for values: the binding is the same for every call of the form.
         sources = bind_arguments(
             script, range(count), dict(zip(names, range(count, count + len(names)), strict=True))
         )
@@ -294,7 +277,8 @@ class CallForm:
             for i, argument in enumerate(self._arguments)
             if is_struct(argument.dtype)
         ]
-        self._makers: dict[type, list[tuple[int, _Reader]]] = {}
+        self._allocators: dict[type, list[tuple[int, _Reader, _Allocator]]] = {}
+        """By the type of the first tensor: index, shape and allocator of each missing output."""
 
     def complete_values(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
         """Return all arguments in order and the outputs that were allocated, as
@@ -309,81 +293,74 @@ class CallForm:
                 raise (TypeError if isinstance(error, TypeError) else ValueError)(text) from None
         if not self._allocated_indices:
             return tuple(full), None
+        like = None if self._tensor_index is None else full[self._tensor_index]
         try:
-            for position, make in self._makers[self._find_tensor_type(full)]:
-                full[position] = make(full)
+            allocators = self._allocators.get(type(like))
+            if allocators is None:
+                allocators = self._allocators[type(like)] = self._make_allocators(like)
+            for index, read_shape, allocate in allocators:
+                full[index] = allocate(read_shape(full), like)
         except (AttributeError, LookupError, TypeError, ValueError, NoValueError):
+            # The slow way explains the error. It also reads the sizes that only optional tensors
+            # have, which the fast way leaves out because these tensors may be None.
             self._allocate_outputs(full)
         outputs = [full[i] for i in self._allocated_indices]
         return tuple(full), outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _allocate_outputs(self, full: list[Any]) -> None:
-        """Allocate the missing outputs from the sizes of the call, and cache allocators for the
-        next call with a tensor of this type."""
-        inputs = {
-            argument.name: value
-            for argument, value, source in zip(self._arguments, full, self._sources, strict=True)
-            if source is not None
-        }
-        like, sizes_by_name = (
-            find_first_tensor(self._script, inputs),
-            read_sizes(self._script, inputs),
-        )
+        """Allocate the missing outputs from the sizes of the call. Raise `TypeError` and
+        `ValueError`."""
+        rows = zip(self._arguments, full, self._sources, strict=True)
+        inputs = {argument.name: value for argument, value, source in rows if source is not None}
+        like, sizes = find_first_tensor(self._script, inputs), read_sizes(self._script, inputs)
         for i in self._allocated_indices:
-            full[i] = allocate_output(self._script, self._arguments[i], sizes_by_name, like)
-        if self._tensor_index is not None and full[self._tensor_index] is like:
-            self._makers[type(like)] = [
-                (i, self._make_output_maker(self._arguments[i], like))
-                for i in self._allocated_indices
-            ]
+            full[i] = allocate_output(self._script, self._arguments[i], sizes, like)
 
-    def _find_tensor_type(self, full: Sequence[Any]) -> type:
-        return type(None if self._tensor_index is None else full[self._tensor_index])
-
-    def _make_output_maker(self, argument: ScriptArgument, like: Any) -> _Reader:
-        allocate = find_allocator(self._script, argument, like)
-        shape = self._make_shape_reader(argument.dims or ())
-        tensor_index = self._tensor_index or 0  # only called where some tensor is given
-        return lambda full: allocate(shape(full), full[tensor_index])
-
-    def _make_shape_reader(self, dims: Sequence[Dim]) -> _Reader:
-        """Return a function from the arguments to the shape of an output. One and two dimensions
-        are written out: each call pays every tenth of a microsecond."""
-        reads = [self._make_extent_reader(dim) for dim in dims]
-        if len(reads) == 1:
-            (extent,) = reads
-            return lambda full: (extent(full),)
-        if len(reads) == 2:
-            first, second = reads
-            return lambda full: (first(full), second(full))
-        return lambda full: tuple([read(full) for read in reads])
-
-    def _make_extent_reader(self, dim: Dim) -> _Reader:
-        """Return a function from the arguments to one dimension of an output."""
-        if isinstance(dim, int):
-            return lambda full: dim
-        if isinstance(dim, str):
-            return self._make_size_readers()[dim]
-        sizes = self._make_size_readers()
-        return lambda full: _check_extent(dim({name: read(full) for name, read in sizes.items()}))
-
-    def _make_size_readers(self) -> dict[str, _Reader]:
-        """Return a function for each size, from the arguments to its value: a dimension of the
-        first tensor that has it, or an integer argument."""
-        readers: dict[str, _Reader] = {}
+    def _make_allocators(self, like: Any) -> list[tuple[int, _Reader, _Allocator]]:
+        sizes: dict[str, _Reader] = {}
         for i, argument in enumerate(self._arguments):
             if self._sources[i] is None or argument.optional:
                 continue
             if argument.dims is None and argument.dtype in WHOLE:
-                readers[argument.name] = operator.itemgetter(i)
+                sizes[argument.name] = itemgetter(i)
             for axis, dim in enumerate(argument.dims or ()):
-                if isinstance(dim, str) and dim not in readers:
-                    readers[dim] = _make_axis_reader(i, axis)
-        return readers
+                if isinstance(dim, str):
+                    sizes.setdefault(dim, partial(_read_axis, i, axis))
+        return [
+            (
+                i,
+                _make_shape_reader(self._arguments[i].dims or (), sizes),
+                find_allocator(self._script, self._arguments[i], like),
+            )
+            for i in self._allocated_indices
+        ]
 
 
-def _make_axis_reader(position: int, axis: int) -> _Reader:
-    return lambda full: full[position].shape[axis]
+def _make_shape_reader(dims: Sequence[Dim], sizes: Mapping[str, _Reader]) -> _Reader:
+    """Return a function from the arguments to the shape of an output. Raise `KeyError` for a
+    dimension that `sizes` does not have."""
+    reads = [_make_extent_reader(dim, sizes) for dim in dims]
+    # One and two dimensions are written out: each call pays every tenth of a microsecond.
+    if len(reads) == 1:
+        (extent,) = reads
+        return lambda full: (extent(full),)
+    if len(reads) == 2:
+        first, second = reads
+        return lambda full: (first(full), second(full))
+    return lambda full: tuple([read(full) for read in reads])
+
+
+def _make_extent_reader(dim: Dim, sizes: Mapping[str, _Reader]) -> _Reader:
+    """Return a function from the arguments to one dimension of an output."""
+    if isinstance(dim, int):
+        return lambda full: dim
+    if isinstance(dim, str):
+        return sizes[dim]
+    return lambda full: _check_extent(dim({name: read(full) for name, read in sizes.items()}))
+
+
+def _read_axis(position: int, axis: int, full: Sequence[Any]) -> Any:
+    return full[position].shape[axis]
 
 
 def _check_extent(value: Any) -> int:

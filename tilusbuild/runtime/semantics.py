@@ -1,11 +1,11 @@
-"""What each operation of an expression means, on Python values: what all its forms agree with.
+"""Defines each operation of an expression on Python values. All forms of expressions agree with it.
 
 Integers are exact; a float is always finite; a bool counts as 0 or 1; a string can only be
-compared. An operation without a value raises `NoValueError`; the caller knows where it stands.
+compared. An operation without a value raises `NoValueError`, to which the caller adds the position.
 
 A deployment has an expression as a tree in JSON, which `build_function` turns into a function once.
-A number, a boolean or a string stands for itself. Everything else is an array whose first item says
-what it is:
+A number, a boolean or a string stands for itself. Every other node is an array, whose first item is
+its kind:
 
     ["name", "m"]                            a size, a constant
     ["unary", "-", x]                        - + ~ not
@@ -15,16 +15,13 @@ what it is:
     ["and", x, y], ["or", x, y]
     ["if", test, yes, no]
     ["call", "cdiv", x, y]
-
-Depth is limited, so that a hostile tree is an error.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 Value: TypeAlias = bool | int | float | str
@@ -42,33 +39,34 @@ class NoValueError(Exception):
 
 
 def check_finite(result: Number) -> Number:
-    """`result`, unless it is a float beyond the finite ones."""
+    """Return the result. Raise `NoValueError` for an infinite float and for NaN."""
     if type(result) is float and not math.isfinite(result):
         raise NoValueError("overflow")
     return result
 
 
 def to_number(value: Value) -> Number:
-    """`value` as an operand of arithmetic."""
+    """Return the value as an operand of arithmetic. Raise `NoValueError` for a string."""
     if isinstance(value, str):
         raise NoValueError(f"needs numbers, not the string {value!r:.60}")
     return value
 
 
 def to_integer(value: Value) -> int:
-    """`value` as an operand of integer arithmetic."""
+    """Return the value as an operand of integer arithmetic. Raise `NoValueError` for a float or a
+    string."""
     if isinstance(value, int):
         return int(value)
     raise NoValueError(f"needs integers, not {value!r:.60}")
 
 
 def to_truth(value: Value) -> bool:
-    """`value` as a condition: a number is true unless it is zero."""
+    """Return the value as a condition: a number is true unless it is zero. Raise `NoValueError`."""
     return to_number(value) != 0
 
 
 def check_result(value: Value) -> Value:
-    """`value` as the value of a whole expression: an integer fits 64 bits."""
+    """Return the value of a whole expression. Raise `NoValueError` for one beyond 64 bits."""
     if type(value) is int and not INT64_MIN <= value <= INT64_MAX:
         raise NoValueError("overflow: the value does not fit 64 bits")
     return value
@@ -102,15 +100,17 @@ def _wrap_division(
 def _wrap_bitwise(function: Callable[[int, int], int]) -> Callable[[Value, Value], Number]:
     def apply_bitwise(left: Value, right: Value) -> Number:
         if isinstance(left, int) and isinstance(right, int):
-            return function(left, right)  # of two bools & | ^ make a bool, as Python's do
+            # Of two bools & | ^ make a bool, as Python's do.
+            return function(left, right)
         return function(to_integer(left), to_integer(right))
 
     return apply_bitwise
 
 
 def raise_to_power(base: Value, exponent: Value) -> Number:
-    """`base ** exponent`, exponent 0..62. A float is squared and multiplied, in a fixed order:
-    the C library's pow rounds differently from machine to machine."""
+    """Return `base ** exponent`, exponent 0..62."""
+    # Squared and multiplied in a fixed order: the C library's pow rounds differently from machine
+    # to machine, and generated C does the same steps.
     if isinstance(base, int):
         # A power of a power would take all time and memory; products are as long as their text.
         if base.bit_length() * to_integer(exponent) > MAX_BITS:
@@ -130,7 +130,7 @@ def raise_to_power(base: Value, exponent: Value) -> Number:
 def _shift_right(left: int, right: int) -> int:
     if right < 0:
         raise NoValueError("the right side of >> is negative")
-    return left >> min(right, 1 << 20)
+    return left >> right
 
 
 def _wrap_order(function: Callable[..., bool]) -> Callable[[Value, Value], bool]:
@@ -187,21 +187,21 @@ def _wrap_extreme(choose: Callable[..., Number]) -> Callable[..., Number]:
 
 
 def divide_rounding_up(left: Value, right: Value) -> int:
-    """`left / right`, rounded up."""
+    """Return `left / right`, rounded up."""
     if to_integer(right) == 0:
         raise NoValueError("division by zero")
     return -(-to_integer(left) // to_integer(right))
 
 
 def align_up(value: Value, step: Value) -> int:
-    """`value` rounded up to a multiple of `step`, which is positive."""
+    """Return the value, rounded up to a multiple of `step`, which is positive."""
     if to_integer(step) <= 0:
         raise NoValueError(f"the alignment {step} is not positive")
     return divide_rounding_up(value, step) * to_integer(step)
 
 
 def power_of_two(exponent: Value) -> int:
-    """2 to the `exponent`, 0..62."""
+    """Return 2 to the exponent, 0..62."""
     if not 0 <= to_integer(exponent) <= 62:
         raise NoValueError(f"the exponent {exponent} is not from 0 to 62")
     return 1 << to_integer(exponent)
@@ -270,7 +270,7 @@ def combine_conditions(items: Sequence[Function], stop: bool) -> Function:
     return lambda env: any(to_truth(item(env)) == stop for item in items) == stop
 
 
-_DEPTH = 100
+_MAX_DEPTH = 100
 
 
 def build_function(tree: object, known: Collection[str]) -> Function:
@@ -279,7 +279,7 @@ def build_function(tree: object, known: Collection[str]) -> Function:
     Raises `ValueError` for what is not a tree, or has other names. The function raises
     `NoValueError` where the expression has no value.
     """
-    inner = _build_node(tree, _DEPTH)
+    inner = _build_node(tree, _MAX_DEPTH)
     for name in sorted(collect_names(tree)):
         if name not in known:
             raise ValueError(f"nothing in the expression can be called {name!r:.80}")
@@ -288,115 +288,71 @@ def build_function(tree: object, known: Collection[str]) -> Function:
 
 def collect_names(tree: object) -> frozenset[str]:
     """Return the names in a tree that `build_function` takes."""
-    return frozenset(_walk_names(tree))
-
-
-def _walk_names(tree: object) -> Iterator[str]:
-    """Of a tree that `_build_node` has read."""
     if not isinstance(tree, list):
-        return
+        return frozenset()
     kind, *parts = tree
     if kind == "name":
-        yield parts[0]
-        return
+        return frozenset(parts)
     if kind == "in":
+        # Its choices are a list of trees, and not a tree.
         parts = [parts[0], *parts[1]]
-    for part in parts:
-        yield from _walk_names(part)
+    return frozenset().union(*map(collect_names, parts))
 
 
 def _build_node(tree: object, depth: int) -> Function:
     if isinstance(tree, bool | int | float | str):
         return lambda _: tree
+    # A package's expression may be nested more deeply than Python's stack.
     if not isinstance(tree, list) or not tree or depth == 0:
         raise ValueError("no expression, or one nested too deeply")
     kind, *parts = tree
-    make = _MAKERS.get(kind) if isinstance(kind, str) else None
-    if make is None:
-        raise ValueError(f"no such kind of expression: {kind!r:.80}")
     try:
-        return make(parts, depth - 1)
+        return _build_operation(kind, parts, depth - 1)
     except (IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"malformed expression of kind {kind}: {error}") from None
+        raise ValueError(f"malformed expression of kind {kind!r:.80}: {error}") from None
 
 
-def _build_name(parts: list[Any], depth: int) -> Function:
-    (name,) = parts if len(parts) == 1 else (None,)
-    if not isinstance(name, str):
-        raise TypeError("a name is one string")
-    return lambda env: env[name]
+def _build_operation(kind: object, parts: list[Any], depth: int) -> Function:
+    """Return an operation as a function. Raise `ValueError`, and for a wrong number or kind of
+    `parts` also `IndexError`, `KeyError` or `TypeError`."""
+
+    def build(part: object) -> Function:
+        return _build_node(part, depth)
+
+    match kind, parts:
+        case "name", [str() as name]:
+            return lambda env: env[name]
+        case "unary", [operator_name, operand]:
+            function, inner = UNARY[operator_name], build(operand)
+            return lambda env: function(inner(env))
+        case "binary", [operator_name, left, right]:
+            # A deployment computes with what this says, so a huge power would take its memory.
+            if operator_name in ("**", "<<") and not (type(right) is int and 0 <= right <= 62):
+                raise TypeError("the right side of ** and << is a number from 0 to 62")
+            combine, first_side, second_side = BINARY[operator_name], build(left), build(right)
+            return lambda env: combine(first_side(env), second_side(env))
+        case "compare", [first, *rest] if len(rest) % 2 == 0:
+            pairs = zip(rest[::2], rest[1::2], strict=True)
+            return chain_comparisons(build(first), [(COMPARE[op], build(x)) for op, x in pairs])
+        case "in", [item, choices, negated]:
+            return test_membership(build(item), [*map(build, choices)], negated=negated is True)
+        case "and" | "or", [_, *_]:
+            return combine_conditions([*map(build, parts)], stop=kind == "or")
+        case "if", [condition, if_true, if_false]:
+            test, yes, no = build(condition), build(if_true), build(if_false)
+            return lambda env: yes(env) if to_truth(test(env)) else no(env)
+        case "call", [name, _, *_]:
+            return _build_call(CALLS[name], [*map(build, parts[1:])])
+    raise TypeError("no such kind, or not its parts")
 
 
-def _build_unary(parts: list[Any], depth: int) -> Function:
-    apply, operand = UNARY[parts[0]], _build_node(parts[1], depth)
-    return lambda env: apply(operand(env))
-
-
-def _build_binary(parts: list[Any], depth: int) -> Function:
-    apply, left, right = (
-        BINARY[parts[0]],
-        _build_node(parts[1], depth),
-        _build_node(parts[2], depth),
-    )
-    if parts[0] in ("**", "<<") and not (type(parts[2]) is int and 0 <= parts[2] <= 62):
-        raise TypeError("the right side of ** and << is a number from 0 to 62")
-    return lambda env: apply(left(env), right(env))
-
-
-def _build_comparison(parts: list[Any], depth: int) -> Function:
-    first = _build_node(parts[0], depth)
-    if len(parts) % 2 == 0:
-        raise TypeError("a side is missing")
-    rest = [
-        (COMPARE[op], _build_node(right, depth))
-        for op, right in zip(parts[1::2], parts[2::2], strict=True)
-    ]
-    return chain_comparisons(first, rest)
-
-
-def _build_membership(parts: list[Any], depth: int) -> Function:
-    item, choices = (
-        _build_node(parts[0], depth),
-        [_build_node(choice, depth) for choice in parts[1]],
-    )
-    return test_membership(item, choices, negated=parts[2] is True)
-
-
-def _build_conditions(parts: list[Any], depth: int, stop: bool) -> Function:
-    if not parts:
-        raise TypeError("there is nothing to decide")
-    return combine_conditions([_build_node(part, depth) for part in parts], stop)
-
-
-def _build_conditional(parts: list[Any], depth: int) -> Function:
-    test, yes, no = (_build_node(part, depth) for part in (parts[0], parts[1], parts[2]))
-    return lambda env: yes(env) if to_truth(test(env)) else no(env)
-
-
-def _build_call(parts: list[Any], depth: int) -> Function:
-    apply = CALLS[parts[0]]
-    arguments = [_build_node(part, depth) for part in parts[1:]]
-    if not arguments:
-        raise TypeError("a call has arguments")
-
-    def evaluate_call(env: Mapping[str, Value]) -> Value:
+def _build_call(function: Callable[..., Value], arguments: Sequence[Function]) -> Function:
+    def evaluate_call(env: Mapping[str, Any]) -> Value:
         values = [argument(env) for argument in arguments]
         try:
-            return apply(*values)
+            return function(*values)
         except TypeError as error:
+            # The number of arguments is not checked when a tree is read.
             raise NoValueError(str(error)) from None
 
     return evaluate_call
-
-
-_MAKERS: dict[str, Callable[[list[Any], int], Function]] = {
-    "name": _build_name,
-    "unary": _build_unary,
-    "binary": _build_binary,
-    "compare": _build_comparison,
-    "in": _build_membership,
-    "and": partial(_build_conditions, stop=False),
-    "or": partial(_build_conditions, stop=True),
-    "if": _build_conditional,
-    "call": _build_call,
-}

@@ -48,7 +48,8 @@ static int td_read_sizes(const td_any *args, int32_t count, int64_t *size, int *
   *device = 0;
   for (int i = 0; i < count; i++) {
     const td_tensor *tensor = td_tensor_of(&args[i]);
-    if (!tensor) continue;
+    /* A tensor for constant memory may be on the host. */
+    if (!tensor || td_is_constant[i]) continue;
     if (tensor->device.kind == 2) *device = tensor->device.index;
     if (!td_is_ours(tensor->device.kind)) *device = -1;
     break;
