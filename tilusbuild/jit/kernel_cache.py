@@ -1,15 +1,16 @@
-"""`KernelCache`: a kernel for the asking, from memory, from disk, or compiled.
+"""`KernelCache`: returns kernels from memory, from disk, or compiled.
 
-A kernel in memory is handed out as long as the files that it was made from are as they were. Two
-threads that ask for one kernel wait for one compile. On disk it is a program of the cache tree like
-any other; in the index it stands under a name of its own, which keeps it from being collected, and
-no build of a project is touched.
+A kernel in memory is returned until one of its input files changes. Two threads that request one
+kernel wait for one compile. On disk a kernel is a program of the cache tree like any other. The
+index lists it under a name of its own, so that no collection removes it, and no listing of a
+project's build changes.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +35,7 @@ from tilusbuild.jit.request import AUTO, SOURCES, KernelRequest, Source, open_re
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.stopping import StoppedError
+from tilusbuild.report.plain import PlainReporter
 from tilusbuild.report.summary import find_first_error
 from tilusbuild.runtime import arrays, library, option
 from tilusbuild.runtime.kernel import Kernel
@@ -112,9 +114,8 @@ class CachedKernel(Kernel):
 
     def _path_of_file(self, name: str) -> str:
         """Return the absolute path of a file of the program."""
-        return os.path.join(
-            self.script.root, layout.PROGRAMS, self.script.programs[self.script.first_program], name
-        )
+        program = self.script.programs[self.script.first_program]
+        return os.path.join(self.script.root, layout.PROGRAMS, program, name)
 
     def release_files(self) -> None:
         """Let the cache remove the kernel's files: its library is open, and can be called."""
@@ -125,30 +126,27 @@ def _mark_outputs(script: Script, out: Sequence[int]) -> Script:
     """Return a copy of the script in which the passed arguments at these positions, and no others,
     are outputs. Raises `InputError` for a position out of range and for an argument that is not a
     tensor."""
-    passed_arguments = arrays.list_call_arguments(script)
-    output_names = set()
+    passed = arrays.list_call_arguments(script)
+    outputs = set()
     for index in out:
-        if not -len(passed_arguments) <= index < len(passed_arguments):
+        if not -len(passed) <= index < len(passed):
             raise input_error(
-                f"out_idx {index}: {script.name} is called with {len(passed_arguments)} arguments"
+                f"out_idx {index}: {script.name} is called with {len(passed)} arguments"
             )
-        if passed_arguments[index].dims is None:
-            raise input_error(f"out_idx {index}: {passed_arguments[index].name} is not a tensor")
-        output_names.add(passed_arguments[index].name)
-    arguments = tuple(each._replace(out=each.name in output_names) for each in script.arguments)
-    return script._replace(arguments=arguments)
+        if passed[index].dims is None:
+            raise input_error(f"out_idx {index}: {passed[index].name} is not a tensor")
+        outputs.add(passed[index].name)
+    return script._replace(
+        arguments=tuple(a._replace(out=a.name in outputs) for a in script.arguments)
+    )
 
 
 class _KernelSlot(Struct):
-    """The memory of one request: a lock, held while its kernel is built, and the kernel."""
+    """The memory of one request: a lock, held while its kernel is built, and the kernel with its
+    inputs, None before the first build."""
 
     lock: threading.Lock
-    kernel: CachedKernel | None = None
-    inputs: KernelInputs | None = None
-
-    def get_current_kernel(self) -> CachedKernel | None:
-        """Return the kernel; None before the first build and after a change of its inputs."""
-        return self.kernel if self.inputs is not None and self.inputs.are_current() else None
+    built: tuple[CachedKernel, KernelInputs] | None = None
 
 
 class KernelCache:
@@ -209,27 +207,21 @@ class KernelCache:
         with self._lock:
             slot = self._slots.setdefault(key, _KernelSlot(threading.Lock()))
         with slot.lock:
-            # Looked at under the lock: another thread may just have built it.
-            kernel = slot.get_current_kernel()
-            if kernel is not None:
+            # Under the lock: another thread may just have built it.
+            if slot.built is not None and slot.built[1].are_current():
                 self._count_kernel("memory_hits")
-                return kernel
-            project, script, target, read_since = open_requested(kernel_request)
+                return slot.built[0]
+            project, name, target, read_since = open_requested(kernel_request)
             with project:
-                built_script, compiled, inputs = _build_kernel(
-                    project, script, target, kernel_request, read_since
+                script, compiled, inputs = _build_kernel(
+                    project, name, target, kernel_request, read_since
                 )
                 # Before the library is opened: a collection must not remove the program in between.
-                hold = ReaderLock(built_script.root, [built_script.hash])
-            launch = library.load_launcher(built_script, built_script.first_program, None)
-            kernel = CachedKernel(
-                built_script,
-                launch,
-                backend=kernel_request.backend,
-                out=kernel_request.out,
-                hold=hold,
-            )
-            slot.kernel, slot.inputs = kernel, inputs
+                hold = ReaderLock(script.root, [script.hash])
+            launch = library.load_launcher(script, script.first_program, None)
+            backend, out = kernel_request.backend, kernel_request.out
+            kernel = CachedKernel(script, launch, backend=backend, out=out, hold=hold)
+            slot.built = kernel, inputs
         self._count_kernel("compiles" if compiled else "disk_hits")
         return kernel
 
@@ -241,8 +233,8 @@ class KernelCache:
             slots, self._slots = list(self._slots.values()), {}
         for slot in slots:
             with slot.lock:
-                if slot.kernel is not None:
-                    slot.kernel.release_files()
+                if slot.built is not None:
+                    slot.built[0].release_files()
         clear_requested_kernels(get_cache_dir())
 
     def _count_kernel(self, name: str) -> None:
@@ -250,43 +242,34 @@ class KernelCache:
             self._stats = replace(self._stats, **{name: getattr(self._stats, name) + 1})
 
 
-# A wanted kernel, built into the cache or found there, what it was made from, and its removal.
-
-
 class KernelInputs:
-    """The files from which a kernel was built: the manifest and all inputs of its plan.
-
-    `read_since` is the time at which reading began. A file that may have changed after that time
-    may also have been read before its change, so a kernel with such an input is never current, and
-    the next request plans again. Projects that are written for a `Source` are exempt: their content
-    is their name, and they are always that young.
-    """
+    """The files from which a kernel was built: the manifest and all inputs of its plan."""
 
     def __init__(self, project: Project, paths: Iterable[str], read_since: FileTime) -> None:
+        """`read_since` is the time at which reading began."""
+        self._now = project.clock.read_recent_time
         self._observations = {
-            path: read_path_content(
-                path, project.digests.digest_file, now=project.clock.read_recent_time
-            )
+            path: read_path_content(path, project.digests.digest_file, now=self._now)
             for path in sorted({project.manifest.path, *paths})
         }
+        # A file that changed after `read_since` may have been read before its change: then the next
+        # request plans again. Projects of `Source`s are always that young, and their names are
+        # digests of their content.
         sources = os.path.join(project.cache.state_path, SOURCES, "")
-        self._now = project.clock.read_recent_time
         self._is_sure = all(
-            not seen.may_have_changed_since(read_since) or path.startswith(sources)
-            for path, seen in self._observations.items()
+            not content.may_have_changed_since(read_since) or path.startswith(sources)
+            for path, content in self._observations.items()
         )
 
     def are_current(self) -> bool:
-        """Return whether every input has the same content as when the kernel was built.
-
-        An input with an unchanged stamp is read again only while the stamp is too young to be
-        trusted. So a call costs one `stat` for each input.
-        """
+        """Return whether every input has the same content as when the kernel was built."""
         for path, old in self._observations.items():
+            # This is one `stat`, unless the stamp is too young to be trusted.
             new = self._observations[path] = read_path_content(
                 path, sha256_file, now=self._now, before=old
             )
             if new.content != old.content:
+                # For ever: `new` has replaced the content that the kernel was built from.
                 self._is_sure = False
         return self._is_sure
 
@@ -294,16 +277,10 @@ class KernelInputs:
 def plan_default(project: Project, script: str, target: str) -> tuple[Plan, PlanSelection]:
     """Plan the default program (level 0) of a script for a target. Neither reads nor writes the
     remembered plans. Raises `InputError`."""
-    selection = PlanSelection((script,), (target,), 0)
-    project_planner = project.make_planner(selection)
-    # A planner of its own, without the memo: one program must not replace the remembered plan of
-    # the whole project.
-    planner = Planner(
-        project_planner.manifest,
-        project_planner.toolchains,
-        project_planner.renderer,
-        project_planner.memory,
-    )
+    selection = PlanSelection((script,), (target,), level=0)
+    own = project.make_planner(selection)
+    # A planner without the memo: one program must not replace the remembered plan of the project.
+    planner = Planner(own.manifest, own.toolchains, own.renderer, own.memory)
     return planner.make_plan(selection), selection
 
 
@@ -324,28 +301,21 @@ def _build_kernel(
     dump_ir = kernel_request.has_config("dump_ir") or project.settings.dump_ir.value
     request = BuildRequest(plan, selection, ScriptPublication(root), dump_ir=dump_ir)
     config = BuildConfig(jobs=project.settings.jobs.value)
-    result = build_request(project, request, config, _choose_reporter(kernel_request))
+    # A silent reporter: the error has the messages.
+    reporter: Reporter = CompositeReporter()
+    if kernel_request.verbose:
+        reporter = PlainReporter(sys.stderr, verbose=True)
+    result = build_request(project, request, config, reporter)
     if result.summary.signal is not None:
         raise StoppedError(result.summary.signal)
     (program,) = instance.programs
     if result.statuses.get(program) != Status.BUILT:
-        failures = [group.message for group in result.summary.failures]
-        messages = failures or [result.summary.error or "its compiler died"]
+        messages = [group.message for group in result.summary.failures]
+        messages = messages or [result.summary.error or "its compiler died"]
         text = "\n".join([f"{instance.label} was not built", *messages])
         raise KernelNotBuilt(text, project.manifest.root)
     built_script = read_script(project.cache.script_path(instance.directory, instance.hash))
     return built_script, result.summary.compiled > 0, inputs
-
-
-def _choose_reporter(request: KernelRequest) -> Reporter:
-    """Return a reporter that prints to stderr if the request is verbose, else a silent one."""
-    if not request.verbose:
-        return CompositeReporter()  # silent: what went wrong is in the error
-    import sys
-
-    from tilusbuild.report.plain import PlainReporter
-
-    return PlainReporter(sys.stderr, verbose=True)
 
 
 class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the case
@@ -378,28 +348,20 @@ def clear_requested_kernels(root: str) -> None:
     if not os.path.isdir(root) or not cache.exists():
         return
     projects = read_index(cache)
-    jit_roots = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
-    jit_scripts = {pair for name in jit_roots for pair in projects[name].scripts}
-    other_scripts = {
-        pair for name in projects if name not in jit_roots for pair in projects[name].scripts
-    }
+    roots = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
+    requested = {pair for name in roots for pair in projects.pop(name).scripts}
+    requested -= {pair for project in projects.values() for pair in project.scripts}
     # Before the removals: a listing must not name what is gone.
-    forget_projects(cache, jit_roots)
+    forget_projects(cache, roots)
     with hold_exclusive_use(cache, wait=True):
-        programs_by_script = {
-            (each.directory, each.hash): each.programs for each in list_scripts(cache)
+        programs = {(each.directory, each.hash): each.programs for each in list_scripts(cache)}
+        # Programs are removed after their scripts, and only if no other script lists them.
+        unused = {
+            program
+            for pair in requested
+            if remove_unread(cache, *pair)
+            for program in programs.pop(pair, ())
         }
-        removed_scripts = {
-            pair for pair in jit_scripts - other_scripts if remove_unread(cache, *pair)
-        }
-        needed_programs = {
-            p
-            for pair, programs in programs_by_script.items()
-            if pair not in removed_scripts
-            for p in programs
-        }
-        for program in {
-            p for pair in removed_scripts for p in programs_by_script.get(pair, ())
-        } - needed_programs:
+        for program in unused.difference(*programs.values()):
             cache.remove_entry(cache.program_path(program))
     shutil.rmtree(os.path.join(cache.state_path, SOURCES), ignore_errors=True)

@@ -1,11 +1,10 @@
-"""What is asked of a `KernelCache`, and the project that has just the one program that is wanted.
+"""Checks the arguments of `KernelCache.cached`, and opens a project narrowed to the one program.
 
-Words and keywords become a `Request` with a key: two requests with equal keys want the same kernel,
-as far as is known without reading files. A `Source` is a kernel whose template stands in the
-program: it becomes a project of its own in the cache's state directory, named by its content, so
-that everything after it is as for any script. The manifest of the project that `opened` returns is
-the project's own, with the constants and the schedule of the request in the place of its lists and
-defaults; nothing else is written.
+The arguments become a `KernelRequest` with a key: requests with equal keys are for the same kernel,
+as far as that is known without reading files. A `Source` is a kernel whose template is a string in
+the caller's program. It becomes a project in the cache's state directory, named by its content, so
+that it is then built like any script. In the manifest of the opened project the constants and the
+schedule of the request replace the lists and the defaults; nothing else is written.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.arch import ArchError, parse_arch
 from tilusbuild.builder.project import Project
@@ -30,7 +30,7 @@ from tilusbuild.plan.spaces import read_imported_space
 from tilusbuild.runtime.choose import rank_code
 from tilusbuild.runtime.device import find_first_gpu
 from tilusbuild.runtime.places import get_cache_dir
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import try_read_bytes
 from tilusbuild.state.clock import FileTime
 from tilusbuild.state.files import sha256_text, write_atomic
 
@@ -38,8 +38,9 @@ AUTO = "auto"
 _CUDA = "cuda"
 """The target that is this machine's GPU."""
 _BACKENDS = ("tvm_ffi", "ctypes", "nvrtc")
+_VARIABLES = ("TARGET", "EXECUTION_BACKEND", "VERBOSE")
+"""Variables of the environment, without their prefix `TILUSBUILD_`."""
 _PASS_CONFIGS = ("disable_ptxas_opt", "dump_ir", "line_directives")
-_PREFIX = "TILUSBUILD_"
 _FALSE = ("", "0", "false", "no", "off")
 
 
@@ -63,19 +64,14 @@ class KernelRequest(Struct, frozen=True):
     verbose: bool
 
     @property
-    def key(self) -> tuple[object, ...]:
-        """Return a hashable value that is equal for requests of the same kernel. `verbose` is not
-        part of it."""
+    def key(self) -> str:
+        """Return a text that is equal for requests of the same kernel. `verbose` is not part of
+        it."""
         source = self.source
-        source_key = (
-            (source,) if isinstance(source, str) else (source.text, source.name, repr(source.table))
-        )
-        return (
-            *(source_key, self.directory, self.target, self.target_host, self.backend, self.out),
-            *(self.flags, self.configs),
-            tuple((type(value), value) for value in self.positional),
-            tuple((name, type(value), value) for name, value in self.params),
-        )
+        if isinstance(source, Source):
+            source = repr((source.text, source.name, source.table))
+        # By its text, since `True == 1 == 1.0`, and they make different kernels.
+        return repr(replace(self, source=source, verbose=False))
 
     def has_config(self, name: str) -> bool:
         """Return whether a pass config is on."""
@@ -97,54 +93,46 @@ def to_request(
 ) -> KernelRequest:
     """Check the arguments of `KernelCache.cached`, apply the environment variables, and return the
     request. Raises `InputError` and `TypeError`."""
+    variables = {n: os.environ.get(f"TILUSBUILD_{n}") or "" for n in _VARIABLES}
     directory, name = _split_script_name(source)
+    for label, value in (*((f"constant {i}", v) for i, v in enumerate(args, 1)), *params.items()):
+        if not isinstance(value, bool | int | float | str):
+            raise TypeError(f"{label} is a {type(value).__name__}: constants are numbers and words")
+    if target is None:
+        target = variables["TARGET"] or AUTO
+    outputs = (out_idx,) if isinstance(out_idx, int) else out_idx
+    if not all(type(index) is int for index in outputs or ()):
+        raise TypeError(f"out_idx holds whole numbers, not {out_idx!r}")
+    names: dict[str, object] = {"target": target, "target_host": target_host or AUTO}
+    for label, text in names.items():
+        if not (isinstance(text, str) and text.strip()):
+            raise TypeError(f"{label} is the name of one, not {text!r:.80}")
     backend = execution_backend
     if backend == AUTO:
-        backend = os.environ.get(f"{_PREFIX}EXECUTION_BACKEND") or AUTO
-    is_verbose_by_variable = os.environ.get(f"{_PREFIX}VERBOSE", "").lower() not in _FALSE
-    for word, value in (*((f"constant {i}", v) for i, v in enumerate(args, 1)), *params.items()):
-        if not isinstance(value, bool | int | float | str):
-            raise TypeError(f"{word} is a {type(value).__name__}: constants are numbers and words")
-    if target is None:
-        target = os.environ.get(f"{_PREFIX}TARGET") or AUTO
-    output_indexes = (
-        (out_idx,) if isinstance(out_idx, int) else None if out_idx is None else tuple(out_idx)
-    )
-    if not all(type(index) is int for index in output_indexes or ()):
-        raise TypeError(f"out_idx holds whole numbers, not {out_idx!r}")
-    words: dict[str, object] = {"target": target, "target_host": target_host or AUTO}
-    for argument, spelling in words.items():
-        if not (isinstance(spelling, str) and spelling.strip()):
-            raise TypeError(f"{argument} is the name of one, not {spelling!r:.80}")
+        backend = variables["EXECUTION_BACKEND"] or AUTO
+    # The variable may be "auto", too.
+    backend = _BACKENDS[0] if backend == AUTO else backend
+    if backend not in _BACKENDS:
+        raise input_error(
+            f'execution_backend is one of {AUTO}, {", ".join(_BACKENDS)}, not "{backend}"',
+            hint=did_you_mean(backend, _BACKENDS),
+        )
     return KernelRequest(
         source=source if isinstance(source, Source) else name,
         directory=directory,
         target=target,
         target_host=target_host,
-        backend=_check_backend(backend),
-        out=output_indexes,
+        backend=backend,
+        out=None if outputs is None else tuple(outputs),
         flags=_split_flags(compile_flags),
-        configs=_check_pass_configs(pass_configs or {}),
+        configs=_normalize_pass_configs(pass_configs or {}),
         positional=tuple(args),
         params=tuple(sorted(params.items())),
-        verbose=is_verbose_by_variable if verbose is None else verbose,
+        verbose=variables["VERBOSE"].lower() not in _FALSE if verbose is None else verbose,
     )
 
 
-def _check_backend(word: str) -> str:
-    """Return the name of the backend, with "auto" resolved. Raises `InputError` for an unknown
-    name."""
-    if word == AUTO:
-        return _BACKENDS[0]
-    if word not in _BACKENDS:
-        raise input_error(
-            f'execution_backend is one of {AUTO}, {", ".join(_BACKENDS)}, not "{word}"',
-            hint=did_you_mean(word, _BACKENDS),
-        )
-    return word
-
-
-def _check_pass_configs(configs: Mapping[str, Any]) -> tuple[tuple[str, bool], ...]:
+def _normalize_pass_configs(configs: Mapping[str, Any]) -> tuple[tuple[str, bool], ...]:
     """Return the pass configs, sorted by name. Raises `InputError` for an unknown name, and
     `TypeError` for a value that is not a bool."""
     for name, value in configs.items():
@@ -163,10 +151,10 @@ def _split_flags(flags: object) -> tuple[str, ...]:
     """Return flags that are given as a list or as one string. Raises `TypeError`."""
     if flags is None:
         return ()
-    words = flags.split() if isinstance(flags, str) else flags
-    if not isinstance(words, list | tuple) or not all(isinstance(each, str) for each in words):
+    items = flags.split() if isinstance(flags, str) else flags
+    if not isinstance(items, list | tuple) or not all(isinstance(flag, str) for flag in items):
         raise TypeError(f"compile_flags holds words, not {flags!r:.80}")
-    return tuple(words)
+    return tuple(items)
 
 
 def _split_script_name(source: Source | str | os.PathLike[str]) -> tuple[str, str]:
@@ -210,18 +198,19 @@ class Source:
     def write_manifest(self, target: str, declared: Mapping[str, Any]) -> str:
         """Return the text of a `tilus.toml` with this script and one target. Raises
         `InputError`."""
+        _check_table_value(self.table)
         tables = {
             "project": {"name": "kernel-cache", "version": "0"},
             f"target.{format_toml_key(target)}": declared,
             f"script.{format_toml_key(self.name)}": {"template": TEMPLATE, **self.table},
         }
-        _check_table_value(self.table)
         lines = ["edition = 1"]
+        # A key a line: an error shows the line of its key.
         for name, table in tables.items():
-            lines += ["", f"[{name}]"]
-            lines += [
-                f"{format_toml_key(str(key))} = {format_toml(of)}" for key, of in table.items()
-            ]
+            keys = (
+                f"{format_toml_key(key)} = {format_toml(value)}" for key, value in table.items()
+            )
+            lines += ["", f"[{name}]", *keys]
         return "\n".join(lines) + "\n"
 
     def write_project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
@@ -234,7 +223,8 @@ class Source:
             os.makedirs(directory, exist_ok=True)
             for name, text in files.items():
                 path, data = os.path.join(directory, name), text.encode()
-                if not os.path.exists(path) or read_bytes(path) != data:
+                # A file that is written again has a new stamp, and would be read again.
+                if try_read_bytes(path) != data:
                     write_atomic(path, data)
         except OSError as error:
             raise input_error(f"{directory} cannot be written: {error.strerror}") from None
@@ -244,8 +234,8 @@ class Source:
 def _check_table_value(value: object) -> None:
     """Raise `InputError` for a value that TOML cannot express."""
     if isinstance(value, Mapping | list | tuple):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            _check_table_value(each)
+        for item in value.values() if isinstance(value, Mapping) else value:
+            _check_table_value(item)
     elif not isinstance(value, bool | int | float | str):
         raise input_error(f"a Source holds numbers, words, lists and tables, not {value!r:.80}")
 
@@ -259,20 +249,16 @@ def open_requested(request: KernelRequest) -> tuple[Project, str, str, FileTime]
         settings["device-compiler"] = "nvrtc"
     start = time.monotonic_ns()
     if isinstance(request.source, Source):
+        cache, script = Tree(get_cache_dir()), request.source.name
+        settings["cache-dir"] = cache.root
+        # A cache writes nothing into a directory without its mark, so the mark comes first.
+        cache.ensure_complete()
         target, declared = _choose_target_of_source(request.target)
-        sources_directory = os.path.join(get_cache_dir(), "state", SOURCES)
-        settings["cache-dir"] = get_cache_dir()
-        Tree(
-            get_cache_dir()
-        ).ensure_complete()  # its mark first: what is in a directory without is not ours
-        directory, script = (
-            request.source.write_project(sources_directory, target, declared),
-            request.source.name,
-        )
+        sources = os.path.join(cache.state_path, SOURCES)
+        directory = request.source.write_project(sources, target, declared)
         project = Project.open(directory, settings, os.environ)
     else:
-        project = Project.open(request.directory, settings, os.environ)
-        script = request.source
+        project, script = Project.open(request.directory, settings, os.environ), request.source
         if script not in project.manifest.scripts:
             hint = did_you_mean(script, project.manifest.scripts)
             raise input_error(f'no script "{script}" in {project.manifest.path}', hint=hint)
@@ -311,34 +297,31 @@ def _choose_target_of_script(manifest: Manifest, script: str, word: str) -> str:
     """Return the name of the target that a word means: a name, an architecture, "cuda" or "auto".
     The last two choose the best target for the GPU of this machine. Without a GPU, "cuda" is the
     only target of CUDA, and "auto" is the cpu. Raises `InputError`."""
-    targets = make_targets(manifest)
-    targets_by_name = {name: targets[name] for name in manifest.targets_of(script)}
-    choices = ", ".join(f"{name} ({each.arch})" for name, each in targets_by_name.items())
-    if word not in (AUTO, _CUDA) or word in targets_by_name:
-        fitting_targets = [
-            name for name, each in targets_by_name.items() if word in (name, each.arch)
-        ]
-        if not fitting_targets:
+    all_targets = make_targets(manifest)
+    targets = {name: all_targets[name] for name in manifest.targets_of(script)}
+    choices = ", ".join(f"{name} ({target.arch})" for name, target in targets.items())
+    if word not in (AUTO, _CUDA) or word in targets:
+        fitting = [name for name, target in targets.items() if word in (name, target.arch)]
+        if not fitting:
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
-        return fitting_targets[0]
+        return fitting[0]
     gpu = find_first_gpu()
-    targets_by_rank = [
-        (rank, name)
-        for name, each in targets_by_name.items()
-        if gpu and (rank := rank_code([a.name for a in each.archs], each.ptx, gpu)[0])
-    ]
-    fitting_targets = [name for _, name in sorted(targets_by_rank)]
-    if word == AUTO:
-        fitting_targets += [name for name, each in targets_by_name.items() if each.kind == "cpu"]
-    else:
-        of_cuda = [name for name, each in targets_by_name.items() if each.kind == "cuda"]
-        fitting_targets += of_cuda if len(of_cuda) == 1 else []
-    if not fitting_targets:
-        here = f"its GPU is {gpu}" if gpu else "there is no CUDA device"
+    ranks = {
+        name: rank
+        for name, target in targets.items()
+        if gpu and (rank := rank_code([a.name for a in target.archs], target.ptx, gpu)[0])
+    }
+    if ranks:
+        return min(ranks, key=lambda name: (ranks[name], name))
+    kind = "cpu" if word == AUTO else "cuda"
+    fitting = [name for name, target in targets.items() if target.kind == kind]
+    if not fitting or (word == _CUDA and len(fitting) > 1):
+        device = f"its GPU is {gpu}" if gpu else "there is no CUDA device"
         raise input_error(
-            f"{script} is built for {choices}, and here {here}", hint="give target= to build anyway"
+            f"{script} is built for {choices}, and here {device}",
+            hint="give target= to build anyway",
         )
-    return fitting_targets[0]
+    return fitting[0]
 
 
 def _narrow_manifest(
@@ -346,35 +329,31 @@ def _narrow_manifest(
 ) -> Manifest:
     """Return the manifest with one row of each constant, the requested values as defaults, and the
     requested flags. Raises `InputError` and `TypeError`."""
-    script_section = manifest.scripts[script]
+    section = manifest.scripts[script]
     _check_flags(manifest, script, target, request)
     values = _name_values(manifest, script, target, request)
-    toolchain = manifest.toolchain
-    if request.target_host is not None:
-        march = {"host_march": request.target_host}
-        named = {name: each.replace_values(**march) for name, each in toolchain.named.items()}
-        toolchain = toolchain.replace_values(**march, named=named)
     schedule = _select_schedule(manifest, script, target, values)
-    override = dict(script_section.override)
+    override = dict(section.override)
     if target in override:
-        other_defaults = {
-            name: v for name, v in override[target].default.items() if name not in schedule
-        }
-        override[target] = override[target].replace_values(default=other_defaults, params={})
-    narrow_section = script_section.replace_values(
+        # The override of a target takes precedence over the section's own tables.
+        defaults = {n: v for n, v in override[target].default.items() if n not in schedule}
+        override[target] = override[target].replace_values(default=defaults, params={})
+    narrowed = section.replace_values(
         params=_select_constants(manifest, script, target, values),
-        default={**script_section.default, **schedule},
+        default={**section.default, **schedule},
         override=override,
     )
-    changes: dict[str, Any] = {"scripts": {**manifest.scripts, script: narrow_section}}
-    changes["toolchain"] = toolchain
+    changes: dict[str, Any] = {"scripts": {**manifest.scripts, script: narrowed}}
+    if request.target_host is not None:
+        march, toolchain = {"host_march": request.target_host}, manifest.toolchain
+        named = {name: each.replace_values(**march) for name, each in toolchain.named.items()}
+        changes["toolchain"] = toolchain.replace_values(**march, named=named)
     if request.has_config("line_directives"):
         changes["build"] = manifest.build.replace_values(line_directives=True)
-    flags = request.flags
-    host = manifest.targets[target]
-    if host.is_cpu:
-        host = host.replace_values(flags=(*host.flags, *flags))
-        return manifest.replace_values(**changes, targets={**manifest.targets, target: host})
+    flags, declared = request.flags, manifest.targets[target]
+    if declared.is_cpu:
+        declared = declared.replace_values(flags=(*declared.flags, *flags))
+        return manifest.replace_values(**changes, targets={**manifest.targets, target: declared})
     if request.has_config("disable_ptxas_opt"):
         flags = (*flags, "--ptxas-options=-O0")
     return manifest.replace_values(**changes).with_last_flags(flags)
@@ -398,7 +377,7 @@ def _name_values(
 ) -> dict[str, Value]:
     """Return the requested values by name, positional constants first. Raises `InputError` for too
     many constants, `TypeError` for a name that is given twice."""
-    names = [n for each in manifest.scripts[script].params_for(target) for n in each.names]
+    names = [n for row in manifest.scripts[script].params_for(target) for n in row.names]
     if len(request.positional) > len(names):
         raise input_error(
             f"{script} has {len(names)} constants, not {len(request.positional)}",
@@ -417,15 +396,11 @@ def _select_schedule(
 ) -> dict[str, Value]:
     """Return the requested values of the tuning space, by name. Raises `InputError` for a name that
     is neither a constant nor a parameter."""
-    script_section = manifest.scripts[script]
-    constants = {name for each in script_section.params_for(target) for name in each.names}
-    names = {name for each in script_section.space_for(target).values() for name in each.names}
-    imported_values = read_imported_space(manifest, script)
-    names |= {
-        name
-        for each in (imported_values.parameters if imported_values else ())
-        for name in each.names
-    }
+    section = manifest.scripts[script]
+    imported = read_imported_space(manifest, script)
+    rows = (*section.space_for(target).values(), *(imported.parameters if imported else ()))
+    names = {name for row in rows for name in row.names}
+    constants = {name for row in section.params_for(target) for name in row.names}
     unknown = sorted(params.keys() - names - constants)
     if unknown:
         raise input_error(
@@ -441,21 +416,21 @@ def _select_constants(
     """Return the row of each constant that has the requested values, by its key. Raises
     `InputError` unless exactly one row has them."""
     constants: dict[str, Any] = {}
-    for each in manifest.scripts[script].params_for(target):
-        requested_values = {name: params[name] for name in each.names if name in params}
+    for parameter in manifest.scripts[script].params_for(target):
+        names = parameter.names
+        # With types: `True == 1` and `1 == 1.0`, but they make different kernels.
+        requested = {n: (type(params[n]), params[n]) for n in names if n in params}
         rows = [
             row
-            for row in each.values
-            if all(
-                # With types: `True == 1` and `1 == 1.0`, but they make different kernels.
-                (type(value), value) == (type(own := row[each.names.index(name)]), own)
-                for name, value in requested_values.items()
-            )
+            for row in parameter.values
+            if requested.items()
+            <= {n: (type(v), v) for n, v in zip(names, row, strict=True)}.items()
         ]
         if len(rows) != 1:
-            label = ", ".join(each.names)
-            choices = "; ".join(", ".join(map(repr, row)) for row in rows or each.values)
-            what = "has several values of" if rows else "has no such value of"
-            raise input_error(f"{script} {what} {label}", hint=f"choose by keyword from: {choices}")
-        constants[", ".join(each.names)] = rows[0][0] if len(each.names) == 1 else (rows[0],)
+            choices = "; ".join(", ".join(map(repr, row)) for row in rows or parameter.values)
+            problem = "has several values of" if rows else "has no such value of"
+            raise input_error(
+                f"{script} {problem} {', '.join(names)}", hint=f"choose by keyword from: {choices}"
+            )
+        constants[", ".join(names)] = rows[0][0] if len(names) == 1 else (rows[0],)
     return constants
