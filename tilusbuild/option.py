@@ -14,7 +14,7 @@ from tilusbuild.runtime.option import (
     debug,
     parallel_workers,
 )
-from tilusbuild.runtime.places import get_cache_dir
+from tilusbuild.runtime.search_roots import get_cache_dir
 
 __all__ = [
     "bench_repeat",

@@ -25,7 +25,7 @@ from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.runtime.places import LOST_ROOT
+from tilusbuild.runtime.search_roots import LOST_ROOT
 from tilusbuild.runtime.reader_lock import ReaderLock
 
 DAY = 86400.0

@@ -36,7 +36,7 @@ from tilusbuild.runtime.naming import (
     parse_name,
     quote_name,
 )
-from tilusbuild.runtime.places import LOST_ROOT
+from tilusbuild.runtime.search_roots import LOST_ROOT
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, seal_json, unseal_json
 from tilusbuild.runtime.semantics import Value

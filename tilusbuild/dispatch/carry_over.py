@@ -1,10 +1,9 @@
-"""What a new script directory takes over: what was measured of the same programs before an edit.
+"""Copies the measurements of unchanged programs into a new script directory, after an edit.
 
-After an edit of a space an instance has another directory, and most of its programs are those of
-before: their hashes say so, whatever their numbers are now. The directory of the same script,
-constants and target that was tuned last is asked. A row stays with the program that it names, or
-goes to the best of those that are left and were measured for it, or goes. So every row that is kept
-is a measurement of the very program that it names.
+After an edit of a space an instance has another directory, with other program numbers; equal hashes
+mean equal programs. Measurements come from the directory of the same script, constants and target
+that was tuned last. A row keeps its program, goes to the best of the remaining programs that were
+measured for it, or is removed. So every row is a measurement of its own program.
 """
 
 from __future__ import annotations
@@ -41,14 +40,15 @@ class CarriedOver(NamedTuple):
 def collect_carried_over(script: Script) -> CarriedOver:
     """Return the measurements that a new directory of `script` takes over. Of the directories
     that were tuned, the latest with any counts; one that cannot be read is skipped."""
-    first: CarriedOver | None = None
+    latest: CarriedOver | None = None
     for former in _read_tuned_siblings(script):
         with suppress(LoadError):
             carried = _carry_over_from(former, script)
             if carried.tables or carried.measured:
                 return carried
-            first = first or carried
-    return first or CarriedOver()
+            # Without rows to keep, the message of the latest directory counts.
+            latest = latest or carried
+    return latest or CarriedOver()
 
 
 def describe_lost_rows(path: str, describe: Callable[[], bytes]) -> str | None:
@@ -73,11 +73,11 @@ def make_initial_files(path: str, described: bytes, *, carry: bool = True) -> di
     script = parse_description(path, unseal_json(described))
     carried = collect_carried_over(script) if carry else CarriedOver()
     files = tables.format_tables(script, carried.tables, carried.refused)
-    for key in dict.fromkeys(each.key for each in carried.measured):
-        of_key = [each for each in carried.measured if each.key == key]
+    for key in dict.fromkeys(measurement.key for measurement in carried.measured):
+        of_key = [measurement for measurement in carried.measured if measurement.key == key]
+        formatted = latency.format_measurements(script, key, of_key)
         directory = latency.name_directory(key)
-        for name, data in latency.format_measurements(script, key, of_key).items():
-            files[f"{directory}/{name}"] = data
+        files.update((f"{directory}/{name}", data) for name, data in formatted.items())
     return files
 
 
@@ -116,35 +116,28 @@ class _Renumbering:
     def __init__(self, former: Script, script: Script) -> None:
         self._former, self._script = former, script
         self._former_tables = read_dispatch_table(former)
-        # Of equal programs the first number counts.
+        # Reversed, so that of equal programs the first number counts.
         first = {digest: i for i, digest in reversed([*script.programs.items()])}
         self._numbers = {i: first.get(digest) for i, digest in former.programs.items()}
-        self._unusable = (
-            explain_refusals(script.programs, self._former_tables.refused).keys()
-            | script.not_built.keys()
-        )
+        refused = explain_refusals(script.programs, self._former_tables.refused)
+        self._unusable = refused.keys() | script.not_built.keys()
         self._measured = [
-            self._renumber_measurement(each)
-            for each in latency.read_measurements(former)
-            if self._is_of_former(each.fingerprint) and self._is_bucket(each.key)
+            self._renumber_measurement(measurement)
+            for measurement in latency.read_measurements(former)
+            if self._is_of_former(measurement.fingerprint) and self._is_bucket(measurement.key)
         ]
         self._replacements: dict[tuple[int, ...], int | None] = {}
-        """Sizes whose program is gone, with who serves them now."""
+        """The new program of each row whose program is gone, by its sizes; None for a lost row."""
         self._row_count = self._kept_count = 0
 
     def collect_rows(self) -> CarriedOver:
         """Return the tables, refusals and measurements that stay true."""
-        tables = [
-            each
-            for table in self._former_tables.tables
-            if self._is_of_former(table.fingerprint)
-            and (each := self._renumber_table(table)).entries
-        ]
-        programs = set(self._script.programs.values())
+        former, programs = self._former_tables, {*self._script.programs.values()}
+        own = (table for table in former.tables if self._is_of_former(table.fingerprint))
         return CarriedOver(
-            tuple(tables),
-            tuple(each for each in self._former_tables.refused if each.program in programs),
-            tuple(each for each in self._measured if each.seconds or each.refused),
+            tuple(table for table in map(self._renumber_table, own) if table.entries),
+            tuple(refusal for refusal in former.refused if refusal.program in programs),
+            tuple(m for m in self._measured if m.seconds or m.refused),
             self._format_lost_rows(),
         )
 
@@ -162,7 +155,7 @@ class _Renumbering:
         return {**fingerprint, "script": "*" if same else self._script.hash}
 
     def _renumber_measurement(self, measured: Measurement) -> Measurement:
-        """Return a measurement with the new numbers. Two old numbers may be one program now."""
+        """Return a measurement with the new numbers."""
         seconds: dict[int, float] = {}
         for program, time in measured.seconds.items():
             if (number := self._numbers.get(program)) is not None:
@@ -180,16 +173,16 @@ class _Renumbering:
     def _renumber_table(self, table: DeviceTable) -> DeviceTable:
         """Return a table with the rows that keep their program or get another one."""
         fingerprint = self._renew_fingerprint(table.fingerprint)
-        times = {each.key: each for each in self._measured if each.fingerprint == fingerprint}
+        times = {m.key: m for m in self._measured if m.fingerprint == fingerprint}
         entries = []
         for entry in table.entries:
             self._row_count += 1
-            row: TableEntry | None = None
-            if self._is_bucket(entry.key):
-                row = self._keep_program(entry) or self._replace_program(
-                    entry, times.get(entry.key)
-                )
-            if row is None or row.program != self._numbers[entry.program]:
+            row = self._keep_program(entry) if self._is_bucket(entry.key) else None
+            if row is None:
+                measurement = times.get(entry.key)
+                # A row by hand is a person's choice, which no measurement replaces.
+                if measurement is not None and entry.source == "measured":
+                    row = measurement.find_best(self._unusable)
                 self._replacements[entry.sizes] = None if row is None else row.program
             if row is not None:
                 entries.append(row)
@@ -206,26 +199,19 @@ class _Renumbering:
         self._kept_count += 1
         return entry._replace(program=number)
 
-    def _replace_program(self, entry: TableEntry, known: Measurement | None) -> TableEntry | None:
-        """Return a measured row for the best of the other programs, or None."""
-        if known is None or entry.source != "measured":
-            return None
-        return known.find_best(self._unusable)
-
-    # In words.
-
     def _format_lost_rows(self) -> str | None:
         if not self._replacements:
             return None
-        rows = sorted(self._replacements.items())
+        lost = [
+            " ".join(f"{name}={size}" for name, size in zip(self._script.keys, sizes, strict=True))
+            for sizes, program in sorted(self._replacements.items())
+            if program is None
+        ]
         parts = [f"{self._kept_count} of {self._row_count} rows of its tables keep their program"]
-        if moved := sum(new is not None for _, new in rows):
+        if moved := len(self._replacements) - len(lost):
             parts.append(f"{moved} go to the best of those measured that are left")
-        if lost := [self._format_sizes(sizes) for sizes, new in rows if new is None]:
+        if lost:
             more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
             hint = f"`{format_command('tune', self._script.name)}`"
             parts.append(f"to be tuned again: {', '.join(lost[:_MAX_NAMED])}{more} ({hint})")
         return f"{self._script.label}: {'; '.join(parts)}"
-
-    def _format_sizes(self, sizes: tuple[int, ...]) -> str:
-        return " ".join(f"{n}={size}" for n, size in zip(self._script.keys, sizes, strict=True))

@@ -1,8 +1,7 @@
-"""Rows by schedule that a repository keeps (`plan/tuned.py`): as tables of an instance's programs,
-and made of what was measured here.
+"""Turns a repository's rows by schedule (`plan/tuned.py`) into tables of programs, and back.
 
-They stand in the script's description, so they follow the file, and a build after an edit of it
-keeps none of before. What was measured here stays in the directory's own file of tables.
+Committed rows are in the script's description, so a build after an edit of their file replaces all
+of them. The measurements of this machine stay in the directory's own table file.
 """
 
 from __future__ import annotations
@@ -30,15 +29,19 @@ def make_committed_tables(
     """Return an instance's committed rows as tables of `dispatch_table.json`. Of several rows
     in a bucket, the one with the greatest sizes counts, as in tuning. Rows of schedules that
     are not planned are left out."""
-    planned = {*(instance.schedules if instance.spec.tuned else ())}
-    to_buckets = [make_rounding(bucket) for bucket in buckets.values()]
+    if not instance.spec.tuned:
+        return []
+    planned, roundings = {*instance.schedules}, [*map(make_rounding, buckets.values())]
     entries_by_device: dict[tuple[str, str], dict[tuple[int, ...], list[Any]]] = {}
-    fitting = (row for row in instance.spec.tuned if row.sizes.keys() == buckets.keys())
+    rows = [
+        ([row.sizes[name] for name in buckets], row)
+        for row in instance.spec.tuned
+        if row.sizes.keys() == buckets.keys()
+    ]
     # The greatest sizes last: they overwrite the others of their bucket.
-    for row in sorted(fitting, key=lambda row: [row.sizes[name] for name in buckets]):
+    for sizes, row in sorted(rows, key=lambda pair: pair[0]):
         if (number := _find_program(instance, row)) in planned:
-            sizes = [row.sizes[name] for name in buckets]
-            key = [to_bucket(size) for to_bucket, size in zip(to_buckets, sizes, strict=True)]
+            key = [to_bucket(size) for to_bucket, size in zip(roundings, sizes, strict=True)]
             entries = entries_by_device.setdefault((row.device, row.arch), {})
             entries[tuple(key)] = [key, number, "measured", row.seconds, sizes]
     return [
@@ -63,46 +66,37 @@ def _find_program(instance: PlannedInstance, row: TunedRow) -> int | None:
 def describe_unused_rows(
     cache: Tree, instance: PlannedInstance, file: str, keys: Sequence[str]
 ) -> str | None:
-    """Return a message about the committed rows that serve nothing, or None, as far as that is
-    known before a build."""
-    rows, programs = instance.spec.tuned, instance.programs_by_number
+    """Return a message about the committed rows that serve nothing, as far as that is known before
+    a build; None without one."""
     unused = [
-        (row, why)
-        for row in rows
-        if (why := _explain_unused_row(cache, instance, programs, row, keys))
+        f"{' '.join(f'{name}={size}' for name, size in row.sizes.items())} ({why})"
+        for row in instance.spec.tuned
+        if (why := _explain_unused_row(cache, instance, row, keys))
     ]
     if not unused:
         return None
-    row_texts = [
-        f"{' '.join(f'{n}={size}' for n, size in row.sizes.items())} ({why})"
-        for row, why in unused[:_MAX_NAMED]
-    ]
     more = f" and {len(unused) - _MAX_NAMED} more" if len(unused) > _MAX_NAMED else ""
-    commands = (
-        format_command("tune", instance.script),
-        format_command("dispatch", "export", instance.script),
-    )
+    tune = format_command("tune", instance.script)
+    export = format_command("dispatch", "export", instance.script)
     return (
-        f"{instance.label}: {len(unused)} of {len(rows)} rows of {file} serve nothing:"
-        f" {', '.join(row_texts)}{more}; tune these sizes again (`{commands[0]}`,"
-        f" `{commands[1]}`), or delete the rows"
+        f"{instance.label}: {len(unused)} of {len(instance.spec.tuned)} rows of {file} serve"
+        f" nothing: {', '.join(unused[:_MAX_NAMED])}{more}; tune these sizes again (`{tune}`,"
+        f" `{export}`), or delete the rows"
     )
 
 
 def _explain_unused_row(
-    cache: Tree,
-    instance: PlannedInstance,
-    programs: Mapping[int, str],
-    row: TunedRow,
-    keys: Sequence[str],
+    cache: Tree, instance: PlannedInstance, row: TunedRow, keys: Sequence[str]
 ) -> str | None:
-    """Return why a row serves nothing; None for one that does."""
+    """Return the reason why a row serves nothing; None for one that serves."""
     if {*row.sizes} != {*keys}:
         return f"the keys are {', '.join(keys)}"
     number = _find_program(instance, row)
     if number is None:
         return "the space has no such schedule"
-    entry = lookup_entry(cache, programs[number]) if number in programs else None
+    # At a lower level the schedule is not planned: another build has its program.
+    program = instance.programs_by_number.get(number)
+    entry = None if program is None else lookup_entry(cache, program)
     status = Status.BUILT if entry is None else entry.meta["status"]
     return None if status == Status.BUILT else f"its program is {status}"
 

@@ -1,8 +1,8 @@
-"""`script.json`: what a deployment must know of an instance, written by the builder.
+"""Writes `script.json`, the description of an instance that a deployment reads.
 
-The file follows from the plan, the manifest's `dispatch` table and what was built; nothing in it
-depends on where or when. `tilusbuild.runtime.script` reads it. Expressions stand in it as trees of
-JSON arrays (`node_to_json`), which `tilusbuild.runtime.semantics` evaluates.
+It follows from the plan, the manifest's `dispatch` table and the built programs, and depends on no
+place or time. `tilusbuild.runtime.script` reads it. Expressions in it are trees of JSON arrays
+(`node_to_json`), which `tilusbuild.runtime.semantics` evaluates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tilusbuild.plan.model import list_target_constants
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal_json
-from tilusbuild.signature import Argument, Dim
+from tilusbuild.signature import Argument
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -80,6 +80,7 @@ def make_script_json(
         "default": instance.default,
         "dispatch": _describe_dispatch(manifest, dispatch, instance, schedules, metas),
     }
+    # Left out for whole spaces, where a program's number is its position.
     if instance.schedules != tuple(range(len(instance.schedules))):
         value["numbers"] = list(instance.schedules)
     if instance.spec.is_part:
@@ -108,7 +109,9 @@ def _describe_argument(argument: Argument) -> dict[str, Any]:
     return {
         "name": argument.name,
         "dtype": argument.dtype,
-        "dims": None if dims is None else [_describe_dim(dim) for dim in dims],
+        "dims": None
+        if dims is None
+        else [dim if isinstance(dim, int | str) else node_to_json(dim.tree) for dim in dims],
         "out": argument.out,
         "dimension": not argument.is_passed,
         "type": argument.format_type(),
@@ -116,10 +119,6 @@ def _describe_argument(argument: Argument) -> dict[str, Any]:
         **({"optional": True} if argument.optional else {}),
         **({"constant": True} if argument.constant else {}),
     }
-
-
-def _describe_dim(dim: Dim) -> JsonTree:
-    return dim if isinstance(dim, int | str) else node_to_json(dim.tree)
 
 
 def find_dispatch_keys(
@@ -150,37 +149,29 @@ def _describe_dispatch(
     metas: Sequence[ProgramMeta | None],
 ) -> dict[str, Any]:
     keys = find_dispatch_keys(dispatch, instance)
-    buckets = dispatch.bucket if dispatch else {}
-    rounded = {key: describe_bucket(buckets.get(key)) for key in keys}
-    tables = make_committed_tables(instance, rounded)
+    sections = dispatch.bucket if dispatch else {}
+    buckets = {key: describe_bucket(sections.get(key)) for key in keys}
+    tables = make_committed_tables(instance, buckets)
+    model = None
+    if dispatch is not None and dispatch.model is not None:
+        try:
+            model = parse_model(dispatch.model, instance, keys, schedules, metas)
+        except ExprError as error:
+            place = manifest.locate_key("script", instance.script, "dispatch", "model")
+            raise InputError(Diagnostic(error.message, place)) from None
     committed = {"from": dispatch.measured, "tables": tables} if dispatch and tables else None
     return {
         **({} if committed is None else {"committed": committed}),
         "keys": list(keys),
-        "buckets": rounded,
+        "buckets": buckets,
         "rules": _describe_rules(dispatch, instance, schedules),
-        "model": _describe_model(manifest, dispatch, instance, schedules, metas),
+        "model": model
+        and {
+            "source": str(dispatch and dispatch.model),
+            "cost": node_to_json(model[0].tree),
+            "columns": model[1],
+        },
     }
-
-
-def _describe_model(
-    manifest: Manifest,
-    dispatch: DispatchSection | None,
-    instance: PlannedInstance,
-    schedules: Sequence[Mapping[str, Value]],
-    metas: Sequence[ProgramMeta | None],
-) -> dict[str, Any] | None:
-    if dispatch is None or dispatch.model is None:
-        return None
-    try:
-        model = parse_model(dispatch.model, instance, dispatch.keys, schedules, metas)
-    except ExprError as error:
-        place = manifest.locate_key("script", instance.script, "dispatch", "model")
-        raise InputError(Diagnostic(error.message, place)) from None
-    if model is None:
-        return None
-    cost, columns = model
-    return {"source": str(dispatch.model), "cost": node_to_json(cost.tree), "columns": columns}
 
 
 def _describe_rules(
@@ -208,13 +199,13 @@ def _find_program_for(
     """Return the planned program that has these values, and is otherwise most like the default."""
     numbered = dict(zip(instance.schedules, schedules, strict=True))
     default = numbered[instance.default] if instance.default is not None else {}
-    best: tuple[int, int] | None = None
-    for index, schedule in numbered.items():
-        if all(schedule.get(name) == value for name, value in use.items()):
-            alike = sum(schedule[n] == default.get(n) for n in instance.parameters)
-            if best is None or alike > best[0]:
-                best = (alike, index)
-    return best[1] if best else None
+    fitting = (number for number, values in numbered.items() if use.items() <= values.items())
+    # Of equals the first: `max` keeps it.
+    return max(
+        fitting,
+        key=lambda i: sum(numbered[i][n] == default.get(n) for n in instance.parameters),
+        default=None,
+    )
 
 
 JsonTree: TypeAlias = "bool | int | float | str | list[JsonTree]"
@@ -246,34 +237,28 @@ def node_to_json(node: Node) -> JsonTree:
 
 
 def json_to_node(tree: JsonTree) -> Node:
-    """Return the expression that a tree in `script.json` says: the way back from `node_to_json`.
-
-    The tree is one that the runtime has read, so its form is right.
-    """
+    """Return the expression of a tree in `script.json`, the inverse of `node_to_json`. The runtime
+    has read the tree, so its form is right."""
     if not isinstance(tree, list):
         return Const(tree)
     kind, *parts = tree
+    if kind == "name":
+        return Name(str(parts[0]))
+    if kind == "in":
+        choices = parts[1] if isinstance(parts[1], list) else []
+        return Member(json_to_node(parts[0]), tuple(map(json_to_node, choices)), parts[2] is True)
+    # All other parts are trees, except for the names of operators and functions, which become
+    # constants.
+    nodes = [json_to_node(part) for part in parts]
     match kind:
-        case "name":
-            return Name(str(parts[0]))
         case "unary":
-            return Unary(str(parts[0]), json_to_node(parts[1]))
+            return Unary(str(parts[0]), nodes[1])
         case "binary":
-            return Binary(str(parts[0]), json_to_node(parts[1]), json_to_node(parts[2]))
+            return Binary(str(parts[0]), nodes[1], nodes[2])
         case "compare":
-            rest = zip(parts[1::2], parts[2::2], strict=True)
-            return Compare(
-                json_to_node(parts[0]), tuple((str(op), json_to_node(side)) for op, side in rest)
-            )
-        case "in":
-            choices = parts[1] if isinstance(parts[1], list) else []
-            return Member(
-                json_to_node(parts[0]), tuple(map(json_to_node, choices)), parts[2] is True
-            )
-        case "and" | "or":
-            return Logic(str(kind), tuple(map(json_to_node, parts)))
+            return Compare(nodes[0], tuple(zip(map(str, parts[1::2]), nodes[2::2], strict=True)))
         case "if":
-            return Select(json_to_node(parts[0]), json_to_node(parts[1]), json_to_node(parts[2]))
+            return Select(nodes[0], nodes[1], nodes[2])
         case "call":
-            return Call(str(parts[0]), tuple(map(json_to_node, parts[1:])))
-    raise ValueError(f"no such kind of expression: {kind!r}")
+            return Call(str(parts[0]), tuple(nodes[1:]))
+    return Logic(str(kind), tuple(nodes))

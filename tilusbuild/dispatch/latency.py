@@ -1,26 +1,27 @@
-"""What tuning measured, kept in `latency/<key>/`: for programs to read, and as a report for people.
+"""Reads and writes the measurements of tuning in `latency/<key>/`, and refuses wrong programs.
 
-`<key>` is the buckets of the dispatch keys joined by `-`. `measured.json` has a section a device:
+`<key>` is the buckets of the dispatch keys joined by `-`. `measured.json` has a section a device,
+beside a report for people:
 
     {"schema": 1, "keys": ["m", "n"], "key": [16, 4096],
      "measured": [{"fingerprint": {…}, "at": [9, 4096], "seconds": {"0": 1.2e-05},
                    "refused": {"3": "wrong"}}]}
 
-What it found wrong or crashing is written where every choice meets it: in the file of tables
-(`runtime/table_file.py`) of every script directory in the cache that lists the program, as one may
-be in several. Rows that were measured go to the best of the other programs that were measured
-for them, or go; a row by hand stays, and the runtime refuses it.
+A program that computes wrong or crashes is refused in the table file (`runtime/table_file.py`) of
+every script directory of the cache that lists it, because every choice reads that file. Measured
+rows of a refused program go to the best of the others that were measured for them, or are removed.
+A row by hand stays, and the runtime raises an error for it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 
 from tilusbuild.cache import layout
 from tilusbuild.dispatch.tables import lock_tables
@@ -116,47 +117,33 @@ def read_measurements(script: Script) -> list[Measurement]:
 def _read_file(path: str, script: Script) -> list[Measurement]:
     try:
         value: Any = json.loads(read_bytes(path))
+        if value["schema"] != SCHEMA or tuple(value["keys"]) != script.keys:
+            return []  # measured before an edit of the dispatch keys
+        return [
+            convert({**section, "key": value["key"]}, Measurement, str_keys=True)
+            for section in value["measured"]
+        ]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
+    except (OSError, LookupError, TypeError, ValueError) as error:
         raise CorruptCacheError(f"{path} cannot be read: {error}") from None
-    try:
-        if value["schema"] != SCHEMA or tuple(value["keys"]) != script.keys:
-            return []  # of other keys: it says nothing of this script any more
-        return [
-            Measurement(
-                dict(each["fingerprint"]),
-                tuple(int(size) for size in value["key"]),
-                {int(program): float(seconds) for program, seconds in each["seconds"].items()},
-                {int(program): str(why) for program, why in each["refused"].items()},
-                tuple(map(int, each["at"])) if "at" in each else None,
-            )
-            for each in value["measured"]
-        ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptCacheError(f"{path} is malformed: {error}") from None
 
 
 def _format_report(script: Script, measured: Sequence[Measurement]) -> str:
     parts = []
-    for each in measured:
-        fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
-        rows_by_time: list[tuple[int, float | None, str]] = [
-            (program, seconds, "")
-            for program, seconds in sorted(each.seconds.items(), key=lambda item: item[1])
-        ]
-        rows_by_time += [(program, None, why) for program, why in sorted(each.refused.items())]
-        unit, shown = format_times([seconds for _, seconds, _ in rows_by_time])
+    for device in measured:
+        fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(device.fingerprint.items()))
+        times = sorted(device.seconds.items(), key=lambda item: item[1])
+        unit, texts = format_times([seconds for _, seconds in times])
+        cells = [(program, text, "") for (program, _), text in zip(times, texts, strict=True)]
+        cells += [(program, None, why) for program, why in sorted(device.refused.items())]
         rows: list[tuple[Cell, ...]] = [
-            (program, *script.get_schedule(program).values(), took, why)
-            for (program, _, why), took in zip(rows_by_time, shown, strict=True)
+            (program, *script.get_schedule(program).values(), text, why)
+            for program, text, why in cells
         ]
         heads = ("index", *script.schedules, f"latency ({unit})", "refused")
         parts.append(f"{fingerprint}\n\n{format_table(heads, rows)}")
     return "\n".join(parts)
-
-
-# What was found wrong.
 
 
 def update_refusals(
@@ -166,14 +153,14 @@ def update_refusals(
     refused programs. Return whether anything changed. Raises `LoadError` and `OSError`."""
     with lock_tables(script):
         table_file = read_dispatch_table(script)
-        refused = {each.program: each for each in table_file.refused if each.program not in lifted}
-        refused.update({each.program: each for each in refusals})
+        refused = {r.program: r for r in table_file.refused if r.program not in lifted}
+        refused.update((refusal.program, refusal) for refusal in refusals)
         # Most builds change nothing: then nothing is read further, and nothing written.
         if tuple(refused.values()) == table_file.refused:
             return False
-        refused_numbers = explain_refusals(script.programs, refused.values()).keys()
-        measured = read_measurements(script) if refused_numbers else []
-        tables = [_remove_programs(table, refused_numbers, measured) for table in table_file.tables]
+        numbers = explain_refusals(script.programs, refused.values()).keys()
+        measured = read_measurements(script) if numbers else []
+        tables = [_remove_programs(table, numbers, measured) for table in table_file.tables]
         write_tables(script, tables, tuple(refused.values()))
         return True
 
@@ -183,7 +170,7 @@ def _remove_programs(
 ) -> DeviceTable:
     """Return a table whose measured rows of refused programs go to the best other program, or
     are removed. Rows by hand stay."""
-    times = {each.key: each for each in measured if dict(each.fingerprint) == table.fingerprint}
+    times = {m.key: m for m in measured if dict(m.fingerprint) == table.fingerprint}
     entries = []
     for entry in table.entries:
         if entry.program not in refused_numbers or entry.source == "table":
@@ -196,17 +183,14 @@ def _remove_programs(
 def copy_refusals(script: Script) -> list[Script]:
     """Copy this script's refusals to all other scripts of its cache that list the same
     programs; return those that changed. Unreadable ones are skipped. Raises `OSError`."""
-    refused = {each.program: each for each in read_dispatch_table(script).refused}
-    changed = []
-    for path in (
-        list_script_directories(os.path.join(script.root, layout.SCRIPTS)) if refused else ()
-    ):
-        if path == script.path:
-            continue
+    refused = {refusal.program: refusal for refusal in read_dispatch_table(script).refused}
+    changed: list[Script] = []
+    scripts = os.path.join(script.root, layout.SCRIPTS)
+    for path in (p for d in list_paths(scripts) for p in list_paths(d)) if refused else ():
         with suppress(LoadError):
             other = read_script(path)
             shared = [refused[digest] for digest in other.programs.values() if digest in refused]
-            if shared and update_refusals(other, shared):
+            if path != script.path and shared and update_refusals(other, shared):
                 changed.append(other)
     return changed
 
@@ -216,12 +200,11 @@ def collect_refusals(scripts: str) -> dict[str, Refusal]:
     directory above these. Unreadable ones are skipped."""
     refusals: dict[str, Refusal] = {}
     for path in list_paths(scripts):
-        # Looked at as text first: most directories refuse nothing, and a description is long.
+        # Searched as text first: most directories refuse nothing, and a description is long.
         if b'"refused"' in (try_read_bytes(f"{path}/{layout.TABLE_JSON}") or b""):
             with suppress(LoadError):
-                refusals.update(
-                    (each.program, each) for each in read_dispatch_table(read_script(path)).refused
-                )
+                table_file = read_dispatch_table(read_script(path))
+                refusals.update((refusal.program, refusal) for refusal in table_file.refused)
     return refusals
 
 
@@ -230,14 +213,9 @@ def adopt_refusals(script: Script, refused: Mapping[str, Refusal]) -> None:
     `LoadError` and `OSError`."""
     shared = [refused[digest] for digest in script.programs.values() if digest in refused]
     if shared:
-        known = {each.program for each in read_dispatch_table(script).refused}
-        update_refusals(script, [each for each in shared if each.program not in known])
-
-
-def list_script_directories(scripts: str) -> Iterator[str]:
-    """Yield the directories of all scripts of a cache."""
-    for directory in list_paths(scripts):
-        yield from list_paths(directory)
+        # The script's own refusals are newer than those that it shares.
+        own = {refusal.program for refusal in read_dispatch_table(script).refused}
+        update_refusals(script, [refusal for refusal in shared if refusal.program not in own])
 
 
 def list_paths(path: str) -> list[str]:

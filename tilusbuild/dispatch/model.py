@@ -1,11 +1,13 @@
-"""The manifest's model of cost, and the work of a call.
+"""Parses the manifest's cost model, and computes the work of a call.
 
-A model is an expression over the dispatch keys and over columns: what it reads of each program (its
-parameters, derived values, and `resources.NAME` as the compiler reported them). Lower is better.
+A model is an expression over the dispatch keys and over columns, which have a value for each
+program: parameters, derived values, and `resources.NAME` as the compiler reported them. Lower is
+better.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,6 @@ from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import list_target_constants
 from tilusbuild.runtime.dtypes import DTYPES
-from tilusbuild.signature import Argument
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script_sections import DispatchSection
@@ -25,7 +26,7 @@ RESOURCES = RESOURCE_NAMES[:5]
 """As meta.json has them; of several kernels or architectures in a program, the greatest."""
 
 RESOURCE = "resources."
-"""How a model names what is known of a compiled program."""
+"""The prefix of a compiled program's resources in a model."""
 
 
 def parse_model(
@@ -51,8 +52,8 @@ def parse_model(
     for name in names:
         if name not in columns:
             if any(name not in schedule for schedule in schedules):
-                what = "which is neither a dispatch key nor a value"
-                raise ExprError(f"the model reads {name}, {what}")
+                problem = "which is neither a dispatch key nor a value"
+                raise ExprError(f"the model reads {name}, {problem}")
             columns[name] = [schedule[name] for schedule in schedules]
     return cost, columns
 
@@ -91,22 +92,12 @@ def _count_threads(instance: PlannedInstance, values: Mapping[str, Value]) -> in
     """Return the threads of a block; None if arguments of a call decide them."""
     if instance.spec.recipe.launch is None:
         return None
-    total = 1
-    for part in instance.spec.recipe.launch.block:
-        try:
-            number = part.evaluate(values)
-        except ExprError:
-            return None
-        if not isinstance(number, int) or number < 1:
-            return None
-        total *= number
-    return total
-
-
-def _format_size(argument: Argument) -> str:
-    """In floating point, which no product of sizes overflows."""
-    extents = [d if isinstance(d, int | str) else d.canonical for d in argument.dims or ()]
-    return " * ".join([repr(float(DTYPES[argument.dtype].bytes)), *(f"({e})" for e in extents)])
+    try:
+        numbers = [part.evaluate(values) for part in instance.spec.recipe.launch.block]
+    except ExprError:
+        return None
+    integers = [number for number in numbers if isinstance(number, int) and number >= 1]
+    return math.prod(integers) if len(integers) == len(numbers) else None
 
 
 def compute_work(
@@ -118,8 +109,14 @@ def compute_work(
     `bytes`, each tensor counts once."""
     flops = dispatch.flops if dispatch is not None else None
     declared_bytes = dispatch.bytes if dispatch is not None else None
-    tensors = [a for a in instance.spec.signature.arguments if a.dims is not None]
-    bytes_source = declared_bytes or " + ".join(map(_format_size, tensors)) or None
+    tensor_sizes = []
+    for argument in instance.spec.signature.arguments:
+        if argument.dims is not None:
+            extents = (d if isinstance(d, int | str) else d.canonical for d in argument.dims)
+            # In floating point, which no product of sizes overflows.
+            element = repr(float(DTYPES[argument.dtype].bytes))
+            tensor_sizes.append(" * ".join([element, *(f"({extent})" for extent in extents)]))
+    bytes_source = declared_bytes or " + ".join(tensor_sizes) or None
     env = {**list_target_constants(instance.target), **instance.params, **sizes}
     return _evaluate_number(bytes_source, env), _evaluate_number(flops, env)
 

@@ -1,5 +1,4 @@
-"""A script's dispatch as it stands in the cache: what is there, what is wrong, and which program
-serves which sizes."""
+"""Reports a script's dispatch in the cache: its tables, its problems, and its choices by size."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import list_available_programs, make_chooser
 from tilusbuild.runtime.naming import NamePattern, format_command, to_snake_case
-from tilusbuild.runtime.places import SearchRoot
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.search_roots import SearchRoot
 from tilusbuild.runtime.table_file import Refusal, explain_refusals
 from tilusbuild.runtime.tables import (
     DeviceTable,
@@ -36,8 +35,7 @@ _MAKE = "`tilusbuild dispatch build`"
 
 
 class DispatchOverview(Struct, frozen=True):
-    """The dispatch of one built instance. `device` is the device here that would run it, or
-    None."""
+    """The dispatch of one built instance. `device` is this machine's for it, or None."""
 
     script: Script
     tables: tuple[DeviceTable, ...]
@@ -49,7 +47,7 @@ class DispatchOverview(Struct, frozen=True):
     device: Device | None
 
     def make_chooser(self) -> Chooser:
-        """Return the chooser for the device here: with its own table, or none."""
+        """Return the chooser for `device`. Without a device use the only table, if there is one."""
         table_file = TableFile(self.tables, self.refused)
         if self.device is not None:
             return make_chooser(self.script, table_file, self.device)[0]
@@ -60,27 +58,22 @@ class DispatchOverview(Struct, frozen=True):
     def list_coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
         """Return the manifest's sizes and all measured ones, each with the choice for it."""
         keys = self.script.keys
-        measured = {e.sizes for t in self.tables for e in t.entries}
-        all_sizes = [dict(size) for size in self.sizes if all(key in size for key in keys)]
-        all_sizes += [dict(zip(keys, key, strict=True)) for key in sorted(measured)]
-        chooser, seen = self.make_chooser(), set[tuple[Value, ...]]()
-        choices: list[tuple[Mapping[str, Value], Choice]] = []
+        measured = {entry.sizes for table in self.tables for entry in table.entries}
+        all_sizes = [size for size in self.sizes if all(key in size for key in keys)]
+        all_sizes += [dict(zip(keys, sizes, strict=True)) for sizes in sorted(measured)]
+        chooser = self.make_chooser()
+        choices: dict[tuple[Value, ...], tuple[Mapping[str, Value], Choice]] = {}
+        # Rules may read integers besides the keys, which the sizes of a table do not have.
+        integers = [a.name for a in self.script.arguments if a.dims is None and a.dtype in WHOLE]
         for sizes in all_sizes:
-            shown = {key: sizes[key] for key in keys}
-            if tuple(shown.values()) in seen:
-                continue
-            seen.add(tuple(shown.values()))
-            # Rules may also read integers besides the dispatch keys; a size of a table does not say
-            # them.
-            rules = {**dict.fromkeys(self._list_integers(), 1), **sizes}
-            choices.append((shown, chooser.choose_program(rules)))
-        return choices
-
-    def _list_integers(self) -> list[str]:
-        return [a.name for a in self.script.arguments if a.dims is None and a.dtype in WHOLE]
+            key_sizes = {key: sizes[key] for key in keys}
+            if tuple(key_sizes.values()) not in choices:
+                choice = chooser.choose_program({**dict.fromkeys(integers, 1), **sizes})
+                choices[tuple(key_sizes.values())] = key_sizes, choice
+        return [*choices.values()]
 
     def find_problems(self) -> Iterator[str]:
-        """Yield a text for each thing that a call would fail on."""
+        """Yield a text for each reason for which a call would fail."""
         if self.trouble is not None:
             yield self.trouble
         if self.device is not None and self.tables:
@@ -99,8 +92,8 @@ class DispatchOverview(Struct, frozen=True):
                 yield f"program {program} is chosen, but refused: it was {reasons[program]}"
                 continue
             if program not in available:
-                why = self.script.not_built.get(program, "not there")
-                yield f"program {program} is chosen, but is {why}"
+                status = self.script.not_built.get(program, "not there")
+                yield f"program {program} is chosen, but is {status}"
                 continue
             try:
                 meta = library.read_meta(self.script, program)
@@ -124,31 +117,24 @@ def read_overviews(
     """Yield the built instances that a name matches, for a target. Raises `InputError`, and
     `LoadError` for a damaged tree."""
     script = find_script(manifest, name)
-    pairs = list(
-        select_script_targets(manifest, PlanSelection((name,), (target,) if target else ()))
-    )
-    target_names = {each.name for _, each in pairs}
+    pairs = select_script_targets(manifest, PlanSelection((name,), (target,) if target else ()))
+    targets = {declared.name for _, declared in pairs}
     tune = manifest.scripts[script].tune
     sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
-    place = SearchRoot(cache, "the project's cache")
-    is_built = False
-    for path in place.list_instances(to_snake_case(script), manifest.root):
-        built_script = read_script(path)
-        if built_script.target not in target_names or not name.matches_instance(
-            built_script.name, built_script.params, built_script.target
+    root, is_built = SearchRoot(cache, "the project's cache"), False
+    for path in root.list_instances(to_snake_case(script), manifest.root):
+        built = read_script(path)
+        if built.target in targets and name.matches_instance(
+            built.name, built.params, built.target
         ):
-            continue
-        is_built = True
-        trouble, table_file = None, TableFile()  # type: str | None, TableFile
-        try:
-            table_file = read_serving_tables(built_script)
-        except LoadError as error:
-            trouble = str(error)
-        device = devices.get_cpu() if built_script.kind == "cpu" else devices.find_first_gpu()
-        yield DispatchOverview(
-            built_script, table_file.tables, table_file.refused, trouble, sizes, device
-        )
+            is_built = True
+            trouble, file = None, TableFile()  # type: str | None, TableFile
+            try:
+                file = read_serving_tables(built)
+            except LoadError as error:
+                trouble = str(error)
+            device = devices.get_cpu() if built.kind == "cpu" else devices.find_first_gpu()
+            yield DispatchOverview(built, file.tables, file.refused, trouble, sizes, device)
     if not is_built:
-        raise input_error(
-            f"{name} is not built", hint=f"`{format_command('build', name)}` builds it"
-        )
+        hint = f"`{format_command('build', name)}` builds it"
+        raise input_error(f"{name} is not built", hint=hint)

@@ -1,8 +1,7 @@
-"""What keeps a script's directory current as far as dispatch goes: its tables and its C dispatcher.
+"""Keeps the tables and the C dispatcher of a script's directory current.
 
-The dispatcher in C is for callers that are not Python, and an optional room makes it, at the point
-"dispatcher". Without the room there is none: one that lies in a cache from before would choose by
-tables of before, and is removed.
+The C dispatcher is for callers that are not Python. An optional room makes it, at the point
+"dispatcher". Without the room an earlier dispatcher is removed: it would choose by old tables.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ def refresh_script(
     runner: Runner,
     refused: Mapping[str, Refusal],
 ) -> None:
-    """Refresh the tables of a script's directory, and its dispatcher if the manifest says
-    `dispatch` or something was measured. `refused`: the programs that were refused where the script
-    was tuned, by hash. Raises as `refresh_dispatcher`, but `TilusbuildError` for `LoadError`."""
-    script, tables = refresh_tables(path, refused)
-    is_declared = manifest.scripts[instance.script].dispatch is not None
+    """Refresh the tables of a script's directory, and its dispatcher if the manifest declares
+    `dispatch` or the tables have entries. `refused` has the programs that were refused where the
+    script was tuned, by hash. Raises as `refresh_dispatcher`, but `TilusbuildError` for
+    `LoadError`."""
     try:
-        if is_declared or has_entries(tables):
+        script, tables = refresh_tables(path, refused)
+        if manifest.scripts[instance.script].dispatch is not None or has_entries(tables):
             refresh_dispatcher(cache, script, lambda: instance.spec.toolchain, runner)
     except LoadError as error:
         raise TilusbuildError(str(error)) from None

@@ -1,10 +1,8 @@
-"""Tables of a script's directory, written: dispatch tables as JSON for the runtime and as text for
-people, and the rows of the table of schedules.
+"""Writes a script's dispatch tables, as JSON for the runtime and as text, and `schedule.txt`.
 
-Both tables are in every script's directory, also while nothing is measured.
-Each file is replaced by one rename, the JSON last. What one device measured replaces only what the
-same device measured before. Of several tables that hold on a device the first one decides, so those
-that match more devices stand after those that match fewer.
+Every script's directory has both dispatch tables, also before any measurement. Each file is
+replaced by one rename, the JSON last. A device's measurements replace only its own. Of several
+tables that hold on a device the first one decides, so the most specific table comes first.
 """
 
 from __future__ import annotations
@@ -68,22 +66,20 @@ def remove_other_keys(script: Script) -> None:
     keys = read_measured_keys(script.path)
     if keys is not None and keys != script.keys:
         with lock_tables(script):
-            replace_tables(
-                script,
-                (),
-                read_dispatch_table(script._replace(buckets=dict.fromkeys(keys, int))).refused,
-            )
+            # Read as for the former keys: else the file is an error.
+            former = script._replace(buckets=dict.fromkeys(keys, int))
+            replace_tables(script, (), read_dispatch_table(former).refused)
 
 
 def update_tables(script: Script) -> TableFile:
-    """Write both files again where they do not say what is chosen now; return what the JSON says.
-    Raises `CorruptCacheError` for a damaged one, which may hold measurements, and `OSError`."""
+    """Write both files again if they are not current; return the content of the JSON. Raises
+    `CorruptCacheError` for a damaged one, which may hold measurements, and `OSError`."""
     table_file = read_dispatch_table(script)
     if not _is_current(script, table_file):
         with lock_tables(script):
+            # Again: another process may have written between the reading and the lock.
             table_file = read_dispatch_table(script)
-            if not _is_current(script, table_file):
-                replace_tables(script, table_file.tables, table_file.refused)
+            replace_tables(script, table_file.tables, table_file.refused)
     return table_file
 
 
@@ -94,8 +90,8 @@ def has_entries(table_file: TableFile) -> bool:
 
 def _is_current(script: Script, table_file: TableFile) -> bool:
     expected = format_tables(script, table_file.tables, table_file.refused)
-    if table_file.tables:  # people edit it
-        del expected[FILE]
+    if table_file.tables:
+        del expected[FILE]  # people edit it, and their layout stays
     current = {name: try_read_bytes(os.path.join(script.path, name)) for name in expected}
     return current == expected
 
@@ -121,7 +117,7 @@ def replace_tables(
         path = os.path.join(script.path, name)
         # A rename cannot replace a directory that another program put there.
         if os.path.isdir(path):
-            remove_tree(path)  # which no rename replaces
+            remove_tree(path)
         write_atomic(path, data)
 
 
@@ -144,42 +140,40 @@ def format_json(
     """Return `dispatch_table.json`, with an entry on each line so that people can read and
     compare it."""
     parts = []
-    for each in tables:
-        rows = ",\n".join(f"    {json.dumps(_format_row(entry))}" for entry in each.entries)
+    for table in tables:
+        rows = ",\n".join(f"    {json.dumps(_format_row(entry))}" for entry in table.entries)
         body = f"[\n{rows}\n   ]" if rows else "[]"
-        fingerprint = json.dumps(dict(sorted(each.fingerprint.items())), ensure_ascii=False)
+        fingerprint = json.dumps(dict(sorted(table.fingerprint.items())), ensure_ascii=False)
         parts.append(f'  {{"fingerprint": {fingerprint},\n   "entries": {body}}}')
     listed = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
     keys = json.dumps(list(script.keys))
     text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {listed}'
     if refused:
-        out = (json.dumps(each.to_json(), ensure_ascii=False) for each in refused)
-        text += ',\n "refused": [\n  ' + ",\n  ".join(out) + "\n ]"
+        lines = (json.dumps(refusal.to_json(), ensure_ascii=False) for refusal in refused)
+        text += ',\n "refused": [\n  ' + ",\n  ".join(lines) + "\n ]"
     return f"{text}\n}}\n".encode()
 
 
 def _format_row(entry: TableEntry) -> list[Any]:
     row: list[Any] = [list(entry.key), entry.program, entry.source]
-    row += [] if entry.seconds is None else [entry.seconds]
-    return (
-        row
-        if entry.seconds is None or entry.measured_sizes is None
-        else [*row, list(entry.measured_sizes)]
-    )
+    if entry.seconds is not None:
+        row.append(entry.seconds)
+        # By position: sizes without seconds cannot be said.
+        row += [] if entry.measured_sizes is None else [list(entry.measured_sizes)]
+    return row
 
 
 def format_text(
     script: Script, tables: Sequence[DeviceTable], refused: Sequence[Refusal] = ()
 ) -> str:
-    """Return `dispatch_table.txt`: a table for each device, with Tilus' columns and two of
-    ours, and the refused programs."""
+    """Return `dispatch_table.txt`: a table for each device, and the refused programs."""
     parts = [] if tables else [f"nothing is measured yet: {format_command('tune', script.name)}\n"]
-    for each in tables:
-        fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(each.fingerprint.items()))
-        unit, shown = format_times([entry.seconds for entry in each.entries])
+    for table in tables:
+        fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(table.fingerprint.items()))
+        unit, times = format_times([entry.seconds for entry in table.entries])
         rows: list[tuple[Cell, ...]] = [
-            (*entry.sizes, entry.program, entry.source + entry.origin_text, took)
-            for entry, took in zip(each.entries, shown, strict=True)
+            (*entry.sizes, entry.program, entry.source + entry.origin_text, time)
+            for entry, time in zip(table.entries, times, strict=True)
         ]
         heads = (*script.keys, "choice", "source", f"latency ({unit})")
         parts.append(f"{fingerprint}\n\n{format_table(heads, rows)}")

@@ -1,8 +1,7 @@
-"""Build the C dispatcher of a script: `dispatch/` in its directory, with `lib<script>.so` and a
-header.
+"""Builds the C dispatcher of a script: `dispatch/` in its directory, with `lib<script>.so`.
 
-The sources follow from `script.json`, the tables and the programs. The dispatcher is built again
-when they would be other texts, and the directory is replaced by one rename.
+The sources follow from `script.json`, the tables and the programs. When they differ from those of
+the directory, the dispatcher is built again, and one rename replaces the directory.
 """
 
 from __future__ import annotations
@@ -98,19 +97,15 @@ def _is_built_from(script: Script, texts: dict[str, str]) -> bool:
     """Return whether the directory has these texts, and the library that `dispatch.json`
     describes."""
     directory = os.path.join(script.path, DISPATCH)
-    try:
-        for name, text in texts.items():
-            if read_text(os.path.join(directory, name)) != text:
-                return False
-    except OSError:
-        return False
     library_path = os.path.join(directory, name_library(script))
     try:
-        return read_bytes(os.path.join(directory, DISPATCH_JSON)) == _describe_library(
+        return all(
+            read_text(os.path.join(directory, name)) == text for name, text in texts.items()
+        ) and read_bytes(os.path.join(directory, DISPATCH_JSON)) == _describe_library(
             script, library_path
         )
     except OSError:
-        return False
+        return False  # nothing was built, or a file was removed
 
 
 def _compile_dispatcher(directory: str, name: str, toolchain: Toolchain, runner: Runner) -> None:

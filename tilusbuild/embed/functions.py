@@ -1,7 +1,7 @@
-"""The header and the C source that a CMake project gets of its kernels: a function for each script.
+"""Writes the header and the C source of a CMake target's kernels: a function for each script.
 
 A function opens the C dispatcher of its script, which is packed beside the library, and calls it.
-Of several GPU targets, the one that `runtime.choose` would take serves each device.
+Of several GPU targets, the choice of `runtime.choose` serves each device.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from tilusbuild.runtime.script import Script, ScriptArgument
 from tilusbuild.runtime.structs import is_struct
 
 _ANY_DRIVER = 1 << 30
+"""Newer than every toolkit: which driver a user has is not known here."""
+_OPEN_C = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cmake", "open.c")
+_EXPORT = '__attribute__((visibility("default")))'
 
 
 class _Function(NamedTuple):
@@ -45,14 +48,13 @@ class _Function(NamedTuple):
         """Return the comment of the function in the header: description, targets, types of the
         arguments."""
         script = self.scripts[0]
-        name = format_instance_name(script.name, script.params, "").strip()
-        served = ", ".join(each.target for each in self.scripts)
-        lines = [
-            *(description or name).splitlines(),
-            f"Script {name}, for {served}.",
-            *(f"  {a.name}: {a.type}{_describe_use(a)}" for a in self.arguments),
-            *(["On the host: `stream` is ignored."] if script.kind == "cpu" else []),
-        ]
+        name = format_instance_name(script.name, script.params)
+        targets = ", ".join(instance.target for instance in self.scripts)
+        lines = [*(description or name).splitlines(), f"Script {name}, for {targets}."]
+        for argument in self.arguments:
+            uses = ", read and written" if argument.inout else ", written" if argument.out else ""
+            lines.append(f"  {argument.name}: {argument.type}{uses}")
+        lines += ["On the host: `stream` is ignored."] if script.kind == "cpu" else []
         return "/* " + "\n   ".join(lines).replace("*/", "* /") + " */"
 
 
@@ -62,27 +64,24 @@ def write_library_sources(
     """Return the header and the C source of the library `name`, by file name. `descriptions` has
     the manifest's, by script. Raises `TilusbuildError` for two functions of one name."""
     prefix = _to_identifier(name)
-    functions = _group_functions(scripts)
     declarations, wrappers, definitions = [], [], []
-    for each in functions:
-        comment = each.write_comment(descriptions.get(each.scripts[0].name))
-        full_name, argument_names = (
-            f"{prefix}_{each.name}",
-            "".join(f"{a.name}, " for a in each.arguments),
-        )
-        parameters = each.write_parameters()
+    for function in _group_functions(scripts):
+        comment = function.write_comment(descriptions.get(function.scripts[0].name))
+        full_name = f"{prefix}_{function.name}"
+        argument_names = "".join(f"{a.name}, " for a in function.arguments)
+        parameters = function.write_parameters()
         declarations.append(f"{comment}\n{_EXPORT} int {full_name}({parameters}void *stream);")
         wrappers.append(
-            f"inline void {each.name}({parameters}void *stream = nullptr) {{\n"
+            f"inline void {function.name}({parameters}void *stream = nullptr) {{\n"
             f"  if ({full_name}({argument_names}stream))"
             f" throw std::runtime_error({prefix}_error());\n}}"
         )
-        types = "".join(f"{_to_c_type(a).strip()}, " for a in each.arguments)
+        types = "".join(f"{_to_c_type(a).strip()}, " for a in function.arguments)
         definitions.append(
-            f"{_write_tables(each)}"
+            f"{_write_tables(function)}"
             f"int {full_name}({parameters}void *stream) {{\n"
             f"  int (*launch)({types}void *);\n"
-            f"  const tk_opened *opened = tk_open(&tk_{each.name});\n"
+            f"  const tk_opened *opened = tk_open(&tk_{function.name});\n"
             "  if (!opened) return -1;\n"
             "  memcpy(&launch, &opened->launch, sizeof launch);\n"
             f"  return tk_done(opened, launch({argument_names}stream));\n}}\n"
@@ -101,36 +100,31 @@ def write_library_sources(
         + f"\n}} // namespace {prefix}\n#endif\n#endif\n"
     )
     source = (
-        f"{head}#define TK_DIRECTORY {format_c_string(name + '.tilus')}\n{_read_open_c()}\n"
+        f"{head}#define TK_DIRECTORY {format_c_string(name + '.tilus')}\n{read_text(_OPEN_C)}\n"
         f'#include "{name}.h"\n\nconst char *{prefix}_error(void) {{ return tk_message; }}\n\n'
         + "\n".join(definitions)
     )
     return {f"{name}.h": header, f"{name}.c": source}
 
 
-_EXPORT = '__attribute__((visibility("default")))'
-
-
 def _group_functions(scripts: Iterable[Script]) -> list[_Function]:
     """Return one function for each instance, and a second one, `…_cpu`, for an instance with
     targets of both kinds. Raises `TilusbuildError` for two functions of one name."""
     scripts_by_label: dict[tuple[str, str], list[Script]] = {}
-    for each in scripts:
-        label = format_instance_name(each.name, each.params, "").strip()
-        scripts_by_label.setdefault((label, each.kind), []).append(each)
+    for script in scripts:
+        label = format_instance_name(script.name, script.params)
+        scripts_by_label.setdefault((label, script.kind), []).append(script)
     label_by_name: dict[str, str] = {}
     functions = []
     for (label, kind), serving_scripts in scripts_by_label.items():
         script = serving_scripts[0]
-        name = "_".join(
-            [to_c_symbol(script), *(_to_identifier(str(v)) for v in script.params.values())]
-        )
+        constants = (_to_identifier(str(value)) for value in script.params.values())
+        name = "_".join([to_c_symbol(script), *constants])
         if kind == "cpu" and (label, "cuda") in scripts_by_label:
             name += "_cpu"
         if label_by_name.setdefault(name, label) != label:
-            raise TilusbuildError(
-                f"{label} and {label_by_name[name]} would both be the function {name}"
-            )
+            labels = f"{label} and {label_by_name[name]}"
+            raise TilusbuildError(f"{labels} would both be the function {name}")
         functions.append(_Function(name, serving_scripts))
     return functions
 
@@ -139,19 +133,19 @@ def _write_tables(function: _Function) -> str:
     """Return the C tables of a function: paths of its dispatchers, and the dispatcher of each GPU
     architecture."""
     scripts, name = function.scripts, function.name
-    files = (f"scripts/{os.path.relpath(each.path, each.root + '/scripts')}" for each in scripts)
-    rows = ", ".join(
-        f"{{{format_c_string(f'{file}/dispatch/{name_library(each)}')},"
-        f" {format_c_string(to_c_symbol(each))}}}"
-        for file, each in zip(files, scripts, strict=True)
-    )
+    codes = []
+    for script in scripts:
+        file = f"{os.path.relpath(script.path, script.root)}/dispatch/{name_library(script)}"
+        codes.append(f"{{{format_c_string(file)}, {format_c_string(to_c_symbol(script))}}}")
+    rows = ", ".join(codes)
     text = f"static const tk_code tk_codes_{name}[] = {{{rows}}};\n"
     devices = "NULL"
+    # The only code serves all devices: the dispatcher itself refuses one that cannot run it.
     if len(scripts) > 1:
         device_rows = "".join(f"{{{cc}, {code}}}, " for cc, code in _rank_scripts(scripts))
         devices = f"tk_devices_{name}"
         text += f"static const tk_device {devices}[] = {{{device_rows}{{0, 0}}}};\n"
-    label = format_c_string(format_instance_name(scripts[0].name, scripts[0].params, "").strip())
+    label = format_c_string(format_instance_name(scripts[0].name, scripts[0].params))
     fields = f"{label}, tk_codes_{name}, {devices}, {{{{0, 0}}}}"
     return f"{text}static tk_kernel tk_{name} = {{{fields}}};\n"
 
@@ -159,7 +153,8 @@ def _write_tables(function: _Function) -> str:
 def _rank_scripts(scripts: Sequence[Script]) -> Iterable[tuple[int, int]]:
     """Yield (compute capability, index of the script that serves it) for each known architecture
     that some script serves."""
-    for arch in sorted(each for each in KNOWN_ARCHS if each[-1].isdigit()):
+    # A device has no suffix: "sm_90a" is a kind of code, not of GPU.
+    for arch in sorted(name for name in KNOWN_ARCHS if name[-1].isdigit()):
         try:
             best, _ = choose.choose_instance(scripts, Device("cuda", 0, arch, arch, _ANY_DRIVER))
         except LoadError:
@@ -177,15 +172,6 @@ def _to_c_type(argument: ScriptArgument) -> str:
     return f"{c} *" if argument.out or argument.inout else f"const {c} *"
 
 
-def _describe_use(argument: ScriptArgument) -> str:
-    """Return whether the function writes an argument, for the comment."""
-    return ", read and written" if argument.inout else ", written" if argument.out else ""
-
-
 def _to_identifier(text: str) -> str:
     identifier = re.sub(r"[^A-Za-z0-9_]", "_", text)
     return f"_{identifier}" if identifier[:1].isdigit() else identifier
-
-
-def _read_open_c() -> str:
-    return read_text(os.path.join(os.path.dirname(os.path.abspath(__file__)), "cmake", "open.c"))

@@ -11,7 +11,7 @@ from hatchling.plugin import hookimpl
 from tilusbuild.builder.project import Project
 from tilusbuild.embed import kernels
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.runtime.places import KERNELS
+from tilusbuild.runtime.search_roots import KERNELS
 from tilusbuild.state.temporary import TemporaryDirectory
 
 _OF_HATCH = ("dependencies", "enable-by-default", "require-runtime-dependencies", "path")
@@ -33,6 +33,7 @@ class KernelsHook(BuildHookInterface[Any]):
             embed_table = kernels.read_embed_table(self.root, self.metadata.name, table)
             if embed_table is None:
                 return
+            # An sdist has no kernels, and its later build finds the cache by the note.
             if self.target_name == "sdist":
                 with Project.open(os.path.dirname(embed_table.manifest), {}, os.environ) as project:
                     kernels.note_cache(project)
@@ -44,13 +45,14 @@ class KernelsHook(BuildHookInterface[Any]):
             )
         except TilusbuildError as error:
             self.app.abort(error.render(), error.exit_status)
-        else:
-            if package is not None:
-                build_data["pure_python"] = False
-                if not (build_data.get("infer_tag") or build_data.get("tag")):
-                    build_data["tag"] = f"py3-none-{package.platform}"
-                path_in_wheel = f"{embed_table.into.replace('.', '/')}/{KERNELS}"
-                build_data["force_include"][package.path] = path_in_wheel
+            return
+        if package is not None:
+            build_data["pure_python"] = False
+            # Another hook, of an extension in C, may have set the tag.
+            if not (build_data.get("infer_tag") or build_data.get("tag")):
+                build_data["tag"] = f"py3-none-{package.platform}"
+            path_in_wheel = f"{embed_table.into.replace('.', '/')}/{KERNELS}"
+            build_data["force_include"][package.path] = path_in_wheel
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary directory with the package."""

@@ -1,9 +1,8 @@
-"""Build the kernels that another build asks for, and pack them as a directory.
+"""Builds kernels for another build system, and packs them as a directory.
 
-Another build may run in a copy of the sources that is gone afterwards: an unpacked sdist, or a
-checkout that pip made. A cache inside of it would be lost, so the kernels are built into the cache
-that the same `tilus.toml` was last built into where it stays, which a note remembers by the file's
-content; without a note, into the user's own cache.
+The other build may run in a temporary copy of the sources: an unpacked sdist, or a checkout of pip.
+A cache inside would be lost with the copy. So a build outside of copies notes its cache under the
+digest of its `tilus.toml`, and a build in a copy uses the noted cache; without one, the user's.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import raise_on_signals
 from tilusbuild.report.choose import add_file_reporters, make_reporter
 from tilusbuild.runtime import option
-from tilusbuild.runtime.places import JIT_ROOT_PREFIX, find_declaration
 from tilusbuild.runtime.script import CALLED, Script, read_script
+from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX, find_declaration
 from tilusbuild.runtime.where import (
     MANIFEST_NAME,
     find_named_cache,
@@ -67,7 +66,7 @@ class EmbedTable(Struct, frozen=True):
     into: str
     """The Python package, dotted."""
     package: str | None
-    """Which `[package.NAME]`."""
+    """The name of a `[package.NAME]`."""
     place: Place
 
 
@@ -84,21 +83,27 @@ def read_embed_table(
         return None
     values: dict[str, str] = {}
     for key, value in table.items():
-        if key not in _KEYS or not isinstance(value, str) or not value:
-            hint = did_you_mean(key, _KEYS) if key not in _KEYS else "it is a string"
-            message = f'unknown key "{key}"' if key not in _KEYS else f'"{key}" is not a name'
-            raise input_error(message, place=document.locate_key(*keys, key), hint=hint)
-        values[key] = value
-    path = os.path.normpath(os.path.join(root, values.get("manifest", MANIFEST_NAME)))
+        message, hint = f'"{key}" is not a name', did_you_mean(key, _KEYS)
+        if key not in _KEYS:
+            message = f'unknown key "{key}"'
+        elif isinstance(value, str) and value:
+            values[key] = value
+            continue
+        else:
+            hint = "it is a string"
+        raise input_error(message, place=document.locate_key(*keys, key), hint=hint)
+    manifest = values.get("manifest", MANIFEST_NAME)
+    path = os.path.normpath(os.path.join(root, manifest))
     if os.path.basename(path) != MANIFEST_NAME or not os.path.isfile(path):
         raise input_error(
-            f"there is no {MANIFEST_NAME} at {values.get('manifest', MANIFEST_NAME)}",
+            f"there is no {MANIFEST_NAME} at {manifest}",
             place=document.locate_value(*keys, "manifest"),
             hint=f'`manifest = "kernels/{MANIFEST_NAME}"` names it; an sdist must contain it, too',
         )
+    # The name that a distribution's package has by habit.
     into = values.get("into", name.replace("-", "_").replace(".", "_").lower())
     package_path = into.replace(".", "/")
-    if not any(os.path.isdir(os.path.join(root, each, package_path)) for each in ("", "src")):
+    if not any(os.path.isdir(os.path.join(root, above, package_path)) for above in ("", "src")):
         raise input_error(
             f"there is no Python package {into}, here or in src/",
             place=document.locate_value(*keys, "into"),
@@ -110,27 +115,22 @@ def read_embed_table(
 def embed_for_python(table: EmbedTable, directory: str | None) -> EmbeddedPackage | None:
     """Build the kernels of a Python project, and write them as a package below `directory`. With
     None (an editable install) write no package, and return None. Raises as `build_and_pack`."""
+    # An editable install stays where it is, so its sources are no copy.
     settings: Settings | None = {} if directory is None else None
-    order = partial(_choose_package, table)
-    return build_and_pack(table.manifest, directory, order, settings=settings)
+    choose = partial(_choose_package, table)
+    return build_and_pack(table.manifest, directory, choose, settings=settings)
 
 
 def _choose_package(table: EmbedTable, project: Project) -> PackageOrder:
     """Return the package to write: the one that the table names, else the only one, else the one
     with the project's name. Raises `InputError`."""
-    manifest = project.manifest
-    declared_orders = pack.list_orders(manifest, table.package)
-    fitting_orders = [
-        each
-        for each in declared_orders
-        if len(declared_orders) == 1 or each.name == manifest.project.name
-    ]
-    if not fitting_orders:
-        names = ", ".join(each.name for each in declared_orders)
-        hint = f'`package = "{declared_orders[0].name}"` chooses one'
-        message = f"{manifest.path} has several packages: {names}"
-        raise input_error(message, place=table.place, hint=hint)
-    return fitting_orders[0]
+    orders = pack.list_orders(project.manifest, table.package)
+    for order in orders:
+        if len(orders) == 1 or order.name == project.manifest.project.name:
+            return order
+    message = f"{project.manifest.path} has several packages: {', '.join(o.name for o in orders)}"
+    hint = f'`package = "{orders[0].name}"` chooses one'
+    raise input_error(message, place=table.place, hint=hint)
 
 
 def build_and_pack(
@@ -151,11 +151,10 @@ def build_and_pack(
     if not os.path.isfile(manifest):
         raise input_error(f"there is no {manifest}")
     is_in_copy = settings is None and is_in_copied_sources(manifest)
-    cache_settings = _choose_cache_settings(manifest, is_in_copy) if settings is None else settings
-    with (
-        raise_on_signals(),
-        Project.open(os.path.dirname(manifest), cache_settings, os.environ) as project,
-    ):
+    if settings is None:
+        settings = _choose_cache_settings(manifest) if is_in_copy else {}
+    root = os.path.dirname(manifest)
+    with raise_on_signals(), Project.open(root, settings, os.environ) as project:
         order = choose_package(project)
         level, jobs = project.settings.level.value, project.settings.jobs.value
         selection = pack.select_programs(order, level)
@@ -210,13 +209,14 @@ def _find_existing_ancestor(path: str) -> str:
 
 def list_sdist_files(root: str, name: str) -> list[str]:
     """Return the files that an sdist of the project in `root` must contain for its kernels,
-    relative to `root`; none without a table. Raises `InputError`."""
+    relative to `root`; an empty list without a table in `pyproject.toml`. Note the project's cache,
+    which a build of the sdist then uses. Raises `InputError`."""
     table = read_embed_table(root, name)
     if table is None:
         return []
     with Project.open(os.path.dirname(table.manifest), {}, os.environ) as project:
         note_cache(project)
-        selection = PlanSelection((), (), project.settings.level.value)
+        selection = PlanSelection(scripts=(), targets=(), level=project.settings.level.value)
         inputs = list_inputs(project, project.make_plan(selection))
     files = (path for path in inputs if is_within(path, root) and os.path.isfile(path))
     return sorted(os.path.relpath(path, root) for path in files)
@@ -230,7 +230,7 @@ def build_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:
         if script.form == CALLED:
             try:
                 find_toolchain = partial(getattr, instance.spec, "toolchain")
-                # Of a script that can have none, `refresh` returns None, and `is_current` raises.
+                # For a script that can have none, the first returns None, and the second raises.
                 dispatcher.build_if_outdated(
                     project.cache, script, find_toolchain, project.runner
                 ) or dispatcher.is_current_dispatcher(script)
@@ -243,9 +243,11 @@ def is_in_copied_sources(manifest: str) -> bool:
     """Return whether a manifest is in a temporary copy of sources: an unpacked sdist, or a
     directory into which pip or uv fetched them."""
     directory, home = os.path.dirname(os.path.realpath(manifest)), os.path.expanduser("~")
+    # pip copies into `/tmp/pip-req-build-*`, uv into its cache.
     caches = os.path.realpath(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
     if "/pip-" in directory or is_within(directory, caches):
         return True
+    # An sdist has `PKG-INFO` beside its `pyproject.toml`.
     for above in walk_up(directory):
         if os.path.isfile(os.path.join(above, "PKG-INFO")):
             return True
@@ -254,10 +256,10 @@ def is_in_copied_sources(manifest: str) -> bool:
     return False
 
 
-def _choose_cache_settings(manifest: str, is_in_copy: bool) -> Settings:
-    """Return the setting of the cache directory; none outside of a copy, or if the variable is set.
-    A copy uses the noted cache of the same manifest, else the user's."""
-    if not is_in_copy or find_named_cache(None, option.chosen(), os.environ) is not None:
+def _choose_cache_settings(manifest: str) -> Settings:
+    """Return the setting of the cache directory for a copy: the noted cache of the same manifest,
+    else the user's. Return none if a person names a cache."""
+    if find_named_cache(None, option.chosen(), os.environ) is not None:
         return {}
     path = _path_of_note(manifest)
     noted = None if path is None else _NOTE.load_value(path, str)

@@ -1,8 +1,8 @@
 """The step of setuptools: `[tool.tilusbuild]` of `pyproject.toml`.
 
-`finalize` is called for every project that is built beside tilusbuild. Where that table is missing
-it reads one file and changes nothing. What is made of setuptools' own classes is made there: this
-module imports none of them.
+setuptools calls `finalize` for every project that is built beside tilusbuild. Without the table it
+reads one file and changes nothing. The subclasses of setuptools' classes are made by `type`, so
+that this module does not import setuptools.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tilusbuild.runtime.places import KERNELS
 from tilusbuild.runtime.regular import try_read_text
+from tilusbuild.runtime.search_roots import KERNELS
 
 T = TypeVar("T")
 _COMMAND = "build_tilusbuild"
@@ -23,7 +23,9 @@ _COMMAND = "build_tilusbuild"
 def finalize(dist: Any) -> None:
     """Add the building of kernels to `build`, and the platform of the kernels to the wheel, if
     `pyproject.toml` has a table for tilusbuild. setuptools calls this for every project."""
-    if _COMMAND in dist.cmdclass or not _has_tilusbuild_table():
+    # Searched as text: other projects should not pay for a parser.
+    has_table = "[tool.tilusbuild" in (try_read_text("pyproject.toml") or "")
+    if _COMMAND in dist.cmdclass or not has_table:
         return
     from setuptools import Command
 
@@ -34,14 +36,9 @@ def finalize(dist: Any) -> None:
         "bdist_wheel": type("bdist_wheel", (_TaggedWheel, wheel), {}),
         _COMMAND: type(_COMMAND, (_BuildKernels, Command), {}),
     }
+    # Else the wheel would go into a directory of pure Python, for every platform.
     dist.has_ext_modules = lambda: True
     dist.platform_of_kernels = None
-
-
-def _has_tilusbuild_table() -> bool:
-    """Return whether `pyproject.toml` in the working directory may have the table: by its text,
-    without a parser."""
-    return "[tool.tilusbuild" in (try_read_text("pyproject.toml") or "")
 
 
 class _BuildKernels:
@@ -72,24 +69,21 @@ class _BuildKernels:
         if embed_table is None:
             return
         with TemporaryDirectory("wheel") as directory:
-            package = kernels.embed_for_python(
-                embed_table, None if self.editable_mode else directory.path
-            )
+            path = None if self.editable_mode else directory.path
+            package = kernels.embed_for_python(embed_table, path)
             if package is not None:
-                kernels_path = os.path.join(
-                    self.build_lib or "", *embed_table.into.split("."), KERNELS
-                )
-                shutil.rmtree(kernels_path, ignore_errors=True)
-                shutil.copytree(package.path, kernels_path)
+                into = os.path.join(self.build_lib or "", *embed_table.into.split("."), KERNELS)
+                # `build_lib` stays between builds.
+                shutil.rmtree(into, ignore_errors=True)
+                shutil.copytree(package.path, into)
                 self.distribution.platform_of_kernels = package.platform
 
     def get_source_files(self) -> list[str]:
         """Return the files that an sdist must contain."""
         from tilusbuild.embed import kernels
 
-        return _call_or_exit(
-            lambda: kernels.list_sdist_files(os.getcwd(), self.distribution.get_name())
-        )
+        name = self.distribution.get_name()
+        return _call_or_exit(lambda: kernels.list_sdist_files(os.getcwd(), name))
 
     def get_outputs(self) -> list[str]:
         return []

@@ -1,4 +1,4 @@
-"""`tilusbuild cmake`: what `find_package(tilusbuild)` of a CMake project calls."""
+"""`tilusbuild cmake`, which `find_package(tilusbuild)` of a CMake project calls."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ def build_target(arguments: CMakeArgs) -> int:
         package = kernels.build_and_pack(
             manifest, private.path, choose_package, settings=settings, after_build=write_sources
         )
-        lists = [
-            os.path.join(each, LIST) for each in (package.path if package else "", kernels_path)
-        ]
-        # It stays as it was if it has the same files.
-        if not os.path.exists(lists[1]) or len({*map(sha256_file, lists)}) == 2:
-            replace_directory(package.path if package else "", kernels_path, private.path)
+        # With a directory a package is always written.
+        path = package.path if package else ""
+        new, old = os.path.join(path, LIST), os.path.join(kernels_path, LIST)
+        # The list has the digests of all files: the directory stays if they are the same.
+        if not os.path.exists(old) or sha256_file(new) != sha256_file(old):
+            replace_directory(path, kernels_path, private.path)
     for name, text in texts_by_name.items():
         path = os.path.join(sources, name)
-        # What depends on it is made again only if it changed.
+        # CMake compares times: an equal file must keep its time.
         if not os.path.isfile(path) or read_text(path) != text:
             write_atomic(path, text.encode())
     # Last: the stamp says that everything else is written.

@@ -39,7 +39,7 @@ from tilusbuild.report.plain import PlainReporter
 from tilusbuild.report.summary import find_first_error
 from tilusbuild.runtime import arrays, library, option
 from tilusbuild.runtime.kernel import Kernel
-from tilusbuild.runtime.places import JIT_ROOT_PREFIX, get_cache_dir
+from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX, get_cache_dir
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.regular import read_bytes, read_text, try_read_text
 from tilusbuild.runtime.script import Script, read_script

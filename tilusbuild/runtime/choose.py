@@ -1,7 +1,7 @@
-"""Which instance of a script serves a device, and which of its programs serves which sizes.
+"""Chooses the instance of a script for a device, and the program for a call's sizes.
 
-Every instance is judged, with the reason. What is not known to work is refused: an unknown
-architecture, host code of another machine, a driver older than the toolkit that made the code.
+Every instance gets a verdict with a reason. Refused are unknown architectures, host code of another
+machine, and code that a newer CUDA toolkit made than the driver supports.
 
 Of the programs, the first source that has an answer decides:
 
@@ -11,10 +11,9 @@ Of the programs, the first source that has an answer decides:
     model       the least cost by the manifest's model, at the sizes of the bucket
     default     the declared default schedule, else the first program
 
-A program that was not built, or did not come along, is never chosen. Nor is one that is refused
-(`runtime/table_file.py`): nearest and model choose among the others, and where a person said it, by
-a rule, a row or the default, the answer is an error and not another program. `dispatch.c` decides
-alike.
+A program that was not built, or that a package left out, is never chosen. Nor is a refused one
+(`runtime/table_file.py`): nearest and model choose among the others. When a person's rule, row or
+default names a refused program, that is an error. `dispatch.c` decides in the same way.
 """
 
 from __future__ import annotations
@@ -93,9 +92,8 @@ class Chooser:
                 self._check_not_refused(rule.program, f"the dispatch rule {rule.source!r}")
                 return self._make_choice(rule.program, "table", f"rule: {rule.source}")
         choice = self._choose_for_bucket_cached(self.round_sizes(sizes))
-        if (
-            choice.source == "nearest"
-        ):  # a bucket's choice is kept, and callers know their own sizes
+        if choice.source == "nearest":
+            # The cached choice is the bucket's, and callers know their own sizes.
             call_sizes = _format_sizes({key: sizes[key] for key in self._script.keys})
             return choice._replace(why=f"nothing is measured for {call_sizes}; {choice.why}")
         return choice
@@ -132,16 +130,17 @@ class Chooser:
     def _choose_for_bucket(self, bucket: tuple[int, ...]) -> Choice:
         """Return the choice for a bucket by the first of: its row, the nearest row, the model, the
         default. Raise `LoadError`."""
+        if not self._rows:
+            return self._choose_by_model(bucket) or self.choose_default()
         exact = self._rows.get(bucket)
-        if self._rows:
-            row = exact or self._rows[find_nearest_bucket(bucket, self._rows)]
-            row_label = self._format_key(row.sizes) + row.origin_text
-            self._check_not_refused(row.program, f"the row by hand for {row_label}")
-            if exact is None:
-                return self._make_choice(row.program, "nearest", f"{row_label} is nearest")
-            how = "measured" if row.source == "measured" else "set by hand"
-            return self._make_choice(row.program, row.source, f"{how} at {row_label}")
-        return self._choose_by_model(bucket) or self.choose_default()
+        row = exact or self._rows[find_nearest_bucket(bucket, self._rows)]
+        sizes = dict(zip(self._script.keys, row.sizes, strict=True))
+        label = _format_sizes(sizes) + row.origin_text
+        self._check_not_refused(row.program, f"the row by hand for {label}")
+        if exact is None:
+            return self._make_choice(row.program, "nearest", f"{label} is nearest")
+        verb = "measured" if row.source == "measured" else "set by hand"
+        return self._make_choice(row.program, row.source, f"{verb} at {label}")
 
     def _choose_by_model(self, bucket: tuple[int, ...]) -> Choice | None:
         """Return the usable program of least cost by the model; None without a model, or when the
@@ -170,24 +169,19 @@ class Chooser:
     def choose_default(self) -> Choice:
         """Return the default program, or the first usable one when it is missing. Raise `LoadError`
         for a refused default, and when no program is usable."""
-        default = self._script.default
+        default, why = self._script.default, "no default is declared"
         if default is not None:
             self._check_not_refused(default, "the default schedule")
-        if default in self.available and default is not None:
-            return self._make_choice(default, "default", "the default schedule")
+            if default in self.available:
+                return self._make_choice(default, "default", "the default schedule")
+            why = f"the default, {default}, is missing"
         if not self._usable:
             reasons = tuple(f"program {i} is refused: {why}" for i, why in self.refused.items())
             raise LoadError(f"{self._script.label} has no program that can be used", reasons)
-        why = "the first program: no default is declared"
-        if default is not None:
-            why = f"the first program: the default, {default}, is missing"
-        return self._make_choice(min(self._usable), "default", why)
+        return self._make_choice(min(self._usable), "default", f"the first program: {why}")
 
     def _make_choice(self, program: int, source: str, why: str) -> Choice:
         return Choice(program, source, why, self._script.get_schedule(program))
-
-    def _format_key(self, sizes: Sequence[int]) -> str:
-        return _format_sizes(dict(zip(self._script.keys, sizes, strict=True)))
 
 
 def find_nearest_bucket(
@@ -205,8 +199,8 @@ def find_nearest_bucket(
 
 
 def _compute_log2(size: int) -> int:
-    """Return log2 of a size in fixed point, linear between powers of two. Integers make C and
-    Python agree on every machine."""
+    """Return log2 of a size in fixed point, linear between powers of two."""
+    # In integers, so that C and Python agree on every machine.
     size = max(size, 1)
     exponent = size.bit_length() - 1
     shift = exponent - _FRACTION
@@ -304,17 +298,12 @@ def choose_instance(
     """Return the instance with the best rank, and the verdicts on all. Raise `LoadError` when none
     runs on the device, or two have the best rank."""
     evaluations = tuple(evaluate_instance(script, device, machine) for script in scripts)
-    candidates = sorted(
-        (each for each in evaluations if each.rank), key=lambda each: each.rank or (0, 0)
-    )
-    if not candidates:
+    best = min((e.rank for e in evaluations if e.rank is not None), default=None)
+    if best is None:
         name = scripts[0].name if scripts else "the script"
-        raise LoadError(
-            f"{name} has no program for {device}", tuple(str(each) for each in evaluations)
-        )
-    first = candidates[0]
-    rivals = [each.script for each in candidates if each.rank == first.rank]
-    if len(rivals) > 1:
-        labels = ", ".join(script.label for script in rivals)
+        raise LoadError(f"{name} has no program for {device}", map(str, evaluations))
+    chosen, *others = (e.script for e in evaluations if e.rank == best)
+    if others:
+        labels = ", ".join(script.label for script in (chosen, *others))
         raise LoadError(f"several suit {device} equally well: {labels}\n  choose one with target=…")
-    return first.script, evaluations
+    return chosen, evaluations

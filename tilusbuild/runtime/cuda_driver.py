@@ -1,15 +1,12 @@
-"""The CUDA driver (libcuda.so.1) through ctypes: opened in one place, its errors as one exception.
-And the libraries of NVIDIA that a program's library was linked with, found where the loader does
-not look by itself.
+"""Calls the CUDA driver (libcuda.so.1) through ctypes, and loads NVIDIA's libraries by soname.
 
-Opening the library touches no device; `cuInit` does, and a process that has called it can no longer
-fork children that use the GPU. So nothing here calls it by itself.
+Opening the driver touches no device; `cuInit` does, and a process that has called it can no longer
+fork children that use the GPU. So no function here calls it by itself.
 
-A library that was linked with the shared CUDA runtime, or cuBLAS, asks for it by its soname. In a
-process that has torch it is there already; else it may be in a wheel, where the loader never looks,
-or in a toolkit. The loader names what is missing, one name at a time: so nothing is listed here,
-nothing is opened that was not asked for, and a release other than the soname's never is. Nothing of
-this is done for a library that opens by itself.
+A library that was linked with the shared CUDA runtime, or cuBLAS, needs it by its soname. In a
+process that has torch it is loaded already; else it may be in a wheel or in a toolkit, where the
+loader does not look. The loader's error names one missing library at a time. So only these are
+opened, never one of another release, and nothing is done for a library that opens by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -54,10 +52,8 @@ class CudaDriver:
 
     def _format_error_name(self, status: int) -> str:
         name = ctypes.c_char_p()
-        try:
+        with suppress(AttributeError):  # a driver for tests need not have it
             self.library.cuGetErrorName(status, ctypes.byref(name))
-        except AttributeError:  # a driver for tests need not have it
-            return ""
         return f" ({name.value.decode()})" if name.value else ""
 
     def get_version(self) -> int:
@@ -97,8 +93,7 @@ class CudaDriver:
 _Library = TypeVar("_Library")
 
 _MISSING = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
-"""What glibc says of a library that another one needs. The one that is opened is named by a path,
-which has other letters before its name."""
+"""glibc's error for a library that another one needs. A path has other letters before `lib`."""
 _MAX_COUNT = 16
 """Libraries that one may need in turn; cuBLAS needs one more, cuDNN eight."""
 
@@ -106,7 +101,7 @@ _MAX_COUNT = 16
 def open_with_dependencies(open_library: Callable[[], _Library]) -> _Library:
     """Return what `open_library` returns, after loading the libraries that it misses. Raise its
     error (`OSError`, or tvm-ffi's `RuntimeError`) when one of them is not found."""
-    return _retry_with_dependencies(open_library, set())
+    return _retry_with_dependencies(open_library, tried=set())
 
 
 def _retry_with_dependencies(open_library: Callable[[], _Library], tried: set[str]) -> _Library:
@@ -128,18 +123,17 @@ def _load_dependency(name: str, tried: set[str]) -> bool:
     """Load a library by its soname, with its own dependencies, and keep it open: the loader then
     finds it by that soname. Return whether it was found."""
     for path in _find_library_files(name):
-        try:
+        with suppress(OSError):  # of another machine, say: the next file may do
             _retry_with_dependencies(partial(ctypes.CDLL, path), tried)
-        except OSError:
-            continue
-        return True
+            return True
     return False
 
 
 def _find_library_files(name: str) -> Iterator[str]:
     """Yield the files of a library name: in NVIDIA's wheels on `sys.path`, then in the toolkits of
     CUDA_HOME, CUDA_PATH and /usr/local/cuda."""
-    for directory in filter(None, sys.path):  # "" is wherever one happens to work, such as /tmp
+    # Not "", the working directory, where others may write, as in /tmp.
+    for directory in filter(None, sys.path):
         wheels = os.path.join(glob.escape(os.path.abspath(directory)), "nvidia", "*", "lib")
         yield from sorted(glob.glob(os.path.join(wheels, glob.escape(name))))
     roots = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")

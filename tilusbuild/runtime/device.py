@@ -1,16 +1,14 @@
-"""Devices: what a library runs on, which compiled code runs on which, and with what reason.
+"""Devices, and the rules by which compiled code runs on a device, with a reason for each verdict.
 
-The CUDA driver is asked only when something must be known of a GPU, because a process that has
-called it can no longer fork workers that use it. Answers are kept for one process, not for its
-children.
+The CUDA driver is called only for facts about a GPU, because a process that has called it can no
+longer fork workers that use it. The answers are cached for this process, not for its children.
 
 `can_run` has NVIDIA's rules (CUDA C++ Programming Guide, "Binary Compatibility", "PTX
 Compatibility" and "Architecture-specific / Family-specific features"). SASS without a suffix: same
 major version, equal or higher minor. `f`: the same family, equal or higher minor. `a`: that
 architecture alone. PTX without a suffix: any equal or later device, compiled by the driver; with
-one, as the SASS. A family is a major version so far. What is not in `KNOWN_ARCHS` is refused: a
-kernel that is not loaded is an error message, a kernel that runs where it must not is a wrong
-number.
+one, as the SASS. A family is a major version so far. An architecture outside of `KNOWN_ARCHS` is
+refused: an error message is better than a wrong number.
 """
 
 from __future__ import annotations
@@ -41,9 +39,8 @@ class Device(NamedTuple):
     """The CUDA version that the driver supports, as it says it: 13000 is 13.0."""
 
     def __str__(self) -> str:
-        return (
-            self.name if self.kind == "cpu" else f"cuda:{self.ordinal} ({self.name}, {self.arch})"
-        )
+        gpu = f"cuda:{self.ordinal} ({self.name}, {self.arch})"
+        return self.name if self.kind == "cpu" else gpu
 
     def make_fingerprint(self, script: str) -> dict[str, str]:
         """Return the fields that a dispatch table's fingerprint must equal to hold on this
@@ -75,6 +72,7 @@ def parse_dlpack_kind(dlpack: tuple[int, int]) -> str | None:
 def may_have_cuda() -> bool:
     """Return whether /dev has a device file of NVIDIA. The driver is not called."""
     names = try_list("/dev")
+    # Windows' Linux has the one device `dxg`.
     return any(n == "dxg" or (n.startswith("nvidia") and n[6:].isdigit()) for n in names)
 
 
@@ -144,9 +142,8 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
     """Return whether an image for the architecture `code` runs on `device` (sm_ and its compute
     capability). A suffix of the device is ignored. An unknown architecture is refused."""
     if code not in KNOWN_ARCHS:
-        return DeviceVerdict(
-            False, f'unknown architecture "{code}": nothing is known about where it runs'
-        )
+        why = f'unknown architecture "{code}": nothing is known about where it runs'
+        return DeviceVerdict(False, why)
     if "cpu" in (code, device) and device in KNOWN_ARCHS:
         same = code == device
         return DeviceVerdict(same, "host code" if same else f"{code} code is not for {device}")
@@ -157,40 +154,35 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
     if device not in KNOWN_ARCHS and (not forward or other_suffix):
         unknown = f'unknown architecture "{device}": whether {code} code runs on it is not known'
         return DeviceVerdict(False, unknown)
-    code_label, device_arch = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{other}"
+    label, device_arch = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{other}"
     if forward:
-        return DeviceVerdict(True, f"{code_label} is compiled by the driver for {device_arch}")
-    if suffix == "a":
-        reason = f"{code_label} runs on sm_{number} only"
-        return DeviceVerdict(number == other, reason + f", not {device_arch}" * (number != other))
+        return DeviceVerdict(True, f"{label} is compiled by the driver for {device_arch}")
     if kind == "ptx" and not suffix:
-        return DeviceVerdict(
-            False, f"{code_label} runs on sm_{number} and later, not on {device_arch}"
-        )
-    (major, minor), (own_major, own_minor) = divmod(number, 10), divmod(other, 10)
+        why = f"{label} runs on sm_{number} and later, not on {device_arch}"
+        return DeviceVerdict(False, why)
+    if suffix == "a":
+        why = f"{label} runs on sm_{number} only"
+        return DeviceVerdict(number == other, why + f", not {device_arch}" * (number != other))
+    (major, minor), (device_major, device_minor) = divmod(number, 10), divmod(other, 10)
     rule = "its family, from its own minor version up" if suffix else "the same major version"
-    if major != own_major:
-        return DeviceVerdict(
-            False, f"{code_label} runs on {rule} ({major}.x), not on {device_arch}"
-        )
-    if own_minor < minor:
-        reason = f"{code_label} needs minor version {minor} or higher; {device_arch} is older"
-        return DeviceVerdict(False, reason)
-    return DeviceVerdict(True, f"{code_label} runs on {rule} ({major}.{minor} and higher)")
+    if major != device_major:
+        return DeviceVerdict(False, f"{label} runs on {rule} ({major}.x), not on {device_arch}")
+    if device_minor < minor:
+        why = f"{label} needs minor version {minor} or higher; {device_arch} is older"
+        return DeviceVerdict(False, why)
+    return DeviceVerdict(True, f"{label} runs on {rule} ({major}.{minor} and higher)")
 
 
 def rank_image(code: str, device: str, kind: CodeKind = "sass") -> int:
-    """Return how well an image that can run suits the device, 0 the best: `a`, the exact
-    architecture, `f`, an older minor version, PTX. Of two images with one rank the newer is
-    better."""
-    if kind == "ptx":
-        return 4
+    """Return the rank of an image that can run on the device; the least is the best.
+
+    0: suffix `a`; 1: the exact architecture; 2: suffix `f`; 3: an older minor version; 4: PTX. Of
+    two images with one rank the newer is better.
+    """
     number, suffix = _split_arch(code)
-    if suffix == "a":
-        return 0
-    if suffix == "f":
-        return 2
-    return 1 if number == _split_arch(device)[0] else 3
+    if kind == "ptx":
+        return 4  # the driver compiles it at the first load
+    return {"a": 0, "f": 2}.get(suffix, 1 if number == _split_arch(device)[0] else 3)
 
 
 def parse_arch_number(name: str) -> int:

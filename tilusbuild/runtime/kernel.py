@@ -1,9 +1,9 @@
 """`Kernel`: a script as a callable that chooses a program by device and sizes, and launches it.
 
-A call with all its arguments in order costs, over the library's own call, the reading of the
-dispatch keys off the arguments and one look in a dictionary; everything else happens once for each
-combination of sizes. What is kept is bounded. Kernels may be called from any number of threads, and
-after a fork.
+A call with all arguments in order costs, over the library's own call, reading the dispatch keys
+from the arguments and one look-up in a dictionary. All else happens once for each combination of
+sizes, and the caches are bounded. Kernels may be called from any number of threads, and after a
+fork.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -77,11 +78,11 @@ class Kernel:
         self._warnings: set[str] = set()
         self._lock = threading.RLock()
         process.kernels.add(self)
-        one_device = all(script.kind == "cpu" for script in scripts)
         self._shared_launcher = launch
+        one_device = all(script.kind == "cpu" for script in scripts)
         self._read_key = _make_key_reader(scripts[0], one_device)
         arguments = arrays.list_call_arguments(scripts[0])
-        # Structs become bytes in the forms: no call of theirs is complete as it is.
+        # -1 for scripts with structs: `CallForm` packs them into bytes in every call.
         self._argument_count = -1 if any(is_struct(a.dtype) for a in arguments) else len(arguments)
         self._forms: dict[object, CallForm] = {}
 
@@ -107,6 +108,7 @@ class Kernel:
             try:
                 launch = self._launchers[self._read_key(args)]
             except (KeyError, AttributeError, IndexError, TypeError):
+                # New sizes, or arguments without sizes, which the slow way explains.
                 launch = self._remember_launcher(args)
             launch(*args)
             return outputs
@@ -115,6 +117,7 @@ class Kernel:
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, RuntimeError) and not arrays.is_conversion_error(error):
                 raise
+            # Only after an error, so that a right call does not pay for looking at each argument.
             converted = arrays.convert_scalars(self._scripts[0], args)
             if converted is None:
                 raise
@@ -147,7 +150,7 @@ class Kernel:
         """Return text for people: each candidate with its verdict, the table, the choice."""
         active = self._activate_default()
         lines = [f"device: {active.device}", "candidates:"]
-        lines += [f"  {each}" for each in active.evaluations]
+        lines += [f"  {evaluation}" for evaluation in active.evaluations]
         lines += [f"chosen: {active.script.label} in {active.script.path}", *active.notes]
         if sizes or not active.script.keys:
             choice = self._choose_program(active, self._check_sizes(active.script, sizes))
@@ -156,8 +159,6 @@ class Kernel:
             lines.append(f"program {choice.program} ({text or 'no parameters'})")
             lines.append(f"source: {choice.source}: {choice.why}")
         return "\n".join(lines)
-
-    # Choosing.
 
     def _check_sizes(self, script: Script, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
         """Return the sizes. Raise `TypeError` for an unknown name and for a missing one."""
@@ -174,9 +175,8 @@ class Kernel:
     def _choose_program(self, active: _ActiveDevice, sizes: Mapping[str, Value]) -> Choice:
         choice = active.chooser.choose_program(sizes)
         if choice.source == "nearest":
-            self._warn_once(
-                "nearest", f"{active.script.label}: {choice.why}; tune to have it measured"
-            )
+            text = f"{active.script.label}: {choice.why}; tune to have it measured"
+            self._warn_once("nearest", text)
         return choice
 
     def _warn_once(self, topic: str, text: str) -> None:
@@ -185,7 +185,7 @@ class Kernel:
             if topic in self._warnings:
                 return
             self._warnings.add(topic)
-        import logging
+        import logging  # takes milliseconds, and most processes warn of nothing
 
         logging.getLogger("tilusbuild").warning("%s", text)
 
@@ -215,7 +215,7 @@ class Kernel:
             return self._active[key]
 
     def _make_active(self, device_in_use: Device) -> _ActiveDevice:
-        script, judged = choose.choose_instance(self._scripts, device_in_use)
+        script, evaluations = choose.choose_instance(self._scripts, device_in_use)
         chooser, table = make_chooser(script, tables.read_serving_tables(script), device_in_use)
         if isinstance(table, LoadError):
             if self._strict:
@@ -225,26 +225,17 @@ class Kernel:
         else:
             note = f"table: {len(table.entries)} entries" if table else "table: none"
         refused = (f"program {i} is not chosen: {why}" for i, why in chooser.refused.items())
-        return _ActiveDevice(device_in_use, script, chooser, judged, (note, *refused))
-
-    # Calling.
+        return _ActiveDevice(device_in_use, script, chooser, evaluations, (note, *refused))
 
     def _remember_launcher(self, args: Sequence[Any]) -> Callable[..., Any]:
         """Return the launcher for a call whose sizes are new, and cache it by its key."""
-        named = {
-            a.name: v
-            for a, v in zip(arrays.list_call_arguments(self._scripts[0]), args, strict=True)
-        }
-        launch = self._find_launcher(named)
-        try:
-            key = self._read_key(args)
-            hash(key)
-        except (AttributeError, IndexError, TypeError):
-            return launch
-        with self._lock:
+        names = (argument.name for argument in arrays.list_call_arguments(self._scripts[0]))
+        launch = self._find_launcher(dict(zip(names, args, strict=True)))
+        # A key may be missing or unhashable: an array library need not have `device`.
+        with suppress(AttributeError, IndexError, TypeError), self._lock:
             if len(self._launchers) >= _MAX_LAUNCHERS:
                 self._launchers.clear()
-            self._launchers[key] = launch
+            self._launchers[self._read_key(args)] = launch
         return launch
 
     def _find_launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
@@ -258,16 +249,12 @@ class Kernel:
             raise TypeError(f"{label}: it must be a whole number, since it chooses the program")
         choice = self._choose_program(active, sizes)
         launch = library.load_launcher(active.script, choice.program, active.device)
-        if self._can_serve_every_call(active):
+        has_one_kind = len({script.kind for script in self._scripts}) == 1
+        is_host = active.script.kind == "cpu"
+        # One program serves every call: then calls need not even read a key.
+        if active.chooser.is_constant and has_one_kind and (is_host or device.has_one_gpu()):
             self._shared_launcher = launch
         return launch
-
-    def _can_serve_every_call(self, active: _ActiveDevice) -> bool:
-        """Return whether one program serves every call: no size decides, and there is one
-        device."""
-        if not active.chooser.is_constant or len({each.kind for each in self._scripts}) > 1:
-            return False
-        return active.script.kind == "cpu" or device.has_one_gpu()
 
     def _activate_for(self, tensor: Any) -> _ActiveDevice:
         """Return the state for the device of a tensor, for the default device without one. Raise
@@ -275,30 +262,24 @@ class Kernel:
         for."""
         if tensor is None:
             return self._activate_default()
+        name = self._scripts[0].name
         try:
             dlpack_device = tensor.__dlpack_device__()
         except AttributeError:
-            raise TypeError(
-                f"{self._scripts[0].name}: {type(tensor).__name__} is not an array that"
-                " supports DLPack"
-            ) from None
+            array = type(tensor).__name__
+            raise TypeError(f"{name}: {array} is not an array that supports DLPack") from None
         kind, index = device.parse_dlpack_kind(dlpack_device), int(dlpack_device[1])
         if kind is None:
-            raise LoadError(
-                f"{self._scripts[0].name} runs on no device of DLPack type {dlpack_device[0]}"
-            )
+            raise LoadError(f"{name} runs on no device of DLPack type {dlpack_device[0]}")
+        # Before the driver is asked, which may be missing: the call is wrong in any case.
         if all(script.kind != kind for script in self._scripts):
-            # Without asking the driver, which may be missing: it is the call that is wrong.
             built = ", ".join(f"{script.target} ({script.arch})" for script in self._scripts)
-            device_name = "the cpu" if kind == "cpu" else f"cuda:{index}"
-            name = self._scripts[0].name
-            raise LoadError(
-                f"{name} is built for {built}, and the call's tensors are on {device_name}"
-            )
+            label = "the cpu" if kind == "cpu" else f"cuda:{index}"
+            raise LoadError(f"{name} is built for {built}, and the call's tensors are on {label}")
         try:
             return self._activate(kind, index if kind == "cuda" else 0)
         except DriverError as error:
-            raise LoadError(f"{self._scripts[0].name}: {error}") from None
+            raise LoadError(f"{name}: {error}") from None
 
 
 def make_chooser(

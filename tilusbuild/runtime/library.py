@@ -1,7 +1,7 @@
-"""A program's library, opened: its directory is whole, its bytes are those that were built.
+"""Opens a program's library after comparing its bytes with the digest of the build.
 
-A library is read, and opened, once for the process, when it is first called for, by whichever
-thread comes first. Children of a fork keep what was open.
+A library is read and opened once for the process, by the first thread that calls it. Children of a
+fork keep the open libraries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load_launcher(script: Script, program: int, device: Device | None) -> Callab
     if device is not None and device.kind == "cuda":
         check_images(script, program, meta, device)
     digest = meta["files"][LIBRARY]["sha256"]
-    # Held while a library is opened, so that of many threads that ask for it one opens it.
+    # Held while a library is opened, so that one of many threads opens it.
     with process.library_lock:
         if (path, digest) not in process.libraries:
             check_library(path, digest)
@@ -44,9 +44,8 @@ def open_launcher(path: str) -> Callable[..., Any]:
 
     from tilusbuild.runtime.cuda_driver import open_with_dependencies  # ctypes takes milliseconds
 
-    launch: Callable[..., Any] = open_with_dependencies(partial(tvm_ffi.load_module, path))[
-        "launch"
-    ]
+    module: Any = open_with_dependencies(partial(tvm_ffi.load_module, path))
+    launch: Callable[..., Any] = module["launch"]
     return launch
 
 
@@ -61,13 +60,12 @@ def _open_cached_launcher(path: str) -> Callable[..., Any]:
 def check_library(path: str, digest: str) -> None:
     """Raise `CorruptCacheError` unless the file has this sha256."""
     try:
-        digest_of_file = sha256_file(path)
+        actual = sha256_file(path)
     except OSError as error:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
-    if digest_of_file != digest:
-        raise CorruptCacheError(
-            f"{path} is not what was built: sha256 {digest_of_file}, expected {digest}"
-        )
+    if actual != digest:
+        problem = f"is not what was built: sha256 {actual}, expected {digest}"
+        raise CorruptCacheError(f"{path} {problem}")
 
 
 def read_meta(script: Script, program: int) -> Mapping[str, Any]:
@@ -99,6 +97,5 @@ def check_images(script: Script, program: int, meta: Mapping[str, Any], device: 
         if verdict:
             return
         refused.append(verdict.reason)
-    raise LoadError(
-        f"program {program} of {script.label} holds nothing that runs on {device}", tuple(refused)
-    )
+    label = f"program {program} of {script.label}"
+    raise LoadError(f"{label} holds nothing that runs on {device}", refused)

@@ -1,13 +1,14 @@
-"""`load`: the kernel of a script, by name, from the first place that has it.
+"""`load`: returns the kernel of a script, by name, from the first tree that has it.
 
-Instances are only glanced at to choose among them. Those that are chosen are locked against
-collection, and read after that: what a collection removed in between is not there to be read, and
-the choice is made again.
+To choose among instances, descriptions that this process read before are used. The chosen instances
+are locked against collection and then read again. If a collection removed one in between, the
+choice is repeated.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from tilusbuild.runtime import choose, device
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError, did_you_mean
@@ -15,9 +16,9 @@ from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
 from tilusbuild.runtime.naming import NamePattern, parse_name, to_snake_case
 from tilusbuild.runtime.option import warn_of_unknown_variables
-from tilusbuild.runtime.places import SearchRoot, find_search_roots, get_working_directory
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import CALLED, SHARED, Script, read_script, read_script_once
+from tilusbuild.runtime.search_roots import SearchRoot, find_search_roots, get_working_directory
 from tilusbuild.runtime.semantics import Value
 
 _REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"
@@ -65,8 +66,8 @@ def library_path(
     """
     chosen, _ = _find_instances(name, where, target, signed_by, {})
     if len(chosen) > 1:
-        here_is = device.get_gpu(0) if device.may_have_cuda() else device.get_cpu()
-        chosen = [choose.choose_instance(chosen, here_is)[0]]
+        default_device = device.get_gpu(0) if device.may_have_cuda() else device.get_cpu()
+        chosen = [choose.choose_instance(chosen, default_device)[0]]
     script = chosen[0]
     if script.form != SHARED:
         raise LoadError(f"{script.name!r} is not a shared library")
@@ -90,28 +91,29 @@ def _find_instances(
     searched: list[str] = []
     script_names: set[str] = set()
     for root in find_search_roots(where):
-        for again in (True, True, False):
+        # Three times: builds that follow each other may collect after each listing.
+        for is_last in (False, False, True):
             paths = root.list_instances(directory, get_working_directory())
             if not paths:
                 break
-            key = signed_by or os.environ.get(_REQUIRED)
-            if key:
-                from tilusbuild.runtime.signed import check_signatures
+            if key := signed_by or os.environ.get(_REQUIRED):
+                from tilusbuild.runtime.signed import check_signatures  # few ask for it
 
                 check_signatures(paths, key)
             try:
                 instances = [read_script_once(path) for path in paths]
                 chosen = _choose_instances(name, root, instances, target or name.target, params)
-                hold = ReaderLock(root.path, (script.hash for script in chosen))
-                return [read_script(each.path) for each in chosen], hold
+                hold = ReaderLock(root.path, (instance.hash for instance in chosen))
+                return [read_script(instance.path) for instance in chosen], hold
             except CorruptCacheError:
-                if not again or all(map(os.path.isdir, paths)):
+                # A script that is still there is damaged, and not collected.
+                if is_last or all(map(os.path.isdir, paths)):
                     raise
         script_names.update(root.list_script_names())
         searched.append(f"{root.path} ({root.origin})")
     hint = did_you_mean(directory, script_names)
-    lines = [f"there is no script {name.script!r}", *([hint] if hint else []), "searched:"]
-    raise LoadError("\n  ".join([*lines, *(f"  {each}" for each in searched)]))
+    lines = [*([hint] if hint else []), "searched:", *(f"  {tree}" for tree in searched)]
+    raise LoadError(f"there is no script {name.script!r}", lines)
 
 
 def _parse_script_name(script: str) -> NamePattern:
@@ -138,47 +140,35 @@ def _choose_instances(
     the one that runs on the cpu. Raise `LoadError`s."""
     script = name.script
     fitting = [
-        each
-        for each in instances
-        if _has_constants(each, params) and name.matches_instance(each.name, each.params)
+        instance
+        for instance in instances
+        # Not by `.get`: there may be thousands of instances.
+        if params.items() <= instance.params.items()
+        and name.matches_instance(instance.name, instance.params)
     ]
     if not fitting:
         unknown = sorted(params.keys() - instances[0].params.keys())
         hint = did_you_mean(unknown[0], instances[0].params) if unknown else ""
-        choices = "; ".join(sorted({_format_constants(each) for each in instances}))
+        choices = "; ".join(sorted({_format_params(instance.params) for instance in instances}))
         raise LoadError(
             f"no instance of {script} in {root.path} has {_format_params(params) or name}"
             + (f"\n  {hint}" if hint else "")
             + f"\n  there are: {choices or 'instances without constants'}"
         )
-    if len({_format_constants(each) for each in fitting}) > 1:
-        choices = "\n  ".join(sorted({_format_constants(each) for each in fitting}))
+    constants = sorted({_format_params(instance.params) for instance in fitting})
+    if len(constants) > 1:
+        choices = "\n  ".join(constants)
         raise LoadError(f"{script} has several instances: choose one by keyword\n  {choices}")
     if target is not None:
-        fitting = _filter_by_target(script, fitting, target)
-    if target is None and not device.may_have_cuda():
+        chosen = [each for each in fitting if target in (each.target, each.arch, each.kind)]
+        if not chosen:
+            choices = ", ".join(f"{each.target} ({each.arch})" for each in fitting)
+            raise LoadError(f"{script} is not built for {target!r}: there is {choices}")
+        return chosen
+    if not device.may_have_cuda():
         return [choose.choose_instance(fitting, device.get_cpu())[0]]
     return fitting
 
 
-def _filter_by_target(script: str, fitting: list[Script], target: str) -> list[Script]:
-    """Return the instances of a target's name, architecture or kind. Raise `LoadError` without
-    one."""
-    chosen = [each for each in fitting if target in (each.target, each.arch, each.kind)]
-    if not chosen:
-        choices = ", ".join(f"{each.target} ({each.arch})" for each in fitting)
-        raise LoadError(f"{script} is not built for {target!r}: there is {choices}")
-    return chosen
-
-
-def _has_constants(script: Script, params: dict[str, Value]) -> bool:
-    # Without a default object for what is missing: there may be thousands of instances.
-    return params.items() <= script.params.items()
-
-
-def _format_constants(script: Script) -> str:
-    return _format_params(script.params)
-
-
-def _format_params(params: object) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in dict(params).items())  # type: ignore[call-overload]
+def _format_params(params: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in params.items())

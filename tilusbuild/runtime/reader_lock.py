@@ -1,9 +1,8 @@
-"""Locks that keep what a process has loaded from being collected, shared by all its kernels.
+"""Locks of loaded scripts against collection, shared by all kernels of a process.
 
-A lock is of a whole file in a tree's `locks/`, shared by all readers; `tilusbuild.cache.locks` has
-the exclusive ones. Scripts are striped by the first digits of their hashes, and the kernels of a
-process share an open file for each stripe: a process that loads a thousand kernels has at most 256
-files open for one tree, and each load takes one lock.
+A lock is on a whole file in a tree's `locks/`, shared by all readers; `tilusbuild.cache.locks` has
+the exclusive ones. Scripts are striped by the first two digits of their hashes, and the kernels of
+a process share an open file for each stripe: it has at most 256 files open for one tree.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import open_regular
 
 LOCKS, READ = "locks", "read"
-"""Where a tree has its locks, and of which kind those of scripts in use are."""
+"""The directory of a tree's locks, and the kind of those of loaded scripts."""
 
 
 def name_lock_file(kind: str, name: str) -> str:
-    """Return the name of the file that is locked for a thing with a hex name."""
+    """Return the name of the lock file for an entry with a hex name."""
     return f"{kind}-{name[: 2 if kind == READ else 3]}"
 
 
@@ -41,27 +40,23 @@ class SharedFile:
 
 
 def _open_shared_file(path: str) -> SharedFile:
-    """Return the file at a path, opened once: not an earlier one. Raises `OSError`."""
+    """Return the file at a path, opened once in this process. Raises `OSError`."""
     shared: SharedFile | None = process.lock_files.get(path)
-    if shared is not None:
-        open_status, path_status = os.fstat(shared.handle), os.stat(path, follow_symlinks=False)
-        if (open_status.st_dev, open_status.st_ino) == (path_status.st_dev, path_status.st_ino):
-            return shared
-    file = SharedFile(path)
-    process.lock_files[path] = file
-    return file
+    # A tree that was deleted and made again has another file there, and a lock on the old one
+    # would keep nothing.
+    if shared is None or not os.path.samestat(os.fstat(shared.handle), os.lstat(path)):
+        shared = process.lock_files[path] = SharedFile(path)
+    return shared
 
 
 class ReaderLock:
     """Keeps scripts of the tree `root`, by their hashes, from being collected while it lives.
 
-    A kernel opens its libraries when they are first called for, long after it was loaded, so they
-    must stay although another build has taken their place. The lock's file was made by the build:
-    a reader writes nothing, and the system drops the lock however the process ends. A tree without
-    that file, or on a file system without locks, is used without: no `gc` removes a package's
-    directory.
+    A kernel opens its libraries at the first call, long after it was loaded, so they must stay even
+    if another build has replaced them. The build made the lock file: a reader writes nothing, and
+    the system drops the lock however the process ends.
 
-    Making it waits for a collection that is about to remove one, so look for them afterwards.
+    The constructor waits for a collection that has begun, so look for the scripts afterwards.
     Nothing is raised.
     """
 
@@ -69,10 +64,10 @@ class ReaderLock:
         self._files: list[SharedFile] = []
         with process.reader_lock:
             for script in scripts:
-                self._lock_script(root, script)
-
-    def _lock_script(self, root: str, script: str) -> None:
-        with suppress(OSError, ValueError):
-            file = _open_shared_file(os.path.join(root, LOCKS, name_lock_file(READ, script)))
-            fcntl.flock(file.handle, fcntl.LOCK_SH)  # nothing, if it is locked
-            self._files.append(file)
+                path = os.path.join(root, LOCKS, name_lock_file(READ, script))
+                # A package has no lock files, and no `gc` removes its directory. On a file system
+                # without locks nothing can be done.
+                with suppress(OSError, ValueError):
+                    file = _open_shared_file(path)
+                    fcntl.flock(file.handle, fcntl.LOCK_SH)
+                    self._files.append(file)

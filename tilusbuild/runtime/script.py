@@ -1,13 +1,12 @@
-"""`script.json`: what a call needs to know of a script, read without the builder.
+"""Reads `script.json`, the description of a script for calls, without the builder.
 
-It stands in the script's directory beside `script.txt`, sealed. `script.txt` is what the directory
-is named by, and the two must list the same programs, so a file of another script is never believed.
-Whatever the bytes are, reading ends in a `Script` or in `CorruptCacheError`. docs/runtime.md has
-the form.
+The sealed file is in the script's directory beside `script.txt`, whose hash names the directory.
+The two must list the same programs, so a file of another script is never used. Reading any bytes
+ends in a `Script` or in `CorruptCacheError`. docs/runtime.md has the form.
 
-Dispatch groups sizes in buckets, each known by the greatest size in it: what is measured for that
-size serves the whole bucket. A size below 1 is a bucket of its own; a size above the last of the
-edges belongs to the last bucket, which is open. `dispatch.c` does the same arithmetic.
+Dispatch groups sizes in buckets. A bucket is named by its greatest size, and the measurement for
+that size serves all of it. A size below 1 is a bucket of its own; sizes above the last edge belong
+to the last bucket. `dispatch.c` does the same arithmetic.
 """
 
 from __future__ import annotations
@@ -41,16 +40,15 @@ class ScriptArgument(NamedTuple):
     dtype: str
     dims: tuple[Dim, ...] | None
     out: bool
-    """Whether the kernel writes it and a call may leave it out: one that it reads, too, is not."""
+    """Whether a call may leave it out: the kernel writes it, and does not read it."""
     dimension: bool
-    """Read off the tensors' shapes: the caller does not pass it."""
+    """Whether it is read from the tensors' shapes, and the caller does not pass it."""
     type: str
     """As a manifest spells it: `f16*[m, k]`."""
     optional: bool = False
     """Whether None may be passed for the tensor."""
     constant: bool = False
-    """Whether it is copied to a variable of the code: then it may be on the host, and says nothing
-    of the device."""
+    """Whether it is copied to constant memory: then it may be on the host, whatever the device."""
     inout: bool = False
     """Whether the kernel reads it and writes it."""
 
@@ -62,7 +60,7 @@ class DispatchRule(NamedTuple):
     when: Function
     program: int
     names: frozenset[str] = frozenset()
-    """What `when` reads."""
+    """The names in `when`."""
 
 
 class ScriptModel(NamedTuple):
@@ -71,18 +69,18 @@ class ScriptModel(NamedTuple):
     source: str
     cost: Function
     columns: Mapping[str, Mapping[int, Value | None]]
-    """What it reads of each program, by its number."""
+    """The names in `cost` besides sizes, each with a value for each program number."""
 
 
 class Code(NamedTuple):
-    """What the code of a script's programs is for."""
+    """The architectures and tools of the code of a script's programs."""
 
     archs: tuple[str, ...]
     ptx: bool
     toolkit: str | None
-    """The CUDA toolkit's version that made the code."""
+    """The version of the CUDA toolkit that made the code."""
     machine: str
-    """What the host code is for, as `uname -m` says it."""
+    """The architecture of the host code, as `uname -m` prints it."""
 
 
 class Script(NamedTuple):
@@ -103,7 +101,7 @@ class Script(NamedTuple):
     """Parameters by name, a value for each program."""
     programs: Mapping[int, str]
     not_built: Mapping[int, str]
-    """Programs that there are none of, and why."""
+    """The status of each program without a library."""
     default: int | None
     buckets: Mapping[str, Callable[[int], int]]
     """By dispatch key, in their order: from a size to its bucket."""
@@ -111,21 +109,21 @@ class Script(NamedTuple):
     model: ScriptModel | None
     form: str = CALLED
     committed: Any = None
-    """Tables that its repository keeps, as the file has them (`runtime/tables.py` reads them)."""
+    """Tables from the repository, as the file has them (`runtime/tables.py` parses them)."""
 
     @property
     def first_program(self) -> int:
-        """Return the number of the first program: of the only one, where there is one."""
+        """Return the number of the first program."""
         return next(iter(self.programs))
 
     @property
     def root(self) -> str:
-        """Return the tree that its directory is in."""
+        """Return the path of the tree around its directory."""
         return os.path.dirname(os.path.dirname(os.path.dirname(self.path)))
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return what its sizes are looked up by."""
+        """Return the dispatch keys in order."""
         return tuple(self.buckets)
 
     @property
@@ -140,9 +138,9 @@ class Script(NamedTuple):
 
     @property
     def chosen_by(self) -> tuple[str, ...]:
-        """Return what the choice of a program depends on: the keys, then what else rules read."""
-        read = frozenset().union(*(rule.names for rule in self.rules))
-        return (*self.keys, *(a.name for a in self.arguments if a.name in read - {*self.keys}))
+        """Return the sizes that decide on a program: the keys, then other arguments in rules."""
+        names = frozenset().union(*(rule.names for rule in self.rules)).difference(self.keys)
+        return (*self.keys, *(a.name for a in self.arguments if a.name in names))
 
     def get_schedule(self, program: int) -> dict[str, Value]:
         """Return the parameters of one program. Raises `IndexError`."""
@@ -151,29 +149,28 @@ class Script(NamedTuple):
         return {name: values[program] for name, values in self.schedules.items()}
 
     def get_library_path(self, program: int) -> str:
-        """Return the path that the program's `lib.so` has when it is there."""
+        """Return the path of a program's `lib.so`, which may be missing."""
         return os.path.join(self.root, "programs", self.programs[program], "module", "lib.so")
 
 
 def read_script(path: str) -> Script:
     """Return the script in a directory. Raises `CorruptCacheError`."""
     path = os.path.abspath(path)
-    value = _read_description(path)
-    digest = os.path.basename(path)
+    value, digest = _read_description(path), os.path.basename(path)
     try:
         script = parse_description(path, value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptCacheError(
-            f"{path}/{FILE} is malformed: {type(error).__name__}: {error}"
-        ) from None
+        problem = f"{type(error).__name__}: {error}"
+        raise CorruptCacheError(f"{path}/{FILE} is malformed: {problem}") from None
+    # The seal holds against accidents, and this against a file of another script.
     if script.hash != digest or _read_listed_programs(path, digest) != script.programs:
         raise CorruptCacheError(f"{path}/{FILE} does not belong to the {TEXT} beside it")
     return script
 
 
 read_script_once = lru_cache(maxsize=4096)(read_script)
-"""As `read_script`, or as this process read it before. Its constants and target are right, because
-its directory is named by them; for the rest, read it."""
+"""As `read_script`, from a cache. Only constants and target are current in it: the directory's name
+covers them, while a build may change the rest."""
 
 
 def _read_description(path: str) -> dict[str, Any]:
@@ -196,11 +193,13 @@ def _read_listed_programs(path: str, digest: str) -> dict[int, str]:
         raise CorruptCacheError(f"{path} is not named by the hash of its {TEXT}")
     _, _, program_lines = data.partition(b"\n[programs]\n")
     rows = (line.decode("ascii", "replace").partition(" ") for line in program_lines.splitlines())
+    # Python refuses to parse integers of thousands of digits.
     return {int(number[:100]) if number.isdigit() else -1: program for number, _, program in rows}
 
 
 def parse_description(path: str, value: Mapping[str, Any]) -> Script:
-    """Return the script that a file's content describes. Raises what a malformed one may."""
+    """Return the script that a file's content describes. Raises `KeyError`, `TypeError`,
+    `ValueError` and `AttributeError` for a malformed one."""
     if value.get("schema") != SCHEMA:
         raise ValueError(f"schema {value.get('schema')!r} is not read by this version")
     target, dispatch = value["target"], value["dispatch"]
@@ -208,14 +207,9 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
     programs = dict(zip(value.get("numbers", range(len(hashes))), hashes, strict=True))
     if not all(type(number) is int for number in programs) or len(programs) != len(hashes):
         raise TypeError("programs and their numbers do not match")
-    keys = tuple(_check_texts(dispatch["keys"]))
-    schedules = {
-        n: _parse_column(value["schedules"][n], programs) for n in _check_texts(value["parameters"])
-    }
-    scalars = {_check_text(each["name"]) for each in value["arguments"] if each["dims"] is None}
-    default = value["default"]
-    if default is not None:
-        _check_program_number(default, programs)
+    keys, parameters = _check_texts(dispatch["keys"]), _check_texts(value["parameters"])
+    scalars = {_check_text(a["name"]) for a in value["arguments"] if a["dims"] is None}
+    default, toolkit = value["default"], target["toolkit"]
     return Script(
         path=path,
         name=_check_text(value["script"]),
@@ -226,20 +220,20 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
         code=Code(
             archs=tuple(_check_texts(target["archs"])),
             ptx=target["ptx"] is True,
-            toolkit=None if target["toolkit"] is None else _check_text(target["toolkit"]),
+            toolkit=None if toolkit is None else _check_text(toolkit),
             machine=_check_text(target["machine"]),
         ),
         params=dict(value["params"]),
-        arguments=tuple(_parse_argument(each, scalars) for each in value["arguments"]),
-        schedules=schedules,
+        arguments=tuple(_parse_argument(argument, scalars) for argument in value["arguments"]),
+        schedules={name: _parse_column(value["schedules"][name], programs) for name in parameters},
         programs=programs,
         not_built={
             _check_program_number(int(number), programs): _check_text(why)
             for number, why in value["not_built"].items()
         },
-        default=default,
+        default=None if default is None else _check_program_number(default, programs),
         buckets={key: make_rounding(dispatch["buckets"][key]) for key in keys},
-        rules=tuple(_parse_rule(each, scalars, programs) for each in dispatch["rules"]),
+        rules=tuple(_parse_rule(rule, scalars, programs) for rule in dispatch["rules"]),
         model=_parse_model(dispatch["model"], keys, programs),
         form=_check_text(value.get("form", CALLED)),
         committed=dispatch.get("committed"),
@@ -251,12 +245,15 @@ def _parse_argument(value: Mapping[str, Any], scalars: Collection[str]) -> Scrip
     if not dtype:
         raise ValueError("an argument has no type")
     if is_struct(dtype):
-        parse_struct(dtype)  # what it says is used in every call
+        parse_struct(dtype)  # for its errors: every call uses the parsed type
     inout = value.get("inout") is True
     return ScriptArgument(
         name=_check_text(value["name"]),
         dtype=dtype,
-        dims=None if dims is None else tuple(_parse_dim(dim, scalars) for dim in dims),
+        # An expression is an array, all else is a size or a name.
+        dims=None
+        if dims is None
+        else tuple(build_function(d, scalars) if isinstance(d, list) else d for d in dims),
         out=value["out"] is True and not inout,
         dimension=value["dimension"] is True,
         type=_check_text(value["type"]),
@@ -264,12 +261,6 @@ def _parse_argument(value: Mapping[str, Any], scalars: Collection[str]) -> Scrip
         constant=value.get("constant") is True,
         inout=inout,
     )
-
-
-def _parse_dim(value: object, scalars: Collection[str]) -> Dim:
-    if type(value) is int or isinstance(value, str):
-        return value
-    return build_function(value, scalars)
 
 
 def _parse_rule(

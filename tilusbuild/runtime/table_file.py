@@ -1,13 +1,11 @@
-"""What `dispatch_table.json` says that can be read without its script: the keys that its tables
-were made for, and the programs that are chosen nowhere, because they computed wrong or crashed, at
-whatever sizes. `runtime/tables.py` reads the rest.
+"""Reads the parts of `dispatch_table.json` that need no script: the keys, and refused programs.
 
     "refused": [{"program": "<hash>", "status": "incorrect", "sizes": {"n": 1000},
                  "why": "y[3] is 7, expected 6; …", "judge": "<digest of the reference>"}]
 
-Those are known by the program's hash, so they hold until the program is another one: no table,
-rule, model or default makes up for a wrong result. A hash that a script does not have is kept and
-says nothing of it.
+Refused programs computed wrong or crashed at some sizes, and are chosen at no size: no table, rule,
+model or default makes up for a wrong result. They are named by hash, so that a rebuilt program is
+not refused. A hash that a script does not have is kept. `runtime/tables.py` reads the other parts.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ LIMIT = 64 << 20
 
 
 def read_measured_keys(path: str) -> tuple[str, ...] | None:
-    """Return the dispatch keys that the tables in a script's directory were made for; None where
-    there are none, or none that can be read."""
+    """Return the dispatch keys of the tables in a script's directory; None without tables, and for
+    an unreadable file."""
     try:
         data = read_bytes(os.path.join(path, FILE), LIMIT)
-        # As text: most directories were not tuned.
+        # Searched as text first: most directories were not tuned.
         return tuple(map(str, json.loads(data)["keys"])) if b'"fingerprint"' in data else None
     except (OSError, LookupError, TypeError, ValueError, RecursionError):
         return None
@@ -39,26 +37,26 @@ class Refusal(NamedTuple):
     """Why a program is not chosen until it is rebuilt."""
 
     program: str
-    """Its hash."""
+    """The program's hash."""
     status: str
     sizes: Mapping[str, bool | int | float | str]
     why: str
     judge: str = ""
-    """The digest of what it was judged by; "" where that is not known."""
+    """The digest of the reference; "" if it is not known."""
 
     @property
     def text(self) -> str:
-        """Return what it came to, and where, for people."""
+        """Return the status, the sizes and the reason, for people."""
         sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
         return f"{self.status} at {sizes or 'no sizes'}" + (f": {self.why}" if self.why else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the file has it."""
+        """Return the object of the file."""
         return {**self._asdict(), "sizes": dict(self.sizes)}
 
 
 def parse_refusals(rows: Any) -> tuple[Refusal, ...]:
-    """Return what a file says. Raises `KeyError`, `TypeError` and `ValueError` for another form."""
+    """Return a file's refusals, one a program. Raises `KeyError` and `TypeError` for another form."""
     refusals: dict[str, Refusal] = {}
     if not isinstance(rows, list):
         raise TypeError('"refused" is not a list')

@@ -1,19 +1,18 @@
-"""`dispatch_table.json`: which program serves which sizes, and on which device that holds.
+"""Reads `dispatch_table.json`: the programs that serve sizes on a device, as measured or by hand.
 
     {"schema": 1, "keys": ["m", "n"],
      "tables": [{"fingerprint": {"script": …, "device": …, "arch": …},
                  "entries": [[[16, 4096], 3, "measured", 1.2e-05, [9, 4096]], …]}],
      "refused": […]}
 
-An entry is the buckets of the keys, the program's number, where the choice comes from ("measured",
-or "table" for a row by hand), and where they are known the seconds of a call and the sizes of that
-call. A table holds when each field of its fingerprint is that of the device in use, or "*".
-`refused`, which may be missing, are the programs that are chosen nowhere (`runtime/table_file.py`).
-People edit this file: it has no seal, and everything in it is checked.
+An entry has the buckets of the keys, the program's number, the source of the choice ("measured", or
+"table" for a row by hand), and if known the seconds of a call and its sizes. A table holds when
+each field of its fingerprint equals that of the device in use, or is "*". `refused`, which may be
+missing, lists the programs that are chosen nowhere (`runtime/table_file.py`). People edit this
+file: it has no seal, and everything in it is checked.
 
-A script's description may have tables, too, below "committed": those that its repository keeps. A
-call is served by both; where both have a row for a device and a bucket, by the file's, which was
-measured here.
+A script's description may have tables, too, below "committed": those of its repository. Both serve
+calls. For a device and a bucket that both have, the file's row is used, which was measured here.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime import script as script_file
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
-from tilusbuild.runtime.regular import open_file
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
 from tilusbuild.runtime.table_file import FILE, LIMIT, Refusal, explain_refusals, parse_refusals
 
 SCHEMA = 1
 SOURCES = ("table", "measured")
-"""Where a row can come from, by number in C."""
+"""The sources of a row; `dispatch.c` has them by their index."""
 
 
 class TableEntry(NamedTuple):
@@ -45,29 +44,29 @@ class TableEntry(NamedTuple):
     source: str
     seconds: float | None
     measured_sizes: tuple[int, ...] | None = None
-    """The sizes that it was measured at: they stand for all of the bucket."""
+    """The sizes of the measured calls, which stand for all of the bucket."""
     origin: str | None = None
-    """The file of the repository that it is from; None for a row of this directory's own."""
+    """The file of the repository that has the row; None for this directory's own."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What people call the row: where it was measured, else its bucket."""
+        """Return the measured sizes, else the bucket: the row's name for people."""
         return self.key if self.measured_sizes is None else self.measured_sizes
 
     @property
     def origin_text(self) -> str:
-        """Return where it is from, to be put behind what is said of it."""
+        """Return the origin in parentheses; "" for a row of this directory's own."""
         return "" if self.origin is None else f" ({self.origin})"
 
 
 class DeviceTable(NamedTuple):
-    """What was found out on one device."""
+    """The rows for one device."""
 
     fingerprint: Mapping[str, str]
     entries: tuple[TableEntry, ...]
 
     def explain_mismatch(self, fingerprint: Mapping[str, str]) -> str | None:
-        """Return which field is another one; None when the table holds here."""
+        """Return the field of the fingerprint that differs; None when the table holds."""
         for field, value in self.fingerprint.items():
             if value != "*" and fingerprint.get(field) != value:
                 return f"{field} is {value!r}, not {fingerprint.get(field)!r}"
@@ -75,22 +74,21 @@ class DeviceTable(NamedTuple):
 
 
 class TableFile(NamedTuple):
-    """What `dispatch_table.json` says."""
+    """The content of `dispatch_table.json`."""
 
     tables: tuple[DeviceTable, ...] = ()
     refused: tuple[Refusal, ...] = ()
 
 
 def read_serving_tables(script: Script) -> TableFile:
-    """Return what serves calls: what the file says, and what is committed. Raises
-    `CorruptCacheError`."""
+    """Return the file's content, with committed rows added. Raises `CorruptCacheError`."""
     table_file = read_dispatch_table(script)
     return table_file._replace(tables=merge_committed(script, table_file))
 
 
 def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
-    """Return tables with the rows that are committed for other buckets, of programs that there are
-    and that are not refused. Raises `CorruptCacheError`."""
+    """Return the tables with the committed rows for other buckets, without those of programs that
+    are refused or not built. Raises `CorruptCacheError`."""
     if script.committed is None:
         return own.tables
     path = os.path.join(script.path, script_file.FILE)
@@ -98,17 +96,16 @@ def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
     try:
         origin = str(script.committed["from"])
         merged = []
-        for each in script.committed["tables"]:
-            fingerprint = _parse_fingerprint(each["fingerprint"])
-            entries = _parse_entries(
-                script, path, [row for row in each["entries"] if row[1] not in excluded]
-            )
+        for table in script.committed["tables"]:
+            fingerprint = _parse_fingerprint(table["fingerprint"])
+            raw_rows = [row for row in table["entries"] if row[1] not in excluded]
+            entries = _parse_entries(script, path, raw_rows)
             rows = {row.key: row._replace(origin=origin) for row in entries}
-            first = next((t for t in own.tables if t.explain_mismatch(fingerprint) is None), None)
-            rows |= {row.key: row for row in first.entries} if first is not None else {}
-            merged += (
-                [DeviceTable(fingerprint, tuple(rows[key] for key in sorted(rows)))] if rows else []
-            )
+            # The first table that holds, as `select_table` takes it.
+            same = (t for t in own.tables if t.explain_mismatch(fingerprint) is None)
+            rows |= {row.key: row for row in next(same, DeviceTable({}, ())).entries}
+            if rows:
+                merged.append(DeviceTable(fingerprint, tuple(rows[key] for key in sorted(rows))))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CorruptCacheError(f"{path} is malformed: {type(error).__name__}: {error}") from None
     fingerprints = [table.fingerprint for table in merged]
@@ -116,18 +113,15 @@ def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
 
 
 def read_dispatch_table(script: Script) -> TableFile:
-    """Return all that a script's file says; nothing without one. Raises `CorruptCacheError`."""
+    """Return the content of a script's file; nothing without one. Raises `CorruptCacheError`."""
     path = os.path.join(script.path, FILE)
     try:
-        with open_file(path) as file:
-            data = file.read(LIMIT + 1)
+        data = read_bytes(path, LIMIT)
     except FileNotFoundError:
         return TableFile()
     except OSError as error:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        if len(data) > LIMIT:
-            raise ValueError("larger than any table")
         value = json.loads(data)
         return TableFile(
             _parse_tables(script, path, value), parse_refusals(value.get("refused", []))
@@ -143,16 +137,15 @@ _MEND = "fix or delete it; `tilusbuild tune` makes a new one"
 def select_table(
     script: Script, tables: tuple[DeviceTable, ...], device: Device
 ) -> DeviceTable | None:
-    """Return the first that holds on the device; None when there is none at all.
-
-    Raises `LoadError` when there are tables of the file and none of them holds.
-    """
+    """Return the first table that holds on the device. Without one return None, but raise
+    `LoadError` when the file has tables."""
     fingerprint = device.make_fingerprint(script.hash)
     reasons = []
     for table in tables:
         reason = table.explain_mismatch(fingerprint)
         if reason is None:
             return table
+        # Committed rows of other devices are no mistake: the repository keeps them for all.
         if not table.entries or any(entry.origin is None for entry in table.entries):
             reasons.append(reason)
     if reasons:
@@ -165,10 +158,9 @@ def select_table(
 def _parse_tables(script: Script, path: str, value: Any) -> tuple[DeviceTable, ...]:
     if not isinstance(value, dict) or value["schema"] != SCHEMA:
         raise ValueError("not of schema 1")
-    if tuple(value["keys"]) != script.keys:
-        if value["tables"]:
-            raise ValueError(f"its keys are {value['keys']}, the script's {list(script.keys)}")
-        return ()
+    # A build writes the file without tables for every script, so an edit of the keys meets one.
+    if value["tables"] and tuple(value["keys"]) != script.keys:
+        raise ValueError(f"its keys are {value['keys']}, the script's {list(script.keys)}")
     return tuple(
         DeviceTable(
             _parse_fingerprint(table["fingerprint"]), _parse_entries(script, path, table["entries"])
@@ -189,15 +181,13 @@ def _parse_fingerprint(value: Any) -> Mapping[str, str]:
 def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
     entries: dict[tuple[int, ...], TableEntry] = {}
     for row in rows:
-        key, program, source = row[0], row[1], row[2] if len(row) > 2 else "measured"
-        seconds = row[3] if len(row) > 3 else None
-        measured_sizes = row[4] if len(row) > 4 else None
-        if len(key) != len(script.keys) or not all(map(_is_size, key)):
-            raise ValueError(f"{key!r:.80} is not a key of {list(script.keys)}")
-        if measured_sizes is not None and (
-            len(measured_sizes) != len(key) or not all(map(_is_size, measured_sizes))
-        ):
-            raise ValueError(f"{measured_sizes!r:.80} are not sizes of {list(script.keys)}")
+        key, program, source, seconds, measured_sizes = (*row, *_OPTIONAL[len(row) - 2 :])[:5]
+        for name, sizes in (("a key", key), ("sizes", measured_sizes)):
+            # Only the second may be missing: `len(None)` is an error of the file.
+            if sizes is None and name == "sizes":
+                continue
+            if len(sizes) != len(script.keys) or not all(map(_is_size, sizes)):
+                raise ValueError(f"{sizes!r:.80} is not {name} of {list(script.keys)}")
         if tuple(key) in entries:
             raise ValueError(f"{key!r:.80} appears twice")
         if type(program) is not int or source not in SOURCES:
@@ -205,19 +195,20 @@ def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ..
         is_number = isinstance(seconds, int | float) and type(seconds) is not bool
         if seconds is not None and not (is_number and 0 <= seconds < math.inf):
             raise ValueError(f"no time: {row!r:.80}")
-        if program not in script.programs:
+        if program not in script.programs or program in script.not_built:
+            status = f"which is {script.not_built.get(program)}"
+            problem = status if program in script.programs else "and there is none"
             raise CorruptCacheError(
-                f"{path}: sizes {key} choose program {program}, and there is none\n  {_MEND}"
-            )
-        if program in script.not_built:
-            raise CorruptCacheError(
-                f"{path}: sizes {key} choose program {program}, which is"
-                f" {script.not_built[program]}\n  {_MEND}"
+                f"{path}: sizes {key} choose program {program}, {problem}\n  {_MEND}"
             )
         entries[tuple(key)] = TableEntry(
             tuple(key), program, source, seconds, measured_sizes and tuple(measured_sizes)
         )
     return tuple(entries.values())
+
+
+_OPTIONAL = ("measured", None, None)
+"""The end of a row whose writer leaves out source, seconds and sizes."""
 
 
 def _is_size(value: object) -> bool:

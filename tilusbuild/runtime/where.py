@@ -1,16 +1,15 @@
-"""Where the manifest of a directory is, and which cache tree belongs to it: the one rule, which the
-builder, `load` and the other build systems' plugins ask.
+"""Finds a directory's manifest and its cache tree: the rule of the builder, `load` and plugins.
 
-- The manifest is the nearest `tilus.toml`, in the directory or above it, but no higher than the
-  root of the git repository around it.
+- The manifest is the nearest `tilus.toml` in the directory or above it, up to the root of the git
+  repository around it.
 - The cache is the first of: the directory that a person names (`--cache-dir`, `tilusbuild.option`,
   `TILUSBUILD_CACHE_DIR`); `build.cache-dir` of that manifest; `.cache` at the root of the git
-  repository; `~/.cache/tilus`. A manifest further up has no say.
+  repository; `~/.cache/tilus`. Manifests further up do not count.
 
-A build runs what the manifest says, and `load` runs the code in the cache. Anybody who may write in
-a directory above, as all may in `/tmp`, could answer. So, as with git's `safe.directory`, a file
-that was found must belong to the user, to root, or to who called `sudo`, and so must its directory.
-A path that a person names is believed.
+A build runs the manifest's tools, and `load` runs the code in the cache. Every user may write into
+a directory above such as `/tmp`, and so could decide. As with git's `safe.directory`, a discovered
+file and its directory must belong to the user, to root, or to the caller of `sudo`. A path that a
+person names is trusted.
 
 Standard library only: a deployment has nothing else.
 """
@@ -45,8 +44,7 @@ class CacheDir(NamedTuple):
     origin: str
     """The source in words, for an error of `load`."""
     deciders: tuple[str, ...] = ()
-    """The paths that decided without having been named: each must be trusted before code in the
-    cache runs."""
+    """The discovered paths that decided: each must be trusted before code in the cache runs."""
 
 
 def search_directories(start: str) -> Iterator[str]:
@@ -66,9 +64,9 @@ def find_manifest(start: str) -> str | None:
 def find_named_cache(
     option: object, program: Mapping[str, object], environment: Mapping[str, str]
 ) -> CacheDir | None:
-    """Return the cache that a person names; None without one. `option` is that of the command line,
-    `program` has the settings of `tilusbuild.option`. A relative path starts at the working
-    directory."""
+    """Return the cache that a person names, its path relative to the working directory; None
+    without one. `option` is the command line's, `program` has the settings of `tilusbuild.option`.
+    """
     for value, source in (
         (option, "--cache-dir"),
         (program.get("cache-dir"), "tilusbuild.option"),
@@ -145,9 +143,6 @@ def is_within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-# Whose files are believed.
-
-
 def check_trust(cache: CacheDir) -> None:
     """Raise `LoadError` when a file of another user decided on a cache."""
     for path in cache.deciders:
@@ -163,9 +158,7 @@ def explain_distrust(path: str) -> str | None:
     directory = os.path.dirname(path)
     for checked in (path, directory):
         owner = foreign_owner(checked)
-        if owner is not None:
-            if _is_declared_safe(directory):
-                return None
+        if owner is not None and not _is_declared_safe(directory):
             return (
                 f"{checked} belongs to another user, {owner}, and can run programs\n"
                 f"  {SAFE_DIRECTORIES}={directory} trusts it: directories, separated by `:`;"
@@ -177,9 +170,10 @@ def explain_distrust(path: str) -> str | None:
 def foreign_owner(path: str) -> str | None:
     """Return the name of the user who owns a file, a directory, or the link to it; None for one
     that is trusted."""
+    # The owner of a link decides which file is read, so both must be trusted.
     for status in (try_stat(path, follow=False), try_stat(path)):
         if status is not None and not is_trusted(status.st_uid):
-            return _user_name(status.st_uid)
+            return _format_user(status.st_uid)
     return None
 
 
@@ -201,8 +195,8 @@ def _is_declared_safe(directory: str) -> bool:
     return False
 
 
-def _user_name(owner: int) -> str:
-    import pwd
+def _format_user(owner: int) -> str:
+    import pwd  # only for the message
 
     try:
         return f"{pwd.getpwuid(owner).pw_name} (uid {owner})"

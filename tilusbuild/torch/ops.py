@@ -31,7 +31,7 @@ from tilusbuild.runtime.naming import (
     parse_name,
     to_snake_case,
 )
-from tilusbuild.runtime.places import (
+from tilusbuild.runtime.search_roots import (
     SearchRoot,
     find_directory,
     find_search_roots,

@@ -1,15 +1,16 @@
-"""The trees that `load` searches for a script: one that is named by `where=`; else the cache that a
-person names, the installed packages, the project's cache (`runtime.where`). The first that has the
-script is the one; nothing is written anywhere.
+"""Finds the trees in which `load` searches for a script, and a script's directories in them.
 
-A place is a cache tree or a package: a directory with `scripts/` and `programs/` in it. Of a cache
-tree, `index.json` says which script directories the last build of each project made; the others are
-older and are not examined.
+With `where=` one tree is searched, else these in order: the named cache, the installed packages,
+the project's cache (`runtime.where`). The first that has the script is used; nothing is written.
 
-A Python package can hold its kernels in a directory of its own, `_kernels`. Where there is none, it
-is installed in place, and its project's cache has them: `pyproject.toml` says where the manifest
-is. The name of such a package comes before a directory of that name, because the working directory
-is not the caller's choice where a package names itself.
+A search root is a cache tree or a package: a directory with `scripts/` and `programs/`. In a cache
+tree, `index.json` lists the script directories that the last build of each project made; older ones
+are not examined.
+
+A Python package can hold its kernels in its directory `_kernels`. Without one it is installed in
+place, and the cache of its project has them: `pyproject.toml` names the manifest. The name of a
+Python package takes precedence over a directory of that name in the working directory, which is not
+chosen by the package that calls.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ LOST_ROOT = "lost index"
 
 
 class SearchRoot(NamedTuple):
-    """A tree to look in, where it came from, and the directory of its project, if that is known."""
+    """A tree to search, the reason for it in words, and the directory of its project if known."""
 
     path: str
     origin: str
     project: str | None = None
 
     def list_script_names(self) -> list[str]:
-        """Return the scripts' directories that there are."""
+        """Return the names of the scripts' directories."""
         return try_list(os.path.join(self.path, "scripts"))
 
     def list_instances(self, directory: str, start: str) -> list[str]:
@@ -65,11 +66,11 @@ class SearchRoot(NamedTuple):
         several have it. Raises `LoadError`."""
         script_root = os.path.join(self.path, "scripts", directory)
         instances = [name for name in try_list(script_root) if len(name) == 64]
-        current = (
-            _read_current_hashes(self.path, directory, self.project or start) if instances else None
-        )
-        listed = instances if current is None else [name for name in instances if name in current]
-        return [f"{script_root}/{name}" for name in sorted(listed)]
+        # Only then, so that a damaged index is no error of a root without the script.
+        if instances:
+            current = _read_current_hashes(self.path, directory, self.project or start)
+            instances = [name for name in instances if current is None or name in current]
+        return [f"{script_root}/{name}" for name in instances]
 
 
 def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | None:
@@ -89,33 +90,32 @@ def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | No
     except (CorruptFileError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
     lost = by_manifest.pop(LOST_ROOT, set())
-    hashes_by_manifest = {m: found for m, found in by_manifest.items() if found}
-    return _select_hashes(hashes_by_manifest, directory, start) if hashes_by_manifest else lost
+    by_manifest = {manifest: hashes for manifest, hashes in by_manifest.items() if hashes}
+    return _select_hashes(by_manifest, directory, start) if by_manifest else lost
 
 
 def _select_hashes(by_manifest: Mapping[str, set[str]], directory: str, start: str) -> set[str]:
-    """Of several projects in one cache, the one around `start`; else all, if they agree. Packages
-    that were installed there, under names that are not paths, stand together like one project: each
-    may bring another target."""
-    surrounding = [
-        m for m in by_manifest if os.path.isabs(m) and is_within(start, os.path.dirname(m))
-    ]
+    """Return the hashes of the innermost project around `start`, else all hashes. Raise `LoadError`
+    when several projects have different ones."""
+    manifests = [name for name in by_manifest if os.path.isabs(name)]
+    surrounding = [name for name in manifests if is_within(start, os.path.dirname(name))]
     if surrounding:
         return by_manifest[max(surrounding, key=len)]
-    packages = [found for m, found in by_manifest.items() if not os.path.isabs(m)]
-    groups = {frozenset(found) for m, found in by_manifest.items() if os.path.isabs(m)}
-    groups |= {frozenset(set().union(*packages))} if packages else set()
+    groups = {frozenset(by_manifest[name]) for name in manifests}
+    # Installed packages, whose names are not paths, count as one project: each may bring another
+    # target.
+    if packages := [hashes for name, hashes in by_manifest.items() if name not in manifests]:
+        groups.add(frozenset().union(*packages))
     if len(groups) > 1:
-        named = ", ".join(sorted(by_manifest))
         raise LoadError(
-            f"several projects have a script {directory}: {named}\n"
+            f"several projects have a script {directory}: {', '.join(sorted(by_manifest))}\n"
             "  call from within one of them, or build it into a cache of its own"
         )
     return set().union(*by_manifest.values())
 
 
 def find_search_roots(where: object) -> Iterator[SearchRoot]:
-    """Yield the places to look in, in order. Raises `LoadError` for a place that is none."""
+    """Yield the trees to search, in order. Raises `LoadError`, and `TypeError` for `where`."""
     if where is not None:
         yield _resolve_where(where)
         return
@@ -144,39 +144,43 @@ def _find_trusted_cache(start: str) -> CacheDir:
 
 
 def get_working_directory() -> str:
-    """Return the working directory, or the root where it has been deleted."""
+    """Return the working directory; the root if it was deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
-        return "/"
+        return "/"  # its project is gone with it, and `where=` needs none
 
 
 def _resolve_where(where: Any) -> SearchRoot:
-    if isinstance(where, str) and (root := _find_package(where)) is not None:
-        return root
-    path = find_directory(where)
-    if getattr(where, "__path__", None) and (root := _find_package_kernels(path)) is not None:
+    root = _find_package(where) if isinstance(where, str) else None
+    path = "" if root else find_directory(where)
+    if not root and getattr(where, "__path__", None):
+        root = _find_package_kernels(path)
+    if root is not None:
         return root
     if not os.path.isdir(path):
         raise LoadError(f"{path} is not a directory")
-    above = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     if not os.path.isdir(os.path.join(path, "scripts")):
-        # A project's directory stands for its cache, a script's own for the tree around it.
+        # A project's directory means its cache, and a script's own directory the tree around it.
         if os.path.isfile(os.path.join(path, MANIFEST_NAME)):
-            cache = _find_named_cache() or find_project_cache(path)
-            return SearchRoot(cache.path, cache.origin, path)
-        if os.path.basename(os.path.dirname(os.path.dirname(path))) == "scripts":
-            return SearchRoot(above, "where")
+            return _make_project_root(path)
+        scripts = os.path.dirname(os.path.dirname(path))
+        if os.path.basename(scripts) == "scripts":
+            path = os.path.dirname(scripts)
     return SearchRoot(path, "where")
+
+
+def _make_project_root(project: str, origin: str | None = None) -> SearchRoot:
+    cache = _find_named_cache() or find_project_cache(project)
+    return SearchRoot(cache.path, origin or cache.origin, project)
 
 
 def find_directory(where: Any) -> str:
     """Return the directory that a path, module, or object with `path` means. Raises `TypeError`."""
-    if isinstance(where, str | os.PathLike):
-        return os.path.abspath(os.fspath(where))
-    value = getattr(where, "path", None)
+    value = getattr(where, "path", where)
     if isinstance(value, str | os.PathLike):
         return os.path.abspath(os.fspath(value))
+    # A package without `__init__.py` has no file.
     if getattr(where, "__path__", None):
         return os.path.abspath(str(next(iter(where.__path__))))
     if isinstance(file := getattr(where, "__file__", None), str):
@@ -187,8 +191,8 @@ def find_directory(where: Any) -> str:
 
 
 def _find_package(name: str) -> SearchRoot | None:
-    """Return the place of the kernels of a Python package by its name, or of one around it; None
-    for a name of no package with kernels."""
+    """Return the tree with the kernels of a Python package, by its name, or of a package around it;
+    None without one."""
     while name and all(part.isidentifier() for part in name.split(".")):
         from importlib.util import find_spec
 
@@ -196,7 +200,7 @@ def _find_package(name: str) -> SearchRoot | None:
             spec = find_spec(name)
         except (ImportError, ValueError):
             spec = None
-        # One without `__init__.py` may be any directory of this name, in the working directory too.
+        # Without `__init__.py` it may be any directory of this name, in the working directory too.
         locations = spec.submodule_search_locations if spec is not None and spec.origin else None
         for directory in locations or ():
             if (root := _find_package_kernels(os.path.abspath(directory))) is not None:
@@ -206,28 +210,24 @@ def _find_package(name: str) -> SearchRoot | None:
 
 
 def _find_package_kernels(directory: str) -> SearchRoot | None:
-    """Return the place of the kernels of the Python package in a directory; None without any."""
+    """Return the tree with the kernels of the Python package in a directory; None without any."""
     inside = os.path.join(directory, KERNELS)
     if os.path.isdir(os.path.join(inside, "scripts")):
         return SearchRoot(inside, f"package {os.path.basename(directory)}")
-    for above in walk_up(directory):
-        path = os.path.join(above, "pyproject.toml")
-        if os.path.isfile(path):
-            break
-    else:
-        return None
-    _, table = find_declaration(read_toml(path))
-    if table is None:
+    # The nearest one only: another project's table, further up, is not about this package.
+    paths = (os.path.join(above, "pyproject.toml") for above in walk_up(directory))
+    path = next(filter(os.path.isfile, paths), None)
+    table = None if path is None else find_declaration(read_toml(path))[1]
+    if path is None or table is None:
         return None
     manifest = table.get("manifest", MANIFEST_NAME)
-    project = os.path.dirname(os.path.join(above, manifest if isinstance(manifest, str) else ""))
-    cache = _find_named_cache() or find_project_cache(project)
-    return SearchRoot(cache.path, path, project)
+    manifest = manifest if isinstance(manifest, str) else ""
+    return _make_project_root(os.path.dirname(os.path.join(os.path.dirname(path), manifest)), path)
 
 
 def find_declaration(document: Any) -> tuple[tuple[str, ...], dict[str, Any] | None]:
-    """Return the keys of the table that declares a package's kernels, in what a `pyproject.toml`
-    holds, and the table; None without one."""
+    """Return the keys of the table in a `pyproject.toml` that declares a package's kernels, and the
+    table; None as table without one."""
     for keys in TABLES:
         table = document
         for key in keys:
@@ -238,12 +238,12 @@ def find_declaration(document: Any) -> tuple[tuple[str, ...], dict[str, Any] | N
 
 
 def _list_installed_packages() -> Iterator[SearchRoot]:
-    """Yield what is installed."""
-    from importlib import metadata
+    """Yield the trees of installed packages. Raise `CorruptCacheError` for a broken one."""
+    from importlib import metadata  # takes 10 ms, and most loads find the script before
 
     for entry in sorted(metadata.entry_points(group=ENTRY_POINTS)):
         try:
             directory = find_directory(entry.load())
-        except Exception as error:
+        except Exception as error:  # importing a package may raise anything
             raise CorruptCacheError(f"package {entry.name} ({entry.value}): {error}") from error
         yield SearchRoot(directory, f"package {entry.name}")
