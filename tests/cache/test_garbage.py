@@ -25,8 +25,8 @@ from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.runtime.search_roots import LOST_ROOT
 from tilusbuild.runtime.reader_lock import ReaderLock
+from tilusbuild.runtime.search_roots import LOST_ROOT
 
 DAY = 86400.0
 

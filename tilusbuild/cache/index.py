@@ -36,9 +36,9 @@ from tilusbuild.runtime.naming import (
     parse_name,
     quote_name,
 )
-from tilusbuild.runtime.search_roots import LOST_ROOT
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, seal_json, unseal_json
+from tilusbuild.runtime.search_roots import LOST_ROOT
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 

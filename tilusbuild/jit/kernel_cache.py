@@ -39,10 +39,10 @@ from tilusbuild.report.plain import PlainReporter
 from tilusbuild.report.summary import find_first_error
 from tilusbuild.runtime import arrays, library, option
 from tilusbuild.runtime.kernel import Kernel
-from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX, get_cache_dir
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.regular import read_bytes, read_text, try_read_text
 from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX, get_cache_dir
 from tilusbuild.state.clock import FileTime
 from tilusbuild.state.files import sha256_file, sha256_text
 from tilusbuild.state.stamp import read_path_content

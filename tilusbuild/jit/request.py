@@ -29,8 +29,8 @@ from tilusbuild.plan.model import make_targets
 from tilusbuild.plan.spaces import read_imported_space
 from tilusbuild.runtime.choose import rank_code
 from tilusbuild.runtime.device import find_first_gpu
-from tilusbuild.runtime.search_roots import get_cache_dir
 from tilusbuild.runtime.regular import try_read_bytes
+from tilusbuild.runtime.search_roots import get_cache_dir
 from tilusbuild.state.clock import FileTime
 from tilusbuild.state.files import sha256_text, write_atomic
 

@@ -56,7 +56,7 @@ class Refusal(NamedTuple):
 
 
 def parse_refusals(rows: Any) -> tuple[Refusal, ...]:
-    """Return a file's refusals, one a program. Raises `KeyError` and `TypeError` for another form."""
+    """Return the refusals, one a program. Raises `KeyError` and `TypeError` for another form."""
     refusals: dict[str, Refusal] = {}
     if not isinstance(rows, list):
         raise TypeError('"refused" is not a list')

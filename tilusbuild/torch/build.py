@@ -37,8 +37,8 @@ from tilusbuild.plan import identity
 from tilusbuild.process.stopping import StoppedError
 from tilusbuild.render.messages import misses_header
 from tilusbuild.runtime import option
-from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX
 from tilusbuild.runtime.regular import read_bytes, read_text
+from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX
 from tilusbuild.runtime.where import get_user_cache
 from tilusbuild.state.files import write_atomic
 from tilusbuild.status import Status

@@ -31,15 +31,15 @@ from tilusbuild.runtime.naming import (
     parse_name,
     to_snake_case,
 )
+from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.script import CALLED, FILE, Script, ScriptArgument, read_script_once
+from tilusbuild.runtime.sealed import unseal_json
 from tilusbuild.runtime.search_roots import (
     SearchRoot,
     find_directory,
     find_search_roots,
     get_working_directory,
 )
-from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.script import CALLED, FILE, Script, ScriptArgument, read_script_once
-from tilusbuild.runtime.sealed import unseal_json
 
 _GRADIENT = "grad_"
 _KINDS = {"bool": "bool", "int": "SymInt", "uint": "SymInt", "float": "float"}

@@ -34,8 +34,8 @@ from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.directory import sync_public_file
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import Reader, choose_mode, parse_version
-from tilusbuild.runtime.search_roots import ENTRY_POINTS
 from tilusbuild.runtime.regular import open_file, read_text
+from tilusbuild.runtime.search_roots import ENTRY_POINTS
 from tilusbuild.state.files import sha256_bytes
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
