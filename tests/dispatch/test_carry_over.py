@@ -160,14 +160,8 @@ def _digest(space: Space) -> str:
 
 
 def _text(space: Space) -> str:
-    return format_script_text(
-        script="s",
-        params={},
-        target="cpu",
-        arch="cpu",
-        signature=[],
-        programs=enumerate(space.programs),
-    )
+    fixed: dict[str, Any] = {"script": "s", "params": {}, "target": "cpu", "arch": "cpu"}
+    return format_script_text(**fixed, signature=[], programs=enumerate(space.programs))
 
 
 @settings(max_examples=12)

@@ -40,9 +40,9 @@ def declared(first: Marks, tmp_path: Path) -> Marks:
 
 
 def row(n: int, variant: int, **other: Any) -> str:
-    here = {"target": "cpu", "device": get_cpu().name, "arch": "cpu", "params": {}}
-    found = {"sizes": {"n": n}, "schedule": {"variant": variant}, "seconds": 1e-5}
-    return json.dumps({**here, **found, **other})
+    device = {"target": "cpu", "device": get_cpu().name, "arch": "cpu", "params": {}}
+    choice = {"sizes": {"n": n}, "schedule": {"variant": variant}, "seconds": 1e-5}
+    return json.dumps({**device, **choice, **other})
 
 
 def write(project: Marks, *lines: str) -> None:
@@ -57,8 +57,8 @@ def measure(project: Marks, n: int, variant: int, seconds: float = 1.234567e-5) 
 
 
 def chosen(project: Marks, n: int = 64) -> tuple[int, str]:
-    found = load("mark", where=str(project.cache)).select(n=n)
-    return found.program, found.source
+    choice = load("mark", where=str(project.cache)).select(n=n)
+    return choice.program, choice.source
 
 
 def test_what_was_measured_here_is_chosen_in_another_checkout(declared, tmp_path) -> None:
@@ -90,23 +90,14 @@ def test_what_was_measured_here_is_chosen_in_another_checkout(declared, tmp_path
     other.run("dispatch", "check", "mark")
 
 
-def test_a_call_chooses_by_them(declared: Marks) -> None:
-    write(declared, row(50, 3))
-    declared.run("build")
-    kernel = load("mark", where=str(declared.cache))
-    assert kernel(np.ones(60, "f4"))[0] == 13
-    assert json.loads((declared.paths("mark")[0] / "dispatch_table.json").read_text()) == {
-        "schema": 1,
-        "keys": ["n"],
-        "tables": [],
-    }, "it is of what was measured here"
-
-
 def test_builds_follow_an_edit_of_the_file(declared: Marks) -> None:
     """Also where nothing else changed, and none of the rows of before stays."""
     write(declared, row(64, 3), row(1000, 0))
     declared.run("build")
     assert (chosen(declared), chosen(declared, 1000)) == ((3, "measured"), (0, "measured"))
+    assert load("mark", where=str(declared.cache))(np.ones(60, "f4"))[0] == 13
+    own = json.loads((declared.paths("mark")[0] / "dispatch_table.json").read_text())
+    assert own == {"schema": 1, "keys": ["n"], "tables": []}, "it is of what was measured here"
     assert "nothing to do" in declared.run("build").err
     write(declared, row(64, 0))
     assert "nothing to do" in declared.run("build").err
@@ -137,10 +128,12 @@ def test_what_was_measured_here_takes_precedence_in_its_bucket(declared: Marks) 
     assert chosen(declared) == (1, "measured")
 
 
-def test_rows_of_another_device_are_no_mistake(declared: Marks) -> None:
+def test_rows_of_another_device_or_level_are_no_mistake(declared: Marks) -> None:
+    write(declared, row(64, 3))
+    assert "warning" not in declared.run("build", "mark", "--level", "0").err
+    assert chosen(declared) == (1, "default")
     write(declared, row(64, 3, device="another"))
-    done = declared.run("build")
-    assert "warning" not in done.err
+    assert "warning" not in declared.run("build").err
     declared.run("dispatch", "check", "mark")
     kernel = load("mark", where=str(declared.cache), strict=True)
     assert kernel.select(n=64).source == "default"
@@ -162,13 +155,6 @@ def test_rows_without_a_program_are_counted_in_one_warning(declared: Marks) -> N
     assert f"2 of 3 rows of {FILE} serve nothing: n=64 (" in said
     assert "), n=96 (its program is failed)" in said
     assert chosen(declared, 96) == (2, "nearest")
-
-
-def test_a_lower_level_leaves_rows_out_in_silence(declared: Marks) -> None:
-    write(declared, row(64, 3))
-    done = declared.run("build", "mark", "--level", "0")
-    assert "warning" not in done.err
-    assert chosen(declared) == (1, "default")
 
 
 @pytest.mark.parametrize(
@@ -194,14 +180,12 @@ def test_a_mistake_in_the_file_is_shown_at_its_line(declared, lines, said) -> No
 
 
 def test_a_mistake_in_the_file_ends_what_would_use_it(declared: Marks) -> None:
-    declared.write(FILE, "no file of ours\n")
+    path = declared.write(FILE, "no file of ours\n")
     for verb in (["build"], ["dispatch", "export", "mark"]):
         assert declared.run(*verb, status=2).err.startswith(f"{FILE}:1:1: error:")
-    assert (declared.directory / FILE).read_text() == "no file of ours\n"
-
-
-def test_a_file_that_cannot_be_one_is_shown_in_the_manifest(declared: Marks) -> None:
-    (declared.directory / FILE).mkdir(parents=True)
+    assert path.read_text() == "no file of ours\n"
+    path.unlink()
+    path.mkdir()
     assert "the file is a directory" in declared.run("plan", status=2).err
     declared.edit("tilus.toml", FILE, "../mark.jsonl")
     assert "the file is outside the project" in declared.run("plan", status=2).err

@@ -22,22 +22,15 @@ def measure(built: Marks) -> None:
     record(script, here, [entry for entry in best if entry])
 
 
-def test_show(copied: Marks) -> None:
+def test_show_and_coverage(copied: Marks) -> None:
     measure(copied)
-    done = copied.run("dispatch", "show", "mark")
+    text = copied.run("dispatch", "show", "mark").out
     for line in ("rule: n <= 4 → program 2", "default: program 1", "64         0  measured"):
-        assert line in done.out
-
-
-def test_coverage_lists_the_programs_per_key(copied: Marks) -> None:
-    measure(copied)
-    done = copied.run("dispatch", "coverage", "mark", "--json")
-    events = done.events
-    assert [(e["sizes"], e["program"], e["source"]) for e in events[:-1]] == [
-        ({"n": 64}, 0, "measured"),
-        ({"n": 1024}, 0, "measured"),
-    ]
-    assert events[-1] == {"event": "summary", "instances": 1}
+        assert line in text
+    *events, summary = copied.run("dispatch", "coverage", "mark", "--json").events
+    choices = [(event["sizes"]["n"], event["program"], event["source"]) for event in events]
+    assert choices == [(64, 0, "measured"), (1024, 0, "measured")]
+    assert summary == {"event": "summary", "instances": 1}
 
 
 def test_check_finds_what_is_wrong(copied: Marks) -> None:
@@ -93,12 +86,8 @@ def test_a_rule_that_no_schedule_can_satisfy_is_an_error(copied: Marks) -> None:
     copied.run("build", "modelled")
 
 
-def test_a_schedule_that_is_only_not_planned_is_no_error(copied: Marks) -> None:
+def test_a_rule_for_another_target_constant_or_level_is_no_error(copied: Marks) -> None:
     copied.run("build", "mark", "--level", "0")
-    copied.run("plan", "--level", "0")
-
-
-def test_a_rule_for_another_target_or_constant_is_no_error(copied: Marks) -> None:
     other = '[target.other]\narch = "cpu"\n\n[script.mark]\n'
     own = "\n[script.mark.override.cpu.space]\nvariant = { range = [0, 1] }\n"
     copied.edit("tilus.toml", "[script.mark]\n", other)

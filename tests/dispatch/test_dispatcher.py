@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tilusbuild
 from support.marks import Marks, record
 from support.processes import run_to_end
 from tilusbuild.embed import dispatcher
@@ -47,20 +46,12 @@ def compiled(directory: Path, main: str, library: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_a_build_makes_it_where_dispatch_is_declared(built: Marks) -> None:
-    (path,) = built.paths("mark")
-    assert sorted(p.name for p in (path / "dispatch").iterdir()) == [
-        "dispatch.c",
-        "dispatch.h",
-        "dispatch.json",
-        "libmark.so",
-    ]
+def test_a_build_makes_it_for_programs_in_c(built: Marks, tmp_path: Path) -> None:
+    directory = built.paths("mark")[0] / "dispatch"
+    files = ["dispatch.c", "dispatch.h", "dispatch.json", "libmark.so"]
+    assert sorted(path.name for path in directory.iterdir()) == files
     assert dispatcher.is_current_dispatcher(built.script("mark"))
-
-
-def test_a_program_in_c(copied: Marks, tmp_path: Path) -> None:
-    library = Path(copied.script("mark").path, "dispatch", "libmark.so")
-    assert compiled(tmp_path, MAIN, library) == "0 11 91 \n2 table\n"
+    assert compiled(tmp_path, MAIN, directory / "libmark.so") == "0 11 91 \n2 table\n"
 
 
 def test_it_compiles_without_warnings(copied: Marks, tmp_path: Path) -> None:
@@ -135,24 +126,18 @@ def selections(
     return [(select(*each), source(*each).decode()) for each in sizes]
 
 
-def test_a_table_of_another_device_is_not_used(copied, refreshed, tmp_path) -> None:
-    script = copied.script("mark")
-    there = {**get_cpu().make_fingerprint(script.hash), "device": "another cpu"}
-    record(script, there, [TableEntry((128,), 3, "measured", None)])
+def test_it_follows_the_tables_of_its_device(copied, refreshed, tmp_path) -> None:
+    script, entries = copied.script("mark"), [TableEntry((128,), 3, "measured", None)]
+    fingerprint = get_cpu().make_fingerprint(script.hash)
+    record(script, {**fingerprint, "device": "another cpu"}, entries)
     library = Path(refreshed())
     assert selections(tmp_path, library, "mark", [(100,)]) == [(1, "default")]
-    record(
-        script, get_cpu().make_fingerprint(script.hash), [TableEntry((128,), 3, "measured", None)]
-    )
+    record(script, fingerprint, entries)
     assert not dispatcher.is_current_dispatcher(script)
     refreshed()
     assert selections(tmp_path, library, "mark", [(100,)]) == [(3, "measured")]
-
-
-def test_it_is_made_once(copied: Marks, refreshed: Any) -> None:
-    path = Path(refreshed())
-    before = path.stat().st_ino
-    assert Path(refreshed()).stat().st_ino == before
+    before = library.stat().st_ino
+    assert Path(refreshed()).stat().st_ino == before, "it is made once"
 
 
 def ran(kernel: Any, n: int) -> int:
@@ -163,19 +148,6 @@ def test_where_nothing_is_to_be_chosen_the_program_itself_is_called(built: Marks
     kernel = Kernel([built.script("mark")._replace(rules=())])
     assert [ran(kernel, n) for n in (3, 9)] == [1, 1]
     assert kernel._shared_launcher is load_launcher(built.script("mark"), 1, None)
-
-
-def test_the_nearest_key_is_reported_once(copied, caplog) -> None:
-    script = copied.script("mark")
-    record(
-        script, get_cpu().make_fingerprint(script.hash), [TableEntry((12,), 3, "measured", None)]
-    )
-    kernel = tilusbuild.load("mark", where=copied.cache)
-    assert ran(kernel, 10) == 3
-    assert caplog.messages == []
-    assert [ran(kernel, n) for n in (100, 1000, 10_000)] == [3, 3, 3]
-    assert len(caplog.messages) == 1
-    assert "nearest" in caplog.messages[0]
 
 
 def test_no_dispatcher_without_a_program(copied: Marks) -> None:

@@ -93,14 +93,11 @@ def test_a_wheel_and_an_sdist_have_the_rows_of_the_repository(
     with (project.directory / "tilus.toml").open("a") as file:
         file.write('\n[script.scale.dispatch]\nkeys = ["n"]\nmeasured = "tuned/scale.jsonl"\n')
     project.call("build_wheel")
-    row = {
-        "target": "cpu",
-        "device": get_cpu().name,
-        "arch": "cpu",
-        "params": {},
-        "sizes": {"n": 3},
-    }
-    lines = [{"schema": 1, "script": "scale"}, {**row, "schedule": {"step": 2}, "seconds": 1}]
+    row = {"target": "cpu", "device": get_cpu().name, "arch": "cpu", "params": {}, "seconds": 1}
+    lines = [
+        {"schema": 1, "script": "scale"},
+        {**row, "sizes": {"n": 3}, "schedule": {"step": 2}},
+    ]
     made = project.directory / "tuned/scale.jsonl"
     made.parent.mkdir()
     made.write_text("\n".join(map(json.dumps, lines)))

@@ -20,15 +20,26 @@ def test_a_target_that_is_not_a_name_is_a_type_error(source: Source, target: Any
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ({"tims": 1}, 'no parameter "tims"'),
+        ({"times": 9}, 'default 9 of "times" is outside its space'),
+        ({"execution_backend": "nvrtc"}, "nvrtc compiles for GPUs"),
+        (
+            {"compile_flags": "-fplugin=./evil.so"},
+            '"-fplugin=./evil.so" runs a program that no hash',
+        ),
+        ({"compile_flags": ["-O2", "@flags"]}, '"@flags" reads files that no hash'),
+        ({"compile_flags": "-o elsewhere"}, '"-o" is set by tilusbuild'),
+        ({"target_host": "x86-64,-fplugin=./evil.so"}, "not the name of an architecture"),
         ({"target": "llvm"}, '"llvm" is not an architecture'),
         ({"execution_backend": "cython"}, "execution_backend is one of auto, tvm_ffi"),
         ({"pass_configs": {"tl.enable_fast_math": True}}, "there is no pass config"),
         ({"target_host": "llvm -mcpu=znver4"}, "is not the name of an architecture"),
     ],
 )
-def test_another_systems_words_are_refused(source: Source, words: Any, message: str) -> None:
+def test_wrong_words_are_refused_before_a_compile(source, cache: Path, words, message) -> None:
     with pytest.raises(InputError, match=message):
         KernelCache().cached(source, **{"target": "cpu", **words})
+    assert not list((cache / "programs").glob("*"))
 
 
 def test_the_environments_backend_may_be_auto(source, monkeypatch: pytest.MonkeyPatch) -> None:

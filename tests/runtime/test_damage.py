@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ import tilusbuild
 from support.marks import Marks
 from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
+
+
+def select(copied: Marks, n: int = 100) -> tuple[int, str]:
+    program, source, *_ = tilusbuild.load("mark", where=copied.cache).select(n=n)
+    return program, source
 
 
 def write_table(built: Marks, entries: list[Any], **fields: str) -> Path:
@@ -34,12 +40,8 @@ def test_a_table_of_this_device_decides(copied: Marks, caplog: pytest.LogCapture
     assert kernel.select(n=10**9)[:2] == (0, "nearest")
     assert len(caplog.messages) == 1
     assert "n = 150" in caplog.messages[0]
-
-
-def test_a_star_matches_any_device(copied: Marks) -> None:
     write_table(copied, [[[128], 3]], device="*", arch="*", script="*", driver="*")
-    kernel = tilusbuild.load("mark", where=copied.cache)
-    assert kernel.select(n=100)[:2] == (3, "measured")
+    assert select(copied) == (3, "measured"), "a star matches any device"
 
 
 @pytest.mark.parametrize(
@@ -57,70 +59,47 @@ def test_a_table_of_another_device_is_never_used_silently(copied, field, caplog)
     assert "table refused" in kernel.explain(n=100)
 
 
-@pytest.mark.parametrize("program", [4, -1, 10**12])
-def test_an_index_out_of_range(copied: Marks, program: int) -> None:
-    write_table(copied, [[[128], program]])
-    with pytest.raises(CorruptCacheError, match=f"choose program {program}"):
-        tilusbuild.load("mark", where=copied.cache).select(n=100)
-
-
 @pytest.mark.parametrize(
-    "entries",
+    ("entries", "problem"),
     [
-        [[[128, 3], 1]],
-        [[["128"], 1]],
-        [[[128], "1"]],
-        [[[128], True]],
-        [[128, 1]],
-        [[[128]]],
-        [[[128], 1, "guessed"]],
-        [[[128], 1, "measured", "fast"]],
-        [[[128], 1, "measured", True]],
-        [[[128], 1, "measured", -1e-6]],
-        [[[128], 1, "measured", float("nan")]],
-        [[[128], 1, "measured", float("inf")]],
-        [[[1 << 63], 1]],
-        [[[128], 1], [[128], 2]],
-        {"128": 1},
-        7,
-        None,
+        *(([[[128], program]], f"choose program {program}") for program in (4, -1, 10**12)),
+        *(([[[128], program]], "no entry") for program in ("1", True)),
+        *(([[key, 1]], "is not a key") for key in ([128, 3], ["128"], [1 << 63])),
+        *(
+            ([[[128], 1, "measured", t]], "no time")
+            for t in ("fast", True, -1e-6, math.nan, math.inf)
+        ),
+        ([[[128], 1, "guessed"]], "no entry"),
+        ([[[128], 1], [[128], 2]], "appears twice"),
+        *(
+            (entries, "is not a dispatch table")
+            for entries in ([[128, 1]], [[[128]]], {"128": 1}, 7, None)
+        ),
     ],
 )
-def test_an_invalid_dispatch_table_is_an_error(copied: Marks, entries: Any) -> None:
+def test_an_invalid_dispatch_table_is_an_error(copied: Marks, entries: Any, problem: str) -> None:
     write_table(copied, entries)
-    with pytest.raises(CorruptCacheError):
-        tilusbuild.load("mark", where=copied.cache).select(n=100)
+    with pytest.raises(CorruptCacheError, match=problem):
+        select(copied)
 
 
 def test_keys_of_another_manifest(copied: Marks) -> None:
     path = write_table(copied, [[[128], 3]])
     path.write_text(path.read_text().replace('["n"]', '["m"]'))
     with pytest.raises(CorruptCacheError, match="its keys are"):
-        tilusbuild.load("mark", where=copied.cache).select(n=100)
+        select(copied)
 
 
-def test_a_library_whose_bytes_were_changed(copied: Marks) -> None:
-    script = copied.script("mark")
-    for program in range(4):
-        path = Path(script.get_library_path(program))
-        data = bytearray(path.read_bytes())
-        data[-40] ^= 1
-        path.write_bytes(data)
-    kernel = tilusbuild.load("mark", where=copied.cache)
-    for _ in range(2):
-        with pytest.raises(CorruptCacheError, match="is not what was built"):
-            kernel(np.zeros(9, "float32"))
-
-
-def test_a_library_cut_short_or_missing(copied: Marks) -> None:
+def test_a_library_that_was_changed_cut_short_or_removed(copied: Marks) -> None:
     path = Path(copied.script("mark").get_library_path(1))
-    path.write_bytes(path.read_bytes()[:1000])
+    data = path.read_bytes()
     kernel = tilusbuild.load("mark", where=copied.cache)
-    with pytest.raises(CorruptCacheError):
-        kernel(np.zeros(9, "float32"))
-    path.unlink()
-    with pytest.raises(CorruptCacheError, match="No such file"):
-        kernel(np.zeros(9, "float32"))
+    for damaged in (data[:-40] + bytes([data[-40] ^ 1]) + data[-39:], data[:1000], None):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        problem = "No such file" if damaged is None else "is not what was built"
+        for _ in range(2):
+            with pytest.raises(CorruptCacheError, match=problem):
+                kernel(np.zeros(9, "float32"))
 
 
 @pytest.mark.parametrize("name", ["script.json", "script.txt"])

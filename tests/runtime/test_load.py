@@ -24,13 +24,6 @@ def ran(kernel: Any, n: int) -> int:
     return round(float(kernel(np.zeros(n, "float32"))[-1]))
 
 
-def test_a_call_with_everything_in_order(built: Marks) -> None:
-    kernel = tilusbuild.load("mark", where=built.cache)
-    x, y = np.arange(8, dtype="float32"), np.empty(8, "float32")
-    assert kernel(x, y) is None
-    np.testing.assert_array_equal(y, 10 * x + 1)
-
-
 def test_a_misspelt_variable_is_logged_once(built: Marks, monkeypatch, caplog) -> None:
     monkeypatch.setenv("TILUSBUILD_REQUIRE_SIGN", "release.pem")
     option.warn_of_unknown_variables.cache_clear()
@@ -47,8 +40,10 @@ def test_outputs_left_out_are_allocated_and_returned(built: Marks) -> None:
         assert result.dtype == np.float64
         np.testing.assert_array_equal(result, np.repeat(x, 2, axis=1) + 5)
     given = np.empty((2, 6))
-    assert kernel(x, k=5, y=given) is None
-    np.testing.assert_array_equal(given, np.repeat(x, 2, axis=1) + 5)
+    for call in (lambda: kernel(x, k=5, y=given), lambda: kernel(x, given, 5)):
+        given.fill(0)
+        assert call() is None
+        np.testing.assert_array_equal(given, np.repeat(x, 2, axis=1) + 5)
 
 
 def test_torch_tensors_on_the_cpu(built: Marks) -> None:
@@ -62,21 +57,19 @@ def test_torch_tensors_on_the_cpu(built: Marks) -> None:
 
 def test_mistakes_in_a_call_are_named(built: Marks) -> None:
     kernel = tilusbuild.load("modelled", where=built.cache, real="f64")
-    x = np.ones((2, 3))
-    with pytest.raises(TypeError, match="misses k"):
-        kernel(x)
-    with pytest.raises(TypeError, match=r"no argument 'kk': .*\"k\""):
-        kernel(x, kk=5)
-    with pytest.raises(TypeError, match="4 were given"):
-        kernel(x, x, 1, 2)
-    with pytest.raises(TypeError, match="5 were given"):
-        kernel(x, x, 1, 2, k=5)
-    with pytest.raises(TypeError, match="expected f64"):
-        kernel(x, np.ones((2, 6), "float32"), 5)
-    with pytest.raises(ValueError, match="shape"):
-        kernel(np.ones(3), np.ones((2, 6)), 5)
-    with pytest.raises(TypeError, match=r"expected f64|not an array that supports DLPack"):
-        kernel([1.0], np.ones((2, 6)), 5)
+    x, y = np.ones((2, 3)), np.ones((2, 6))
+    no_array = r"expected f64|not an array that supports DLPack"
+    for error, text, args, named in (
+        (TypeError, "misses k", (x,), {}),
+        (TypeError, r"no argument 'kk': .*\"k\"", (x,), {"kk": 5}),
+        (TypeError, "4 were given", (x, x, 1, 2), {}),
+        (TypeError, "5 were given", (x, x, 1, 2), {"k": 5}),
+        (TypeError, "expected f64", (x, y.astype("f4"), 5), {}),
+        (ValueError, "shape", (np.ones(3), y, 5), {}),
+        (TypeError, no_array, ([1.0], y, 5), {}),
+    ):
+        with pytest.raises(error, match=text):
+            kernel(*args, **named)
 
 
 def test_selection_by_rule_and_default(built: Marks) -> None:
@@ -85,6 +78,9 @@ def test_selection_by_rule_and_default(built: Marks) -> None:
     assert kernel.select(n=5)[:2] == (1, "default")
     assert kernel.select(n=4).schedule == {"variant": 2}
     assert (ran(kernel, 4), ran(kernel, 5)) == (2, 1)
+    model = tilusbuild.load("modelled", where=built.cache, real="f32")
+    chosen = model.select(m=20, n=10, k=1)  # the model chooses for m's bucket, 32
+    assert (chosen.schedule, chosen.source) == ({"tile": 32}, "model")
     with pytest.raises(TypeError, match="chosen by n"):
         kernel.select()
     with pytest.raises(TypeError, match="no size 'x'"):
@@ -103,24 +99,12 @@ def test_the_programs_and_their_schedules(built: Marks) -> None:
     assert "suits: host code" in text
 
 
-def test_a_model_chooses_at_the_bucket(built: Marks) -> None:
-    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
-    chosen = kernel.select(m=20, n=10, k=1)  # m's bucket is 32
-    assert (chosen.schedule, chosen.source) == ({"tile": 32}, "model")
-
-
 def test_where_may_be_many_things(built: Marks) -> None:
     module = ModuleType("kernels")
     module.__path__ = [str(built.cache)]
     script = built.paths("mark")[0]
-    for where in (
-        built.cache,
-        str(built.cache),
-        built.directory,
-        script,
-        module,
-        lambda: built.cache,
-    ):
+    cache = built.cache
+    for where in (cache, str(cache), built.directory, script, module, lambda: cache):
         assert ran(tilusbuild.load("mark", where=where), 9) == 1
     with pytest.raises(LoadError, match="not a directory"):
         tilusbuild.load("mark", where="/nowhere")
@@ -154,21 +138,16 @@ def test_places_are_looked_in_in_order(built, tmp_path, monkeypatch) -> None:
     sys.modules.pop("marks_package", None)
 
 
-def test_a_script_that_is_not_there(built: Marks) -> None:
-    with pytest.raises(LoadError, match='did you mean "mark"') as error:
-        tilusbuild.load("marks", where=built.cache)
-    assert str(built.cache) in str(error.value)
-    with pytest.raises(LoadError, match=r"not built for 'h100': there is cpu"):
-        tilusbuild.load("mark", where=built.cache, target="h100")
-
-
-def test_instances_are_chosen_by_their_constants(built: Marks) -> None:
-    with pytest.raises(LoadError, match=r"real='f32'\s+real='f64'"):
-        tilusbuild.load("modelled", where=built.cache)
-    with pytest.raises(LoadError, match=r"there are: real='f32'; real='f64'"):
-        tilusbuild.load("modelled", where=built.cache, real="f16")
-    with pytest.raises(LoadError, match='did you mean "real"'):
-        tilusbuild.load("modelled", where=built.cache, rael="f32")
+def test_what_is_not_there_is_named_with_what_is(built: Marks) -> None:
+    for name, how, text in (
+        ("marks", {}, f'did you mean "mark"(.|\\s)*{built.cache}'),
+        ("mark", {"target": "h100"}, r"not built for 'h100': there is cpu"),
+        ("modelled", {}, r"real='f32'\s+real='f64'"),
+        ("modelled", {"real": "f16"}, r"there are: real='f32'; real='f64'"),
+        ("modelled", {"rael": "f32"}, 'did you mean "real"'),
+    ):
+        with pytest.raises(LoadError, match=text):
+            tilusbuild.load(name, where=built.cache, **how)
 
 
 def test_only_what_the_last_build_made_is_loaded(copied: Marks) -> None:

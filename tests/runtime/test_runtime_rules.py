@@ -15,13 +15,9 @@ def test_the_architectures_are_those_that_the_builder_knows() -> None:
 
 
 def test_of_what_runs_the_most_exact_is_the_best() -> None:
-    images: list[tuple[str, Literal["sass", "ptx"]]] = [
-        ("sm_80", "ptx"),
-        ("sm_100", "sass"),
-        ("sm_103", "sass"),
-        ("sm_100f", "sass"),
-    ]
-    images.append(("sm_103a", "sass"))
+    sass = ("sm_100", "sm_103", "sm_100f", "sm_103a")
+    images: list[tuple[str, Literal["sass", "ptx"]]] = [("sm_80", "ptx")]
+    images += [(code, "sass") for code in sass]
     assert all(can_run(code, "sm_103", kind) for code, kind in images)
     best = sorted(images, key=lambda image: rank_image(image[0], "sm_103", image[1]))
     assert [code for code, _ in best] == ["sm_103a", "sm_103", "sm_100f", "sm_100", "sm_80"]
