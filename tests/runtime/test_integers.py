@@ -93,7 +93,10 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Cal
     for script in DISPATCH:
         kernel = tilusbuild.load(script, where=project.cache)
         program = project.cache / "programs" / kernel.programs[0].hash / "module" / "lib.so"
-        ways = {"Python": partial(taken, kernel), "C, one program": plainly(str(program))}
+        ways: dict[str, Call] = {
+            "Python": partial(taken, kernel),
+            "C, one program": plainly(str(program)),
+        }
         for path in project.cache.glob(f"scripts/{script}/*/dispatch/lib*.so"):
             ways["C, dispatcher"] = plainly(str(path))
         found[script] = ways

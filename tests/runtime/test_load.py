@@ -147,7 +147,7 @@ def test_what_is_not_there_is_named_with_what_is(built: Marks) -> None:
         ("modelled", {"rael": "f32"}, 'did you mean "real"'),
     ):
         with pytest.raises(LoadError, match=text):
-            tilusbuild.load(name, where=built.cache, **how)
+            tilusbuild.load(name, where=built.cache, **how)  # type: ignore[arg-type]
 
 
 def test_only_what_the_last_build_made_is_loaded(copied: Marks) -> None:
