@@ -62,7 +62,7 @@ def describe_lost_rows(path: str, describe: Callable[[], bytes]) -> str | None:
 
 def format_other_keys(label: str, former: Sequence[str], keys: Sequence[str]) -> str:
     """Return the message that a script's measurements are for other dispatch keys."""
-    former_keys, current_keys = (", ".join(each) or "none" for each in (former, keys))
+    former_keys, current_keys = (", ".join(names) or "none" for names in (former, keys))
     why = f"it was for the dispatch keys {former_keys}, which are {current_keys} now"
     return f"{label}: its measurements no longer apply: {why}"
 

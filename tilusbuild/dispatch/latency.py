@@ -71,7 +71,7 @@ def write_measurement(script: Script, measured: Measurement) -> None:
     path = os.path.join(script.path, directory, FILE)
     with lock_tables(script):
         same = dict(measured.fingerprint)
-        others = [each for each in _read_file(path, script) if dict(each.fingerprint) != same]
+        others = [m for m in _read_file(path, script) if dict(m.fingerprint) != same]
         sweep_temporary_files(os.path.dirname(path))
         # The report first: the file that programs read says that both are there.
         for name, data in format_measurements(script, measured.key, [*others, measured]).items():
@@ -94,12 +94,12 @@ def format_measurements(
         "key": list(key),
         "measured": [
             {
-                "fingerprint": dict(each.fingerprint),
-                "seconds": {str(p): s for p, s in sorted(each.seconds.items())},
-                "refused": {str(p): why for p, why in sorted(each.refused.items())},
-                **({} if each.at is None else {"at": list(each.at)}),
+                "fingerprint": dict(measurement.fingerprint),
+                "seconds": {str(p): s for p, s in sorted(measurement.seconds.items())},
+                "refused": {str(p): why for p, why in sorted(measurement.refused.items())},
+                **({} if measurement.at is None else {"at": list(measurement.at)}),
             }
-            for each in measurements
+            for measurement in measurements
         ],
     }
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"

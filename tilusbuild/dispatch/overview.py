@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from tilusbuild.cache.layout import DISPATCH
-from tilusbuild.dispatch.refresh import can_make_dispatchers, has_current_dispatcher
+from tilusbuild.dispatch.refresh import load_dispatcher_module
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest.model import Manifest
@@ -103,9 +103,11 @@ class DispatchOverview(Struct, frozen=True):
                 yield str(error)
         try:
             self.list_coverage()
+            module, has_tables = load_dispatcher_module(), self.trouble is None
             has_dispatcher = os.path.isdir(os.path.join(self.script.path, DISPATCH))
-            is_usable = self.trouble is None and has_dispatcher and can_make_dispatchers()
-            if is_usable and not has_current_dispatcher(self.script):
+            if module is None or not has_dispatcher or not has_tables:
+                return
+            if not module.is_current_dispatcher(self.script):
                 yield f"the C dispatcher was built from other tables: {_MAKE} builds it again"
         except (LoadError, TilusbuildError) as error:
             yield str(error)

@@ -75,27 +75,16 @@ def refresh_dispatcher(
     Raises `LoadError` for damaged tables, `CacheError`, `TilusbuildError` when the compiler
     refuses, and what `find_toolchain` raises.
     """
-    if (room := _load_room()) is None:
+    if (module := load_dispatcher_module()) is None:
         directory = os.path.join(script.path, DISPATCH)
         if os.path.isdir(directory):
             cache.remove_entry(directory)
         return None
-    path: str | None = room.build_if_outdated(cache, script, find_toolchain, runner)
+    path: str | None = module.build_if_outdated(cache, script, find_toolchain, runner)
     return path
 
 
-def has_current_dispatcher(script: Script) -> bool:
-    """Return whether the C dispatcher is made from the script as it is. Raises `LoadError`, and
-    `TilusbuildError` for a script that can have none."""
-    room = _load_room()
-    return room is not None and room.is_current_dispatcher(script)
-
-
-def can_make_dispatchers() -> bool:
-    """Return whether the room that makes C dispatchers is there."""
-    return bool(find_contributions("dispatcher"))
-
-
-def _load_room() -> Any:
-    """Return the module that makes C dispatchers, or None."""
-    return import_value(find_contributions("dispatcher")["c"]) if can_make_dispatchers() else None
+def load_dispatcher_module() -> Any:
+    """Return the module of the optional room that makes C dispatchers; None without the room."""
+    modules = find_contributions("dispatcher")
+    return import_value(modules["c"]) if modules else None

@@ -71,8 +71,8 @@ class _SourceWriter:
         # A person wrote the row: no other program may serve it when its program is refused.
         by_hand = {e.program for t in tables for e in t.entries if e.source == "table"}
         for program in sorted(by_hand & refused.keys()):
-            what = f"a row by hand chooses program {program}, which was {refused[program]}"
-            raise NoDispatcherError(f"{script.label}: {what}")
+            problem = f"a row by hand chooses program {program}, which was {refused[program]}"
+            raise NoDispatcherError(f"{script.label}: {problem}")
         self.available = list_available_programs(script) - refused.keys()
         if not self.available:
             raise NoDispatcherError(f"{script.label}: no program is built")
@@ -137,10 +137,10 @@ class _SourceWriter:
         lines.append(f"static const unsigned char td_is_constant[] = {{{constants}0}};")
         return "\n".join(lines) + "\n"
 
-    def _write_refusal(self, what: str, program: int) -> str:
+    def _write_refusal(self, decision: str, program: int) -> str:
         """Return a C expression that fails, for a rule or a default that names a refused
         program."""
-        text = f"{what} chooses program {program}, which was {self.refused[program]}"
+        text = f"{decision} chooses program {program}, which was {self.refused[program]}"
         return f'td_fail("%s", {format_c_string(f"{self.script.name}: {text}")})'
 
     def _write_tables(self) -> str:

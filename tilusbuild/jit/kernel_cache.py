@@ -178,12 +178,11 @@ class KernelCache:
         """Return the kernel of a script of the project around the working directory (`"matmul"`),
         of another project (`"DIR:matmul"`), or of a `Source`.
 
-        `params` are constants, and values of the schedule; the rest of the schedule is the
-        default's. `args` are constants in the order in which the script declares them. `out_idx`:
-        which of the arguments that a caller passes are outputs, instead of those that are declared
-        so. `target`: a target's name, an architecture, "cuda", "cpu", or
-        "auto", what suits this machine; else `TILUSBUILD_TARGET`. `target_host`: the host code's
-        `-march`.
+        `params` are constants and values of the schedule; the default schedule has the other
+        values. `args` are constants in declared order. `out_idx`: the positions of the outputs
+        among the passed arguments, in place of the declared ones. `target`: a target's name, an
+        architecture, "cuda", "cpu", or "auto", the best for this machine; else `TILUSBUILD_TARGET`.
+        `target_host`: the host code's `-march`.
         `execution_backend`: "tvm_ffi", "ctypes", "nvrtc"; "auto" is `TILUSBUILD_EXECUTION_BACKEND`,
         else "tvm_ffi". `verbose` (`TILUSBUILD_VERBOSE`) shows the build on stderr. `pass_configs`:
         "disable_ptxas_opt", "dump_ir", "line_directives". `compile_flags`: more flags for the
@@ -354,7 +353,7 @@ def clear_requested_kernels(root: str) -> None:
     # Before the removals: a listing must not name what is gone.
     forget_projects(cache, roots)
     with hold_exclusive_use(cache, wait=True):
-        programs = {(each.directory, each.hash): each.programs for each in list_scripts(cache)}
+        programs = {(s.directory, s.hash): s.programs for s in list_scripts(cache)}
         # Programs are removed after their scripts, and only if no other script lists them.
         unused = {
             program

@@ -346,7 +346,7 @@ def _narrow_manifest(
     changes: dict[str, Any] = {"scripts": {**manifest.scripts, script: narrowed}}
     if request.target_host is not None:
         march, toolchain = {"host_march": request.target_host}, manifest.toolchain
-        named = {name: each.replace_values(**march) for name, each in toolchain.named.items()}
+        named = {name: tools.replace_values(**march) for name, tools in toolchain.named.items()}
         changes["toolchain"] = toolchain.replace_values(**march, named=named)
     if request.has_config("line_directives"):
         changes["build"] = manifest.build.replace_values(line_directives=True)

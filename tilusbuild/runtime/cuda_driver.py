@@ -94,8 +94,6 @@ _Library = TypeVar("_Library")
 
 _MISSING = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 """glibc's error for a library that another one needs. A path has other letters before `lib`."""
-_MAX_COUNT = 16
-"""Libraries that one may need in turn; cuBLAS needs one more, cuDNN eight."""
 
 
 def open_with_dependencies(open_library: Callable[[], _Library]) -> _Library:
@@ -112,7 +110,8 @@ def _retry_with_dependencies(open_library: Callable[[], _Library], tried: set[st
             return open_library()
         except (OSError, RuntimeError) as error:
             missing = _MISSING.search(str(error))
-            if missing is None or missing[1] in tried or len(tried) == _MAX_COUNT:
+            # Each once: one that is missing again does not satisfy the loader.
+            if missing is None or missing[1] in tried:
                 raise
             tried.add(missing[1])
             if not _load_dependency(missing[1], tried):

@@ -1,8 +1,7 @@
-"""The element types: what each is to DLPack, C, CUDA, `struct` and the array frameworks.
+"""The table of element types, with their names in DLPack, C, CUDA, `struct` and array frameworks.
 
-Pure data, imported by the runtime, the builder and `tune/bench`, so
-this module imports nothing but `typing`. The order of the rows is part of what generated C looks
-like, and so of programs' hashes: a new type goes to the end.
+Generated C has the types in this order, and so have the hashes of programs: a new type goes to the
+end.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class DataType(NamedTuple):
     """The CUDA C++ type; <cuda_fp16.h>, <cuda_bf16.h>, <cuda_fp8.h> and <cuda_fp4.h> define the
     narrow ones."""
     numpy: str
-    """What NumPy, `ml_dtypes`, torch, CuPy and JAX call it, as far as they have it."""
+    """The name in NumPy, `ml_dtypes`, torch, CuPy and JAX, if they have the type."""
     struct: str
     """The format character of `struct` and `memoryview.cast`; "" where they have none."""
     lanes: int = 1
-    """DLPack's: how many values an element is. Those of less than a byte come in pairs."""
+    """DLPack's number of values in an element. Values of less than a byte come in pairs."""
 
     @property
     def bytes(self) -> int:

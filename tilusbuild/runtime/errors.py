@@ -37,16 +37,16 @@ def did_you_mean(
 ) -> str | None:
     """Return a hint: the nearest known word, else a list of all if there are at most `max_listed`;
     None otherwise. A word is near when difflib's ratio is at least `likeness`."""
-    words = sorted(set(known))
-    near = find_nearest_word(word, words, likeness)
+    candidates = sorted(set(known))
+    near = find_nearest_word(word, candidates, likeness)
     if near is not None:
         return f'did you mean "{near}"?'
-    return "known: " + ", ".join(words) if 0 < len(words) <= max_listed else None
+    return "known: " + ", ".join(candidates) if 0 < len(candidates) <= max_listed else None
 
 
 def find_nearest_word(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the known word with the highest ratio of difflib, at least `likeness`; None without
     one."""
-    import difflib  # only for a mistake
+    import difflib  # takes milliseconds, and is needed only after a mistake
 
     return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=likeness)), None)

@@ -125,17 +125,23 @@ class Kernel:
         return outputs
 
     def select(self, **sizes: Value) -> Choice:
-        """Return what would serve these sizes on the usual device: cuda:0, or the cpu where there
-        is none.
-
-        Raises `TypeError` when a dispatch key is missing, and `LoadError`s.
-        """
+        """Return the choice for these sizes on the default device. Raises `TypeError` for an
+        unknown size and a missing dispatch key, and `LoadError`s."""
         active = self._activate_default()
-        return self._choose_program(active, self._check_sizes(active.script, sizes))
+        script = active.script
+        integers = [argument.name for argument in script.arguments if argument.dims is None]
+        for name in sizes:
+            if name not in integers:
+                hint = did_you_mean(name, integers) or "none is like it"
+                raise TypeError(f"{script.name} has no size {name!r}: {hint}")
+        missing = [name for name in script.chosen_by if name not in sizes]
+        if missing:
+            raise TypeError(f"{script.name} is chosen by {', '.join(missing)} too: give all keys")
+        return self._choose_program(active, sizes)
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """Return the programs for the usual device, by their numbers."""
+        """Return the programs for the default device, by their numbers."""
         script = self._activate_default().script
         return tuple(
             Program(i, digest, script.not_built.get(i, "built"), script.get_schedule(i))
@@ -153,24 +159,11 @@ class Kernel:
         lines += [f"  {evaluation}" for evaluation in active.evaluations]
         lines += [f"chosen: {active.script.label} in {active.script.path}", *active.notes]
         if sizes or not active.script.keys:
-            choice = self._choose_program(active, self._check_sizes(active.script, sizes))
-            schedule = active.script.get_schedule(choice.program)
-            text = ", ".join(f"{name}={value}" for name, value in schedule.items())
+            choice = self.select(**sizes)
+            text = ", ".join(f"{name}={value}" for name, value in choice.schedule.items())
             lines.append(f"program {choice.program} ({text or 'no parameters'})")
             lines.append(f"source: {choice.source}: {choice.why}")
         return "\n".join(lines)
-
-    def _check_sizes(self, script: Script, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
-        """Return the sizes. Raise `TypeError` for an unknown name and for a missing one."""
-        integers = [a.name for a in script.arguments if a.dims is None]
-        for name in sizes:
-            if name not in integers:
-                hint = did_you_mean(name, integers) or "none is like it"
-                raise TypeError(f"{script.name} has no size {name!r}: {hint}")
-        missing = [name for name in script.chosen_by if name not in sizes]
-        if missing:
-            raise TypeError(f"{script.name} is chosen by {', '.join(missing)} too: give all keys")
-        return sizes
 
     def _choose_program(self, active: _ActiveDevice, sizes: Mapping[str, Value]) -> Choice:
         choice = active.chooser.choose_program(sizes)

@@ -160,9 +160,9 @@ def _choose_instances(
         choices = "\n  ".join(constants)
         raise LoadError(f"{script} has several instances: choose one by keyword\n  {choices}")
     if target is not None:
-        chosen = [each for each in fitting if target in (each.target, each.arch, each.kind)]
+        chosen = [s for s in fitting if target in (s.target, s.arch, s.kind)]
         if not chosen:
-            choices = ", ".join(f"{each.target} ({each.arch})" for each in fitting)
+            choices = ", ".join(f"{instance.target} ({instance.arch})" for instance in fitting)
             raise LoadError(f"{script} is not built for {target!r}: there is {choices}")
         return chosen
     if not device.may_have_cuda():

@@ -1,12 +1,11 @@
-"""The names of scripts, instances and programs: one printer and one parser of them.
+"""Prints and parses the names of scripts, instances and programs.
 
     SCRIPT[NAME=VALUE,…]/I TARGET      gemm[dtype=f16,bias=true]/12 sm_80
 
-Whatever is printed reads back as the same thing, and means it whoever reads it. Constants come in
-the manifest's order and are left out with their brackets where there are none; values are written
-as TOML writes them, but that a string needs quotes only where it would read as something else. Who
-types a name may leave out any of its parts but the script, and in brackets the names of constants;
-it then means all that fit. Values of parameters, as in `gemm[tile=64]`, stand for a number.
+A printed name parses back to the same name. Constants are in the manifest's order. Values are
+written as in TOML, but a string has quotes only if it would else parse as another value. In a typed
+name every part but the script may be missing, and so may the names of constants; it then matches
+all that fit. Values of parameters, as in `gemm[tile=64]`, stand for a number.
 """
 
 from __future__ import annotations
@@ -41,22 +40,17 @@ def format_value(value: object) -> str:
         return "true" if value else "false"
     if not isinstance(value, str):
         return repr(value)
-    if value and _PLAIN.issuperset(value) and value not in _WORDS and not _is_number(value):
-        return value
+    if value and _PLAIN.issuperset(value) and value not in _WORDS:
+        try:
+            float(value)
+        except ValueError:
+            return value
     return json.dumps(value)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def format_instance_name(script: str, params: Mapping[str, object], target: str = "") -> str:
     """Return the name of an instance: `matmul[dtype=f16] h100`."""
-    return format_program_name(script, params, None, target)
+    return format_program_name(script, params, index=None, target=target)
 
 
 def format_program_name(
@@ -76,12 +70,12 @@ def name_functions(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dic
     """Return the instances' names by function name: the script's name, followed by the constants
     when the script has several instances. Raise `ValueError` for a function name that two instances
     would have."""
-    by_label = {format_instance_name(*each): each for each in instances}
-    of_script = [script for script, _ in by_label.values()]
+    by_label = {format_instance_name(*instance): instance for instance in instances}
+    scripts = [script for script, _ in by_label.values()]
     labels: dict[str, str] = {}
     for label, (script, params) in by_label.items():
-        words = [script, *map(format_value, params.values() if of_script.count(script) > 1 else ())]
-        name = "".join(c if c.isalnum() else "_" for c in "_".join(words))
+        values = map(format_value, params.values()) if scripts.count(script) > 1 else ()
+        name = "".join(c if c.isalnum() else "_" for c in "_".join([script, *values]))
         if name in labels:
             raise ValueError(f"{labels[name]} and {label} would both be called {name!r}")
         labels[name] = label
@@ -93,11 +87,11 @@ class NamePattern(NamedTuple):
 
     script: str
     constants: tuple[tuple[str, str], ...] = ()
-    """Names, "" where none was given, and the texts of values."""
+    """Pairs of name and value as text; a name may be ""."""
     program: int | None = None
     target: str | None = None
     schedule: tuple[tuple[str, str], ...] = ()
-    """Names and texts of parameters of the space, once they are separated from constants."""
+    """The pairs that `split_schedule` moves from `constants`: parameters of the space."""
 
     def __str__(self) -> str:
         pairs = (*self.constants, *self.schedule)
@@ -119,11 +113,11 @@ class NamePattern(NamedTuple):
         self, parameters: Collection[str], constants: Collection[str]
     ) -> NamePattern:
         """Return the name with the values of `parameters` moved from `constants` to `schedule`."""
-        schedule = [
-            each for each in self.constants if each[0] in parameters and each[0] not in constants
-        ]
-        fixed = tuple(each for each in self.constants if each not in schedule)
-        return self._replace(constants=fixed, schedule=(*self.schedule, *schedule))
+        # A constant takes precedence: it may hide a parameter of the same name.
+        names = {*parameters}.difference(constants)
+        fixed = tuple(pair for pair in self.constants if pair[0] not in names)
+        moved = (pair for pair in self.constants if pair[0] in names)
+        return self._replace(constants=fixed, schedule=(*self.schedule, *moved))
 
     def matches_program(self, number: int, values: Mapping[str, object]) -> bool:
         """Return whether a program of a matching instance has the number and the parameter values
@@ -164,25 +158,20 @@ def _parse_constants(inside: str) -> Iterable[tuple[str, str]]:
     import re
 
     pattern, offset = re.compile(_CONSTANT), 0
-    while True:
+    # Once at least: empty brackets are not a list.
+    while offset <= len(inside):
         match = pattern.match(inside, offset)
         if match is None:
             raise ValueError(f"[{inside}] is not a list of NAME=VALUE with commas between")
-        yield match[1] or "", _normalize_value(match[2])
-        if match.end() == len(inside):
-            return
-        offset = match.end() + 1
-
-
-def _normalize_value(text: str) -> str:
-    """Return a value's text as `format_value` writes it, without needless quotes. Raise
-    `ValueError`."""
-    if not text.startswith('"'):
-        return text
-    try:
-        return format_value(json.loads(text))
-    except ValueError:
-        raise ValueError(f"{text} is not a string in quotes") from None
+        name, value = match[1] or "", match[2]
+        if value.startswith('"'):
+            try:
+                # Needless quotes go, so that equal names have equal texts.
+                value = format_value(json.loads(value))
+            except ValueError:
+                raise ValueError(f"{value} is not a string in quotes") from None
+        yield name, value
+        offset = match.end() + 1  # behind the comma
 
 
 def join_targets(words: Sequence[str], targets: Collection[str]) -> list[str]:

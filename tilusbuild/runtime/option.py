@@ -1,7 +1,7 @@
-"""The settings that a running program chooses: what `tilusbuild.option` offers.
+"""The functions of `tilusbuild.option`, by which a running program chooses settings.
 
-They hold for the whole process, as the same words in the environment would, and take precedence
-over those; a command line takes precedence over both.
+They hold for the whole process and take precedence over the environment; a command line takes
+precedence over both.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NAMES = """
     SAFE_DIRECTORIES SANDBOX TARGET VERBOSE
 """
 VARIABLES = frozenset("TILUSBUILD_" + name for name in _NAMES.split())
-"""Every environment variable that means something: tests compare them with what reads them."""
+"""Every environment variable of tilusbuild: a test compares them with the code that reads them."""
 
 
 def find_unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message for each variable with the prefix `TILUSBUILD_` that nothing reads. Variables
-    of the tests, `TILUSBUILD_TEST_`, do not count."""
+    """Yield a message for each unknown variable with the prefix `TILUSBUILD_`. Variables of the
+    tests, `TILUSBUILD_TEST_`, do not count."""
     for name in sorted(environment):
         if name.startswith("TILUSBUILD_") and name not in VARIABLES and name[11:16] != "TEST_":
             hint = did_you_mean(name, VARIABLES)
@@ -41,7 +41,7 @@ def find_unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 def warn_of_unknown_variables() -> None:
     """Log a warning for each unknown variable, once for the process."""
     for message in find_unknown_variables(os.environ):
-        import logging
+        import logging  # takes milliseconds, and most processes have no such variable
 
         logging.getLogger("tilusbuild").warning("%s", message)
 
@@ -59,7 +59,7 @@ def chosen() -> Mapping[str, Value]:
 
 @contextmanager
 def context() -> Iterator[None]:
-    """Undo at the end whatever is chosen within."""
+    """Restore the options at the end of the `with` block."""
     with process.option_lock:
         before = dict(process.options)
     try:
@@ -114,6 +114,7 @@ class debug:  # noqa: N801 - the name that users of Tilus know
 
 
 def _check_count(name: str, value: object, *, least: int) -> int:
+    # By its type: a bool is an int in Python.
     if type(value) is not int:
         raise TypeError(f"{name} takes an int, not {type(value).__name__}")
     if value < least:

@@ -1,8 +1,8 @@
-"""What the runtime keeps for the whole process, in one object, and what of it a fork must not keep.
+"""The state of the runtime for a whole process, in one object, and its reset after a fork.
 
-A process has one CUDA driver, opens each library once, and has one set of chosen options; all else
-is passed from function to function. Nothing here is on the path of a call. The modules that keep
-their values here are not imported, so the values have no types: those stand where they are used.
+A process has one CUDA driver, opens each library once, and has one set of options; all else is
+passed as arguments. The modules that use this state are not imported here, so the values have the
+type `Any`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Process:
         """Files of locks that are held, by path."""
 
     def _make_locks(self) -> None:
-        # One each: opening a library, or starting the driver, takes long.
+        # Several locks: opening a library, or starting the driver, takes long.
         self.option_lock = threading.Lock()
         self.device_lock = threading.Lock()
         self.library_lock = threading.Lock()

@@ -1,11 +1,10 @@
-"""The one way to open a file that another user may have put there.
+"""Opens and reads files that another user may have replaced by something else.
 
-- Opening never waits and never acts: a FIFO without a writer, a socket or a device where a file is
-  expected is an error that says so, not a hang.
-- What is opened is looked at by its descriptor, so it is what is read.
-- Reading the whole file ends at a limit, also when another process appends to it.
+- Opening never waits: a FIFO without a writer, a socket or a device is an error, not a hang.
+- The kind of a file is read from its descriptor, so it is that of the file that is read.
+- Reading a whole file ends at a limit, also while another process appends to it.
 
-Directories raise `IsADirectoryError`, as they do with `open`. Nothing here needs the builder.
+Directories raise `IsADirectoryError`, as with `open`. Standard library only.
 """
 
 from __future__ import annotations
@@ -59,6 +58,7 @@ def open_regular(
     Raises `OSError`; `NotAFileError` and `IsADirectoryError` for anything but a file.
     """
     name = os.fspath(path)
+    # Non-blocking: a FIFO opens without a writer. A terminal must not become this process' own.
     flags |= os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         handle = os.open(name, flags, 0o666, dir_fd=dir_fd)
@@ -87,34 +87,24 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a regular file. Raises `OSError` as `open_regular`, and
     `FileTooLargeError` above `limit` bytes."""
-    handle = open_regular(path, follow=follow)
-    try:
-        return b"".join(_read_pieces(handle, os.fspath(path), limit))
-    finally:
-        os.close(handle)
+    return b"".join(_read_pieces(path, limit, follow=follow))
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
     """Return the digest of a regular file's content, read in pieces. Raises `OSError`."""
-    handle = open_regular(path)
-    try:
-        digest = hashlib.sha256()
-        for piece in _read_pieces(handle, os.fspath(path), sys.maxsize):
-            digest.update(piece)
-        return digest.hexdigest()
-    finally:
-        os.close(handle)
+    digest = hashlib.sha256()
+    for piece in _read_pieces(path, sys.maxsize):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def read_text(path: str | os.PathLike[str], errors: str = "strict", limit: int = MAX_SIZE) -> str:
-    """Return the text of a regular file in UTF-8, each line's end as `\\n`, as `open` gives it.
-
-    Raises `OSError` as `read_bytes`, also for a file that is not UTF-8: readers of files expect
-    that error.
-    """
+    """Return the text of a regular file in UTF-8, with `\\n` as the end of each line. Raises
+    `OSError` as `read_bytes`, also for a file that is not UTF-8."""
     try:
         text = read_bytes(path, limit).decode("utf-8", errors)
     except UnicodeDecodeError:
+        # Not a `ValueError`: callers catch the errors of files.
         raise OSError(errno.EILSEQ, "it is not UTF-8", os.fspath(path)) from None
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
@@ -148,19 +138,26 @@ def try_list(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def try_stat(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
-    """Return the status of a path, without `follow` that of the link itself; None when nothing is
-    there."""
+    """Return the status of a path, without `follow` that of the link itself; None if it is missing."""
     try:
         return os.stat(path, follow_symlinks=follow)
     except (OSError, ValueError):
         return None
 
 
-def _read_pieces(handle: int, path: str, limit: int) -> Iterator[bytes]:
-    size, remaining = _FIRST, limit
-    while piece := os.read(handle, min(size, remaining + 1)):
-        remaining -= len(piece)
-        if remaining < 0:
-            raise FileTooLargeError(path, limit)
-        yield piece
-        size = _CHUNK
+def _read_pieces(
+    path: str | os.PathLike[str], limit: int, *, follow: bool = True
+) -> Iterator[bytes]:
+    handle = open_regular(path, follow=follow)
+    try:
+        size, remaining = _FIRST, limit
+        # One byte more than is allowed shows that the file is too large, whatever `stat` says: the
+        # kernel's own files have the size 0.
+        while piece := os.read(handle, min(size, remaining + 1)):
+            remaining -= len(piece)
+            if remaining < 0:
+                raise FileTooLargeError(os.fspath(path), limit)
+            yield piece
+            size = _CHUNK
+    finally:
+        os.close(handle)

@@ -1,8 +1,8 @@
-"""JSON files that know whether they are whole: canonical, and sealed by a digest of what they say.
+"""Writes and reads sealed JSON files, which hold a digest of their own content.
 
-The form is canonical (sorted keys, one space of indentation, UTF-8), so equal values are equal
-bytes. The last key, `digest`, is the sha256 of the text without it. A file that is cut short,
-changed in a single bit, or written by hand in another form does not open.
+The form is canonical (sorted keys, one space of indentation, UTF-8), so equal values have equal
+bytes. The last key, `digest`, is the sha256 of the text without it. A file that is cut short or
+changed in a single bit does not open.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def seal_json(value: Mapping[str, Any]) -> bytes:
     text = encode_canonical(value)
     if "digest" in value or not text.endswith(_END):
         raise ValueError("only an object that is not empty and has no key `digest` can be sealed")
-    digest = _digest_text(text)
-    return text.removesuffix(_END) + _SEAL + digest + _SEAL_END
+    return text.removesuffix(_END) + _SEAL + _digest_text(text) + _SEAL_END
 
 
 def unseal_json(data: bytes) -> dict[str, Any]:
     """Return the value. Raises `CorruptFileError`, and nothing else, whatever the bytes are."""
-    start, seal_, end = data.rpartition(_SEAL)
-    if not seal_ or not end.endswith(_SEAL_END) or len(data) > _LIMIT:
+    # From the right: a string of the value may have the same bytes.
+    start, seal, end = data.rpartition(_SEAL)
+    if not seal or not end.endswith(_SEAL_END) or len(data) > _LIMIT:
         raise CorruptFileError("no seal")
     if _digest_text(start + _END) + _SEAL_END != end:
         raise CorruptFileError("the content is not what was sealed")

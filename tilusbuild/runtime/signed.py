@@ -1,11 +1,11 @@
-"""Accepting signed packages only: what is to be loaded was packed by the owner of this key.
+"""Checks that scripts belong to a package that the owner of a key signed.
 
-The signature is over the package's list, and the list has the digest of every file. All files of
-the scripts in question and of their programs are compared with it before any is used, so a package
-in which anything was changed or added is refused. This holds for what lies there when it is
-loaded: a directory that others may write while the process runs needs other protection.
+The signature is over the package's list, which has the digest of every file. All files of the
+scripts and of their programs are compared with the list before any is used, so a package with a
+changed or an added file is refused. A directory that others may write while the process runs needs
+other protection.
 
-Checking takes the `cryptography` library, which is imported here and nowhere else.
+Of the runtime only this module imports the `cryptography` library.
 """
 
 from __future__ import annotations
@@ -31,11 +31,8 @@ _READ = ("script.txt", "script.json", "dispatch_table.json", "dispatch")
 
 
 def check_signatures(scripts: Iterable[str], key: str) -> None:
-    """Check the packages that these script directories are in, as far as they use them.
-
-    `key` is the path of a public key in PEM. Raises `LoadError` for
-    what is not a key or where the library is missing.
-    """
+    """Check the files of these script directories and of their programs against the packages around
+    them. `key` is the path of a public key in PEM. Raises `LoadError`."""
     lists: dict[str, Mapping[str, str]] = {}
     for path in scripts:
         root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
@@ -45,60 +42,57 @@ def check_signatures(scripts: Iterable[str], key: str) -> None:
 
 
 def _read_signed_digests(root: str, key: str) -> Mapping[str, str]:
-    """Return the digests of a package's files, by their names, as they were signed."""
+    """Return the signed digests of a package's files, by file name. Raise `LoadError`."""
     encoded, signature_path = _read_file(root, LIST), f"{root}/{SIGNATURE}"
     payload = verify_envelope(signature_path, _read_file(root, SIGNATURE), key)
     digest = hashlib.sha256(encoded).hexdigest()
     try:
         statement = json.loads(payload)
-        release = (statement["_type"], statement["predicateType"]) == (STATEMENT, RELEASE)
+        is_release = (statement["_type"], statement["predicateType"]) == (STATEMENT, RELEASE)
         subjects = list(statement["subject"])
         files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise LoadError(f"{signature_path} is not about a package: {error!r:.200}") from None
-    if not release or {"name": LIST, "digest": {"sha256": digest}} not in subjects:
+    if not is_release or {"name": LIST, "digest": {"sha256": digest}} not in subjects:
         raise LoadError(f"{root}: the signature is for another list: {LIST} has sha256 {digest}")
     return files
 
 
 def verify_envelope(name: str, envelope: bytes, key: str) -> bytes:
-    """Return what is in a DSSE envelope that the owner of a key signed; `name` is for messages.
+    """Return the payload of a DSSE envelope that the owner of a key signed; `name` is for messages.
     Raises `LoadError`."""
     public = read_public_key(key)
     try:
         value = json.loads(envelope)
         payload = base64.b64decode(value["payload"], validate=True)
         kind = value["payloadType"]
-        signatures = [base64.b64decode(each["sig"], validate=True) for each in value["signatures"]]
+        signatures = [base64.b64decode(s["sig"], validate=True) for s in value["signatures"]]
     except (ValueError, LookupError, TypeError, RecursionError, binascii.Error) as error:
         raise LoadError(f"{name} is not a signature: {error!r:.200}") from None
     message = encode_message(payload)
-    if kind != PAYLOAD or not any(
-        _is_valid_signature(public, each, message) for each in signatures
-    ):
+    is_signed = any(_is_valid_signature(public, signature, message) for signature in signatures)
+    if kind != PAYLOAD or not is_signed:
         raise LoadError(f"{name} is not signed by {key}, or was changed since")
     return payload
 
 
 def encode_message(payload: bytes) -> bytes:
-    """Return what a DSSE signature is over."""
+    """Return the bytes that a DSSE signature is over (DSSE v1, "PAE")."""
     return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD), PAYLOAD.encode(), len(payload), payload)
 
 
 def read_public_key(path: str) -> Any:
     """Return the public key in a PEM file. Raises `LoadError`."""
-    keys, exceptions = (
-        _import_cryptography("hazmat.primitives.serialization"),
-        _import_cryptography("exceptions"),
-    )
+    exceptions = _import_cryptography("exceptions")
+    serialization = _import_cryptography("hazmat.primitives.serialization")
     try:
-        return keys.load_pem_public_key(read_bytes(path, _LIMIT))
+        return serialization.load_pem_public_key(read_bytes(path, _LIMIT))
     except (OSError, ValueError, exceptions.UnsupportedAlgorithm) as error:
         raise LoadError(f"{path} is not a public key: {error}") from None
 
 
 def choose_scheme(public: Any) -> tuple[Any, ...]:
-    """Return how signatures of a key are made, as its `sign` and `verify` take it. Raises
+    """Return the arguments of a key's `sign` and `verify` besides signature and message. Raises
     `LookupError` for a curve without a scheme."""
     hashes = _import_cryptography("hazmat.primitives.hashes")
     curves = _import_cryptography("hazmat.primitives.asymmetric.ec")
@@ -106,24 +100,20 @@ def choose_scheme(public: Any) -> tuple[Any, ...]:
         sizes = {256: hashes.SHA256, 384: hashes.SHA384, 521: hashes.SHA512}
         return (curves.ECDSA(sizes[public.curve.key_size]()),)
     if isinstance(public, _import_cryptography("hazmat.primitives.asymmetric.rsa").RSAPublicKey):
-        paddings, hashed = (
+        padding, digest = (
             _import_cryptography("hazmat.primitives.asymmetric.padding"),
             hashes.SHA256(),
         )
-        return paddings.PSS(paddings.MGF1(hashed), paddings.PSS.DIGEST_LENGTH), hashed
-    return ()
+        return padding.PSS(padding.MGF1(digest), padding.PSS.DIGEST_LENGTH), digest
+    return ()  # Ed25519, which has one scheme
 
 
 def _is_valid_signature(public: Any, signature: bytes, message: bytes) -> bool:
+    invalid = _import_cryptography("exceptions").InvalidSignature
     try:
         public.verify(signature, message, *choose_scheme(public))
-    except (
-        _import_cryptography("exceptions").InvalidSignature,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ):
-        return False
+    except (invalid, LookupError, TypeError, AttributeError):
+        return False  # also for a key that cannot verify, such as one for key exchange
     return True
 
 
@@ -140,6 +130,7 @@ def _check_script(root: str, script: str, digests: Mapping[str, str]) -> None:
     for program in _read_program_hashes(root, script):
         names = _list_files(root, f"programs/{program}/meta.json")
         names += _list_files(root, f"programs/{program}/module/lib.so")
+        # A package may leave programs out, on disk and in its list.
         if names or program in programs:
             present += [*names, *(n for n in digests if n.startswith(f"programs/{program}/"))]
     for name in dict.fromkeys(present):
@@ -165,9 +156,9 @@ def _list_files(root: str, name: str) -> list[str]:
     if not os.path.isdir(path):
         return [name] if os.path.lexists(path) else []
     return [
-        os.path.relpath(os.path.join(where, each), root)
-        for where, _, files in os.walk(path)
-        for each in files
+        os.path.relpath(os.path.join(directory, file), root)
+        for directory, _, files in os.walk(path)
+        for file in files
     ]
 
 

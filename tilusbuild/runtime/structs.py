@@ -1,9 +1,8 @@
-"""Structs that a kernel takes by value: their layout in C, and a caller's value as its bytes.
+"""Structs that a kernel takes by value: parses their types, and packs a caller's value to bytes.
 
-A type is written as in C with this project's names of types, and that text is all that is known of
-it: `struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }`. Members lie as C places them;
-that the kernel's own type lies so too is asserted where the kernel is compiled. This module imports
-the standard library and the element types alone: a deployment packs values with it.
+A type is written as in C with this project's element types:
+`struct Params { f32 alpha; i32 n; i64 strides[3]; void* next }`. Members are laid out as in C. When
+a kernel is compiled, an assertion compares its own type with that layout.
 """
 
 from __future__ import annotations
@@ -55,22 +54,18 @@ class StructType(NamedTuple):
 
     @property
     def scalars(self) -> tuple[tuple[StructMember, str], ...]:
-        """Return what holds a number each, by name: members, and `strides[0]` of arrays."""
-        return tuple(
-            (member, name)
-            for member in self.members
-            for name in (
-                [member.name]
-                if member.elements is None
-                else [f"{member.name}[{number}]" for number in range(member.elements)]
-            )
-        )
+        """Return each number of the struct, with its name: members, and `strides[0]` of arrays."""
+        names: list[tuple[StructMember, str]] = []
+        for member in self.members:
+            count = member.elements
+            suffixes = [""] if count is None else [f"[{i}]" for i in range(count)]
+            names += [(member, member.name + suffix) for suffix in suffixes]
+        return tuple(names)
 
     def format_struct(self) -> str:
         """Return the canonical spelling."""
-        return (
-            f"struct {self.name} {{ {'; '.join(each.format_member() for each in self.members)} }}"
-        )
+        members = "; ".join(member.format_member() for member in self.members)
+        return f"struct {self.name} {{ {members} }}"
 
 
 def is_struct(dtype: str) -> bool:
@@ -94,9 +89,11 @@ def parse_struct(dtype: str) -> StructType:
         if any(member["name"] == other.name for other in members):
             raise ValueError(f'two members are called "{member["name"]}"')
         size = 8 if kind == POINTER else DTYPES[kind].bytes
+        # Six digits exceed the limit below; Python refuses to parse thousands.
         count = None if member["count"] is None else int(member["count"][:6])
         if count == 0:
             raise ValueError(f'"{text.strip()}" has no elements')
+        # Each element type is aligned to its size.
         offset = -(-end // size) * size
         members.append(StructMember(member["name"], kind, count, offset, size))
         end, align = offset + members[-1].size, max(align, size)
@@ -110,22 +107,24 @@ def pack_struct(kind: StructType, value: Any) -> bytes:
     ctypes structure, or bytes. Raises `TypeError` and `ValueError` for one of another layout."""
     if isinstance(value, bytes | bytearray | memoryview):
         return _check_size(kind, bytes(value))
-    ctypes = sys.modules.get("ctypes")  # loaded, if anybody has a structure: builds need it not
+    # Loaded if the caller has a structure. Importing it would cost milliseconds.
+    ctypes = sys.modules.get("ctypes")
     if ctypes is not None and isinstance(value, ctypes.Structure):
-        bases = reversed(type(value).__mro__)  # each has its own members alone
+        # A subclass' `_fields_` does not have those of its base classes.
+        bases = reversed(type(value).__mro__)
         names = [name for base in bases for name, *_ in vars(base).get("_fields_", ())]
-        descriptors = ((name, getattr(type(value), name)) for name in names)
-        _check_layout(kind, [(name, at.offset, at.size) for name, at in descriptors])
+        fields = ((name, getattr(type(value), name)) for name in names)
+        _check_layout(kind, [(name, field.offset, field.size) for name, field in fields])
         return _check_size(kind, bytes(value))
     if isinstance(value, Mapping):
         return _pack_mapping(kind, value)
     dtype: Any = getattr(value, "dtype", None)
     if getattr(dtype, "names", None) and getattr(value, "shape", None) == ():
-        fields = ((name, *dtype.fields[name][:2]) for name in dtype.names)
-        _check_layout(kind, [(name, at, field.itemsize) for name, field, at in fields])
+        members = ((name, *dtype.fields[name][:2]) for name in dtype.names)
+        _check_layout(kind, [(name, offset, field.itemsize) for name, field, offset in members])
         return _check_size(kind, value.tobytes())
-    accepted = "a mapping, a NumPy record, a ctypes structure or bytes"
-    raise TypeError(f"got {type(value).__name__}: give {accepted}")
+    name = type(value).__name__
+    raise TypeError(f"got {name}: give a mapping, a NumPy record, a ctypes structure or bytes")
 
 
 def _check_size(kind: StructType, data: bytes) -> bytes:
@@ -160,15 +159,13 @@ def _pack_mapping(kind: StructType, value: Mapping[Any, Any]) -> bytes:
         letter = "Q" if member.dtype == POINTER else DTYPES[member.dtype].struct
         if not letter:
             raise TypeError(f"got a mapping; Python has no {member.dtype} number: give bytes")
-        numbers = (
-            0 if each is None and letter == "Q" else _to_python_number(each) for each in elements
-        )
+        # None is the null pointer.
+        numbers = (0 if e is None and letter == "Q" else _to_python_number(e) for e in elements)
         try:
             struct.pack_into(f"<{len(elements)}{letter}", data, member.offset, *numbers)
         except (struct.error, OverflowError) as error:
-            raise ValueError(
-                f"got {member_value!r:.60} for {member.format_member()}: {error}"
-            ) from None
+            label = f"got {member_value!r:.60} for {member.format_member()}"
+            raise ValueError(f"{label}: {error}") from None
     return bytes(data)
 
 
