@@ -118,7 +118,7 @@ class _SourceWriter:
         if default is not None and default in self.refused:
             default_program = self._write_refusal("the default schedule", default)
         else:
-            # As `Chooser.choose_default`: a default that was not built is no error.
+            # As `Chooser.choose_default`: a default that was not built causes no error.
             number = default if default is not None and default in available else min(available)
             default_program = str(self.index_of[number])
         numbers = {

@@ -115,7 +115,7 @@ def read_embed_table(
 def embed_for_python(table: EmbedTable, directory: str | None) -> EmbeddedPackage | None:
     """Build the kernels of a Python project, and write them as a package below `directory`. With
     None (an editable install) write no package, and return None. Raises as `build_and_pack`."""
-    # An editable install stays where it is, so its sources are no copy.
+    # An editable install stays where it is, so its sources are not a copy.
     settings: Settings | None = {} if directory is None else None
     choose = partial(_choose_package, table)
     return build_and_pack(table.manifest, directory, choose, settings=settings)

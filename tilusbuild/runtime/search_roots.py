@@ -66,7 +66,7 @@ class SearchRoot(NamedTuple):
         several have it. Raises `LoadError`."""
         script_root = os.path.join(self.path, "scripts", directory)
         instances = [name for name in try_list(script_root) if len(name) == 64]
-        # Only then, so that a damaged index is no error of a root without the script.
+        # Only then, so that a damaged index does not fail a root without the script.
         if instances:
             current = _read_current_hashes(self.path, directory, self.project or start)
             instances = [name for name in instances if current is None or name in current]

@@ -145,7 +145,7 @@ def select_table(
         reason = table.explain_mismatch(fingerprint)
         if reason is None:
             return table
-        # Committed rows of other devices are no mistake: the repository keeps them for all.
+        # Committed rows of other devices are not a mistake: the repository keeps them for all.
         if not table.entries or any(entry.origin is None for entry in table.entries):
             reasons.append(reason)
     if reasons:
