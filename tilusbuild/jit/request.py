@@ -195,33 +195,25 @@ class Source:
     def __repr__(self) -> str:
         return f"<Source {self.name}>"
 
-    def write_manifest(self, target: str, declared: Mapping[str, Any]) -> str:
-        """Return the text of a `tilus.toml` with this script and one target. Raises
-        `InputError`."""
+    def write_project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
+        """Write a project with this script and one target below a directory, under the digest of
+        its content, and return its path. `declared` is the target's table. Raises `InputError`."""
         _check_table_value(self.table)
         tables = {
             "project": {"name": "kernel-cache", "version": "0"},
             f"target.{format_toml_key(target)}": declared,
             f"script.{format_toml_key(self.name)}": {"template": TEMPLATE, **self.table},
         }
-        lines = ["edition = 1"]
+        manifest = "edition = 1\n"
         # A key a line: an error shows the line of its key.
         for name, table in tables.items():
-            keys = (
-                f"{format_toml_key(key)} = {format_toml(value)}" for key, value in table.items()
-            )
-            lines += ["", f"[{name}]", *keys]
-        return "\n".join(lines) + "\n"
-
-    def write_project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
-        """Write the project below a directory, under the digest of its content, and return its
-        path. Files with the right content are kept. Raises `InputError`."""
-        manifest = self.write_manifest(target, declared)
+            manifest += f"\n[{name}]\n"
+            for key, value in table.items():
+                manifest += f"{format_toml_key(key)} = {format_toml(value)}\n"
         directory = os.path.join(above, sha256_text(f"{manifest}\0{self.text}"))
-        files = {"tilus.toml": manifest, TEMPLATE: self.text}
         try:
             os.makedirs(directory, exist_ok=True)
-            for name, text in files.items():
+            for name, text in {"tilus.toml": manifest, TEMPLATE: self.text}.items():
                 path, data = os.path.join(directory, name), text.encode()
                 # A file that is written again has a new stamp, and would be read again.
                 if try_read_bytes(path) != data:

@@ -61,6 +61,8 @@ class Chooser:
         self.available = available
         """Those that can be launched, refused ones too."""
         self._usable = available - self.refused.keys()
+        # With those of refused programs, which must be errors.
+        self._rules = [r for r in script.rules if r.program in available | self.refused.keys()]
         self._rows = {
             entry.key: entry
             for entry in entries
@@ -75,8 +77,7 @@ class Chooser:
     @property
     def is_constant(self) -> bool:
         """Return whether all sizes get the default program, and no program is refused."""
-        rules = any(self._is_rule_applicable(rule.program) for rule in self._script.rules)
-        return not (rules or self._rows or self._script.model or self._u64_names)
+        return not (self._rules or self._rows or self._script.model or self._u64_names)
 
     def choose_program(self, sizes: Mapping[str, Value]) -> Choice:
         """Return the program for the sizes of a call. Raise `LoadError` when a rule has no value or
@@ -85,23 +86,22 @@ class Chooser:
             if to_number(sizes.get(name, 0)) > INT64_MAX:
                 reason = "the choice of a program depends on it, and it is above"
                 raise ValueError(f'{self._script.name}: argument "{name}": {reason} {INT64_MAX}')
-        for rule in self._script.rules:
-            if self._is_rule_applicable(rule.program) and self._evaluate_rule(
-                rule.source, rule.when, sizes
-            ):
+        for rule in self._rules:
+            try:
+                holds = bool(rule.when(sizes))
+            except NoValueError as error:
+                label = f"dispatch rule {rule.source!r} at {_format_sizes(sizes)}"
+                raise LoadError(f"{label}: {error}") from None
+            if holds:
                 self._check_not_refused(rule.program, f"the dispatch rule {rule.source!r}")
                 return self._make_choice(rule.program, "table", f"rule: {rule.source}")
-        choice = self._choose_for_bucket_cached(self.round_sizes(sizes))
+        buckets = (to_bucket(int(sizes[key])) for key, to_bucket in self._script.buckets.items())
+        choice = self._choose_for_bucket_cached(tuple(buckets))
         if choice.source == "nearest":
             # The cached choice is the bucket's, and callers know their own sizes.
             call_sizes = _format_sizes({key: sizes[key] for key in self._script.keys})
             return choice._replace(why=f"nothing is measured for {call_sizes}; {choice.why}")
         return choice
-
-    def _is_rule_applicable(self, program: int) -> bool:
-        """Return whether a rule for the program takes part: the program is available, or it is
-        refused and the rule must be an error."""
-        return program in self.available or program in self.refused
 
     def _check_not_refused(self, program: int, decision: str) -> None:
         """Raise `LoadError` for a refused program. `decision` is the user's rule, row or default
@@ -112,20 +112,6 @@ class Chooser:
                 f"{self._script.label}: {decision} chooses program {program}, which was {why};"
                 " it is not chosen until it is rebuilt"
             )
-
-    def round_sizes(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
-        """Return the bucket of each dispatch key. Raise `KeyError` for a key without a size."""
-        return tuple(to_bucket(int(sizes[key])) for key, to_bucket in self._script.buckets.items())
-
-    def _evaluate_rule(self, source: str, when: object, sizes: Mapping[str, Value]) -> bool:
-        """Return whether a rule holds at the sizes. Raise `LoadError` when its expression has no
-        value there."""
-        try:
-            return bool(when(sizes))  # type: ignore[operator]
-        except NoValueError as error:
-            raise LoadError(
-                f"dispatch rule {source!r} at {_format_sizes(sizes)}: {error}"
-            ) from None
 
     def _choose_for_bucket(self, bucket: tuple[int, ...]) -> Choice:
         """Return the choice for a bucket by the first of: its row, the nearest row, the model, the

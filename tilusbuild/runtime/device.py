@@ -50,16 +50,12 @@ class Device(NamedTuple):
 
 @lru_cache(maxsize=1)
 def get_cpu() -> Device:
-    """Return the host."""
-    return Device("cpu", 0, _read_cpu_name(), "cpu")
-
-
-def _read_cpu_name() -> str:
-    for line in (try_read_text("/proc/cpuinfo", "replace") or "").splitlines():
-        name, colon, value = line.partition(":")
-        if colon and name.strip() == "model name":
-            return value.strip()
-    return f"{os.uname().machine} cpu"
+    """Return the host, named as in /proc/cpuinfo."""
+    lines = (try_read_text("/proc/cpuinfo", "replace") or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    names = (value.strip() for key, _, value in pairs if key.strip() == "model name")
+    # Arm's kernels print no model name.
+    return Device("cpu", 0, next(names, f"{os.uname().machine} cpu"), "cpu")
 
 
 def parse_dlpack_kind(dlpack: tuple[int, int]) -> str | None:

@@ -309,12 +309,8 @@ def _check_texts(values: Sequence[object]) -> list[str]:
 
 def make_rounding(bucket: object) -> Callable[[int], int]:
     """Return the function from a size to its bucket. Raises `ValueError` for no bucket."""
-    if bucket == "tilus":
-        return _round_like_tilus
-    if bucket == "pow2":
-        return _round_to_power
-    if bucket == "exact":
-        return _return_size
+    if isinstance(bucket, str) and bucket in _ROUNDINGS:
+        return _ROUNDINGS[bucket]
     if isinstance(bucket, list) and bucket and all(type(edge) is int for edge in bucket):
         edges = list(bucket)
         if edges != sorted(set(edges)) or edges[0] < 1:
@@ -330,18 +326,13 @@ def make_rounding(bucket: object) -> Callable[[int], int]:
 
 
 def _round_like_tilus(size: int) -> int:
-    """Two buckets an octave, as Tilus rounds: 1, 2, 3, 4, 6, 8, 12, 16, 24 …"""
-    if size < 1:
-        return size
+    # Two buckets an octave: 1, 2, 3, 4, 6, 8, 12, 16, 24 …
     block = 1 << max(size.bit_length() - 2, 0)
-    return -(-size // block) * block
+    return size if size < 1 else -(-size // block) * block
 
 
-def _round_to_power(size: int) -> int:
-    """Return the next power of two: one bucket an octave."""
-    return size if size < 1 else 1 << (size - 1).bit_length()
-
-
-def _return_size(size: int) -> int:
-    """Return each size for itself."""
-    return size
+_ROUNDINGS: dict[str, Callable[[int], int]] = {
+    "tilus": _round_like_tilus,
+    "pow2": lambda size: size if size < 1 else 1 << (size - 1).bit_length(),
+    "exact": lambda size: size,
+}

@@ -72,39 +72,26 @@ def check_result(value: Value) -> Value:
     return value
 
 
-def _wrap_arithmetic(
-    function: Callable[[Number, Number], Number],
+def _wrap(
+    function: Callable[..., Number], convert: Callable[[Value], Number]
 ) -> Callable[[Value, Value], Number]:
-    def apply_arithmetic(left: Value, right: Value) -> Number:
+    """Return an operation on two values that are converted by `convert`, with Python's errors as
+    `NoValueError`."""
+
+    def apply_function(left: Value, right: Value) -> Number:
         try:
-            return check_finite(function(to_number(left), to_number(right)))
+            return check_finite(function(convert(left), convert(right)))
         except OverflowError:
             raise NoValueError("overflow") from None
+        except ZeroDivisionError:
+            raise NoValueError("division by zero") from None
 
-    return apply_arithmetic
-
-
-def _wrap_division(
-    function: Callable[[Number, Number], Number],
-) -> Callable[[Value, Value], Number]:
-    apply_arithmetic = _wrap_arithmetic(function)
-
-    def apply_division(left: Value, right: Value) -> Number:
-        if to_number(right) == 0:
-            raise NoValueError("division by zero")
-        return apply_arithmetic(left, right)
-
-    return apply_division
+    return apply_function
 
 
-def _wrap_bitwise(function: Callable[[int, int], int]) -> Callable[[Value, Value], Number]:
-    def apply_bitwise(left: Value, right: Value) -> Number:
-        if isinstance(left, int) and isinstance(right, int):
-            # Of two bools & | ^ make a bool, as Python's do.
-            return function(left, right)
-        return function(to_integer(left), to_integer(right))
-
-    return apply_bitwise
+def _check_integer(value: Value) -> int:
+    # Not converted: of two bools & | ^ make a bool, as Python's do.
+    return value if isinstance(value, int) else to_integer(value)
 
 
 def raise_to_power(base: Value, exponent: Value) -> Number:
@@ -143,18 +130,18 @@ def _wrap_order(function: Callable[..., bool]) -> Callable[[Value, Value], bool]
 
 
 BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "+": _wrap_arithmetic(operator.add),
-    "-": _wrap_arithmetic(operator.sub),
-    "*": _wrap_arithmetic(operator.mul),
-    "/": _wrap_division(operator.truediv),
-    "//": _wrap_division(operator.floordiv),
-    "%": _wrap_division(operator.mod),
+    "+": _wrap(operator.add, to_number),
+    "-": _wrap(operator.sub, to_number),
+    "*": _wrap(operator.mul, to_number),
+    "/": _wrap(operator.truediv, to_number),
+    "//": _wrap(operator.floordiv, to_number),
+    "%": _wrap(operator.mod, to_number),
     "**": raise_to_power,
-    "<<": _wrap_bitwise(operator.lshift),
-    ">>": _wrap_bitwise(_shift_right),
-    "&": _wrap_bitwise(operator.and_),
-    "|": _wrap_bitwise(operator.or_),
-    "^": _wrap_bitwise(operator.xor),
+    "<<": _wrap(operator.lshift, _check_integer),
+    ">>": _wrap(_shift_right, _check_integer),
+    "&": _wrap(operator.and_, _check_integer),
+    "|": _wrap(operator.or_, _check_integer),
+    "^": _wrap(operator.xor, _check_integer),
 }
 COMPARE: dict[str, Callable[[Value, Value], bool]] = {
     "==": operator.eq,
@@ -186,14 +173,10 @@ def _wrap_extreme(choose: Callable[..., Number]) -> Callable[..., Number]:
     return apply_extreme
 
 
-def divide_rounding_up(left: Value, right: Value) -> int:
-    """Return `left / right`, rounded up."""
-    if to_integer(right) == 0:
-        raise NoValueError("division by zero")
-    return -(-to_integer(left) // to_integer(right))
+divide_rounding_up = _wrap(lambda left, right: -(-left // right), to_integer)
 
 
-def align_up(value: Value, step: Value) -> int:
+def align_up(value: Value, step: Value) -> Number:
     """Return the value, rounded up to a multiple of `step`, which is positive."""
     if to_integer(step) <= 0:
         raise NoValueError(f"the alignment {step} is not positive")
@@ -214,13 +197,6 @@ def floor_log2(value: Value) -> int:
     return to_integer(value).bit_length() - 1
 
 
-def is_divisor(divisor: Value, value: Value) -> bool:
-    """Return whether `value` is a multiple of `divisor`."""
-    if to_integer(divisor) == 0:
-        raise NoValueError("division by zero")
-    return to_integer(value) % to_integer(divisor) == 0
-
-
 CALLS: dict[str, Callable[..., Value]] = {
     "min": _wrap_extreme(min),
     "max": _wrap_extreme(max),
@@ -229,8 +205,8 @@ CALLS: dict[str, Callable[..., Value]] = {
     "align": align_up,
     "pow2": power_of_two,
     "log2": floor_log2,
-    "divides": is_divisor,
-    "gcd": lambda left, right: math.gcd(to_integer(left), to_integer(right)),
+    "divides": _wrap(lambda divisor, value: value % divisor == 0, to_integer),
+    "gcd": _wrap(math.gcd, to_integer),
 }
 
 
