@@ -88,15 +88,6 @@ def test_writers_at_the_same_time_lose_nothing(copied: Marks) -> None:
     assert [len(table.entries) for table in read_dispatch_table(script).tables] == [20, 20]
 
 
-def test_a_damaged_table_is_not_written_over(copied: Marks) -> None:
-    script = copied.script("mark")
-    path = Path(script.path, "dispatch_table.json")
-    path.write_text("{")
-    with pytest.raises(CorruptCacheError):
-        record(script, HERE, [])
-    assert path.read_text() == "{"
-
-
 @pytest.mark.parametrize("damage", ["cut", "zeros", "directory", "fifo", "loop"])
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_damaged_table_stays_until_it_is_repaired(copied, damage: str, rows: int) -> None:
@@ -108,9 +99,10 @@ def test_a_damaged_table_stays_until_it_is_repaired(copied, damage: str, rows: i
     tables.update_tables(script)
     harm(path, damage)
     before = os.lstat(path)
-    with pytest.raises(CorruptCacheError):
-        tables.update_tables(script)
-    assert os.lstat(path) == before
+    for write in (tables.update_tables, lambda script: record(script, HERE, [])):
+        with pytest.raises(CorruptCacheError):
+            write(script)
+        assert os.lstat(path) == before
     tree = Tree(script.root)
     (problem,) = verify_cache(tree)
     assert problem.name.endswith("/dispatch_table.json")
@@ -154,13 +146,9 @@ def test_measurements_are_kept_by_key_and_device(copied: Marks) -> None:
     ]
     assert first.find_best() == TableEntry((128,), 2, "measured", 1e-5)
     assert first.find_best({2}) == TableEntry((128,), 0, "measured", 2e-5)
-
-
-def test_as_good_as_the_best_is_the_earlier_program() -> None:
-    measured = Measurement(HERE, (1,), {0: 1.02, 3: 1.0095, 7: 1.0})
-    best = measured.find_best()
-    assert best is not None
-    assert best.program == 3
+    near = Measurement(HERE, (1,), {0: 1.02, 3: 1.0095, 7: 1.0}).find_best()
+    assert near is not None
+    assert near.program == 3, "as good as the best is the earlier program"
     assert Measurement(HERE, (1,), {}).find_best() is None
 
 

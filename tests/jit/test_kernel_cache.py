@@ -2,8 +2,8 @@
 
 import os
 import pickle
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +71,10 @@ def test_which_arguments_are_outputs_can_be_said(source: Source) -> None:
 
 
 def test_threads_that_ask_for_one_kernel_wait_for_one_compile(source: Source) -> None:
-    kernels, found = KernelCache(), []
-    ask = lambda: found.append(kernels.cached(source, target="cpu", times=1))  # noqa: E731
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(map(id, found))) == 1
+    kernels = KernelCache()
+    with ThreadPoolExecutor(8) as threads:
+        asked = threads.map(lambda _: kernels.cached(source, target="cpu", times=1), range(8))
+    assert len(set(map(id, asked))) == 1
     assert kernels.stats == Stats(memory_hits=7, compiles=1)
 
 
@@ -164,6 +160,8 @@ def test_the_environment_says_what_is_left_open(source, monkeypatch, capfd) -> N
     monkeypatch.setenv("TILUSBUILD_VERBOSE", "1")
     kernel = KernelCache().cached(source, times=1)
     assert (kernel.backend, kernel.script.target) == ("ctypes", "cpu")
+    monkeypatch.setenv("TILUSBUILD_EXECUTION_BACKEND", "auto")
+    assert KernelCache().cached(source, times=1).backend == "tvm_ffi"
     assert "1 program" in capfd.readouterr().err
 
 

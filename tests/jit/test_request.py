@@ -42,11 +42,6 @@ def test_wrong_words_are_refused_before_a_compile(source, cache: Path, words, me
     assert not list((cache / "programs").glob("*"))
 
 
-def test_the_environments_backend_may_be_auto(source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILUSBUILD_EXECUTION_BACKEND", "auto")
-    assert KernelCache().cached(source, target="cpu").backend == "tvm_ffi"
-
-
 def test_cuda_is_the_gpu_here_or_the_only_target_of_cuda(source: Source, project: Path) -> None:
     if os.path.exists("/dev/nvidia0"):
         pytest.skip("there is a CUDA device")

@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -182,19 +183,13 @@ def test_one_library_for_one_program_that_is_used(copied, monkeypatch) -> None:
     kernel = tilusbuild.load("mark", where=copied.cache)
     assert opened == []
     barrier = threading.Barrier(8)
-    results: list[int] = []
 
-    def call() -> None:
+    def call(_: int) -> set[int]:
         barrier.wait()
-        results.extend(ran(kernel, n) for n in range(5, 50))
+        return {ran(kernel, n) for n in range(5, 50)}
 
-    threads = [threading.Thread(target=call) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(results) == {1}
-    assert len(results) == 8 * 45
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(call, range(8))) == [{1}] * 8
     assert len(opened) == 1
 
 

@@ -145,9 +145,6 @@ def test_links_are_followed_unless_they_are_not_wanted(tmp_path: Path) -> None:
     assert read_bytes(link) == b"content"
     with pytest.raises(NotAFileError, match="is a link, not a file"):
         read_bytes(link, follow=False)
-
-
-def test_a_directory_and_nothing_raise_as_with_open(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         read_bytes(tmp_path)
     with pytest.raises(FileNotFoundError):
@@ -166,9 +163,6 @@ def test_a_limit_holds_for_every_way_to_read(tmp_path: Path) -> None:
     assert os.stat("/proc/self/maps").st_size == 0
     with pytest.raises(FileTooLargeError):
         read_bytes("/proc/self/maps", 10)
-
-
-def test_a_file_of_the_kernels_is_read_to_its_end() -> None:
     with open_file("/proc/self/maps") as file:
         assert b"[stack]" in file.read()
 

@@ -154,30 +154,16 @@ def called(project: Path, tmp_path: Path) -> Callable[..., Called]:
 
 
 def test_each_gpu_has_its_own_code_and_its_own_table(called: Callable[..., Called]) -> None:
-    said, launches = called("90 80", (0, 100), (1, 100), (0, 1000), (1, 1000), (1, 100), (0, 100))
+    calls = ((0, 100, 64), (1, 100, 32), (0, 1000, 64), (1, 1000, 64), (1, 100, 32), (0, 100, 64))
+    said, launches = called("90 80", *(call[:2] for call in calls))
     assert said == ["chosen"] * 6
-    assert launches == [
-        "primary0 block=64,1,1",
-        "primary1 block=32,1,1",
-        "primary0 block=64,1,1",
-        "primary1 block=64,1,1",
-        "primary1 block=32,1,1",
-        "primary0 block=64,1,1",
-    ]
+    assert launches == [f"primary{gpu} block={threads},1,1" for gpu, _, threads in calls]
 
 
-def test_the_only_gpu(called: Callable[..., Called]) -> None:
+def test_the_only_gpu_alone_and_beside_the_cpu(called: Callable[..., Called]) -> None:
     said, launches = called("80", (0, 100), (0, 1000), (0, 100))
     assert said == ["chosen"] * 3
     assert [line.split("=")[1] for line in launches] == ["32,1,1", "64,1,1", "32,1,1"]
-
-
-def test_the_cpu_beside_the_only_gpu(called: Callable[..., Called]) -> None:
     said, launches = called("90", (0, 100), (-1, 100), (0, 100), (-1, 100))
-    assert said == [
-        "chosen",
-        "chosen and ran",
-        "chosen",
-        "chosen and ran",
-    ]
+    assert said == ["chosen", "chosen and ran"] * 2
     assert len(launches) == 2

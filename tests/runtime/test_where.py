@@ -95,12 +95,15 @@ def test_every_command_uses_the_cache_of_a_build(layout, tmp_path, monkeypatch) 
     assert cache_dirs(tmp_path) == [built]
 
 
-def test_the_manifest_of_a_repository_is_not_above_it(tmp_path: Path) -> None:
+def test_a_manifest_is_the_nearest_in_the_repository_also_unreadable(tmp_path: Path) -> None:
     (tmp_path / "clone" / ".git").mkdir(parents=True)
+    (tmp_path / "inner").mkdir()
     (tmp_path / "tilus.toml").write_text('[build]\ncache-dir = "c"\n')
+    (tmp_path / "inner" / "tilus.toml").write_text("[build\n")
     assert where.find_manifest(str(tmp_path / "clone")) is None
     cache = where.find_project_cache(str(tmp_path / "clone"))
     assert cache[:2] == (str(tmp_path / "clone" / ".cache"), "default")
+    assert where.find_project_cache(str(tmp_path / "inner")).path == where.get_user_cache()
 
 
 def test_a_person_takes_precedence_over_a_manifest(tmp_path: Path, monkeypatch) -> None:
@@ -117,10 +120,3 @@ def test_a_person_takes_precedence_over_a_manifest(tmp_path: Path, monkeypatch) 
         assert decided.value == str(tmp_path / expected)
         named = where.find_named_cache(options.get("cache-dir"), program, variables)
         assert (named or where.choose_project_cache(root, "declared")).source == decided.source
-
-
-def test_a_manifest_that_cannot_be_read_stays_the_nearest(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "tilus.toml").write_text('[build]\ncache-dir = "c"\n')
-    (tmp_path / "inner" / "tilus.toml").write_text("[build\n")
-    assert where.find_project_cache(str(tmp_path / "inner")).path == where.get_user_cache()
