@@ -106,6 +106,7 @@ def iterate_measured_rows(script: Script) -> Iterator[TunedRow]:
     for table in read_dispatch_table(script).tables:
         device, arch = table.fingerprint["device"], table.fingerprint["arch"]
         for entry in table.entries:
+            # A table for any device is a person's, and a row by hand is not a measurement.
             if "*" not in (device, arch) and entry.source == "measured" and entry.seconds:
                 yield TunedRow(
                     script.target,
@@ -114,7 +115,8 @@ def iterate_measured_rows(script: Script) -> Iterator[TunedRow]:
                     dict(script.params),
                     dict(zip(script.keys, entry.sizes, strict=True)),
                     script.get_schedule(entry.program),
-                    float(f"{entry.seconds:.4g}"),  # the rest is noise, and shows in a diff
+                    # More digits are noise, and would show in every diff.
+                    float(f"{entry.seconds:.4g}"),
                 )
 
 

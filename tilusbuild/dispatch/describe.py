@@ -187,7 +187,7 @@ def _describe_rules(
     for row in dispatch.table if dispatch else ():
         program = _find_program_for(row.use, instance, schedules)
         when = parse_cached(row.when).substitute(constants)
-        # A rule over an argument that has no integer value here cannot be decided.
+        # A rule over an argument that has no integer value in this instance cannot be decided.
         if program is not None and when.names <= integers:
             rules.append({"source": row.when, "when": node_to_json(when.tree), "program": program})
     return rules

@@ -54,6 +54,7 @@ class Measurement(Struct, frozen=True):
     def find_best(self, excluded: Collection[int] = ()) -> TableEntry | None:
         """Return the table row of the fastest program that is neither refused nor excluded;
         None without one. Of ties the earliest wins."""
+        # Refused at any size of the bucket: the row would serve that size, too.
         wrong = {*self.refused, *excluded}
         timed = {p: s for p, s in self.seconds.items() if p not in wrong}
         if not timed:

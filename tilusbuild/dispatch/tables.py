@@ -52,7 +52,7 @@ def update_rows(
         before = {entry.key: entry for table in own_tables for entry in table.entries}
         rows = {key: row for key, row in before.items() if key not in removed_keys}
         rows |= {entry.key: entry for entry in entries}
-        # Each write costs two renames that are synced to the disk.
+        # Only a change is written: it costs two renames that are synced to the disk.
         if rows != before:
             others = [t for t in table_file.tables if t not in own_tables]
             ordered = sorted(rows.values(), key=lambda entry: entry.key)

@@ -102,9 +102,8 @@ class _SourceWriter:
             self._write_model(),
             _read_part("sha256.c"),
             # It opens libcuda with RTLD_GLOBAL, a launcher (compile/launcher_parts/kernel.c) with
-            # RTLD_LOCAL. Both look symbols up in their own handle, so either would do. The texts
-            # stay as they are: a launcher's is part of its program's hash, and another text here
-            # would make every dispatcher in every cache outdated.
+            # RTLD_LOCAL. Either would do, since both look symbols up in their own handle. Another
+            # text would make every dispatcher in every cache outdated.
             _read_part("open.c"),
             _read_part("call.c"),
             self._write_functions(),
@@ -224,6 +223,8 @@ class _SourceWriter:
         model = self.dispatch["model"]
         if model is None:
             return "static int td_by_model(const int64_t *size) {\n  (void)size;\n  return -2;\n}\n"
+        # As `Chooser._choose_by_model`: programs with unknown columns do not take part, and of
+        # equal costs the first wins.
         cost: Node = json_to_node(model["cost"])
         columns = self.script.model.columns if self.script.model else {}
         programs = [
@@ -260,6 +261,8 @@ static int td_by_model(const int64_t *size) {{
     def _write_functions(self) -> str:
         """Return the exported C functions."""
         name = to_c_symbol(self.script)
+        # `launch` and `launch_error` are the names in every program, so a dispatcher can stand for
+        # one. With the script's name both are in the header.
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes)
         values = ", ".join(self.sizes) or "0"
         # With a prefix: an argument may be called as a variable of the C code.

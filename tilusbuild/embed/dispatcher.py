@@ -66,6 +66,7 @@ def build_if_outdated(
         if os.path.isdir(directory):
             cache.remove_entry(directory)
         return None
+    # The compiler is not part of the comparison: the texts decide on what C callers get.
     if _is_built_from(script, texts):
         return library_path
     private = cache.make_private()

@@ -161,6 +161,7 @@ def build_and_pack(
         env, stderr = os.environ, sys.stderr
         console = make_reporter(stdout=sys.stdout, stderr=stderr, env=env)
         reporter = add_file_reporters(console, stderr=stderr, env=env, root=project.manifest.root)
+        # The reporter and its files are the command line's: this is its `build`.
         result = build_project(project, selection, BuildConfig(jobs=jobs), reporter)
         if result.summary.exit_status:
             raise TilusbuildError(f"the kernels of {manifest} were not built")
@@ -182,6 +183,7 @@ def list_inputs(project: Project, plan: Plan) -> set[str]:
     """Return the paths of all inputs of a plan: files of the project, of the tools and of
     tilusbuild, and the project's directories that it searched."""
     manifest, cache = project.manifest, project.cache.root
+    # Another version of tilusbuild may build other libraries.
     paths = {manifest.path, *plan.inputs, _version.__file__}
     for instance in plan.instances:
         paths.update(instance.spec.toolchain.list_watched_paths())
@@ -200,8 +202,8 @@ def list_inputs(project: Project, plan: Plan) -> set[str]:
 
 
 def _find_existing_ancestor(path: str) -> str:
-    """Return the path if it exists, else its nearest existing ancestor, whose time changes when the
-    path is created."""
+    """Return the path if it exists, else its nearest existing ancestor."""
+    # A build tool watches times: the ancestor's changes when the path is created.
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
@@ -283,7 +285,8 @@ def _path_of_note(manifest: str) -> str | None:
 
 def _record_under_project_name(project: Project) -> None:
     """Rename the copy's listing in the index to the project's name, which replaces the listing of
-    an earlier copy. Under a path that is deleted, the cache would keep the programs forever."""
+    an earlier copy."""
+    # Under the path of a deleted copy the cache would keep the programs for ever.
     path, name = project.manifest.path, project.manifest.project.name
     copied_project = read_index(project.cache).get(path)
     if copied_project is not None:

@@ -202,6 +202,7 @@ class KernelCache:
             pass_configs=pass_configs,
             compile_flags=compile_flags,
         )
+        # Options and the cache may change between two calls with the same arguments.
         key = (kernel_request.key, tuple(sorted(option.chosen().items())), get_cache_dir())
         with self._lock:
             slot = self._slots.setdefault(key, _KernelSlot(threading.Lock()))
@@ -294,8 +295,8 @@ def _build_kernel(
     plan, selection = plan_default(project, script, target)
     (instance,) = plan.instances
     inputs = KernelInputs(project, plan.inputs, read_since)
-    # The name in the index. It differs for each manifest and instance, so a request replaces the
-    # listing of no other kernel and of no build of the project.
+    # The name in the index differs for each manifest and instance, so a request replaces neither
+    # another kernel's listing nor that of a build of the project.
     root = JIT_ROOT_PREFIX + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16]
     dump_ir = kernel_request.has_config("dump_ir") or project.settings.dump_ir.value
     request = BuildRequest(plan, selection, ScriptPublication(root), dump_ir=dump_ir)

@@ -304,6 +304,7 @@ def _choose_target_of_script(manifest: Manifest, script: str, word: str) -> str:
         if gpu and (rank := rank_code([a.name for a in target.archs], target.ptx, gpu)[0])
     }
     if ranks:
+        # By name, too, so that equal targets give the same kernel on every run.
         return min(ranks, key=lambda name: (ranks[name], name))
     kind = "cpu" if word == AUTO else "cuda"
     fitting = [name for name, target in targets.items() if target.kind == kind]

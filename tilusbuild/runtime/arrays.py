@@ -42,6 +42,7 @@ def bind_arguments(script: Script, args: Sequence[Any], named: Mapping[str, Any]
         word = min(unknown)
         hint = did_you_mean(word, [a.name for a in parameters]) or "none is like it"
         raise TypeError(f"{script.name}() has no argument {word!r}: {hint}")
+    # A call with as many values as parameters, or with an output by name, gives all outputs.
     is_complete = len(args) + len(named) == len(parameters)
     gives_outputs = is_complete or any(a.out and a.name in named for a in parameters)
     order = [a for a in (parameters if gives_outputs else inputs) if a.name not in named]
@@ -84,9 +85,8 @@ def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]
 
 
 def is_conversion_error(error: RuntimeError) -> bool:
-    """Return whether tvm-ffi raised an error while it converted the arguments, before the library
-    was called. An error that the library raised carries tvm-ffi's mark; it may be the device's, so
-    no argument is to blame."""
+    """Return whether tvm-ffi raised an error while it converted the arguments."""
+    # An error of the called library has this mark. It may be the device's, whatever the arguments.
     return not isinstance(error, LoadError) and not hasattr(error, "__tvm_ffi_error__")
 
 
@@ -120,8 +120,8 @@ def convert_scalars(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | No
 
 def explain_overflow(script: Script, args: Sequence[Any], error: OverflowError) -> Exception:
     """Return the error for a call with an integer that tvm-ffi could not pass: a `ValueError` that
-    names the argument, else `error` itself. Older versions of tvm-ffi pass nothing beyond int64 and
-    name no argument."""
+    names the argument, else `error` itself."""
+    # Older versions of tvm-ffi pass nothing beyond int64, and their error names no argument.
     for argument, value in zip(list_call_arguments(script), args, strict=True):
         number = value.item() if hasattr(value, "item") and argument.dims is None else value
         if isinstance(number, int) and not INT64_MIN <= number <= INT64_MAX:
@@ -145,13 +145,12 @@ def _explain_dlpack_refusal(value: Any, error: Exception) -> str:
 
 
 def find_first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
-    """Return the first tensor argument of a call that decides on its device; None without one.
-    Arguments that are copied to constant memory do not count: they may be on the host."""
+    """Return the first tensor argument of a call that decides on its device; None without one."""
     for argument in list_call_arguments(script):
-        if argument.dims is None or argument.constant:
-            continue
-        if arguments.get(argument.name) is not None:
-            return arguments[argument.name]
+        # Tensors that are copied to constant memory may be on the host.
+        value = None if argument.constant else arguments.get(argument.name)
+        if argument.dims is not None and value is not None:
+            return value
     return None
 
 
@@ -247,6 +246,7 @@ def complete_arguments(
     form = forms.get(key)
     if form is None:
         form = CallForm(script, len(args), tuple(named))
+        # Emptied in one step, since other threads may be reading.
         if len(forms) >= _MAX_FORMS:
             forms.clear()
         forms[key] = form

@@ -70,9 +70,9 @@ class Chooser:
             or (entry.source == "table" and entry.program in self.refused)
         }
         self._choose_for_bucket_cached = lru_cache(maxsize=_MAX_CACHED)(self._choose_for_bucket)
+        # A choice is made in int64, in C too, so a greater u64 would be another size there.
         u64 = {a.name for a in script.arguments if a.dtype == "u64"}
         self._u64_names = [name for name in script.chosen_by if name in u64]
-        """The u64 that a choice depends on: it is made in int64, in C too."""
 
     @property
     def is_constant(self) -> bool:
@@ -138,6 +138,7 @@ class Chooser:
         best: tuple[Number, int] | None = None
         for program in sorted(self._usable):
             values = {name: column[program] for name, column in model.columns.items()}
+            # A program whose resources are not known cannot be compared.
             if None in values.values():
                 continue
             try:
@@ -251,24 +252,23 @@ def list_images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
     portable one."""
     code_images: list[tuple[str, CodeKind]] = [(arch, "sass") for arch in archs]
     if ptx:
+        # PTX of an `a` or `f` architecture would run nowhere else.
         portable = [arch for arch in archs if arch[-1:].isdigit()]
         code_images += [(arch, "ptx") for arch in sorted(portable, key=parse_arch_number)[-1:]]
     return code_images
 
 
 def _explain_driver_refusal(code: Code, device: Device) -> str | None:
-    """Return why a device's driver refuses the code; None when it does not.
-
-    A driver takes code of its own major CUDA version and of older ones; PTX only up to its own
-    version (CUDA Compatibility Guide, "Minor Version Compatibility").
-    """
+    """Return why a device's driver refuses the code; None when it does not."""
+    # A driver takes code of its own major CUDA version and of older ones, PTX only up to its own
+    # version (CUDA Compatibility Guide, "Minor Version Compatibility").
     if code.toolkit is None:
         return "which CUDA toolkit made it is not known"
     try:
         major, minor = (int(word) for word in code.toolkit.split(".")[:2])
     except ValueError:
         return f"which CUDA toolkit made it is not known: {code.toolkit!r}"
-    driver_version = divmod(device.driver // 10, 100)
+    driver_version = divmod(device.driver // 10, 100)  # 13020 is 13.2
     supported = f"the driver supports CUDA {driver_version[0]}.{driver_version[1]}"
     if driver_version[0] < major:
         return f"made with CUDA {major}.{minor}, and {supported}"

@@ -188,6 +188,7 @@ def parse_arch_number(name: str) -> int:
 
 def _split_arch(name: str) -> tuple[int, str]:
     suffix = name[-1:] if name[-1:] in ("a", "f") else ""
+    # Two digits until sm_90, three since sm_100.
     digits = name.removeprefix("sm_").removesuffix(suffix)
     plain = name.startswith("sm_") and 2 <= len(digits) <= 3
     return (int(digits), suffix) if plain and digits.isascii() and digits.isdigit() else (0, "")

@@ -77,7 +77,7 @@ class Kernel:
         self._launchers: dict[Any, Callable[..., Any]] = {}
         self._warnings: set[str] = set()
         self._lock = threading.RLock()
-        process.kernels.add(self)
+        process.kernels.add(self)  # for the reset after a fork
         self._shared_launcher = launch
         one_device = all(script.kind == "cpu" for script in scripts)
         self._read_key = _make_key_reader(scripts[0], one_device)
@@ -226,6 +226,7 @@ class Kernel:
         launch = self._find_launcher(dict(zip(names, args, strict=True)))
         # A key may be missing or unhashable: an array library need not have `device`.
         with suppress(AttributeError, IndexError, TypeError), self._lock:
+            # All at once: a record of the order of use would cost in every call.
             if len(self._launchers) >= _MAX_LAUNCHERS:
                 self._launchers.clear()
             self._launchers[self._read_key(args)] = launch
@@ -306,6 +307,7 @@ def list_available_programs(script: Script) -> frozenset[int]:
 def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
     """Return a function from a call's arguments to a hashable key: the device and the integers that
     decide."""
+    # An optional tensor may be None, and one for constant memory may be on the host.
     tensors = (
         i
         for i, argument in enumerate(arrays.list_call_arguments(script))
@@ -333,8 +335,8 @@ def locate_size(script: Script, name: str) -> tuple[int, int | None]:
 
 
 def _make_sizes_reader(reads: Sequence[tuple[int, int | None]]) -> _KeyReader:
-    """Return a function from a call's arguments to the integers that decide. One to three
-    dimensions are written out: each call pays every tenth of a microsecond."""
+    """Return a function from a call's arguments to the integers that decide."""
+    # The commonest forms are written out: each call pays every tenth of a microsecond.
     if not reads:
         return lambda args: None
     axes = [axis for _, axis in reads]
@@ -342,7 +344,7 @@ def _make_sizes_reader(reads: Sequence[tuple[int, int | None]]) -> _KeyReader:
         (i, axis) = reads[0]
         return lambda args: args[i].shape[axis]
     if None not in axes and len({i for i, _ in reads}) == 1:
-        # `shape` makes a tuple at each access: 0.2 us of tvm-ffi's tensors.
+        # Once: `shape` makes a tuple at each access, which takes 0.2 us for tvm-ffi's tensors.
         tensor, pick = reads[0][0], itemgetter(*axes)
         return lambda args: pick(args[tensor].shape)
     if len(reads) == 2 and None not in axes:

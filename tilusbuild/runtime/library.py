@@ -29,7 +29,8 @@ def load_launcher(script: Script, program: int, device: Device | None) -> Callab
     if device is not None and device.kind == "cuda":
         check_images(script, program, meta, device)
     digest = meta["files"][LIBRARY]["sha256"]
-    # Held while a library is opened, so that one of many threads opens it.
+    # Held while a library is opened, so that one of many threads opens it. By digest, too: a
+    # program that is built again has the same path.
     with process.library_lock:
         if (path, digest) not in process.libraries:
             check_library(path, digest)

@@ -156,9 +156,12 @@ class Script(NamedTuple):
 def read_script(path: str) -> Script:
     """Return the script in a directory. Raises `CorruptCacheError`."""
     path = os.path.abspath(path)
-    value, digest = _read_description(path), os.path.basename(path)
+    digest = os.path.basename(path)
     try:
+        value = unseal_json(_read_file(path, FILE))
         script = parse_description(path, value)
+    except CorruptFileError as error:
+        raise CorruptCacheError(f"{path}/{FILE} is damaged: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise CorruptCacheError(f"{path}/{FILE} is malformed: {problem}") from None
@@ -173,22 +176,17 @@ read_script_once = lru_cache(maxsize=4096)(read_script)
 covers them, while a build may change the rest."""
 
 
-def _read_description(path: str) -> dict[str, Any]:
+def _read_file(path: str, name: str) -> bytes:
     try:
-        return unseal_json(read_bytes(os.path.join(path, FILE)))
+        return read_bytes(os.path.join(path, name))
     except FileNotFoundError:
-        raise CorruptCacheError(f"{path} has no {FILE}: build the project again") from None
+        raise CorruptCacheError(f"{path} has no {name}: build the project again") from None
     except OSError as error:
-        raise CorruptCacheError(f"{path}/{FILE} cannot be read: {error.strerror}") from None
-    except CorruptFileError as error:
-        raise CorruptCacheError(f"{path}/{FILE} is damaged: {error}") from None
+        raise CorruptCacheError(f"{path}/{name} cannot be read: {error.strerror}") from None
 
 
 def _read_listed_programs(path: str, digest: str) -> dict[int, str]:
-    try:
-        data = read_bytes(os.path.join(path, TEXT))
-    except OSError as error:
-        raise CorruptCacheError(f"{path}/{TEXT} cannot be read: {error.strerror}") from None
+    data = _read_file(path, TEXT)
     if hashlib.sha256(data).hexdigest() != digest:
         raise CorruptCacheError(f"{path} is not named by the hash of its {TEXT}")
     _, _, program_lines = data.partition(b"\n[programs]\n")
@@ -204,6 +202,7 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
         raise ValueError(f"schema {value.get('schema')!r} is not read by this version")
     target, dispatch = value["target"], value["dispatch"]
     hashes = _check_texts(value["programs"])
+    # Without "numbers" the whole space is planned, and a program's number is its position.
     programs = dict(zip(value.get("numbers", range(len(hashes))), hashes, strict=True))
     if not all(type(number) is int for number in programs) or len(programs) != len(hashes):
         raise TypeError("programs and their numbers do not match")
@@ -250,10 +249,8 @@ def _parse_argument(value: Mapping[str, Any], scalars: Collection[str]) -> Scrip
     return ScriptArgument(
         name=_check_text(value["name"]),
         dtype=dtype,
-        # An expression is an array, all else is a size or a name.
-        dims=None
-        if dims is None
-        else tuple(build_function(d, scalars) if isinstance(d, list) else d for d in dims),
+        dims=None if dims is None else tuple(_parse_dim(dim, scalars) for dim in dims),
+        # A call must pass an output that the kernel also reads.
         out=value["out"] is True and not inout,
         dimension=value["dimension"] is True,
         type=_check_text(value["type"]),
@@ -261,6 +258,11 @@ def _parse_argument(value: Mapping[str, Any], scalars: Collection[str]) -> Scrip
         constant=value.get("constant") is True,
         inout=inout,
     )
+
+
+def _parse_dim(value: object, scalars: Collection[str]) -> Dim:
+    is_size = type(value) is int or isinstance(value, str)
+    return value if is_size else build_function(value, scalars)  # type: ignore[return-value]
 
 
 def _parse_rule(

@@ -27,6 +27,7 @@ PAYLOAD = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 RELEASE = "https://in-toto.io/attestation/release/v0.1"
 _LIMIT = 64 << 20
+# The files of a script that Python and C callers read. `script.txt` names the programs.
 _READ = ("script.txt", "script.json", "dispatch_table.json", "dispatch")
 
 

@@ -182,12 +182,11 @@ def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ..
     entries: dict[tuple[int, ...], TableEntry] = {}
     for row in rows:
         key, program, source, seconds, measured_sizes = (*row, *_OPTIONAL[len(row) - 2 :])[:5]
-        for name, sizes in (("a key", key), ("sizes", measured_sizes)):
-            # Only the second may be missing: `len(None)` is an error of the file.
-            if sizes is None and name == "sizes":
-                continue
+        # A missing key is an error of the file, by `len(None)`.
+        checked = (("is not a key", key), ("are not sizes", measured_sizes))
+        for problem, sizes in checked[: 1 if measured_sizes is None else 2]:
             if len(sizes) != len(script.keys) or not all(map(_is_size, sizes)):
-                raise ValueError(f"{sizes!r:.80} is not {name} of {list(script.keys)}")
+                raise ValueError(f"{sizes!r:.80} {problem} of {list(script.keys)}")
         if tuple(key) in entries:
             raise ValueError(f"{key!r:.80} appears twice")
         if type(program) is not int or source not in SOURCES:

@@ -100,6 +100,7 @@ def find_project_cache(start: str) -> CacheDir:
     manifest = find_manifest(start)
     if manifest is None:
         return choose_project_cache(start, None)
+    # Not checked further: a build reports the mistakes of a manifest.
     table = read_toml(manifest).get("build")
     declared = table.get("cache-dir") if isinstance(table, dict) else None
     root = os.path.dirname(manifest)
