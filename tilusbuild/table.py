@@ -23,23 +23,19 @@ def format_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     for row in body:
         if len(row) != len(headers):
             raise ValueError(f"a row of {len(row)} cells under {len(headers)} headers")
-    columns = []
-    for number, header in enumerate(headers):
-        cells = [row[number] for row in body]
-        columns.append(
-            _format_column(header, [cell_text(c) for c in cells], all(map(_is_numeric, cells)))
-        )
+    columns = [_format_column(header, [row[i] for row in body]) for i, header in enumerate(headers)]
     return "".join(_GAP.join(line).rstrip() + "\n" for line in zip(*columns, strict=True))
 
 
 def format_times(seconds: Sequence[float | None]) -> tuple[str, list[str | None]]:
     """Return the unit in which the shortest of some times is at least 1, and the times in it,
     aligned."""
-    least = min((each for each in seconds if each), default=1.0)
-    unit, scale = next((each for each in _UNITS if least * each[1] >= 1), _UNITS[-1])
-    texts = [None if each is None else f"{each * scale:.2f}" for each in seconds]
-    wide = max((len(text) for text in texts if text), default=0)
-    return unit, [None if text is None else text.rjust(wide) for text in texts]
+    # A time of 0 has no unit: the clock was too coarse.
+    least = min((time for time in seconds if time), default=1.0)
+    unit, scale = next((row for row in _UNITS if least * row[1] >= 1), _UNITS[-1])
+    texts = [None if time is None else f"{time * scale:.2f}" for time in seconds]
+    width = max((len(text) for text in texts if text), default=0)
+    return unit, [None if text is None else text.rjust(width) for text in texts]
 
 
 def cell_text(cell: Cell) -> str:
@@ -56,11 +52,13 @@ def cell_text(cell: Cell) -> str:
 
 
 def _is_numeric(cell: Cell) -> bool:
+    # A bool is an int in Python, and prints as a word.
     return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
 
 
-def _format_column(header: str, cells: list[str], right: bool) -> list[str]:
-    texts = [cell_text(header), *cells]
+def _format_column(header: str, cells: list[Cell]) -> list[str]:
+    right = all(map(_is_numeric, cells))
+    texts = [cell_text(text) for text in (header, *cells)]
     widths = [_measure_width(text) for text in texts]
     total = max(widths[0] + _HEADER_PADDING, *widths)
     padded = [

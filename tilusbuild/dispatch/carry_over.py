@@ -57,6 +57,7 @@ def describe_lost_rows(path: str, describe: Callable[[], bytes]) -> str | None:
     if next(_list_tuned_directories(path), None) is None:
         return None
     script = parse_description(path, unseal_json(describe()))
+    # Before the build: all planned programs count as built.
     return collect_carried_over(script._replace(not_built={})).lost
 
 
@@ -159,7 +160,7 @@ class _Renumbering:
         seconds: dict[int, float] = {}
         for program, time in measured.seconds.items():
             if (number := self._numbers.get(program)) is not None:
-                # Two old numbers may be one program now: both times are of it.
+                # Two old numbers may be one program now, and both times are the program's.
                 seconds[number] = min(time, seconds.get(number, time))
         refused = {
             number: why

@@ -68,10 +68,11 @@ def describe_unused_rows(
 ) -> str | None:
     """Return a message about the committed rows that serve nothing, as far as that is known before
     a build; None without one."""
+    programs = instance.programs_by_number
     unused = [
         f"{' '.join(f'{name}={size}' for name, size in row.sizes.items())} ({why})"
         for row in instance.spec.tuned
-        if (why := _explain_unused_row(cache, instance, row, keys))
+        if (why := _explain_unused_row(cache, instance, programs, row, keys))
     ]
     if not unused:
         return None
@@ -86,7 +87,11 @@ def describe_unused_rows(
 
 
 def _explain_unused_row(
-    cache: Tree, instance: PlannedInstance, row: TunedRow, keys: Sequence[str]
+    cache: Tree,
+    instance: PlannedInstance,
+    programs: Mapping[int, str],
+    row: TunedRow,
+    keys: Sequence[str],
 ) -> str | None:
     """Return the reason why a row serves nothing; None for one that serves."""
     if {*row.sizes} != {*keys}:
@@ -95,8 +100,7 @@ def _explain_unused_row(
     if number is None:
         return "the space has no such schedule"
     # At a lower level the schedule is not planned: another build has its program.
-    program = instance.programs_by_number.get(number)
-    entry = None if program is None else lookup_entry(cache, program)
+    entry = lookup_entry(cache, programs[number]) if number in programs else None
     status = Status.BUILT if entry is None else entry.meta["status"]
     return None if status == Status.BUILT else f"its program is {status}"
 

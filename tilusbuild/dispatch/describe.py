@@ -99,6 +99,7 @@ def _find_toolkit_version(spec: InstanceSpec) -> str | None:
 def _find_level(instance: PlannedInstance) -> int:
     """Return the level that is planned: 2 the whole space, 1 a sample, 0 one schedule of
     several."""
+    # A space of one schedule is level 0: nothing can be tuned.
     if 1 < len(instance.schedules) == instance.spec.space.size[0]:
         return 2
     return min(len(instance.schedules) - 1, 1)
@@ -180,6 +181,7 @@ def _describe_rules(
     schedules: Sequence[Mapping[str, Value]],
 ) -> list[dict[str, Any]]:
     """Return the rules whose schedule is planned: the space of a target may not have it."""
+    # With constants replaced, the runtime needs only the values of a call.
     constants = {**list_target_constants(instance.target), **instance.params}
     scalars = (a for a in instance.spec.signature.arguments if a.dims is None)
     integers = {argument.name for argument in scalars if argument.dtype in WHOLE}

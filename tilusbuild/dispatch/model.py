@@ -44,6 +44,7 @@ def parse_model(
     )
     names = sorted(cost.names - set(keys))
     resource_names = [name.removeprefix(RESOURCE) for name in names if name.startswith(RESOURCE)]
+    # Only a GPU's compiler reports resources. A script for both kinds has one model.
     if resource_names and instance.target.kind == "cpu":
         return None
     pairs = zip(schedules, metas, strict=True)
@@ -72,6 +73,7 @@ def list_resources(
     }
     if isinstance(meta.get("dynamic_smem"), int):
         resources["dynamic_smem"] = meta["dynamic_smem"]
+    # The occupancy needs all of the numbers.
     threads = _count_threads(instance, {**instance.params, **schedule})
     if threads is None or not usages or "dynamic_smem" not in resources:
         return resources

@@ -51,6 +51,7 @@ class DispatchOverview(Struct, frozen=True):
         table_file = TableFile(self.tables, self.refused)
         if self.device is not None:
             return make_chooser(self.script, table_file, self.device)[0]
+        # Of several devices' tables none is better than another.
         entries = self.tables[0].entries if len(self.tables) == 1 else ()
         refused = explain_refusals(self.script.programs, self.refused)
         return Chooser(self.script, entries, list_available_programs(self.script), refused)
@@ -76,6 +77,7 @@ class DispatchOverview(Struct, frozen=True):
         """Yield a text for each reason for which a call would fail."""
         if self.trouble is not None:
             yield self.trouble
+        # Without the device it is not known which table would hold.
         if self.device is not None and self.tables:
             try:
                 select_table(self.script, self.tables, self.device)

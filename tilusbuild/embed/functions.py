@@ -54,6 +54,7 @@ class _Function(NamedTuple):
         for argument in self.arguments:
             uses = ", read and written" if argument.inout else ", written" if argument.out else ""
             lines.append(f"  {argument.name}: {argument.type}{uses}")
+        # The signature is the same for both kinds of target.
         lines += ["On the host: `stream` is ignored."] if script.kind == "cpu" else []
         return "/* " + "\n   ".join(lines).replace("*/", "* /") + " */"
 
@@ -120,6 +121,7 @@ def _group_functions(scripts: Iterable[Script]) -> list[_Function]:
         script = serving_scripts[0]
         constants = (_to_identifier(str(value)) for value in script.params.values())
         name = "_".join([to_c_symbol(script), *constants])
+        # One C function cannot have both: a cpu function takes pointers to the host's memory.
         if kind == "cpu" and (label, "cuda") in scripts_by_label:
             name += "_cpu"
         if label_by_name.setdefault(name, label) != label:

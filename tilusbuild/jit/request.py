@@ -349,11 +349,13 @@ def _narrow_manifest(
         return manifest.replace_values(**changes, targets={**manifest.targets, target: declared})
     if request.has_config("disable_ptxas_opt"):
         flags = (*flags, "--ptxas-options=-O0")
+    # Last, so that a request takes precedence over the manifest.
     return manifest.replace_values(**changes).with_last_flags(flags)
 
 
 def _check_flags(manifest: Manifest, script: str, target: str, request: KernelRequest) -> None:
     """Raise `InputError` for flags and a `-march` that a manifest may not have."""
+    # By the same rules as a manifest's flags: they are in the hash, so they must do nothing else.
     unsafe = manifest.build.unsafe_flags or manifest.scripts[script].unsafe_flags
     cpu = manifest.targets[target].is_cpu
     for _, message, hint in list_flag_problems(request.flags, unsafe=unsafe, cpu=cpu):
@@ -376,6 +378,7 @@ def _name_values(
             f"{script} has {len(names)} constants, not {len(request.positional)}",
             hint="values of the schedule are given by name",
         )
+    # Not strict: constants without a value may have one by name, or a single row.
     values = dict(zip(names, request.positional, strict=False))
     for name, value in request.params:
         if name in values:

@@ -135,6 +135,7 @@ def _find_library_files(name: str) -> Iterator[str]:
     for directory in filter(None, sys.path):
         wheels = os.path.join(glob.escape(os.path.abspath(directory)), "nvidia", "*", "lib")
         yield from sorted(glob.glob(os.path.join(wheels, glob.escape(name))))
+    # After the wheels, which a project pins, while a toolkit is the machine's.
     roots = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
     for root in filter(None, roots):
         path = os.path.join(root, "lib64", name)

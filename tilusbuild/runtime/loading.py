@@ -165,6 +165,8 @@ def _choose_instances(
             choices = ", ".join(f"{instance.target} ({instance.arch})" for instance in fitting)
             raise LoadError(f"{script} is not built for {target!r}: there is {choices}")
         return chosen
+    # Without a GPU only an instance for the cpu can be called, and a missing one is an error now.
+    # With a GPU the arrays of a call decide.
     if not device.may_have_cuda():
         return [choose.choose_instance(fitting, device.get_cpu())[0]]
     return fitting

@@ -132,6 +132,7 @@ class NamePattern(NamedTuple):
 
 
 def _has_constant(params: Mapping[str, object], name: str, text: str) -> bool:
+    # A typed name may leave the constant's name out: then any constant may have the value.
     values = params.values() if not name else [params[name]] if name in params else []
     return any(matches_value(text, value) for value in values)
 

@@ -53,6 +53,7 @@ def _set_option(name: str, value: Value) -> None:
 
 def chosen() -> Mapping[str, Value]:
     """Return the options set so far, by the names that the settings have: `cache-dir`, `jobs`, …"""
+    # A copy, since another thread may choose an option while a build reads them.
     with process.option_lock:
         return MappingProxyType(dict(process.options))
 
@@ -76,6 +77,7 @@ def cache_dir(path: str | os.PathLike[str]) -> None:
 
     Raises `TypeError`, and `ValueError` for an empty path.
     """
+    # As text now: the working directory may change before the build.
     text = os.fspath(path)
     if not isinstance(text, str):
         raise TypeError(f"a cache directory is a str or a path of one, not {type(text).__name__}")

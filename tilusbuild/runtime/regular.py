@@ -138,7 +138,7 @@ def try_list(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def try_stat(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
-    """Return the status of a path, without `follow` that of the link itself; None if it is missing."""
+    """Return the status of a path, without `follow` that of the link itself; None without one."""
     try:
         return os.stat(path, follow_symlinks=follow)
     except (OSError, ValueError):

@@ -294,6 +294,7 @@ def _parse_column(values: object, programs: Mapping[int, str]) -> dict[int, Valu
 
 
 def _check_program_number(value: object, programs: Mapping[int, str]) -> int:
+    # Checked here, so that a choice needs no check.
     if type(value) is not int or value not in programs:
         raise ValueError(f"there is no program {value!r}")
     return value
@@ -313,6 +314,7 @@ def make_rounding(bucket: object) -> Callable[[int], int]:
     """Return the function from a size to its bucket. Raises `ValueError` for no bucket."""
     if isinstance(bucket, str) and bucket in _ROUNDINGS:
         return _ROUNDINGS[bucket]
+    # By type, since JSON's `true` is an int in Python.
     if isinstance(bucket, list) and bucket and all(type(edge) is int for edge in bucket):
         edges = list(bucket)
         if edges != sorted(set(edges)) or edges[0] < 1:

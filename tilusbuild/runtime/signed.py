@@ -36,6 +36,7 @@ def check_signatures(scripts: Iterable[str], key: str) -> None:
     them. `key` is the path of a public key in PEM. Raises `LoadError`."""
     lists: dict[str, Mapping[str, str]] = {}
     for path in scripts:
+        # A package's list is read once for all of its scripts.
         root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
         if root not in lists:
             lists[root] = _read_signed_digests(root, key)
@@ -46,6 +47,7 @@ def _read_signed_digests(root: str, key: str) -> Mapping[str, str]:
     """Return the signed digests of a package's files, by file name. Raise `LoadError`."""
     encoded, signature_path = _read_file(root, LIST), f"{root}/{SIGNATURE}"
     payload = verify_envelope(signature_path, _read_file(root, SIGNATURE), key)
+    # Of the bytes that were read: the file may change afterwards.
     digest = hashlib.sha256(encoded).hexdigest()
     try:
         statement = json.loads(payload)

@@ -108,6 +108,7 @@ def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
                 merged.append(DeviceTable(fingerprint, tuple(rows[key] for key in sorted(rows))))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CorruptCacheError(f"{path} is malformed: {type(error).__name__}: {error}") from None
+    # Own tables with rows of the same device are in `merged`.
     fingerprints = [table.fingerprint for table in merged]
     return (*merged, *(table for table in own.tables if table.fingerprint not in fingerprints))
 
@@ -172,6 +173,7 @@ def _parse_tables(script: Script, path: str, value: Any) -> tuple[DeviceTable, .
 def _parse_fingerprint(value: Any) -> Mapping[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise TypeError("a fingerprint maps fields to strings")
+    # Without one of these a person's table would hold on devices that it was not meant for.
     missing = {"script", "device", "arch"} - value.keys()
     if missing:
         raise ValueError(f'a fingerprint is missing {sorted(missing)}; "*" matches any')
