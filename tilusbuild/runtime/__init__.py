@@ -1,13 +1,12 @@
-"""From a cache tree to a call: find a script's programs, choose one, load it, launch it.
+"""From a cache tree to a call: finds a script's programs, chooses one, loads it, launches it.
 
-A deployment has this package, tvm-ffi and Python's standard library, and nothing else: nothing here
-imports the builder, no compiler is run, and no directory that holds programs is written. What
-builder and deployment must agree on (sealed files, who runs what, buckets, the meaning of an
-expression, the forms of `script.json` and of the dispatch table) is defined here, and the builder
-imports it.
+A deployment has only this package, tvm-ffi and Python's standard library. So no module here imports
+the builder, runs a compiler, or writes into a directory of programs. This package defines all on
+which builder and deployment must agree: sealed files, which code runs on which device, buckets,
+expressions, `script.json` and dispatch tables.
 
-The price of needing nothing else: small copies of the builder's code (signatures), which
-tests hold against the originals (docs/design-notes.md).
+The price: small copies of the builder's code (signatures), which tests compare with the originals
+(docs/design-notes.md).
 """
 
 from __future__ import annotations
@@ -22,15 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Kernel", "LoadError", "library_path", "load"]
 
-_WHERE = {
-    "Kernel": "kernel",
-    "LoadError": "errors",
-    "library_path": "loading",
-    "load": "loading",
-}
+_MODULES = {"Kernel": "kernel", "LoadError": "errors", "library_path": "loading", "load": "loading"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _WHERE:
+    # Imported on first use: the builder imports single modules of this package.
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -266,11 +266,7 @@ class CallForm:
         )
         self._sources = [sources.get(argument.name) for argument in self._arguments]
         self._allocated_indices = [i for i, source in enumerate(self._sources) if source is None]
-        tensors = (
-            i
-            for i, a in enumerate(self._arguments)
-            if a.dims is not None and not a.optional and not a.constant
-        )
+        tensors = (i for i, argument in enumerate(self._arguments) if argument.is_on_device)
         self._tensor_index = next((i for i in tensors if self._sources[i] is not None), None)
         self._structs = [
             (i, argument, parse_struct(argument.dtype))
@@ -326,14 +322,12 @@ class CallForm:
             for axis, dim in enumerate(argument.dims or ()):
                 if isinstance(dim, str):
                     sizes.setdefault(dim, partial(_read_axis, i, axis))
-        return [
-            (
-                i,
-                _make_shape_reader(self._arguments[i].dims or (), sizes),
-                find_allocator(self._script, self._arguments[i], like),
-            )
-            for i in self._allocated_indices
-        ]
+        allocators = []
+        for i in self._allocated_indices:
+            argument = self._arguments[i]
+            read_shape = _make_shape_reader(argument.dims or (), sizes)
+            allocators.append((i, read_shape, find_allocator(self._script, argument, like)))
+        return allocators
 
 
 def _make_shape_reader(dims: Sequence[Dim], sizes: Mapping[str, _Reader]) -> _Reader:

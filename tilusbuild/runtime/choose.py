@@ -176,13 +176,11 @@ def find_nearest_bucket(
 ) -> tuple[int, ...]:
     """Return the measured bucket with the least sum of log2 distances; of several, the smallest."""
     logs = [_compute_log2(size) for size in bucket]
-    return min(
-        measured,
-        key=lambda other: (
-            sum(abs(a - _compute_log2(b)) for a, b in zip(logs, other, strict=True)),
-            other,
-        ),
-    )
+
+    def measure_distance(other: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        return sum(abs(a - _compute_log2(b)) for a, b in zip(logs, other, strict=True)), other
+
+    return min(measured, key=measure_distance)
 
 
 def _compute_log2(size: int) -> int:
@@ -191,11 +189,8 @@ def _compute_log2(size: int) -> int:
     size = max(size, 1)
     exponent = size.bit_length() - 1
     shift = exponent - _FRACTION
-    return (
-        (exponent << _FRACTION)
-        + (size >> shift if shift > 0 else size << -shift)
-        - (1 << _FRACTION)
-    )
+    mantissa = size >> shift if shift > 0 else size << -shift  # 1.0 is 1 << _FRACTION
+    return (exponent << _FRACTION) + mantissa - (1 << _FRACTION)
 
 
 def _format_sizes(sizes: Mapping[str, object]) -> str:

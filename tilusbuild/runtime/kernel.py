@@ -307,13 +307,8 @@ def list_available_programs(script: Script) -> frozenset[int]:
 def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
     """Return a function from a call's arguments to a hashable key: the device and the integers that
     decide."""
-    # An optional tensor may be None, and one for constant memory may be on the host.
-    tensors = (
-        i
-        for i, argument in enumerate(arrays.list_call_arguments(script))
-        if argument.dims is not None and not argument.optional and not argument.constant
-    )
-    tensor = next(tensors, None)
+    arguments = enumerate(arrays.list_call_arguments(script))
+    tensor = next((i for i, argument in arguments if argument.is_on_device), None)
     sizes = _make_sizes_reader([locate_size(script, name) for name in script.chosen_by])
     if one_device or tensor is None:
         return sizes

@@ -52,6 +52,12 @@ class ScriptArgument(NamedTuple):
     inout: bool = False
     """Whether the kernel reads it and writes it."""
 
+    @property
+    def is_on_device(self) -> bool:
+        """Return whether it is a tensor of every call, in the memory of the call's device."""
+        # An optional one may be None, and one for constant memory may be on the host.
+        return self.dims is not None and not self.optional and not self.constant
+
 
 class DispatchRule(NamedTuple):
     """A row of the hand-written table: where `when` holds, `program` serves."""

@@ -103,10 +103,8 @@ def choose_scheme(public: Any) -> tuple[Any, ...]:
         sizes = {256: hashes.SHA256, 384: hashes.SHA384, 521: hashes.SHA512}
         return (curves.ECDSA(sizes[public.curve.key_size]()),)
     if isinstance(public, _import_cryptography("hazmat.primitives.asymmetric.rsa").RSAPublicKey):
-        padding, digest = (
-            _import_cryptography("hazmat.primitives.asymmetric.padding"),
-            hashes.SHA256(),
-        )
+        padding = _import_cryptography("hazmat.primitives.asymmetric.padding")
+        digest = hashes.SHA256()
         return padding.PSS(padding.MGF1(digest), padding.PSS.DIGEST_LENGTH), digest
     return ()  # Ed25519, which has one scheme
 
