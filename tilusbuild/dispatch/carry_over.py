@@ -23,8 +23,8 @@ from tilusbuild.runtime.sealed import unseal_json
 from tilusbuild.runtime.table_file import Refusal, explain_refusals, read_measured_keys
 from tilusbuild.runtime.tables import DeviceTable, TableEntry, read_dispatch_table
 
+# Sizes in a message, which is one line.
 _MAX_NAMED = 4
-"""Sizes that a message names."""
 
 
 class CarriedOver(NamedTuple):

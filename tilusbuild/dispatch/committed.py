@@ -19,8 +19,8 @@ from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.space import SpaceError
 from tilusbuild.status import Status
 
+# Rows in a message, which is one line.
 _MAX_NAMED = 4
-"""Rows that a message names."""
 
 
 def make_committed_tables(

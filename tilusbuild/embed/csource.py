@@ -204,7 +204,8 @@ class _SourceWriter:
             answer: object = self.index_of[program]
             if program in self.refused:
                 answer = self._write_refusal(f"the dispatch rule {source!r}", program)
-            if "tb_" not in text:  # nothing in it can fail
+            # Only the prelude's functions can fail.
+            if "tb_" not in text:
                 lines.append(f"  if ({text}) return {answer};")
                 continue
             message = format_c_string(f"{self.script.name}: dispatch rule {source!r} has no value")

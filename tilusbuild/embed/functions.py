@@ -24,8 +24,8 @@ from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, ScriptArgument
 from tilusbuild.runtime.structs import is_struct
 
+# Newer than every toolkit: the driver of a user is not known when the table is written.
 _ANY_DRIVER = 1 << 30
-"""Newer than every toolkit: which driver a user has is not known here."""
 _OPEN_C = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cmake", "open.c")
 _EXPORT = '__attribute__((visibility("default")))'
 

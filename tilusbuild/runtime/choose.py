@@ -30,8 +30,8 @@ from tilusbuild.runtime.semantics import INT64_MAX, NoValueError, Number, Value,
 from tilusbuild.runtime.tables import TableEntry
 
 _FRACTION = 16
+# A server may be called with any sizes: its memory must not grow with them.
 _MAX_CACHED = 4096
-"""Buckets that a chooser remembers the choice for."""
 
 
 class Choice(NamedTuple):

@@ -92,8 +92,9 @@ class CudaDriver:
 
 _Library = TypeVar("_Library")
 
+# glibc's error for a library that another one needs. The opened one is named by its path, which has
+# other letters before `lib`.
 _MISSING = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
-"""glibc's error for a library that another one needs. A path has other letters before `lib`."""
 
 
 def open_with_dependencies(open_library: Callable[[], _Library]) -> _Library:

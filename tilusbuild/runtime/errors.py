@@ -47,6 +47,7 @@ def did_you_mean(
 def find_nearest_word(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the known word with the highest ratio of difflib, at least `likeness`; None without
     one."""
-    import difflib  # takes milliseconds, and is needed only after a mistake
+    # Imported after a mistake only: it takes milliseconds.
+    import difflib
 
     return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=likeness)), None)

@@ -28,8 +28,8 @@ from tilusbuild.runtime.structs import is_struct
 from tilusbuild.runtime.table_file import explain_refusals
 from tilusbuild.runtime.tables import DeviceTable, TableFile
 
+# Combinations of sizes. A server may be called with any: its memory must not grow with them.
 _MAX_LAUNCHERS = 4096
-"""Combinations of sizes that a kernel remembers the program of."""
 
 _KeyReader = Callable[[Sequence[Any]], Any]
 
@@ -178,7 +178,8 @@ class Kernel:
             if topic in self._warnings:
                 return
             self._warnings.add(topic)
-        import logging  # takes milliseconds, and most processes warn of nothing
+        # Imported only for a message: it takes milliseconds.
+        import logging
 
         logging.getLogger("tilusbuild").warning("%s", text)
 
@@ -213,6 +214,7 @@ class Kernel:
         if isinstance(table, LoadError):
             if self._strict:
                 raise table
+            # The device has no measurements then; nearest rows of another would be wrong numbers.
             self._warn_once(f"table {script.path}", str(table))
             note = f"table refused: {table}"
         else:

@@ -41,7 +41,8 @@ def find_unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 def warn_of_unknown_variables() -> None:
     """Log a warning for each unknown variable, once for the process."""
     for message in find_unknown_variables(os.environ):
-        import logging  # takes milliseconds, and most processes have no such variable
+        # Imported only for a message: it takes milliseconds.
+        import logging
 
         logging.getLogger("tilusbuild").warning("%s", message)
 

@@ -31,6 +31,7 @@ class SharedFile:
     __slots__ = ("__weakref__", "handle")
 
     def __init__(self, path: str) -> None:
+        # First, since `__del__` runs also if opening fails.
         self.handle = -1
         self.handle = open_regular(path, follow=False)
 

@@ -19,10 +19,10 @@ from typing import BinaryIO
 
 MAX_SIZE = 1 << 30
 """Bytes: the default limit of a file that is read whole."""
+# Bytes. The first read is shorter, since its buffer costs time and most files are small.
 _FIRST, _CHUNK = 1 << 16, 1 << 20
-"""Bytes of the first read, and of each that follows: most files are small."""
+# Errors of opening a socket, a FIFO without a reader, or a device without a driver.
 _NOT_OPENED = (errno.ENXIO, errno.ENODEV)
-"""Errors of opening a socket, a FIFO without a reader, or a device without a driver."""
 
 
 class NotAFileError(OSError):

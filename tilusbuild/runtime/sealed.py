@@ -47,6 +47,7 @@ def unseal_json(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(start + _END)
     except (ValueError, RecursionError) as error:
+        # Sealed, and yet not JSON: a seal is not a signature, and everyone can make one.
         raise CorruptFileError(str(error)) from None
     if not isinstance(value, dict):
         raise CorruptFileError("not an object")

@@ -148,7 +148,8 @@ def get_working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        return "/"  # its project is gone with it, and `where=` needs none
+        # A named tree can still be loaded from.
+        return "/"
 
 
 def _resolve_where(where: Any) -> SearchRoot:
@@ -239,7 +240,8 @@ def find_declaration(document: Any) -> tuple[tuple[str, ...], dict[str, Any] | N
 
 def _list_installed_packages() -> Iterator[SearchRoot]:
     """Yield the trees of installed packages. Raise `CorruptCacheError` for a broken one."""
-    from importlib import metadata  # takes 10 ms, and most loads find the script before
+    # Imported late: it takes 10 ms, and most loads find the script before.
+    from importlib import metadata
 
     for entry in sorted(metadata.entry_points(group=ENTRY_POINTS)):
         try:

@@ -243,6 +243,7 @@ def test_membership(item: Function, choices: Sequence[Function], *, negated: boo
 
 def combine_conditions(items: Sequence[Function], stop: bool) -> Function:
     """Return `and`, which stops at the first that is false, or `or`, at the first that is true."""
+    # `or` (stop is True): some item is true. `and`: not a single item is false.
     return lambda env: any(to_truth(item(env)) == stop for item in items) == stop
 
 
@@ -256,6 +257,7 @@ def build_function(tree: object, known: Collection[str]) -> Function:
     `NoValueError` where the expression has no value.
     """
     inner = _build_node(tree, _MAX_DEPTH)
+    # Sorted, so that the error is the same on every run.
     for name in sorted(collect_names(tree)):
         if name not in known:
             raise ValueError(f"nothing in the expression can be called {name!r:.80}")

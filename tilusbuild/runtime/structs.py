@@ -22,8 +22,8 @@ _MEMBER = re.compile(
     r"\s*(?P<type>\w+(?:\s*\*)?)\s*\b(?P<name>[A-Za-z_]\w*)\s*(?:\[\s*(?P<count>\d+)\s*\])?\s*",
     re.ASCII,
 )
+# The limit of all parameters of a kernel since CUDA 12.1, from sm_70 on.
 _MAX_BYTES = 32764
-"""Of a kernel's parameters (CUDA 12.1, sm_70)."""
 
 
 class StructMember(NamedTuple):
@@ -134,6 +134,7 @@ def _check_size(kind: StructType, data: bytes) -> bytes:
 
 
 def _check_layout(kind: StructType, fields: Sequence[tuple[str, int, int]]) -> None:
+    # Not strict: the first member that differs says more than the number of members.
     for member, (name, offset, size) in zip(kind.members, fields, strict=False):
         if (member.name, member.offset, member.size) != (name, offset, size):
             expected = f'"{member.name}" is {member.size} bytes at {member.offset}'

@@ -208,8 +208,8 @@ def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ..
     return tuple(entries.values())
 
 
+# For rows whose writer leaves out source, seconds and sizes.
 _OPTIONAL = ("measured", None, None)
-"""The end of a row whose writer leaves out source, seconds and sizes."""
 
 
 def _is_size(value: object) -> bool:
