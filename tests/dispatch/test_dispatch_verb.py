@@ -58,11 +58,6 @@ def test_mistakes_are_told(copied: Marks) -> None:
         assert text in done.err
 
 
-def test_a_rule_sees_no_resources(copied: Marks) -> None:
-    copied.edit("tilus.toml", "n <= 4", "resources.registers < 4")
-    assert "only the model of [dispatch] sees resources" in copied.run("plan", status=2).err
-
-
 # Hand rules whose schedule exists nowhere are errors of what plans, located at the rule.
 RULE = "use = { variant = 2 } }"
 
