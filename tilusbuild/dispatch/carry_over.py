@@ -38,8 +38,8 @@ class CarriedOver(NamedTuple):
 
 
 def collect_carried_over(script: Script) -> CarriedOver:
-    """Return the measurements that a new directory of `script` takes over. Of the directories
-    that were tuned, the latest with any counts; one that cannot be read is skipped."""
+    """Return the measurements for a new directory of `script`: those of the latest tuned directory
+    that has any for its programs. Unreadable directories are skipped."""
     latest: CarriedOver | None = None
     for former in _read_tuned_siblings(script):
         with suppress(LoadError):

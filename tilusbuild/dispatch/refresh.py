@@ -53,7 +53,7 @@ def refresh_script(
 def refresh_tables(
     path: str, refused: Mapping[str, Refusal] = MappingProxyType({})
 ) -> tuple[Script, TableFile]:
-    """Drop from the tables of a script's directory what is chosen no more, and add `refused`.
+    """Remove the tables of other dispatch keys from a script's directory, and add `refused`.
     Return the script and its tables. Raises `CacheError`, and `TilusbuildError` for damaged
     tables."""
     try:
@@ -70,11 +70,11 @@ def refresh_tables(
 def refresh_dispatcher(
     cache: Tree, script: Script, find_toolchain: Callable[[], Toolchain], runner: Runner
 ) -> str | None:
-    """Build the C dispatcher of a script unless it is current. Return its path; None where there
-    can be none. `find_toolchain` is called if something is to be compiled.
+    """Build the C dispatcher of a script unless it is current. Return its path; None if the script
+    or this installation can have none. `find_toolchain` is called before a compile.
 
     Raises `LoadError` for damaged tables, `CacheError`, `TilusbuildError` when the compiler
-    refuses, and what `find_toolchain` raises.
+    refuses, and the errors of `find_toolchain`.
     """
     if (module := load_dispatcher_module()) is None:
         directory = os.path.join(script.path, DISPATCH)

@@ -220,7 +220,7 @@ class _SourceWriter:
 
     def _write_model(self) -> str:
         """Return the C function of the cost model. It returns the cheapest program, -2 without a
-        model or a program with costs, or -1 if a cost has no value."""
+        model and without a program whose cost is known, or -1 if a cost has no value."""
         model = self.dispatch["model"]
         if model is None:
             return "static int td_by_model(const int64_t *size) {\n  (void)size;\n  return -2;\n}\n"

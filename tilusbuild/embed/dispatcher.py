@@ -56,7 +56,7 @@ def build_if_outdated(
     have no dispatcher, remove an earlier one and return None.
 
     Raises `LoadError` for damaged tables, `CacheError`, `TilusbuildError` when the compiler
-    refuses, and what `find_toolchain` raises.
+    refuses, and the errors of `find_toolchain`.
     """
     directory = os.path.join(script.path, DISPATCH)
     library_path = os.path.join(directory, name_library(script))

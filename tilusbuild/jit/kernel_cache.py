@@ -73,9 +73,9 @@ class CachedKernel(Kernel):
         hold: ReaderLock,
     ) -> None:
         self.backend = backend
-        """ "tvm_ffi", "ctypes" or "nvrtc", as the request said."""
+        """ "tvm_ffi", "ctypes" or "nvrtc"."""
         self.script = script if out is None else _mark_outputs(script, out)
-        """What is known of the kernel: its target, constants, schedule and arguments."""
+        """The description of the kernel: target, constants, schedule and arguments."""
         super().__init__([self.script], hold=hold, launch=launch)
 
     def __repr__(self) -> str:
@@ -226,9 +226,9 @@ class KernelCache:
         return kernel
 
     def clear_cache(self) -> None:
-        """Forget every kernel, and remove from the cache tree what was made by asking for kernels,
-        unless a build of a project, a package or another process has it too. Kernels that this
-        cache returned can still be called. Raises `CacheError`."""
+        """Forget every kernel, and remove the requested programs from the cache tree, except those
+        that a build of a project, a package or another process uses. Kernels that this cache
+        returned can still be called. Raises `CacheError`."""
         with self._lock:
             slots, self._slots = list(self._slots.values()), {}
         for slot in slots:

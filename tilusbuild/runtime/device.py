@@ -36,7 +36,7 @@ class Device(NamedTuple):
     arch: str
     """ "cpu", or the compute capability as nvcc spells it: "sm_90"."""
     driver: int = 0
-    """The CUDA version that the driver supports, as it says it: 13000 is 13.0."""
+    """The CUDA version that the driver supports, as the driver returns it: 13000 is 13.0."""
 
     def __str__(self) -> str:
         gpu = f"cuda:{self.ordinal} ({self.name}, {self.arch})"

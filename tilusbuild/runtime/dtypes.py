@@ -82,7 +82,7 @@ def get_scalar_type(dtype: str) -> DataType:
 
 
 WHOLE = frozenset(name for name, dtype in DTYPES.items() if dtype.kind != "float")
-"""The types whose values are integers, bool included: what dispatch keys and rules can read."""
+"""The types of integers, bool included. Dispatch keys and rules read arguments of these types."""
 
 FLOATS = frozenset(DTYPES) - WHOLE
 """The types that are compared within a tolerance."""

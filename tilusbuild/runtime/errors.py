@@ -4,8 +4,8 @@
       CorruptCacheError    a file is cut short, malformed or not what was built
     DriverError            the CUDA driver is missing, or a call of it failed
 
-Each message says what would help. What a library reports about a call's arguments (`TypeError`,
-`ValueError`) is passed on unchanged.
+Each message has a remedy. A library's own errors about a call's arguments (`TypeError`,
+`ValueError`) are passed on unchanged.
 """
 
 from __future__ import annotations

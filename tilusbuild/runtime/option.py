@@ -107,7 +107,7 @@ class debug:  # noqa: N801 - the name that users of Tilus know
 
     @staticmethod
     def dump_ir(enable: bool = True) -> None:
-        """Keep what each step of a compile makes, beside its result. Raises `TypeError`."""
+        """Keep the intermediate files of each compile beside its result. Raises `TypeError`."""
         _set_option("dump-ir", _check_switch("dump_ir", enable))
 
     @staticmethod

@@ -20,7 +20,7 @@ class Process:
     def __init__(self) -> None:
         self._make_locks()
         self.options: dict[str, str | int | bool] = {}
-        """What `tilusbuild.option` chose, by the names of the settings."""
+        """The settings that `tilusbuild.option` chose, by name."""
         self.devices: dict[tuple[int, int], Any] = {}
         """GPUs by process id and number, as the driver described them."""
         self.kernels: weakref.WeakSet[Any] = weakref.WeakSet()

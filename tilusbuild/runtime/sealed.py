@@ -19,11 +19,11 @@ _LIMIT = 64 << 20
 
 
 class CorruptFileError(ValueError):
-    """The bytes are not what `seal_json` makes."""
+    """The bytes are not those of a sealed file."""
 
 
 def encode_canonical(value: Mapping[str, Any]) -> bytes:
-    """Return the one text of a value. Raises `ValueError` for what JSON has no form for (NaN)."""
+    """Return the canonical text of a value. Raises `ValueError` for NaN and infinity."""
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "surrogatepass") + b"\n"
 
@@ -37,7 +37,7 @@ def seal_json(value: Mapping[str, Any]) -> bytes:
 
 
 def unseal_json(data: bytes) -> dict[str, Any]:
-    """Return the value. Raises `CorruptFileError`, and nothing else, whatever the bytes are."""
+    """Return the value of any bytes, or raise `CorruptFileError`."""
     # From the right: a string of the value may have the same bytes.
     start, seal, end = data.rpartition(_SEAL)
     if not seal or not end.endswith(_SEAL_END) or len(data) > _LIMIT:

@@ -42,12 +42,11 @@ TABLES = (
     ("tool", "hatch", "build", "hooks", "tilusbuild"),
     ("tool", "hatch", "build", "targets", "wheel", "hooks", "tilusbuild"),
 )
-"""The tables of a `pyproject.toml` that declare such kernels."""
+"""The tables of a `pyproject.toml` that declare a package's kernels."""
 JIT_ROOT_PREFIX = "kernel-cache:"
-"""Begins the name, in index.json, of a request that a running program made: its script is not a
-project's."""
+"""The prefix, in index.json, of the names of requests by running programs without a project."""
 LOST_ROOT = "lost index"
-"""The name, in index.json, under which scripts are kept whose projects a damaged index named."""
+"""The name, in index.json, of the scripts whose projects a damaged index listed."""
 
 
 class SearchRoot(NamedTuple):

@@ -253,8 +253,8 @@ _MAX_DEPTH = 100
 def build_function(tree: object, known: Collection[str]) -> Function:
     """Return the tree as a function of the values of the names in `known`.
 
-    Raises `ValueError` for what is not a tree, or has other names. The function raises
-    `NoValueError` where the expression has no value.
+    Raises `ValueError` for a malformed tree, and for other names. The function raises
+    `NoValueError` when the expression has no value.
     """
     inner = _build_node(tree, _MAX_DEPTH)
     # Sorted, so that the error is the same on every run.

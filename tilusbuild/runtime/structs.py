@@ -27,7 +27,7 @@ _MAX_BYTES = 32764
 
 
 class StructMember(NamedTuple):
-    """One member; `elements` is None for one that is not an array. Places and sizes are bytes."""
+    """One member. `elements` is None unless it is an array. Offsets and sizes are bytes."""
 
     name: str
     dtype: str

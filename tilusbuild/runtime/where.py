@@ -169,8 +169,8 @@ def explain_distrust(path: str) -> str | None:
 
 
 def foreign_owner(path: str) -> str | None:
-    """Return the name of the user who owns a file, a directory, or the link to it; None for one
-    that is trusted."""
+    """Return the name of the user who owns a file, a directory, or the link to it; None for a
+    trusted user."""
     # The owner of a link decides which file is read, so both must be trusted.
     for status in (try_stat(path, follow=False), try_stat(path)):
         if status is not None and not is_trusted(status.st_uid):
