@@ -10,16 +10,12 @@ from tilusbuild.runtime.device import get_cpu
 
 def measure(built: Marks) -> None:
     script = built.script("mark")
-    here = get_cpu().make_fingerprint(script.hash)
-    for key, seconds in {
-        (64,): {0: 1e-6, 1: 1.02e-6, 3: 2e-6},
-        (1024,): {0: 9e-6, 1: 1.01e-5, 3: 1e-5},
-    }.items():
-        measured = Measurement(here, key, seconds)
-        latency.write_measurement(script, measured)
-        record(script, here, [])
-    best = [m.find_best() for m in latency.read_measurements(script)]
-    record(script, here, [entry for entry in best if entry])
+    fingerprint = get_cpu().make_fingerprint(script.hash)
+    times = {64: {0: 1e-6, 1: 1.02e-6, 3: 2e-6}, 1024: {0: 9e-6, 1: 1.01e-5, 3: 1e-5}}
+    for size, seconds in times.items():
+        latency.write_measurement(script, Measurement(fingerprint, (size,), seconds))
+    best = (measurement.find_best() for measurement in latency.read_measurements(script))
+    record(script, fingerprint, filter(None, best))
 
 
 def test_show_and_coverage(copied: Marks) -> None:

@@ -50,30 +50,19 @@ def test_a_table_is_written_as_people_read_it(copied: Marks) -> None:
     assert table.entries == tuple(reversed(entries))
 
 
-def test_what_one_device_measured_leaves_the_others_alone(copied: Marks) -> None:
-    script = copied.script("mark")
-    record(script, HERE, [TableEntry((8,), 0, "measured", 1.0)])
-    record(script, THERE, [TableEntry((8,), 1, "measured", 2.0)])
-    record(script, HERE, [TableEntry((16,), 3, "measured", 3.0)])
-    found = {t.fingerprint["device"]: t.entries for t in read_dispatch_table(script).tables}
-    assert found == {
-        "there": (TableEntry((8,), 1, "measured", 2.0),),
-        "here": (TableEntry((16,), 3, "measured", 3.0),),
-    }
-
-
-def test_a_table_for_any_device_gives_way_to_one_of_a_device(copied: Marks) -> None:
+def test_a_device_replaces_its_own_rows_and_comes_before_any_device(copied: Marks) -> None:
     script = copied.script("mark")
     anywhere, any_name = {**HERE, "device": "*", "arch": "*"}, {**THERE, "device": "*"}
     for fingerprint in (anywhere, THERE, any_name, HERE):
         record(script, fingerprint, [TableEntry((8,), 0, "measured", None)])
         tables.update_rows(script, fingerprint, [TableEntry((16,), 1, "measured", None)])
-    found = [
-        (t.fingerprint["device"], t.fingerprint["arch"]) for t in read_dispatch_table(script).tables
+    record(script, HERE, [TableEntry((16,), 3, "measured", 3.0)])
+    rows = [
+        (table.fingerprint["device"], table.fingerprint["arch"], [e.program for e in table.entries])
+        for table in read_dispatch_table(script).tables
     ]
-    assert sorted(found[:2]) == [("here", "cpu"), ("there", "sm_90")]
-    assert found[2:] == [("*", "sm_90"), ("*", "*")]
-    assert {len(t.entries) for t in read_dispatch_table(script).tables} == {2}
+    assert sorted(rows[:2]) == [("here", "cpu", [3]), ("there", "sm_90", [0, 1])]
+    assert rows[2:] == [("*", "sm_90", [0, 1]), ("*", "*", [0, 1])]
 
 
 def test_writers_at_the_same_time_lose_nothing(copied: Marks) -> None:
