@@ -14,7 +14,6 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tilusbuild.runtime.regular import try_list
 from tilusbuild.state.directories import open_below, remove_tree
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class TemporaryDirectory:
 def _sweep_abandoned(top: str) -> None:
     """Remove directories of ours in `top` whose owner has died: this user's, with a lock that is
     free."""
-    for name in filter(_NAME.fullmatch, try_list(top)):
+    for name in filter(_NAME.fullmatch, os.listdir(top)):
         # One that is locked, or not this user's, or a link, does not keep the others.
         with suppress(OSError), open_below(top, name) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
