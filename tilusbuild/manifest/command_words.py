@@ -68,15 +68,15 @@ class _ArgumentReader(Struct):
             name, equals, value = word.partition("=")
             # What follows -Xcompiler is for another tool.
             if word.startswith("@") and not _LONG.get(before, before).startswith("-X"):
-                yield from self._read_file(word, word[1:])
+                yield from self._read_flag_file(word, word[1:])
             elif _LONG.get(name, name) == "-optf":
                 for path in (value if equals else next(rest, "")).split(","):
-                    yield from self._read_file(f"{name} {path}", path)
+                    yield from self._read_flag_file(f"{name} {path}", path)
             else:
                 yield word
             before = word
 
-    def _read_file(self, argument: str, name: str) -> Iterator[str]:
+    def _read_flag_file(self, argument: str, name: str) -> Iterator[str]:
         """Yield the arguments in a file; add `argument` to `unread` if it cannot be read."""
         path = os.path.join(self.directory, name)
         # A file that names itself has no end.
