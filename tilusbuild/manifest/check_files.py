@@ -62,8 +62,8 @@ def _check_file(checks: Checks, path: Path, name: str, kind: str) -> None:
     except FileNotFoundError:
         # The file of measurements is written by `dispatch export`, after the first tuning.
         if path[-1] != "measured":
-            found = missing_file_error(root, name, checks.document.locate_value(*path))
-            checks.add_value_error(path, found.message, found.hint)
+            problem = missing_file_error(root, name, checks.document.locate_value(*path))
+            checks.add_value_error(path, problem.message, problem.hint)
         return
     except OSError as error:
         checks.add_value_error(path, f"the {kind} cannot be read: {error.strerror}")

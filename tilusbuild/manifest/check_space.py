@@ -142,7 +142,7 @@ def _list_rows(key: str, parameter: ParameterSection) -> list[Row]:
 
 def _format_rows(parameter: ParameterSection, positions: Sequence[int]) -> str:
     """Return a hint with the values of a parameter, of linked ones those at these positions."""
-    rows = [[as_row(value)[at] for at in positions] for value in parameter.list_values()]
+    rows = [[as_row(value)[number] for number in positions] for value in parameter.list_values()]
     texts = list(dict.fromkeys(format_toml(row[0] if len(row) == 1 else row) for row in rows))
     more = f", … ({len(texts)} values)" if len(texts) > _SHOWN else ""
     return f"its values: {', '.join(texts[:_SHOWN])}{more}"
@@ -185,21 +185,21 @@ def _check_chosen_values(
     With a `target` the parameter is that of its override.
     """
     names = split_linked_names(key)
-    positions = [at for at, name in enumerate(names) if name in chosen]
+    positions = [number for number, name in enumerate(names) if name in chosen]
     rows = _list_rows(key, parameter) if positions else []
     # One by one first: the message about a single value is the clearer one.
-    for some in (*([at] for at in positions), positions) if rows else ():
-        values = [chosen[names[at]] for at in some]
-        if _identify(values) in (_identify([row[at] for at in some]) for row in rows):
+    for group in (*([number] for number in positions), positions) if rows else ():
+        values = [chosen[names[number]] for number in group]
+        if _identify(values) in (_identify([row[number] for number in group]) for row in rows):
             continue
         message = (
-            f'{format_toml(values[0])} is not a value of "{names[some[0]]}"'
-            if len(some) == 1
+            f'{format_toml(values[0])} is not a value of "{names[group[0]]}"'
+            if len(group) == 1
             else f"{format_toml(values)} is not a row of the linked parameters {key}"
         )
-        hint = _format_rows(parameter, some if len(some) == 1 else range(len(names)))
+        hint = _format_rows(parameter, group if len(group) == 1 else range(len(names)))
         if target is not None:
             message += f' for target "{target}"'
             hint += f"\nset override.{target}.default"
-        checks.add_value_error((*path, names[some[-1]]), message, hint)
+        checks.add_value_error((*path, names[group[-1]]), message, hint)
         return

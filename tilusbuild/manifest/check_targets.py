@@ -80,7 +80,7 @@ def check_references(
     checks: Checks, path: Path, names: Sequence[str] | None, kind: str, *also: str
 ) -> None:
     """Check that the names at a path are declared, as one of these kinds, once each."""
-    known = [name for each in (kind, *also) for name in checks.list_keys(each)]
+    known = [name for section in (kind, *also) for name in checks.list_keys(section)]
     hint = f"a {kind} is declared as [{kind}.NAME]"
     checks.check_references(path, names or (), known, kind, hint)
 

@@ -122,7 +122,9 @@ def list_flag_problems(
 
     With `cpu` the flags are for the host compiler; with `unsafe` no flag is denied.
     """
-    denied = {} if unsafe else {each.position: each for each in find_denied_flags(flags, cpu=cpu)}
+    denied = (
+        {} if unsafe else {denial.position: denial for denial in find_denied_flags(flags, cpu=cpu)}
+    )
     is_passed_on = False
     for number, flag in enumerate(flags):
         arguments = _split_shell_string(flag)

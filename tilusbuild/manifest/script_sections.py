@@ -156,16 +156,14 @@ def _flatten_members(value: object) -> object:
     # TOML's dotted key `p.alpha = 1` is a table: { p = { alpha = 1 } }.
     sizes: dict[str, object] = {}
     for name, size in value.items():
-        members = (
-            {f"{name}.{key}": item for key, item in size.items()}
-            if isinstance(size, dict)
-            else {name: size}
-        )
-        for member, item in members.items():
-            if isinstance(item, list | tuple) and member != name:
-                sizes |= {f"{member}[{number}]": each for number, each in enumerate(item)}
+        if not isinstance(size, dict):
+            sizes[name] = size
+            continue
+        for key, item in size.items():
+            if isinstance(item, list | tuple):
+                sizes |= {f"{name}.{key}[{number}]": own for number, own in enumerate(item)}
             else:
-                sizes[member] = item
+                sizes[f"{name}.{key}"] = item
     return sizes
 
 

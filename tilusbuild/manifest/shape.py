@@ -97,7 +97,7 @@ def _peel_annotation(annotation: Any) -> tuple[str, Any]:
         return _peel_annotation(arguments[0])
     if origin in (Union, types.UnionType):
         structures = map(_peel_annotation, arguments)
-        return next((each for each in structures if each[0] != "value"), ("value", None))
+        return next((pair for pair in structures if pair[0] != "value"), ("value", None))
     if isinstance(annotation, type) and issubclass(annotation, Table):
         return "table", annotation
     if isinstance(origin, type) and issubclass(origin, Mapping):
