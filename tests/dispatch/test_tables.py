@@ -178,9 +178,9 @@ def decision(n: int, *times: float | str) -> Decision:
     for index, time in enumerate(times):
         program = Candidate(index, str(index), "", {"variant": index})
         if isinstance(time, str):
-            outcomes.append(Outcome(program, None, (), time, "as said"))
+            outcomes.append(Outcome(program, time, "as said"))
         else:
-            outcomes.append(Outcome(program, time, (time,), "ok", ""))
+            outcomes.append(Outcome(program, "ok", seconds=time, samples=(time,)))
     right = [outcome for outcome in outcomes if outcome.seconds is not None]
     winner = min(right, key=lambda outcome: outcome.seconds or 0.0) if right else None
     return Decision(Case(str(n), {"n": n}, (), True), winner, tuple(outcomes), 0)

@@ -240,16 +240,17 @@ class _ScriptCheck:
         candidate = make_candidate(self.script, program)
         # A damaged library is not called: it may do anything.
         if damage := self._find_damage(program):
-            return Outcome(candidate, None, (), CORRUPT, damage)
+            return Outcome(candidate, CORRUPT, damage)
         answer = self.bench.check_program(case, candidate, 0)
         answers = [answer]
         if answer.status == OK:
             answers += [self.bench.time_program(case, candidate, n, 0.0) for n in range(_SAMPLES)]
         wrong = next((answer for answer in answers if answer.status != OK), None)
         if wrong is not None:
-            return Outcome(candidate, None, (), wrong.status, wrong.why, error=answer.error)
+            return Outcome(candidate, wrong.status, wrong.why, error=answer.error)
         samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
-        return Outcome(candidate, median(samples or [0]), samples, OK, "", error=answer.error)
+        seconds = median(samples or [0])
+        return Outcome(candidate, OK, seconds=seconds, samples=samples, error=answer.error)
 
     def _find_damage(self, program: int) -> str:
         """Return why a program's library is not the one that was built, or not one for the device;
@@ -273,7 +274,7 @@ class _ScriptCheck:
         for program, damage in damages.items():
             candidate = make_candidate(self.script, program)
             for case in self.cases if damage else ():
-                yield self._make_line(case, Outcome(candidate, None, (), CORRUPT, damage))
+                yield self._make_line(case, Outcome(candidate, CORRUPT, damage))
         sound = [program for program, damage in damages.items() if not damage]
         names = [(name,) for name in self.script.schedules]
         work = make_work(self.script, sound, names, self.cases[0].judge)

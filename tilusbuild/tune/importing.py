@@ -248,7 +248,8 @@ def _find_outcome(
     samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
     wrong = next((answer for answer in answers if answer.status != OK), None)
     if wrong is not None:
-        return Outcome(program, None, samples, wrong.status, wrong.why, wrong.is_refusal)
+        status, why, is_refusal = wrong.status, wrong.why, wrong.is_refusal
+        return Outcome(program, status, why, samples=samples, is_refusal=is_refusal)
     if refusal is not None:
         return make_refused_outcome(program, refusal)
-    return Outcome(program, median(samples), samples, OK, "") if samples else None
+    return Outcome(program, OK, seconds=median(samples), samples=samples) if samples else None

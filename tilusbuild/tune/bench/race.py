@@ -51,11 +51,11 @@ class Outcome:
     """The result of a program in one case."""
 
     program: Candidate
-    seconds: float | None
-    """None for a program that is out."""
-    samples: tuple[float, ...]
     status: str
-    why: str
+    why: str = ""
+    seconds: float | None = None
+    """The median of the samples; None for a program that is out."""
+    samples: tuple[float, ...] = ()
     is_refusal: bool = False
     """Whether it came to something here for which it is chosen nowhere."""
     error: float = 0.0
@@ -169,17 +169,21 @@ class Race:
 def _make_outcome(record: ProgramRecord) -> Outcome:
     """Return the outcome of a program: the median of its samples, or its failure."""
     samples, failure = tuple(record.samples), record.failure
-    if failure is None:
-        seconds = median(samples) if samples else None
-        return Outcome(record.program, seconds, samples, OK, "", error=record.error)
-    status, why, is_refusal = failure.status, failure.why, failure.is_refusal
-    return Outcome(record.program, None, samples, status, why, is_refusal, record.error)
+    return Outcome(
+        record.program,
+        failure.status if failure else OK,
+        failure.why if failure else "",
+        seconds=median(samples) if samples and failure is None else None,
+        samples=samples,
+        is_refusal=failure is not None and failure.is_refusal,
+        error=record.error,
+    )
 
 
 def make_refused_outcome(program: Candidate, refusal: Refusal) -> Outcome:
     """Return the outcome of a program that was refused before and is not called."""
     why = refusal.text.removeprefix(f"{refusal.status} ")
-    return Outcome(program, None, (), refusal.status, why)
+    return Outcome(program, refusal.status, why)
 
 
 def _alternate_order(indices: Sequence[int], turn: int) -> Iterable[int]:
