@@ -127,11 +127,11 @@ def input_error(message: str, *, place: Place | None = None, hint: str | None = 
 class Shortage(NamedTuple):
     """A resource that ran out, and the remedy."""
 
-    what: str
-    more: str = ""
+    resource: str
+    remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.more}" if self.more else self.what
+        return f"{self.resource}: {self.remedy}" if self.remedy else self.resource
 
 
 PROCESSES = Shortage(

@@ -103,7 +103,7 @@ class CacheError(TilusbuildError, OSError):
         shortage = find_shortage(self)
         if self.errno in _FULL:
             advice = "make room, for example with `tilusbuild cache gc`"
-            return f"{shortage.what}: {advice}" if shortage is not None else advice
+            return f"{shortage.resource}: {advice}" if shortage is not None else advice
         if shortage is not None:
             return str(shortage)
         if self._is_foreign:

@@ -146,7 +146,7 @@ def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[S
         if not matches:
             raise input_error(f"{request.shown} has no script {text}", hint=", ".join(groups))
         for group in matches:
-            yield name, [one for one in group if name.target in (None, one.target, one.arch)]
+            yield name, [s for s in group if name.target in (None, s.target, s.arch)]
 
 
 def _name_script(script: Script) -> str:

@@ -104,33 +104,33 @@ def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
         ("cache", "remote cache", "programs that others compiled"),
         ("executor", "remote executor", "compiles on other machines"),
     ):
-        if (chosen := choose_remote(section, os.environ, key)) is None:
+        if (remote := choose_remote(section, os.environ, key)) is None:
             continue
-        detail, is_ok = _query_server(chosen, executes=key == "executor")
-        remedy = f"set by {chosen.source}; builds go on without it"
+        detail, is_ok = _query_server(remote, executes=key == "executor")
+        remedy = f"set by {remote.source}; builds go on without it"
         yield Finding(component, "ok" if is_ok else "warning", detail, gives, remedy)
 
 
-def _query_server(chosen: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
+def _query_server(remote: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
     """Return a server's answer in words, and whether builds can use the server."""
     from tilusbuild.remote.backend import RemoteTroubleError, open_backend
 
     try:
-        with closing(open_backend(chosen)) as backend:
-            reply = backend.check_access(write=chosen.write and not executes)
+        with closing(open_backend(remote)) as backend:
+            reply = backend.check_access(write=remote.write and not executes)
             # The connection is open by now: each question of a build takes as long as this one.
             began = time.monotonic()
             backend.has_file("tilusbuild doctor")
             reply += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
     except RemoteTroubleError as error:
         return str(error), False
-    access = "read and written" if chosen.write else "read"
+    access = "read and written" if remote.write else "read"
     access = "asked to execute" if executes else access
     is_ok = not executes or "executes nothing" not in reply
-    return f"{chosen.address}, {access}: {reply}", is_ok
+    return f"{remote.address}, {access}: {reply}", is_ok
 
 
-def _list_needed_components(manifest: Manifest | None, chosen: Setting[str]) -> set[str]:
+def _list_needed_components(manifest: Manifest | None, setting: Setting[str]) -> set[str]:
     """Return the components without which the project cannot be built."""
     if manifest is None:
         return {"g++"}
@@ -138,7 +138,7 @@ def _list_needed_components(manifest: Manifest | None, chosen: Setting[str]) -> 
     from tilusbuild.toolchain import DeviceCompiler
     from tilusbuild.toolchain.diagnose import name_component
 
-    compiler = DeviceCompiler(chosen.value, chosen.source in BY_DEFAULT)
+    compiler = DeviceCompiler(setting.value, setting.source in BY_DEFAULT)
     needed = {"g++"}
     for name, script in manifest.scripts.items():
         for target in manifest.targets_of(name):

@@ -79,7 +79,7 @@ def make_start_error(tool: str, error: OSError) -> StepError:
         cause = Cause.MEMORY
     why = f"{error.filename or tool}: {error.strerror or error}"
     if (shortage := find_shortage(error)) is not None:
-        why += f": {shortage.what}"
+        why += f": {shortage.resource}"
         cause = Cause.CRASH if cause is Cause.TOOL else cause  # it may start when others have ended
     return StepError(cause, f"{tool} cannot be started: {why}")
 
@@ -137,7 +137,7 @@ def _find_accident(lines: Sequence[str]) -> tuple[Cause, str] | None:
 
 def _explain_accident(line: str) -> str:
     """Return an accident's line; for a failed fork with the shortage that causes it."""
-    return f"{line}: {PROCESSES.what}" if line.endswith(_NO_PROCESS) else line
+    return f"{line}: {PROCESSES.resource}" if line.endswith(_NO_PROCESS) else line
 
 
 def _decode_signal(status: int) -> int:

@@ -363,10 +363,11 @@ class CudaDevice:
         # The array of parameters has their addresses: `value` must live until the launch returns.
         value = ctypes.c_uint64(nanoseconds)
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(value))
-        one = [ctypes.c_uint(1)] * 6
+        # Grid and block: one thread.
+        sizes = [ctypes.c_uint(1)] * 6
         nothing = ctypes.c_uint(0)
         stream = ctypes.c_void_p(self.stream)
-        self._call_driver("cuLaunchKernel", self._spin, *one, nothing, stream, parameters, None)
+        self._call_driver("cuLaunchKernel", self._spin, *sizes, nothing, stream, parameters, None)
 
     def _read_uuid(self) -> str:
         """Return the UUID of the GPU, as nvidia-smi writes it."""

@@ -210,10 +210,10 @@ def make_noise(dtype: str, count: int, seed: str) -> bytes:
     return bytes(elements)
 
 
-def _combine_bits(one: bytes | bytearray, other: bytes) -> bytes:
+def _combine_bits(first: bytes | bytearray, second: bytes) -> bytes:
     """Return the bitwise or of two strings of equal length."""
-    joined = int.from_bytes(one, "little") | int.from_bytes(other, "little")
-    return joined.to_bytes(len(other), "little")
+    joined = int.from_bytes(first, "little") | int.from_bytes(second, "little")
+    return joined.to_bytes(len(second), "little")
 
 
 @cache
@@ -226,8 +226,9 @@ def _make_byte_tables(dtype: str) -> tuple[tuple[bytes, ...], ...]:
         limits = DTYPES[dtype].limits or ((0, 1) if dtype == "bool" else (0, 255))
         allowed = [value for value in values if limits[0] <= value <= limits[1]]
         signed = limits[0] < 0
-        chosen = (allowed[byte * len(allowed) >> 8] for byte in range(256))
-        elements = [value.to_bytes(size, "little", signed=signed) for value in chosen]
+        # Scaled down, as 256 is not a multiple of their number: each comes nearly as often.
+        numbers = (allowed[byte * len(allowed) >> 8] for byte in range(256))
+        elements = [value.to_bytes(size, "little", signed=signed) for value in numbers]
         return tuple((bytes(element[index] for element in elements),) for index in range(size))
     bits, mantissa = DTYPES[dtype].bits, _MANTISSA[dtype]
     top_bits = [
