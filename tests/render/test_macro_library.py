@@ -149,16 +149,6 @@ def test_one_kernel_template_runs_on_the_cpu(library):
     np.testing.assert_array_equal(y[:, 1], np.maximum(x.max(1), 0))
 
 
-def test_a_grid_loop_runs_over_everything_on_the_cpu(library):
-    lib = library(
-        '{{ portable.kernel("fill", "int n, int* x") }} {\n'
-        '  {{ portable.grid_stride("i", "n") }} x[i] = 2 * (int)i;\n}\n'
-    )
-    x = np.zeros(100, np.int32)
-    lib.fill(100, pointer(x))
-    np.testing.assert_array_equal(x, 2 * np.arange(100))
-
-
 def test_swizzles_are_bijections_without_bank_conflicts(library):
     lengths = [16, 32, 64, *range(128, 1025, 128)]
     lib = library(

@@ -18,7 +18,6 @@ from tilusbuild.expr.tree import FUNCTIONS, INT64_MAX, INT64_MIN, ExprError, Nod
 from tilusbuild.runtime import semantics
 
 MAX_CHARACTERS = 2000
-MAX_NODES = 300
 MAX_DEPTH = 100
 MAX_EXPONENT = 62
 PREFIXES = ("arch", "facts", "resources")
@@ -135,7 +134,6 @@ class _TreeReader:
         # Of most texts bytes and characters are the same.
         self._bytes = None if text.isascii() else text.encode()
         self._lead = lead
-        self._nodes = 0
 
     def _find_column(self, node: ast.expr) -> int:
         offset = node.col_offset  # in bytes of UTF-8, where users count characters
@@ -144,16 +142,9 @@ class _TreeReader:
         return self._lead + offset + 1
 
     def read_node(self, node: ast.expr, depth: int) -> Node:
-        self._nodes += 1
-        if self._nodes > MAX_NODES:
-            raise ExprError(
-                f"the expression has more than {MAX_NODES} parts", self._find_column(node)
-            )
-        if depth > MAX_DEPTH:
-            raise ExprError(
-                f"the expression is nested more than {MAX_DEPTH} deep", self._find_column(node)
-            )
         column = self._find_column(node)
+        if depth > MAX_DEPTH:
+            raise ExprError(f"the expression is nested more than {MAX_DEPTH} deep", column)
         match node:
             case ast.Constant() | ast.Name() | ast.Attribute():
                 return self._read_leaf(node, column)
@@ -206,7 +197,6 @@ class _TreeReader:
         op = UNARY_OPERATORS[type(node.op)]
         # Python parses -2**63 as the negation of 2**63, which alone does not fit 64 bits.
         if op == "-" and isinstance(node.operand, ast.Constant) and node.operand.value == 2**63:
-            self._nodes += 1
             return t.Const(INT64_MIN, column=column)
         operand = self.read_node(node.operand, depth + 1)
         # A literal with a sign is one constant, so that `-5` and `- 5` have one canonical text.

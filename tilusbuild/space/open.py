@@ -40,7 +40,6 @@ class OpenComponent:
         self.count = math.prod(size for _, size in self._radix.values())
         names = {name: (p, v) for p in members for name, v in model.domains[p].columns.items()}
         self._arrays = {name: (p, pack_values(values)) for name, (p, values) in names.items()}
-        self._derived = {derived.name: derived.expr for derived in model.derived}
 
     def get_digit(self, position: int, index: Any) -> Any:
         """Return the digit of `position` at the combinations with these indices."""
@@ -128,27 +127,21 @@ class OpenComponent:
 
     def _evaluate_rule(self, rule: Rule, digits: Mapping[int, Any]) -> tuple[Any, Any]:
         """Return a mask of where a rule is true, and one of where it has no value, or None."""
-        columns: dict[str, Any] = {}
+        columns = {
+            name: values[digits[position]]
+            for name, (position, values) in self._arrays.items()
+            if position in rule.needs
+        }
         invalid: dict[str, Any] = {}
-
-        def add_column(name: str) -> None:
-            if name in columns:
-                return
-            if name in self._arrays:
-                position, values = self._arrays[name]
-                columns[name] = values[digits[position]]
-                return
-            expr = self._derived[name]
-            columns[name], marks = evaluate_expression(expr)
-            if marks is not None:
-                invalid[name] = marks
-
-        def evaluate_expression(expr: Expr) -> tuple[Any, Any]:
-            for name in expr.names:
-                add_column(name)
-            return evaluate_columns(expr, {name: columns[name] for name in expr.names}, invalid)
-
-        values, marks = evaluate_expression(rule.expr)
+        for derived in self._model.derived:
+            # In the order of computation; the rule may read any of them, or one through another.
+            if derived.needs <= rule.needs:
+                needed = {name: columns[name] for name in derived.expr.names}
+                columns[derived.name], marks = evaluate_columns(derived.expr, needed, invalid)
+                if marks is not None:
+                    invalid[derived.name] = marks
+        needed = {name: columns[name] for name in rule.expr.names}
+        values, marks = evaluate_columns(rule.expr, needed, invalid)
         if rule.pinned_parameter is not None:
             rows, domain = digits[rule.pinned_parameter], self._model.domains[rule.pinned_parameter]
             values = np.where(values, rows < domain.declared, rows == domain.pinned)

@@ -68,11 +68,6 @@ class SpaceReport(Struct, frozen=True):
         """The rule that removes each combination, as `find_removing_rules` returns it."""
         return find_removing_rules(self.model)
 
-    @property
-    def empties(self) -> tuple[str, ...]:
-        """The rules that leave no point, each on its own."""
-        return tuple(rule.name for rule in self.rules if rule.empties)
-
 
 class PointCounter:
     """Counts points under some of the rules. All counts share one budget."""
