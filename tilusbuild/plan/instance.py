@@ -254,7 +254,7 @@ def make_instance_spec(
     pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
     target_names = list_target_constants(target)
     valued = ProgramTexts(manifest, script, target.name, pipeline, target_names)
-    parameters = tuple(name for each in space.spec.parameters for name in each.names)
+    parameters = space.spec.parameter_names
     cuda = toolchain.cuda
     is_part = owner.form not in ("kernel", "entry")
     torch = manifest.locate_torch(script)

@@ -175,7 +175,7 @@ def _locate_link_libs(
             # takes.
             probed_paths.append(root.path)
             file_names = name_library_files(name)
-            probed_paths.extend(f"{root.path}/{each}" for each in file_names)
+            probed_paths.extend(f"{root.path}/{file_name}" for file_name in file_names)
             if file_name := next(
                 (f for f in file_names if os.path.isfile(f"{root.path}/{f}")), None
             ):

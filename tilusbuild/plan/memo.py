@@ -226,14 +226,14 @@ def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
     """Return, as a text, all that decides a program besides the schedule's values, the
     templates, the headers, and tilusbuild's code."""
     launch, owner, tools, recipe = spec.recipe.launch, spec.owner, spec.toolchain, spec.recipe
-    expressions = [] if launch is None else [each for _, group in launch.lines for each in group]
+    expressions = [] if launch is None else [expr for _, group in launch.lines for expr in group]
     roots = tuple((root.name, root.quoted_only) for root in sources.headers(owner.template).roots)
     parts = (
         (spec.script, owner.template, spec.style, owner.kernel, owner.entry, owner.form),
         (spec.target, spec.valued.target_names, spec.params, spec.parameters, spec.derived),
         (spec.signature, spec.signature.format_text()),
         (launch, [expression.canonical for expression in expressions]),
-        [(name, each.source, each.canonical) for name, each in spec.valued.prune.items()],
+        [(name, limit.source, limit.canonical) for name, limit in spec.valued.prune.items()],
         (spec.valued.flag_sources, recipe.options.defines, roots, tuple(owner.generate.items())),
         (recipe.options.std, recipe.options.host_march, recipe.options.cudart, recipe.part.rdc),
         (spec.manifest.build.line_directives, spec.manifest.headers_for(spec.script)),

@@ -65,7 +65,7 @@ class PlanSelection(Struct, frozen=True):
     def names(self) -> tuple[NamePattern, ...]:
         """Return the parsed names of `scripts`. Raises `InputError`."""
         return tuple(
-            parse_program_name(each) if isinstance(each, str) else each for each in self.scripts
+            parse_program_name(name) if isinstance(name, str) else name for name in self.scripts
         )
 
     def add_objects(self, manifest: Manifest) -> PlanSelection:
@@ -106,12 +106,12 @@ def parse_program_name(text: str) -> NamePattern:
 def separate_schedule(manifest: Manifest, name: NamePattern) -> NamePattern:
     """Return a name whose values of parameters are separate from its constants."""
     # `gemm[block_m=64]`: only the script knows which of its names are constants.
-    owner = next((each for key, each in manifest.scripts.items() if name.matches_script(key)), None)
+    owner = next((s for key, s in manifest.scripts.items() if name.matches_script(key)), None)
     if owner is None or not name.constants:
         return name
     overrides = [*owner.override.values()]
-    params = (*owner.params, *(key for each in overrides for key in each.params))
-    space = (*owner.space, *(key for each in overrides for key in each.space))
+    params = (*owner.params, *(key for table in overrides for key in table.params))
+    space = (*owner.space, *(key for table in overrides for key in table.space))
     constants = {name for key in params for name in split_linked_names(key)}
     parameters = {name for key in space for name in split_linked_names(key)}
     if owner.space_file is not None:
@@ -162,9 +162,9 @@ def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dic
         if rule.names & names and rule.names <= names | target_names.keys()
     ]
     instances = [
-        each
-        for each in combinations
-        if all(_is_rule_met(rule, {**target_names, **each}) for rule in rules)
+        params
+        for params in combinations
+        if all(_is_rule_met(rule, {**target_names, **params}) for rule in rules)
     ]
     yield from instances or combinations
 
@@ -204,7 +204,7 @@ def resolve_target_word(manifest: Manifest, word: str) -> tuple[str, ...]:
     """Return the target of this name, else those of this architecture, else the word itself."""
     if word in manifest.targets:
         return (word,)
-    of_arch = (name for name, each in manifest.targets.items() if word in each.arch)
+    of_arch = (name for name, target in manifest.targets.items() if word in target.arch)
     return tuple(of_arch) or (word,)
 
 

@@ -183,7 +183,7 @@ class Planner(Struct):
         else:
             reads = ReadsCollector()
             programs = tuple(
-                reads.add_program(render_program(spec, sources, each)).hash for each in schedules
+                reads.add_program(render_program(spec, sources, point)).hash for point in schedules
             )
             inputs = reads.collect_inputs(spec, sources)
         return make_planned_instance(spec, sources, numbers, default, programs, inputs)
@@ -221,7 +221,9 @@ def select_numbers(
             return None
         if name.schedule:
             fitting = {
-                each.index for each in schedules if name.matches_program(each.index, each.values)
+                point.index
+                for point in schedules
+                if name.matches_program(point.index, point.values)
             }
         else:  # the values of a large space are not needed for a number
             fitting = {number for number in schedules.indices if name.matches_program(number, {})}
@@ -235,9 +237,9 @@ def _find_first_program(spec: InstanceSpec, name: NamePattern) -> int:
     space, number = spec.space, name.program
     values = {
         key: value
-        for each in space.spec.parameters
-        for row in (*each.values, each.otherwise or ())
-        for own, value in zip(each.names, row, strict=False)
+        for parameter in space.spec.parameters
+        for row in (*parameter.values, parameter.otherwise or ())
+        for own, value in zip(parameter.names, row, strict=False)
         for key, text in name.schedule
         if own == key and matches_value(text, value)
     }

@@ -75,7 +75,7 @@ def map_log(
     )
 
     def read_text(name: str) -> str:
-        place = next((each for each in places.values() if each.path == name), None)
+        place = next((place for place in places.values() if place.path == name), None)
         return line_map.read(name) if place is None else _reconstruct_manifest(places, name)
 
     extended = replace(
@@ -96,5 +96,5 @@ def _make_piece(text: str, place: Place) -> Piece:
 
 def _reconstruct_manifest(places: Mapping[str, Place], name: str) -> str:
     """Return the lines of a manifest that its places have; other lines are empty."""
-    known = {each.line or 1: each.text or "" for each in places.values() if each.path == name}
+    known = {place.line or 1: place.text or "" for place in places.values() if place.path == name}
     return "\n".join(known.get(number, "") for number in range(1, max(known) + 1))

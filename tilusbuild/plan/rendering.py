@@ -210,7 +210,7 @@ def _make_program(
     # A unit is one command: its flags must not depend on one of its kernels.
     flags = valued.make_flags(spec.select_shared_values(values))
     # Macros of the command and includes of generated headers can reach headers, too.
-    texts = (source, *(each.text for each in headers.values()))
+    texts = (source, *(header.text for header in headers.values()))
     scanned = "\n".join((*texts, *format_definitions(spec.recipe.options.defines, flags)))
     closure_of_source = find_closure(spec, sources, scanned, template)
     link, libs, files = library.make_entry_link(spec, sources.memory)
@@ -230,7 +230,7 @@ def _make_program(
         options=replace(spec.recipe.options, flags=flags),
         prune=valued.evaluate_limits(values),
         unit=unit,
-        headers={name: each.text for name, each in headers.items()},
+        headers={name: header.text for name, header in headers.items()},
         part=replace(spec.recipe.part, language=find_language(template)),
         link=link,
     )
@@ -252,8 +252,8 @@ def _make_program(
         spec.toolchain,
         closure,
         (
-            *(name for each in renderings for name in each.templates),
-            *(name for each in renderings for name in each.missing),
+            *(name for rendering in renderings for name in rendering.templates),
+            *(name for rendering in renderings for name in rendering.missing),
         ),
         scanned,
         files,

@@ -144,10 +144,10 @@ def find_torch_libraries(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]
     directory = _find_torch_directory("lib", place)
     paths = tuple(os.path.join(directory, name) for name in _IMPORTED)
     try:
-        sonames = [each for path in paths for each in read_needs(read_bytes(path)).libraries]
+        sonames = [name for path in paths for name in read_needs(read_bytes(path)).libraries]
     except (OSError, BinaryError) as error:
         raise input_error(f"torch's libraries cannot be read: {error}", place=place) from None
-    own_sonames = {each for each in sonames if os.path.isfile(os.path.join(directory, each))}
+    own_sonames = {name for name in sonames if os.path.isfile(os.path.join(directory, name))}
     return tuple(sorted(own_sonames)), paths
 
 

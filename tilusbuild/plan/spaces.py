@@ -259,7 +259,9 @@ class SpaceCache:
     def _digest_space(self, spec: SpaceSpec) -> str:
         """Return the digest of a space and of tilusbuild's code."""
         expressions = [expr for _, expr in (*spec.derived, *spec.restrict)]
-        expressions += [each.when for each in spec.parameters if each.when is not None]
+        expressions += [
+            parameter.when for parameter in spec.parameters if parameter.when is not None
+        ]
         # `repr` has the sources of the expressions, of which equal ones may be spelled differently.
         texts = (self._code, repr(spec), *(expr.canonical for expr in expressions))
         return sha256_text("\n".join(texts))
@@ -343,8 +345,7 @@ def _list_space_specs(manifest: Manifest, script: str) -> Iterator[SpaceSpec]:
 def _has_schedule(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
     """Return whether a space may have a schedule with these values; True for a wrong space,
     which is reported where it is planned."""
-    names = {name for parameter in spec.parameters for name in parameter.names}
-    if not use.keys() <= names | {name for name, _ in spec.derived}:
+    if not use.keys() <= {*spec.parameter_names, *(name for name, _ in spec.derived)}:
         return False
     rules = tuple(
         (name, Expr(name, Compare(Name(name), (("==", Const(value)),))))

@@ -57,7 +57,9 @@ class ProgramTexts:
         """Return C++ that asserts the layouts of the structs of all kernels in the template:
         kernels of one unit have one source."""
         signatures = (make_signature(self._manifest.scripts[script]) for script in self._scripts)
-        kinds = (a.dtype for each in signatures for a in each.arguments if is_struct(a.dtype))
+        kinds = (
+            a.dtype for signature in signatures for a in signature.arguments if is_struct(a.dtype)
+        )
         return format_layout_asserts(parse_struct(dtype) for dtype in dict.fromkeys(kinds))
 
     def make_full_source(self, source: str, symbol: str, unit: Sequence[str]) -> str:
@@ -70,11 +72,11 @@ class ProgramTexts:
         their text, and of the kernel, by ""."""
         places_by_line = {"": self._manifest.locate_value("script", self._script, "kernel")}
         for script in self._scripts:
-            for each in make_signature(self._manifest.scripts[script]).arguments:
-                place = self._manifest.locate_value("script", script, "args", each.name)
+            for argument in make_signature(self._manifest.scripts[script]).arguments:
+                place = self._manifest.locate_value("script", script, "args", argument.name)
                 lines = (
-                    format_layout_asserts([parse_struct(each.dtype)])
-                    if is_struct(each.dtype)
+                    format_layout_asserts([parse_struct(argument.dtype)])
+                    if is_struct(argument.dtype)
                     else ""
                 )
                 for line in lines.splitlines():
@@ -218,8 +220,7 @@ class Grouping(Struct):
     def shared_names(self) -> frozenset[str]:
         """Return the names of the space that have one value in a unit: the source may depend on
         these."""
-        parameters = {name for each in self.spec.parameters for name in each.names}
-        known = (parameters & set(self.group)) | self.spec.constants.keys()
+        known = ({*self.spec.parameter_names} & set(self.group)) | self.spec.constants.keys()
         derived: dict[str, Expr] = dict(self.spec.derived)
         names = set(known)
         # A derived value of shared names is shared; so are values derived from it.
@@ -241,9 +242,7 @@ class Grouping(Struct):
 
     def _enumerate_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Enumerate the kernels of a schedule's unit. Raises `InputError`."""
-        fixed_names = {name for each in self.spec.parameters for name in each.names} & set(
-            self.group
-        )
+        fixed_names = {*self.spec.parameter_names} & set(self.group)
         # The space of the whole unit, also of schedules that no level plans: which of them are
         # built must decide no hash.
         rules = (
@@ -266,7 +265,7 @@ class Grouping(Struct):
         # Two schedules may name one kernel: it is instantiated once.
         all_values = ({**self.params, **point.values} for point in points)
         return tuple(
-            dict.fromkeys(n for each in all_values for n in self.valued.name_kernels(each))
+            dict.fromkeys(name for point in all_values for name in self.valued.name_kernels(point))
         )
 
     def _make_error(self, message: str, hint: str | None) -> InputError:
@@ -274,11 +273,10 @@ class Grouping(Struct):
 
     def explain_undefined(self, error: UndefinedVariableError) -> InputError:
         """Return a template's error, with a hint if the name is one of the space."""
-        hidden = {name for each in self.spec.parameters for name in each.names}
-        if error.name not in hidden | {name for name, _ in self.spec.derived}:
+        if error.name not in (*self.spec.parameter_names, *(name for name, _ in self.spec.derived)):
             return error
         hint = (
             "the kernels of a unit differ in it: name it in group, or pass it to the kernel, as in "
             f'kernel = "scale<{{{{ {error.name} }}}}>"'
         )
-        return InputError(*(each._replace(hint=hint) for each in error.diagnostics))
+        return InputError(*(mistake._replace(hint=hint) for mistake in error.diagnostics))

@@ -212,10 +212,10 @@ def match_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> 
         )
     return PatternMatches(
         tree,
-        tuple((posixpath.join(name, each), os.path.join(path, each)) for each, _ in files),
+        tuple((posixpath.join(name, file), os.path.join(path, file)) for file, _ in files),
         tuple(
-            (posixpath.normpath(posixpath.join(name, os.path.relpath(each, path))), each)
-            for each in sorted(matches.directories)
+            (posixpath.normpath(posixpath.join(name, os.path.relpath(inner, path))), inner)
+            for inner in sorted(matches.directories)
         ),
     )
 

@@ -112,10 +112,10 @@ def scan_text(text: str) -> Scan:
     if len(scans) == 1:
         return scans[0]
     return Scan(
-        tuple(dict.fromkeys(include for each in scans for include in each.includes)),
-        any(each.is_computed for each in scans),
-        tuple(dict.fromkeys(operand for each in scans for operand in each.operands)),
-        any(each.climbs for each in scans),
+        tuple(dict.fromkeys(include for scan in scans for include in scan.includes)),
+        any(scan.is_computed for scan in scans),
+        tuple(dict.fromkeys(operand for scan in scans for operand in scan.operands)),
+        any(scan.climbs for scan in scans),
     )
 
 
@@ -177,8 +177,8 @@ def _find_directives(text: str) -> Iterator[re.Match[str]]:
             return _blank_token(match)
 
         yield from _DIRECTIVE.finditer(TOKENS.sub(blank_or_doubt, text))
-        for each in doubtful_texts:
-            yield from _find_directives(each)
+        for doubtful_text in doubtful_texts:
+            yield from _find_directives(doubtful_text)
         return
     # No token spans lines here, so only the directives need to be tokenised: most of a large header
     # is not.

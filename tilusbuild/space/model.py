@@ -171,7 +171,7 @@ def _make_domain(parameter: Parameter) -> Domain:
 def outside_error(domain: Domain, row: Row) -> SpaceError:
     """Return the error for a default that is not among a parameter's values."""
     title = ", ".join(domain.names)
-    known = ", ".join(format_row(each) for each in domain.rows[:24])
+    known = ", ".join(format_row(row) for row in domain.rows[:24])
     more = ", …" if len(domain.rows) > 24 else ""
     return SpaceError(
         f'the default {format_row(row)} of "{title}" is outside its space',
@@ -361,6 +361,11 @@ class SpaceSpec(Struct, frozen=True):
     constants: Mapping[str, Value] = field(default_factory=dict)
     derived: tuple[tuple[str, Expr], ...] = ()
     restrict: tuple[tuple[str, Expr], ...] = ()
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The names of all parameters, in order."""
+        return tuple(name for parameter in self.parameters for name in parameter.names)
 
 
 def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:

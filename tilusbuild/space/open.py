@@ -116,7 +116,7 @@ class OpenComponent:
             if holds.all():
                 continue
             remaining = {position: rows[holds] for position, rows in remaining.items()}
-            faults = [(each, marks[holds]) for each, marks in faults]
+            faults = [(faulty, marks[holds]) for faulty, marks in faults]
         for rule, marks in faults:
             if marks.any():
                 row = int(np.argmax(marks))
@@ -155,7 +155,7 @@ def draw_digits(parts: Sequence[Component | OpenComponent], seed: int) -> Iterat
         for part in parts
     ]
     for digits in zip(*streams, strict=True):
-        yield {position: digit for each in digits for position, digit in each.items()}
+        yield {position: digit for point in digits for position, digit in point.items()}
 
 
 def _draw_enumerated(part: Component, seed: int) -> Iterator[dict[int, int]]:

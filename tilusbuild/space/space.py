@@ -148,10 +148,13 @@ class Space:
         if not 0 <= index < self._index_count:
             return False
         try:
-            names = [name for parameter in self.spec.parameters for name in parameter.names]
             # The first point with all values of the combination is the combination, or another.
             values = self[index].values if self._is_open else {}
-            return not values or self.complete_point({n: values[n] for n in names}).index == index
+            return (
+                not values
+                or self.complete_point({n: values[n] for n in self.spec.parameter_names}).index
+                == index
+            )
         except SpaceError:
             return False
 
