@@ -102,6 +102,7 @@ def check_include_dirs(
     kind = "include directory" if key == "include-dirs" else "directory"
     for number, directory in enumerate(directories):
         own: Path = (*path, key, number, "path")
+        # Whether the package is installed only matters to a build.
         if directory.package is not None:
             escapes = os.path.normpath(directory.path).split(os.sep)[0] == os.pardir
             if os.path.isabs(directory.path) or escapes:

@@ -208,6 +208,7 @@ def check_flags(checks: Checks) -> None:
         allowed = unsafe or script.unsafe_flags
         check_flag_list(checks, (*path, "flags"), script.flags, allowed)
         for name, override in script.override.items():
+            # The override of an unknown target is checked too; `check_targets` reports its name.
             cpu = name in targets and targets[name].is_cpu
             own = (*path, "override", name, "flags")
             check_flag_list(checks, own, override.flags or (), allowed, cpu)

@@ -37,6 +37,7 @@ _VALUED_TEXT = """
 _VALUED = frozenset(_VALUED_TEXT.split())
 _JOINED = re.compile(r"(-(?:isystem|iquote|idirafter|[IDULx]|l(?!ineinfo)))=?(.+)")
 _IS_VALUE = re.compile(r"[\w+][\w+,-]*")
+# Files that name each other twice would double the words at each level.
 _MAX_WORDS = 100_000
 
 

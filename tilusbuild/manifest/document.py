@@ -123,6 +123,7 @@ class Document:
         for name in path:
             if (*written, name) in keys:
                 written = (*written, name)
+            # A key that a shorthand omits is passed over: the path goes on with its items.
             elif name not in SHORTHANDS:
                 break
         return written

@@ -123,6 +123,7 @@ def expand_kernels(document: Document) -> None:
             continue
         shared = {key: value for key, value in script.items() if key != "kernels"}
         for kernel, table in kernels.items():
+            # The table's name is the kernel's, unless the table has the key itself.
             expanded[f"{name}.{kernel}"] = {**shared, "kernel": kernel, **table}
     document.data["script"] = expanded
 

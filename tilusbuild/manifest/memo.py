@@ -124,6 +124,7 @@ def _stamp_own_code() -> list[list[Any]] | None:
     """
     files = {
         module.__file__
+        # A copy of the items: another thread may import a module meanwhile.
         for name, module in list(sys.modules.items())
         if name.partition(".")[0] == "tilusbuild" and getattr(module, "__file__", None)
     }

@@ -121,6 +121,7 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     def kernels_with(self, script: str) -> tuple[str, ...]:
         """Return all scripts made of the same table `kernels` as this script; else ()."""
+        # Asked first: the positions of keys are not computed for a manifest without such scripts.
         if "." not in script or script not in self._document.kernels:
             return ()
         return self.kernels_of(self._document.kernels[script][0])

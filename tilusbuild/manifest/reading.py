@@ -209,8 +209,10 @@ def _complete_argument(parameter: KernelParameter, written: object) -> object:
     own = written if isinstance(written, dict) else {} if written is None else {"type": written}
     if _type_of(own)[:1] not in ("", "["):
         return written
+    # An opaque pointer has no elements, and so no shape.
     shape = _type_of(own) or ("[...]" if parameter.dtype != "void" else "")
     type_ = f"{parameter.dtype}*{shape}" if parameter.is_pointer else parameter.dtype
+    # An output cannot be optional, so that an optional tensor is an input.
     is_out = shape and parameter.is_pointer and not parameter.is_const and not own.get("optional")
     argument = {**({"out": True} if is_out else {}), **own, "type": type_}
     return type_ if argument == {"type": type_} else argument

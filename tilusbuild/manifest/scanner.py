@@ -66,6 +66,7 @@ class Locations(Struct):
 def locate_keys(text: str) -> Locations:
     """Return the positions in a TOML text with line ends `\\n`. Never raises."""
     scanner = _TomlScanner(text)
+    # The parser reports what is wrong with the text; the positions before it are used for that.
     with contextlib.suppress(ValueError, RecursionError):
         scanner.scan_document()
     return scanner.locations

@@ -171,6 +171,7 @@ def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | No
 def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
     options, program, environment, declared = sources
     value = declared.get("cache-dir")
+    # Not by `_find_first`: `load` decides by the same two functions.
     cache = find_named_cache(
         options.get("cache-dir"), program, environment
     ) or choose_project_cache(root, None if value is None else str(value))

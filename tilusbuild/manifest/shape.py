@@ -43,6 +43,7 @@ def table_at(path: Path) -> type[Table] | None:
 
 def field_at(path: Path) -> KeyInfo | None:
     """Return the field that the last name of `path` sets, or that holds the item it leads to."""
+    # From the longest: an item of an array is held by the key above it.
     for length in range(len(path), 0, -1):
         table = table_at(path[: length - 1])
         if table is not None and (field := list_keys(table).get(str(path[length - 1]))):
