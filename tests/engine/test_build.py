@@ -10,7 +10,7 @@ import pytest
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from support.processes import no_thread_left
 from tilusbuild.engine.build import build_jobs
-from tilusbuild.engine.events import Event, Result, Summary
+from tilusbuild.engine.events import Result, Summary
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import input_error
@@ -157,37 +157,25 @@ def test_defaults_come_first_then_the_longest_by_history_then_plan_order() -> No
     assert compiler.order == ["default", "matmul 1", "matmul 3", "matmul 0", "matmul 2"]
 
 
-def test_a_program_locked_by_another_builder_comes_last_and_is_a_hit_once_released() -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_program_locked_by_another_builder_comes_last(dies: bool) -> None:
     store, compiler, listener = FakeStore(), FakeCompiler(), Listener()
     plan = jobs(5)
     other = store.lock_program(plan[0].hash, wait=False)
     assert other.__enter__()
 
-    def finish_elsewhere(event: Any) -> None:
+    def end_elsewhere(event: Any) -> None:
         if event.event == "finished" and event.done == 4:
             stage = store.open_stage()
-            stage.publish_program(plan[0].hash, plan[0].text, "options\n", {"status": "built"})
+            if not dies:
+                stage.publish_program(plan[0].hash, plan[0].text, "options\n", {"status": "built"})
             other.__exit__(None, None, None)
 
-    listener.react = finish_elsewhere
+    listener.react = end_elsewhere
     summary = run(plan, store, compiler, listener).summary
-    assert columns(summary) == {"compiled": 4, "cached": 1}
-    assert "matmul 0" not in compiler.runs
+    assert columns(summary) == ({"compiled": 5} if dies else {"compiled": 4, "cached": 1})
+    assert compiler.runs["matmul 0"] == dies
     assert [event.label for event in listener.named("waiting")] == [plan[0].label]
-
-
-def test_when_another_builder_died_its_program_is_compiled_here() -> None:
-    store, listener = FakeStore(), Listener()
-    plan = jobs(2)
-    other = store.lock_program(plan[0].hash, wait=False)
-    assert other.__enter__()
-
-    def release(event: Event) -> None:
-        if event.event == "waiting":
-            other.__exit__(None, None, None)
-
-    listener.react = release
-    assert columns(run(plan, store, listener=listener).summary) == {"compiled": 2}
 
 
 def test_a_full_disk_stops_the_build_cleanly_and_records_nothing() -> None:

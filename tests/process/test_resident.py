@@ -86,6 +86,8 @@ def alive(pid: int) -> bool:
 
 
 def test_one_process_answers_one_command_after_the_other(tool: Tool) -> None:
+    other = tool.scope().run(Command(("sh", "-c", "echo other"), "/", {"PATH": "/usr/bin:/bin"}))
+    assert (other.output, tool.processes()) == (b"other\n", [])
     ended = [tool.run(str(number)) for number in range(5)]
     assert all(one.ok and one.output == b"a log\n" and one.peak_rss > 1 << 20 for one in ended)
     assert len(tool.processes()) == 5
@@ -106,11 +108,6 @@ def test_as_many_processes_as_commands_at_once(tool: Tool) -> None:
     for scope in hanging:
         scope.cancel()
     assert all(each.failed() for each in beside)
-
-
-def test_other_commands_are_not_its_own(tool: Tool) -> None:
-    said = tool.scope().run(Command(("sh", "-c", "echo other"), "/", {"PATH": "/usr/bin:/bin"}))
-    assert (said.output, tool.processes()) == (b"other\n", [])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import platform
 import stat
 import struct
 from collections.abc import Iterable
@@ -34,10 +33,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def find_version() -> int:
     """Return the version of Landlock that the kernel offers to this process, or 0."""
-    if platform.system() != "Linux":
-        return 0
     try:
-        return max(0, _call_kernel(_CREATE, None, 0, _VERSION))
+        return _call_kernel(_CREATE, None, 0, _VERSION)
     except OSError:
         return 0
 
