@@ -46,7 +46,7 @@ MAX_CHECKED_DIRECTORIES = 2_000
 deleted file shows: 2 ms. Of more, where that would be a quarter of its time, it looks at the
 products only, which shows that a product, `module` or the whole program was deleted."""
 # Of a program: each directory shows that a file in it was removed, added or replaced.
-_DIRECTORIES = (noop.DIRECTORY, "/module" + noop.DIRECTORY)
+_DIRECTORIES = (noop.DIRECTORY, noop.DIRECTORY + "/module")
 # Names of a group, which a check makes at once. Groups are also what its forks share.
 _GROUP_SIZE = 1000
 _MAX_RECORDS = 256
@@ -280,7 +280,8 @@ def make_record(
     for (before, ending), words in sorted(entries.items()):
         for start in range(0, len(words), _GROUP_SIZE):
             names = words[start : start + _GROUP_SIZE]
-            seen = {name: read_device_stamp(before + name + ending) for name in names}
+            end = ending.removeprefix(noop.DIRECTORY)
+            seen = {name: read_device_stamp(before + name + end) for name in names}
             young.update((before, name) for name in seen if not seen[name].is_settled(started))
             stamps = [seen[name].stamp for name in names]
             if ABSENT in stamps:
