@@ -76,10 +76,10 @@ class CWriter:
             raise ExprError(f"{node.name} is not known where this runs as C", node.column)
         return self._names[node.name], kind
 
-    def _write_integer(self, node: Node, what: str) -> str:
+    def _write_integer(self, node: Node, operation: str) -> str:
         text, kind = self.write_node(node)
         if kind == REAL:
-            raise ExprError(f"{what} needs integers", node.column)
+            raise ExprError(f"{operation} needs integers", node.column)
         return text
 
     @staticmethod

@@ -169,8 +169,8 @@ class _TreeReader:
             case ast.Tuple() | ast.List():
                 raise ExprError('a tuple is only allowed to the right of "in"', column)
             case _:
-                what = f"{ast.unparse(node):.60}"
-                raise ExprError(f"{what} is not part of the expression language", column)
+                text = f"{ast.unparse(node):.60}"
+                raise ExprError(f"{text} is not part of the expression language", column)
 
     def _read_leaf(self, node: ast.expr, column: int) -> Node:
         match node:

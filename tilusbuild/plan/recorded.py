@@ -139,8 +139,8 @@ def _check_inputs(inputs: RecipeInputs, pipeline: Pipeline) -> None:
     march, part, link = inputs.host_march, inputs.part or PartOptions(), inputs.link or Link()
     if (march and not names_march(march)) or part.language not in LANGUAGES.values():
         raise ValueError(f"-march={march} -x {part.language}")
-    words = (link.soname, *link.inputs, *link.dirs, *link.libs, *link.rpath, *link.needed)
-    for word in (inputs.std, *(word for word in words if word)):
+    arguments = (link.soname, *link.inputs, *link.dirs, *link.libs, *link.rpath, *link.needed)
+    for word in (inputs.std, *filter(None, arguments)):
         if not _PLAIN.fullmatch(word):
             raise ValueError(f'"{word}" is in a command')
     for name, _ in inputs.roots:

@@ -125,8 +125,8 @@ def render_program(
     if spec.owner.generate:
         generator = sources.renderer.with_style(replace(spec.style, rendered=True))
         headers = {
-            name: _render_template(spec, generator, each, variables, "generate", name)
-            for name, each in spec.owner.generate.items()
+            name: _render_template(spec, generator, source_name, variables, "generate", name)
+            for name, source_name in spec.owner.generate.items()
         }
     return _make_program(spec, sources, schedule, source, template, rendering, headers)
 

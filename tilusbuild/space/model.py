@@ -211,11 +211,11 @@ def _check_names(spec: SpaceSpec, owners: Mapping[str, int]) -> None:
     # Before any expression is folded, so that a misspelt name is an error even where another
     # operand decides.
     known = {*owners, *spec.constants, *(name for name, _ in spec.derived)}
-    for name, what, expr in _list_expressions(spec):
+    for name, kind, expr in _list_expressions(spec):
         try:
             expr.check_names(known)
         except ExprError as error:
-            raise locate_error(name, what, error) from None
+            raise locate_error(name, kind, error) from None
 
 
 def _list_expressions(spec: SpaceSpec) -> Iterator[tuple[str, str, Expr]]:
