@@ -102,7 +102,7 @@ def compile_program(
         compiling.prepare_directory(include_dir)
         for number, path in enumerate(objects):
             try:
-                shutil.copyfile(path, compiling.resolve_path(format_object_name(number)))
+                shutil.copyfile(path, compiling.locate_file(format_object_name(number)))
             except FileNotFoundError:
                 # A wrong remote's entries are removed, also while others link them.
                 reason = f"{path} no longer exists"
@@ -149,9 +149,9 @@ class Compile(Struct):
         """Create the private directory with the links of `TOOLS`, by which tools find each
         other."""
         for name in ("tmp", TOOLS):
-            os.makedirs(self.resolve_path(name))
+            os.makedirs(self.locate_file(name))
         for name, path in self.tools.links.items():
-            os.symlink(os.path.abspath(path), self.resolve_path(TOOLS, name))
+            os.symlink(os.path.abspath(path), self.locate_file(TOOLS, name))
 
     def prepare_directory(self, include_dir: str | None) -> None:
         """Create the private directory with copies of the inputs and a link to the headers."""
@@ -162,10 +162,10 @@ class Compile(Struct):
         for name in ("source.cu", *pipeline.fixed_files, *pipeline.collect_own_files(self.recipe)):
             source = os.path.join(module, name)
             if os.path.exists(source):
-                shutil.copyfile(source, self.resolve_path(name))
+                shutil.copyfile(source, self.locate_file(name))
                 # With -lineinfo, ptxas writes its inputs' times into the code.
-                os.utime(self.resolve_path(name), (1, 1))
-        headers = self.resolve_path("include")
+                os.utime(self.locate_file(name), (1, 1))
+        headers = self.locate_file("include")
         if include_dir is not None and pipeline.copies_headers(self.recipe):
             shutil.copytree(include_dir, headers)
             for parent, _, names in os.walk(headers):
@@ -174,7 +174,7 @@ class Compile(Struct):
         elif include_dir is not None:
             os.symlink(os.path.abspath(include_dir), headers)
         for link, directory in pipeline.list_links(self.recipe, self.tools).items():
-            os.symlink(directory, self.resolve_path(link))
+            os.symlink(directory, self.locate_file(link))
 
     def run_steps(self, *, until: str | None = None) -> Compiled:
         """Run all steps, check their outputs, and move the product into the stage. With `until`,
@@ -184,7 +184,7 @@ class Compile(Struct):
         try:
             self._check_source()
             for step in list_steps(self.recipe):
-                path = self.resolve_path(step.output)
+                path = self.locate_file(step.output)
                 if step == LAUNCHER_STEP:
                     # The source has compiled before, so only the declaration can be wrong.
                     self._check_declaration()
@@ -220,7 +220,7 @@ class Compile(Struct):
             elsewhere=self.elsewhere,
         )
 
-    def resolve_path(self, *names: str) -> str:
+    def locate_file(self, *names: str) -> str:
         """Return the path of a file in the private directory."""
         return os.path.join(self.work, *names)
 
@@ -230,7 +230,7 @@ class Compile(Struct):
         raise StepError(cause, error)
 
     def _check_source(self) -> None:
-        headers = self.resolve_path("include")
+        headers = self.locate_file("include")
         copies = os.path.realpath(headers) if os.path.exists(headers) else None
         if error := self.recipe.pipeline.find_source_problem(self.recipe, copies):
             self._fail(Cause.CHECK, error)
@@ -251,7 +251,7 @@ class Compile(Struct):
         unit, shared = check
 
         def ask_compiler() -> bytes:
-            with open(self.resolve_path(declared.CHECK), "w", encoding="utf-8") as file:
+            with open(self.locate_file(declared.CHECK), "w", encoding="utf-8") as file:
                 file.write(unit)
             command = self.recipe.pipeline.find_source_command(self.recipe)
             argv = declared.derive_check_command(command, shared=shared)
@@ -316,7 +316,7 @@ class Compile(Struct):
             meaning = checks.explain_link_error(self.recipe, log)
             if step_error := find_step_error(step.tool, finished, log, program, meaning):
                 raise step_error
-        if not os.path.isfile(self.resolve_path(step.output)):
+        if not os.path.isfile(self.locate_file(step.output)):
             raise StepError(Cause.OUTPUT, f"{step.tool} ended well but made no {step.output}")
 
     def _describe_program(self) -> ProgramInputs:
@@ -340,7 +340,7 @@ class Compile(Struct):
             return None
         if self.recipe.includes.digest is None:
             return frozenset()
-        manifest = try_read_text(self.resolve_path("include", "MANIFEST"), "replace")
+        manifest = try_read_text(self.locate_file("include", "MANIFEST"), "replace")
         # A line is a sha256, two blanks and the name.
         return frozenset(line[66:] for line in manifest.splitlines()) if manifest else None
 
@@ -383,17 +383,17 @@ class Compile(Struct):
         source = format_launcher(self.recipe)
 
         def compile_source() -> bytes:
-            with open(self.resolve_path(LAUNCHER), "w", encoding="utf-8") as file:
+            with open(self.locate_file(LAUNCHER), "w", encoding="utf-8") as file:
                 file.write(source)
             self._run_step(LAUNCHER_STEP)
-            return read_bytes(self.resolve_path(LAUNCHER_OBJECT))
+            return read_bytes(self.locate_file(LAUNCHER_OBJECT))
 
         self.launcher_key = StepStore.make_key(source, CC_FLAGS, self.tools.cc_fingerprint)
         return self.launchers.get_or_make(self.launcher_key, compile_source)
 
     def _publish_product(self) -> None:
         pipeline = self.recipe.pipeline
-        path = self.resolve_path(pipeline.product)
+        path = self.locate_file(pipeline.product)
         data = read_bytes(path)
         images = checks.read_images(data)
         if pipeline.launcher.is_there and (
