@@ -11,10 +11,10 @@ from tilusbuild.compile.model import Includes
 from tilusbuild.compile.module import format_options
 from tilusbuild.compile.pipelines.nvrtc import (
     BARE,
+    KERNEL_NVRTC,
     VALUED,
     drop_host_flags,
     find_date_macro,
-    list_unknown_flags,
 )
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
@@ -178,7 +178,7 @@ def test_every_flag_that_is_let_through_is_known(nvrtc_toolchain, tmp_path, runn
 def test_flags_that_it_does_not_know_are_found_with_their_places():
     flags = ["-O3", "-lineinfo", "-Xcompiler", "-fopenmp", "-Xptxas", "-O2", "--maxrregcount=64"]
     flags += ["-DX=1", "--expt-relaxed-constexpr", "-use_fast_math", "--threads=4"]
-    found = [(index, flag) for index, flag, _ in list_unknown_flags(flags)]
+    found = [(index, flag) for index, flag, _ in KERNEL_NVRTC.find_refused_flags(flags)]
     assert found == [(2, "-Xcompiler"), (8, "--expt-relaxed-constexpr"), (10, "--threads=4")]
     assert drop_host_flags(["-O3", "-lineinfo", "--optimize=2"]) == ("-lineinfo",)
 

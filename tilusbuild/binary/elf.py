@@ -123,6 +123,7 @@ class Elf:
 
     def read_string(self, strings: bytes, offset: int) -> str:
         """Return the text that starts at `offset` in a string table."""
+        # Bounded, since symbols of a hostile file could share one name of any length.
         end = strings.find(b"\0", offset, offset + MAX_NAME_LENGTH)
         if end < 0:
             raise BinaryError("a name has no end")

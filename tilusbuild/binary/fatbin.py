@@ -23,6 +23,7 @@ _CONTAINER = struct.Struct("<IHHQ")  # magic, version, header size, size of what
 # Kind, version, header size, payload size, -, PTX version (2), architecture, -, flags.
 _ENTRY = struct.Struct("<HHIQQHHIQQ")
 _UNPACKED_AT = 56  # the size before packing, in headers that are long enough
+# A container, or the start of a cubin: `e_machine` is at byte 18, 12 behind the magic number.
 _STARTS = re.compile(
     re.escape(_FATBIN_MAGIC)
     + rb"|"

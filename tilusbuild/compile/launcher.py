@@ -38,6 +38,7 @@ EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
 """The functions that every `lib.so` exports."""
 
 _MAX_RANK = 32
+# The fields of `tl_value`, a union of all types of values (launcher_parts/values.c).
 _FIELDS = {
     "bool": "boolean",
     POINTER: "pointer",

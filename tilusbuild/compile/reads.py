@@ -128,6 +128,7 @@ class CompileReads(Struct, frozen=True):
         finished step read or tried to read; None without one."""
         if self.tools.reach is None or step.argv[0] not in _READERS:
             return None
+        # A list may be missing after a failure, and the message names the file.
         if finished.status != 0:
             log = finished.output.decode("utf-8", "replace")
             path = next(self._filter_outside(self._extract_paths(log)), None)
@@ -153,6 +154,7 @@ class CompileReads(Struct, frozen=True):
         # A worker's private directory has another name, which is not known here.
         if finished.elsewhere is not None:
             read_paths -= _find_worker_temporaries(read_paths)
+        # Sorted, so that the same file is named in every build.
         path = next(self._filter_outside(sorted(read_paths)), None)
         return None if path is None else _format_read_error(path, source)
 

@@ -59,6 +59,7 @@ class UnitSteps(Struct):
         none. Raises what `make` raises."""
         parts = (*step.argv, recipe.source, recipe.includes.digest or "", self.tools)
         parts += tuple(text for header in sorted(recipe.headers.items()) for text in header)
+        # The kernel's own name is not in it: the source names all kernels of the unit.
         key = sha256_text("\0".join(parts))
         self.used.add(key)
         data = self.store.get_or_make(key, lambda: msgspec.msgpack.encode(make()))

@@ -327,6 +327,8 @@ def _list_toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
         glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=extract_numbers, reverse=True
     )
     installed = (f"{_INSTALLED_UNDER}/cuda", *newest_first)
+    # What a variable names comes before what is installed, and installed ones before wheels, which
+    # other packages bring along.
     yield from ((name, root, os.path.join(root, "bin", "nvcc")) for name, root in named if root)
     yield from (("PATH", _find_root(path), path) for path in probe.find_all_executables("nvcc"))
     yield from ((f"{_INSTALLED_UNDER}/cuda*", root, f"{root}/bin/nvcc") for root in installed)

@@ -87,6 +87,7 @@ def _list_host_files(host: HostCompiler) -> Iterator[str]:
             directory = os.path.dirname(path)
             yield directory
             yield from (store for store in _STORES if path.startswith(store + "/"))
+            # /opt/gcc/bin/g++ has its compilers and libraries in /opt/gcc.
             prefix = os.path.dirname(directory)
             if os.path.basename(directory) == "bin" and prefix not in ("/", "/usr"):
                 yield from (os.path.join(prefix, name) for name in (*_OF_A_PREFIX, host.target))

@@ -70,23 +70,8 @@ _HINTS = {
     "-dlto": "a program is whole: relocatable code is not linked",
     "-time": "`-v` and the record of a build have times",
 }
+# Of the flags that are refused, those whose value is the next word.
 _TAKES_NEXT = frozenset({"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatbin", "-Xnvlink"})
-
-
-def list_unknown_flags(flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield (index, flag, hint) for each flag that NVRTC does not know."""
-    # NVRTC itself would refuse them program by program, and far from their place in the manifest.
-    words = iter(enumerate(flags))
-    for index, flag in words:
-        name, equals, _ = flag.partition("=")
-        if name in VALUED or flag[:2] in ("-D", "-U"):
-            if not equals and name in VALUED:
-                next(words, None)
-        elif flag not in BARE and not _HOST_LEVEL.fullmatch(flag):
-            hint = _HINTS.get(name, "leave it out, or compile this project with nvcc")
-            yield index, flag, hint
-            if name in _TAKES_NEXT and not equals:
-                next(words, None)
 
 
 def drop_host_flags(flags: Sequence[str]) -> tuple[str, ...]:
@@ -230,7 +215,17 @@ class KernelNvrtc(KernelPipeline):
             raise InputError(Diagnostic(message, place, hint))
 
     def find_refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
-        return list_unknown_flags(flags)
+        # NVRTC itself would refuse them program by program, far from their place in the manifest.
+        remaining = iter(enumerate(flags))
+        for index, flag in remaining:
+            name, equals, _ = flag.partition("=")
+            is_known = name in VALUED or flag[:2] in ("-D", "-U") or flag in BARE
+            if not is_known and not _HOST_LEVEL.fullmatch(flag):
+                hint = _HINTS.get(name, "leave it out, or compile this project with nvcc")
+                yield index, flag, hint
+            # The next word is its value, and no flag.
+            if not equals and (name in VALUED or name in _TAKES_NEXT):
+                next(remaining, None)
 
     def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the PTX of each architecture, which a compile to a cubin does not keep."""
