@@ -43,6 +43,7 @@ def parse_arch(name: str) -> Arch:
 
 
 def _suggest_name(name: str) -> str | None:
+    """Return what to write in place of an unknown name: the spelling, or the known names."""
     match = _LOOSE.fullmatch(name.strip())
     if match is None:
         if name.strip().lower() == "native":

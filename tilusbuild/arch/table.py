@@ -233,6 +233,8 @@ def compute_occupancy(
 
 
 def _limit_by_registers(arch: Arch, warps: int, registers: int) -> int | None:
+    """Return how many blocks fit into the registers of an SM; None for a kernel without
+    registers."""
     if registers == 0:
         return None
     # The calculator lets sm_70 and later pass one register more than ptxas ever gives.

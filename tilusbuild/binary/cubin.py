@@ -111,6 +111,8 @@ def _group_by_symbol(elf: Elf) -> dict[int, dict[int, int]]:
 def _read_usage(
     elf: Elf, name: str, attributes: dict[int, int], sections: dict[str, ElfSection], reserved: int
 ) -> KernelUsage:
+    """Return the resources of one kernel. `attributes` are those of its symbol, `reserved` the
+    bytes of shared memory that the driver takes of its section. Raises `BinaryError`."""
     text = sections.get(f".text.{name}")
     shared = sections.get(f".nv.shared.{name}")
     info = sections.get(f".nv.info.{name}")
@@ -134,6 +136,8 @@ def _read_usage(
 def _read_parameter_sizes(
     attribute_rows: Iterable[tuple[int, tuple[int, ...]]], own: Mapping[int, tuple[int, ...]]
 ) -> tuple[int, ...] | None:
+    """Return the bytes of each parameter in order; None if the cubin does not record all of
+    them."""
     rows = [
         value for attribute, value in attribute_rows if attribute == _PARAMETER and len(value) == 3
     ]

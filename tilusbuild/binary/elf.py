@@ -157,6 +157,8 @@ class Elf:
         return self._data[start : start + size]
 
     def _read_sections(self, names: int) -> tuple[ElfSection, ...]:
+        """Return the rows of the section table. `names` is the index of the section with their
+        names. Raises `BinaryError`."""
         offset, unit, count = self._table
         if count and unit != _SECTION.size:
             raise BinaryError("the section table has an unknown layout")
@@ -229,6 +231,7 @@ def read_needs(data: bytes) -> LibraryNeeds:
 
 
 def _read_libraries(elf: Elf) -> tuple[str, ...]:
+    """Return the names of the NEEDED entries. Raises `BinaryError`."""
     section = elf.find_section(".dynamic")
     if section is None:
         raise BinaryError("not a shared library")

@@ -82,6 +82,8 @@ def extract_cubins(data: bytes) -> tuple[Cubin, ...]:
 
 
 def _find_images(data: bytes) -> list[_ImageLocation]:
+    """Return the images of a fatbin, a cubin or a library, in the order of the file. Raises
+    `BinaryError`."""
     if data[: len(_FATBIN_MAGIC)] == _FATBIN_MAGIC:  # a mapped file has no `startswith`
         return _read_containers(data)
     elf = Elf(data)
@@ -107,6 +109,7 @@ def _read_containers(data: bytes) -> list[_ImageLocation]:
 
 
 def _search_library(data: bytes) -> list[_ImageLocation]:
+    """Return the images that any section of a library holds. Raises `BinaryError`."""
     images: list[_ImageLocation] = []
     past = fakes = 0
     for match in _STARTS.finditer(data, len(MAGIC)):
@@ -160,6 +163,7 @@ def _read_container(data: bytes, offset: int) -> tuple[list[_ImageLocation], int
 
 
 def _unpack_image(data: bytes, location: _ImageLocation) -> bytes:
+    """Return the bytes of an image before packing. Raises `BinaryError`."""
     image, offset, flags, unpacked = location
     packed = data[offset : offset + image.size]
     if flags & _FLAG_LZ4:

@@ -245,7 +245,7 @@ def find_diagnosis(log: str, program: ProgramInputs | None) -> tuple[str | None,
     for line in _split_messages(log):
         if program is not None and _is_diagnosis(line, program):
             diagnosis = diagnosis or line.strip()
-        elif _is_accident(line):
+        elif _is_machine_fault(line):
             accidents.append(line.strip())
     return diagnosis, accidents
 
@@ -267,6 +267,8 @@ def _shorten_line(line: str) -> str:
 
 
 def _is_diagnosis(line: str, program: ProgramInputs) -> bool:
+    """Return whether a line blames the program. `program` says which files and flags are its
+    own."""
     if located := _LOCATED.fullmatch(line):
         if located["file"] in program.generated_files:
             return False
@@ -324,7 +326,9 @@ def _is_about_flag(line: str, flags: tuple[str, ...]) -> bool:
     )
 
 
-def _is_accident(line: str) -> bool:
+def _is_machine_fault(line: str) -> bool:
+    """Return whether a line reports an accident: a fatal error, or words of `_ACCIDENTS` or
+    strerror()."""
     located = _LOCATED.fullmatch(line)
     # A fatal error that is not a diagnosis of the program is one, in whatever words.
     return (

@@ -108,6 +108,8 @@ def _find_tensor_map_problem(recipe: Recipe, launch: Geometry) -> str | None:
 def _find_inner_box_problem(
     recipe: Recipe, name: str, tile: Tile, values: Mapping[str, int]
 ) -> str | None:
+    """Return why the innermost dimension of a map's box does not fit its swizzle and interleave;
+    None if it does. `values` are the map's numbers by name."""
     rank = len(tile.box)
     tensor = next(a for a in recipe.signature.arguments if a.name == tile.tensor)
     inner = values[f"{name}.box.{rank - 1}"] * get_scalar_type(tensor.dtype).bytes

@@ -184,6 +184,8 @@ def _find_function_line(recipe: Recipe) -> int | None:
 
 
 def _list_parameter_types(recipe: Recipe) -> list[str]:
+    """Return the C++ types by which a call passes the arguments, with the stream if it is
+    passed."""
     types = [
         _format_c_type(argument)
         if argument.out or argument.dims is None
@@ -229,6 +231,8 @@ def format_layout_asserts(kinds: Iterable[StructType]) -> str:
 
 
 def _format_struct_asserts(kind: StructType) -> Iterable[str]:
+    """Yield static_asserts on the size of a struct, and on the offset and the size of each
+    member."""
     name = kind.name
     message = f"{name} is declared with {kind.size} bytes"
     yield f'static_assert(sizeof({name}) == {kind.size}, "{message}");'

@@ -168,6 +168,7 @@ _CONSTANTS = "TL_CONSTANTS"
 
 
 def _check_supported(kind: LauncherKind, symbol: str, signature: Signature) -> None:
+    """Raise `ValueError` for a name that lib.so exports itself, and for too many dimensions."""
     is_exported = symbol in EXPORTS and not kind.starts_kernel
     # A host function called `launch` has the exported function's own C type, and is that function.
     if is_exported and not (kind.passes_stream and symbol == "launch"):
@@ -211,6 +212,8 @@ static int tl_dimension(int which, const int64_t *number, int64_t *result) {{
 
 
 def _format_geometry_function(texts: Iterable[tuple[str, str]]) -> str:
+    """Return the C function that computes the numbers of a launch from the arguments. `texts` are
+    (C, source for messages) by slot."""
     lines = []
     for slot, (text, source) in enumerate(texts):
         lines.append(f"  geometry[{slot}] = {text};")
@@ -261,6 +264,7 @@ static {result} tl_call_template(const tl_value *value{extra}) {{
 
 
 def _format_plain_launch(arguments: tuple[Argument, ...]) -> str:
+    """Return the exported C function `launch`, which takes plain values and pointers."""
     parameters = [f"{format_c_type(argument)} a{i}" for i, argument in enumerate(arguments)]
     stores = []
     for i, argument in enumerate(arguments):

@@ -74,6 +74,7 @@ class DimensionTable:
         return first
 
     def _format_dimension(self, dim: Expr) -> str:
+        """Return a computed dimension as C. Raises `ValueError` for one that is not an integer."""
         try:
             if dim.find_c_type() == "float":
                 raise ValueError(f"dimension {dim.canonical} is not an integer: use //")

@@ -191,6 +191,7 @@ def lay_out_launcher(
 def _lay_out_launcher_files(
     source: str, launcher_o: bytes | None
 ) -> tuple[str, Mapping[str, bytes]]:
+    """Return what `lay_out_launcher` returns, for the text of a launcher and its object."""
     files = {LAUNCHER: source.encode()}
     if launcher_o is not None:
         from tilusbuild.toolchain import nvrtc_command
@@ -274,6 +275,7 @@ def format_compile_script(
 
 
 def _format_command(step: Step) -> str:
+    """Return a step as lines of `compile.sh`, with a shell variable for each tool."""
     words = (
         _VARIABLES[word] if is_placeholder(word) and word in _VARIABLES else shlex.quote(word)
         for word in step.argv
@@ -283,6 +285,8 @@ def _format_command(step: Step) -> str:
 
 
 def _format_include(recipe: Recipe) -> str:
+    """Return the lines of `compile.sh` that link or copy the program's headers; "" without
+    headers."""
     if recipe.includes.digest is None:
         return ""
     headers = f'"$module../../../include/{recipe.includes.digest}" "$work/include"\n'

@@ -230,6 +230,8 @@ class Compile(Struct):
         raise StepError(cause, error)
 
     def _check_source(self) -> None:
+        """Raise `StepError` for a source that the compiler would accept by mistake, and for one
+        whose reads by NVRTC nothing confines."""
         headers = self.locate_file("include")
         copies = os.path.realpath(headers) if os.path.exists(headers) else None
         if error := self.recipe.pipeline.find_source_problem(self.recipe, copies):
@@ -299,6 +301,8 @@ class Compile(Struct):
         self.logs.append(unit_output.log)
 
     def _run_step(self, step: Step) -> None:
+        """Run a step, add its output to the log, and check its reads and its end. Raises
+        `StepError`."""
         try:
             finished = self.execute_step(step)
         except OSError as error:
@@ -392,6 +396,7 @@ class Compile(Struct):
         return self.launchers.get_or_make(self.launcher_key, compile_source)
 
     def _publish_product(self) -> None:
+        """Check the product and move it into the stage. Raises `StepError`."""
         pipeline = self.recipe.pipeline
         path = self.locate_file(pipeline.product)
         data = read_bytes(path)

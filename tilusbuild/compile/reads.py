@@ -166,6 +166,8 @@ class CompileReads(Struct, frozen=True):
         return self.tools.reach is not None and self.select_sandbox(step) is None
 
     def _find_link_problem(self, step: Step) -> str | None:
+        """Return an error line for a file that the linker listed and that is neither covered nor a
+        tool's; None without one."""
         read_paths = self._read_list(LINKED)
         if read_paths is None:
             return f"the linker of {step.tool} did not list the files that it read"

@@ -75,6 +75,7 @@ def parse_argument(declared: Argument) -> Argument:
 
 
 def _normalize_struct(declared: Argument) -> str:
+    """Return the canonical text of a struct type. Raises `SignatureError`."""
     options = (declared.out, declared.align, declared.optional, declared.strides)
     if any(options) or declared.low is not None:
         raise SignatureError("a struct is passed by value, and takes only a type")
@@ -92,6 +93,8 @@ _TYPE_HINT = 'a tensor is written "f16*[m, k]", a scalar "i32" or "f32"'
 
 
 def _parse_dims(text: str, start: int) -> tuple[Dim, ...]:
+    """Return the dimensions of a shape, whose "[" is at `start` in the text. Raises
+    `SignatureError` with a column."""
     body = text.rstrip()
     if not body.endswith("]"):
         raise SignatureError("the shape has no closing ]", len(body) + 1)
@@ -173,6 +176,7 @@ def check_argument(argument: Argument) -> None:
 
 
 def _check_range(argument: Argument) -> None:
+    """Raise `SignatureError` for a range that the dtype cannot have, or that holds no value."""
     low, high = argument.low, argument.high
     limits = get_integer_limits(argument.dtype)
     known = argument.dtype in DTYPES or argument.dtype == POINTER
@@ -251,6 +255,7 @@ def _name_in_errors(argument: Argument) -> Iterator[None]:
 
 
 def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument]) -> None:
+    """Raise `SignatureError` for a tensor map that cannot be made of its tensor."""
     tensor = by_name.get(tile.tensor)
     if tensor is None or tensor.dims is None or tensor.optional or tensor.constant:
         raise SignatureError(
@@ -298,6 +303,7 @@ def _add_strides(
 def _check_optional(
     argument: Argument, by_name: Mapping[str, Argument], required_names: Collection[Dim]
 ) -> None:
+    """Raise `SignatureError` if a dimension can be read off optional tensors only."""
     if not argument.optional:
         return
     for dim in argument.dims or ():
@@ -307,6 +313,7 @@ def _check_optional(
 
 
 def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
+    """Raise `SignatureError` for a dtype that is neither known nor a constant."""
     if argument.dtype in (*DTYPES, POINTER, *constants) or is_struct(argument.dtype):
         return
     if argument.tile is not None:
@@ -319,6 +326,8 @@ def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
 
 
 def _check_dim(dim: Dim, by_name: Mapping[str, Argument], constants: Collection[str]) -> None:
+    """Raise `SignatureError` for a dimension with a name that no integer argument or constant
+    has."""
     names = {dim} if isinstance(dim, str) else set() if isinstance(dim, int) else set(dim.names)
     for name in sorted(names - set(constants)):
         other = by_name.get(name)
@@ -369,6 +378,8 @@ def resolve_constants(
 
 
 def _resolve_dim(dim: Dim, constants: Mapping[str, bool | int | float | str]) -> Dim:
+    """Return a dimension with the constants replaced: a number if nothing else is left. Raises
+    `SignatureError`."""
     value: object
     if isinstance(dim, int):
         return dim

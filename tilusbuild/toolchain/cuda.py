@@ -121,6 +121,8 @@ def examine_toolkit(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
 
 
 def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
+    """Return the toolkit of an executable nvcc. Raises `RejectedError`, `ProbeError` and
+    `OSError`."""
     variables = _read_variables(nvcc, probe, ccbin)
     bin_dir = os.path.realpath(variables.get("_HERE_") or os.path.dirname(os.path.realpath(nvcc)))
     root = os.path.realpath(variables.get("TOP") or os.path.dirname(bin_dir))
@@ -169,6 +171,7 @@ def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
 
 
 def _read_variables(nvcc: str, probe: Probe, ccbin: str) -> dict[str, str]:
+    """Return the variables that `nvcc --dryrun` prints: {"TOP": "/usr/local/cuda/bin/..", …}."""
     with open_file(nvcc) as file:
         is_program = file.read(4) == b"\x7fELF"
     # A wrapper script's answer may depend on anything, so it is not remembered by the content.
@@ -184,6 +187,7 @@ def _list_archs(probe: Probe, nvcc: str) -> tuple[str, ...]:
 
 
 def _check_complete(programs: Mapping[str, str], libdevice: str, remedy: str | None) -> None:
+    """Raise `RejectedError` for a program or a libdevice that is missing or may not be executed."""
     for name, path in programs.items():
         if not os.path.isfile(path):
             raise RejectedError(f"incomplete: no {name} ({path})", remedy)
@@ -194,6 +198,7 @@ def _check_complete(programs: Mapping[str, str], libdevice: str, remedy: str | N
 
 
 def _check_headers(directories: tuple[str, ...], remedy: str | None) -> None:
+    """Raise `RejectedError` for headers that none of the directories has."""
     missing = [
         header
         for header in _HEADERS
@@ -255,6 +260,7 @@ def find_disassembler(cuda: Cuda | None) -> str | None:
 
 
 def _list_disassemblers(cuda: Cuda | None) -> Iterator[str]:
+    """Yield the paths at which nvdisasm may be, the best first."""
     if cuda is not None:
         yield os.path.join(os.path.dirname(cuda.nvcc), NVDISASM)
     if (path := shutil.which(NVDISASM)) is not None:

@@ -82,6 +82,7 @@ def _make_failure(component: str, error: InputError, gives: str) -> Finding:
 
 
 def _diagnose_host(request: ToolchainRequest, probe: Probe) -> tuple[HostCompiler | None, Finding]:
+    """Return the host compiler, None without one, and its finding."""
     gives = "launchers, the host and cpu pipelines; nvcc preprocesses with it"
     try:
         host = find_host_compiler(request, probe)
@@ -97,6 +98,7 @@ def _diagnose_host(request: ToolchainRequest, probe: Probe) -> tuple[HostCompile
 def _diagnose_nvcc(
     request: ToolchainRequest, probe: Probe, host: HostCompiler | None
 ) -> tuple[Cuda | None, Finding]:
+    """Return the CUDA toolkit, None without one, and its finding."""
     gives = "compiling for GPUs"
     if host is None:
         detail = "not looked for: it needs a host compiler"

@@ -369,6 +369,8 @@ def _resolve_in_project(request: ToolchainRequest, path: str) -> str:
 
 
 def _parse_requirement(request: ToolchainRequest) -> SpecifierSet | None:
+    """Return the requirement on the version of nvcc; None for a path or none. Raises
+    `InputError`."""
     if request.nvcc is None or is_path(request.nvcc):
         return None
     try:
@@ -380,6 +382,7 @@ def _parse_requirement(request: ToolchainRequest) -> SpecifierSet | None:
 
 
 def _make_no_cuda_error(request: ToolchainRequest, searched: Sequence[SearchResult]) -> InputError:
+    """Return the error with the searched locations and the remedies."""
     lines = ["looked in:", *(f"  {entry.where}: {entry.note}" for entry in searched)]
     remedies = dict.fromkeys(entry.remedy for entry in searched if entry.remedy)
     lines += [f"to fix it: {remedy}" for remedy in remedies]
@@ -396,6 +399,8 @@ def _make_no_cuda_error(request: ToolchainRequest, searched: Sequence[SearchResu
 def _make_nvrtc_arch_error(
     arch: Arch, nvrtc: NvrtcLibrary, place: Place | None
 ) -> Diagnostic | None:
+    """Return the diagnostic for an architecture that NVRTC does not compile for; None if it
+    does."""
     if nvrtc.can_target(arch):
         return None
     known = ", ".join(f"sm_{number}" for number in nvrtc.numbers)
@@ -405,6 +410,7 @@ def _make_nvrtc_arch_error(
 
 
 def _make_arch_error(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diagnostic | None:
+    """Return the diagnostic for an architecture that nvcc does not compile for; None if it does."""
     if arch.is_cpu or (cuda is not None and cuda.can_target(arch)):
         return None
     if cuda is None:

@@ -124,6 +124,8 @@ def _find_drivers(probe: Probe, requested: str | None) -> tuple[str, str]:
 
 
 def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
+    """Return the host compiler of a g++ and a gcc. Raises `InputError`, `ProbeError` and
+    `OSError`."""
     memory = probe.memory
     version = _read_version(probe, cxx)
     target = probe.query_program(cxx, "-dumpmachine").strip()
@@ -239,6 +241,8 @@ def _parse_libc_version(features: str) -> str:
     return f"{values['__GLIBC__']}.{values['__GLIBC_MINOR__']}" if len(values) == 2 else "-"
 
 
-def _make_missing_error(problem: str, command: str, place: Place | None = None) -> InputError:
-    hint = f"nvcc, launchers and the cpu target need one; on Debian and Ubuntu: {command}"
+def _make_missing_error(
+    problem: str, install_command: str, place: Place | None = None
+) -> InputError:
+    hint = f"nvcc, launchers and the cpu target need one; on Debian and Ubuntu: {install_command}"
     return InputError(Diagnostic(f"no host compiler: {problem}", place, hint))

@@ -26,6 +26,7 @@ import os
 import re
 import struct
 import sys
+from collections import namedtuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,38 +82,41 @@ _KERNEL = "--kernel="
 _RESULTS = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}
 
 
-def _parse_compile(argv: list[str]) -> Any:
-    """Return (results, source, name, outputs, kernel, options) of a compile; None for other
-    verbs."""
+# Not of `typing`, which takes some milliseconds to import in each process.
+CompileCommand = namedtuple("CompileCommand", "results source name outputs kernel options")
+"""The arguments of a compile: `results` are NVRTC's names of the files `outputs`, `kernel` is the
+C++ name of the kernel or ""."""
+
+
+def _parse_compile(argv: list[str]) -> CompileCommand | None:
+    """Return the compile that a command asks for; None for other verbs."""
     results = _RESULTS.get(argv[0]) if argv else None
     if results is None or len(argv) < 3 + len(results):
         return None
     _, source, name, *others = argv
     outputs, options = others[: len(results)], others[len(results) :]
-    kernel = "".join(word[len(_KERNEL) :] for word in options if word.startswith(_KERNEL))
+    kernel = next((word[len(_KERNEL) :] for word in options if word.startswith(_KERNEL)), "")
     options = [word for word in options if not word.startswith(_KERNEL)]
-    return results, source, name, outputs, kernel, options
+    return CompileCommand(results, source, name, outputs, kernel, options)
 
 
 def run_command(
     nvrtc: nvrtc_library.Nvrtc, argv: list[str], compiler: Any = None
 ) -> tuple[int, bytes]:
     """Run one command; return (status, output). `compiler` compiles in place of `nvrtc`."""
-    compile_command = _parse_compile(argv)
-    if compile_command is not None:
-        results, source, name, outputs, kernel, options = compile_command
-        with open(source, "rb") as file:
+    command = _parse_compile(argv)
+    if command is not None:
+        with open(command.source, "rb") as file:
             text = file.read()
-        status, log, outputs_of_nvrtc = (compiler or nvrtc).compile(
-            text, name, options, results, kernel
+        status, log, results = (compiler or nvrtc).compile(
+            text, command.name, command.options, command.results, command.kernel
         )
-        for kind, output, data in zip(results, outputs, outputs_of_nvrtc):  # noqa: B905 - Python 3.8
-            if kind == "CUBIN":
-                _write_file(output, nvrtc_library.clear_times(data))
-            else:
-                _write_file(output, data.rstrip(b"\0"))
-        if kernel and outputs_of_nvrtc:
-            _write_file("kernel.s", b'.asciz "' + outputs_of_nvrtc[-1] + b'"\n')
+        # No results after a failure. The symbol, which is the last one, has no file of its own.
+        for kind, path, data in zip(command.results, command.outputs, results):  # noqa: B905 - Python 3.8
+            is_cubin = kind == "CUBIN"
+            _write_file(path, nvrtc_library.clear_times(data) if is_cubin else data.rstrip(b"\0"))
+        if command.kernel and results:
+            _write_file("kernel.s", b'.asciz "' + results[-1] + b'"\n')
         return status, log
     verb, rest = argv[0] if argv else "", argv[1:]
     if verb == "fatbin" and rest:
@@ -134,11 +138,10 @@ def run_confined(
     first = argv.index("--")
     second = argv.index("--", first + 1)
     read, write, command = argv[2:first], argv[first + 1 : second], argv[second + 1 :]
-    compile_command = _parse_compile(command)
-    if headers is not None and compile_command is not None:
-        _, source, name, _, _, options = compile_command
+    compiled = _parse_compile(command)
+    if headers is not None and compiled is not None:
         run_in_sandbox = lambda writable, work: _run_in_sandbox(landlock, read, writable, work)  # noqa: E731
-        headers.prepare_headers(source, name, options, run_in_sandbox)
+        headers.prepare_headers(compiled.source, compiled.name, compiled.options, run_in_sandbox)
         read = [*read, *headers.list_files()]
     work = lambda: run_command(nvrtc, command, headers)  # noqa: E731
     return _run_in_sandbox(landlock, read, write, lambda: _catch_failures(work))  # type: ignore[no-any-return]
@@ -181,6 +184,7 @@ def try_command(
 
 
 def _catch_failures(work: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
+    """Return (status, output) of a command; exceptions of the machine become its output."""
     try:
         return work()
     except MemoryError:
@@ -240,6 +244,7 @@ def _measure_memory() -> tuple[int, int]:
 
 
 def main(argv: list[str]) -> int:
+    """Run one command line, or serve commands. Return the exit status."""
     path = None
     if argv[:1] == ["--library"] and len(argv) > 1:
         path, argv = argv[1], argv[2:]

@@ -117,12 +117,12 @@ class PrecompiledHeaders:
         record.attempts_left -= 1
         directory = os.path.join(os.getcwd(), "tmp")
         path = os.path.join(directory, "headers.pch")
-        top = text[: record.size]
+        includes = text[: record.size]
         # Without the file, after any failure, the program is compiled from its text.
         with contextlib.suppress(OSError):
             for oldest in self._list_kept()[: 1 - _MAX_FILES]:
                 oldest.close()
-            run_in_sandbox([directory], lambda: self._create_file(top, name, options, path))
+            run_in_sandbox([directory], lambda: self._create_file(includes, name, options, path))
             record.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             os.unlink(path)
 
@@ -134,7 +134,8 @@ class PrecompiledHeaders:
         results: tuple[str, ...],
         kernel: str = "",
     ) -> Answer:
-        """Compile as `Nvrtc.compile` does, with the precompiled headers of the source, if any."""
+        """Compile with the precompiled headers of the source, if there are any; else compile
+        plainly and record the time. Return what `Nvrtc.compile` returns."""
         record = self._look_up_record(source, name, options)
         if record is None or record.handle is None:
             began = time.process_time()
@@ -142,11 +143,12 @@ class PrecompiledHeaders:
             if record is not None:
                 record.seconds = time.process_time() - began
             return answer
-        top = source[: record.size]
-        # The pragma is a line more than the source has, so the numbers start again after it.
-        line = b'#line %d "source.cu"\n' % (top.count(b"\n") + 1)
+        includes, rest = source[: record.size], source[record.size :]
+        # NVRTC skips the text up to the pragma, which `_create_file` has at the same place. It is a
+        # line more than the source has, so the numbers start again after it.
+        line = b'#line %d "source.cu"\n' % (includes.count(b"\n") + 1)
+        text = includes + _STOP + line + rest
         options = [*options, "--use-pch=" + _format_fd_path(record.handle), "--pch-messages=false"]
-        text = top + _STOP + line + source[record.size :]
         return self._nvrtc.compile(source, name, options, results, kernel, text)  # type: ignore[no-any-return]
 
     def _look_up_record(self, source: bytes, name: str, options: list[str]) -> _HeaderRecord | None:
@@ -170,7 +172,7 @@ class PrecompiledHeaders:
             self._known.pop(next(iter(self._known))).close()
         return record
 
-    def _create_file(self, top: bytes, name: str, options: list[str], path: str) -> None:
+    def _create_file(self, includes: bytes, name: str, options: list[str], path: str) -> None:
         """Precompile headers to a file at `path`. Write none if NVRTC reports anything."""
         library = self._nvrtc.library
         if not self._heap:
@@ -186,7 +188,7 @@ class PrecompiledHeaders:
         options = [*options, "--create-pch=" + path, "--pch-messages=false"]
         # The error ends the compile right after the headers: no code is generated.
         _, log, _ = self._nvrtc.compile(
-            b"", name, options, (), text=top + _STOP + _END, after=read_status
+            b"", name, options, (), text=includes + _STOP + _END, after=read_status
         )
         status, needed = status_and_size or (-1, 0)
         if status == _EXHAUSTED and self._heap < needed < _MAX_HEAP:

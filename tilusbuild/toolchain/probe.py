@@ -134,6 +134,8 @@ class Probe(Struct, frozen=True):
                     yield path
 
     def _run_program(self, program: str, *arguments: str) -> str:
+        """Return what a program prints. Raises `ProbeError`, and `OSError` for a shortage of the
+        machine."""
         env = {name: value for name, value in self.env.items() if name not in SCRUBBED}
         env |= {"LANG": "C", "LC_ALL": "C"}
         finished = run_in_temporary_directory(

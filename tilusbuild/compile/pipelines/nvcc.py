@@ -286,6 +286,8 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         return steps
 
     def _list_ptx_edits(self, recipe: Recipe, ptx: str) -> Iterator[Step]:
+        """Yield the steps that edit the PTX in place and write the symbol of a C++ name to its
+        file."""
         sed = ("{sed}", "-E", "-i")
         if has_line_info(recipe):
             yield Step("names", (*sed, *_ANONYMOUS_FILES, ptx), ptx, False)

@@ -253,6 +253,8 @@ def _choose_source_path(recipe: Recipe) -> str:
 
 
 def _list_options(recipe: Recipe) -> tuple[str, ...]:
+    """Return NVRTC's options besides the architecture: language, macros, header directories,
+    flags."""
     # NVRTC has no directories for quoted includes alone, but that of the source. Rendered headers
     # come first, as for nvcc; what they include of the source's directory comes after all else, so
     # that `#include <…>` finds nothing there that another directory has.
