@@ -115,14 +115,13 @@ class Toolchain(Struct, frozen=True, eq=False):
     """The digests behind the fingerprints; None for a toolchain that is not watched for changes."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Toolchain) and self._list_facts() == other._list_facts()
+        # Of each search there are other `digests`, also where all facts are equal.
+        return isinstance(other, Toolchain) and (
+            asdict(replace(self, digests=None)) == asdict(replace(other, digests=None))
+        )
 
     def __hash__(self) -> int:
         return hash((self.name, self.fingerprint_cuda, self.fingerprint_host))
-
-    def _list_facts(self) -> dict[str, object]:
-        """Return the compared fields: all but `digests`, which differ between processes."""
-        return {**asdict(self), "digests": None}
 
     def find_reach(self) -> Reach:
         """Return the files of the machine that a compile needs."""
