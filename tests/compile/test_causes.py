@@ -7,6 +7,7 @@ private directory taken out as a compile does.
 import errno
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -211,18 +212,12 @@ def test_the_time_limit_is_known_better_than_the_signal_that_enforced_it() -> No
     assert ended(-9, "error: half a line", timed_out=True) == Cause.TIME
 
 
-@pytest.mark.parametrize(
-    ("number", "cause"),
-    [
-        (errno.ENOENT, Cause.TOOL),
-        (errno.EACCES, Cause.TOOL),
-        (errno.ENOMEM, Cause.MEMORY),
-        (errno.ENOSPC, Cause.DISK),
-    ],
-)
-def test_a_tool_that_cannot_be_started(number: int, cause: Cause) -> None:
-    error = make_start_error("ld", OSError(number, os.strerror(number), "/usr/bin/ld"))
-    assert (error.cause, error.reason[:21]) == (cause, "ld cannot be started:")
+def test_a_tool_that_cannot_be_started() -> None:
+    causes_by_number = {errno.ENOENT: Cause.TOOL, errno.EACCES: Cause.TOOL}
+    causes_by_number |= {errno.ENOMEM: Cause.MEMORY, errno.ENOSPC: Cause.DISK}
+    for number, cause in causes_by_number.items():
+        error = make_start_error("ld", OSError(number, os.strerror(number), "/usr/bin/ld"))
+        assert (error.cause, error.reason[:21]) == (cause, "ld cannot be started:")
 
 
 def test_only_the_source_and_the_limits_make_a_result() -> None:
@@ -230,25 +225,11 @@ def test_only_the_source_and_the_limits_make_a_result() -> None:
     assert results == {Cause.SOURCE, Cause.CHECK, Cause.LIMIT}
 
 
-class Counted:
-    """A pattern that matches nothing, and keeps how much it was given to look at."""
-
-    def __init__(self) -> None:
-        self.lengths: list[int] = []
-
-    def search(self, text: str) -> None:
-        self.lengths.append(len(text))
-
-
 def test_of_a_line_of_any_length_no_more_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler quotes a source's words, and a template may make one of a million letters."""
-    long = "e" * 1_000_000
-    looked = Counted()
-    monkeypatch.setattr(causes, "_ANY_ACCIDENT", looked)
-    for log in (
-        long,
-        f"s.cu(3): error: identifier {long} is undefined",
-        f"x: {long}: No such device",
-    ):
+    long, lengths = "e" * 1_000_000, list[int]()
+    pattern = SimpleNamespace(search=lambda text: lengths.append(len(text)))
+    monkeypatch.setattr(causes, "_ANY_ACCIDENT", pattern)
+    for log in (long, f"s.cu(3): error: identifier {long} is undefined", f"x: {long}: No such"):
         causes.find_diagnosis(log, None)
-    assert 0 < sum(looked.lengths) < 10_000
+    assert 0 < sum(lengths) < 10_000
