@@ -145,13 +145,9 @@ def test_shapes_ranges_and_integers(compile_in, tmp_path):
 
 
 def test_names_that_are_words_of_c(compile_in, tmp_path):
-    made = make_recipe(
-        "cpu",
-        source='extern "C" void double_it(float *x, int n) { while (n--) x[n] *= 2; }',
-        symbol="double_it",
-        arguments={"int": "f32*[struct]", "struct": "i32"},
-        out=("int",),
-    )
+    source = 'extern "C" void double_it(float *x, int n) { while (n--) x[n] *= 2; }'
+    arguments = {"arguments": {"int": "f32*[struct]", "struct": "i32"}, "out": ("int",)}
+    made = make_recipe("cpu", source=source, symbol="double_it", **arguments)
     assert compile_in(made, make_toolchain(), tmp_path / "stage").status == "built"
     x = np.ones(2, np.float32)
     launch_of(tmp_path / "stage")(x)
