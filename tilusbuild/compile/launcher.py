@@ -59,14 +59,21 @@ def format_launcher(recipe: Recipe) -> str:
     if recipe.recorded is not None:
         return recipe.recorded[LAUNCHER]
     kind = recipe.pipeline.launcher
-    launch = build_geometry(recipe) if kind.starts_kernel else None
-    own = list_launch_numbers(recipe.launch) if launch and recipe.launch else ()
-    # The numbers of tensor maps follow: they depend on constants alone, and need no C.
-    texts = tuple(zip(launch.texts, launch.sources, strict=True))[: len(own)] if launch else ()
-    more = launch is not None and recipe.launch is not None and recipe.launch.has_attributes
-    named = is_symbol_looked_up(recipe)
+    texts: list[tuple[str, str]] = []
+    launch = recipe.launch if kind.starts_kernel else None
+    if kind.starts_kernel:
+        geometry = build_geometry(recipe)
+        texts = list(zip(geometry.texts, geometry.sources, strict=True))
+    if launch is not None:
+        # The numbers of tensor maps follow: they depend on constants alone, and need no C.
+        del texts[len(list_launch_numbers(launch)) :]
     return _format_source(
-        kind, strip_template_arguments(recipe.symbol), recipe.signature, texts, named, more
+        kind,
+        strip_template_arguments(recipe.symbol),
+        recipe.signature,
+        tuple(texts),
+        has_cpp_name=is_symbol_looked_up(recipe),
+        has_attributes=launch is not None and launch.has_attributes,
     )
 
 

@@ -328,17 +328,12 @@ _DRIVER_NAME = (
     r".globl \2,\2_ptds,\2_ptsz\n.set \2,0\n.set \2_ptds,0\n.set \2_ptsz,0/w driver.s"
 )
 _DRIVER_TEXT = ("{nvcc}", "-E", "-x", "c", "-ccbin", "{cxx}", "-include", "cuda.h", "/dev/null")
-_DRIVER_LINK = ("-shared", "--build-id=none", "-soname", "libcuda.so.1")
+_DRIVER_LINK = ("-shared", "--build-id=none", "-soname", "libcuda.so.1", "driver.o")
 DRIVER_STEPS = (
     Step("driver", (*_DRIVER_TEXT, "-o", "driver.i"), "driver.i", False),
     Step("driver", ("{sed}", "-nE", _DRIVER_NAME, "driver.i"), "driver.s", False),
     Step("driver", ("{as}", "--noexecstack", "driver.s", "-o", "driver.o"), "driver.o", False),
-    Step(
-        "driver",
-        ("{ld}", *_DRIVER_LINK, "driver.o", "-o", "libcuda.so"),
-        "libcuda.so",
-        False,
-    ),
+    Step("driver", ("{ld}", *_DRIVER_LINK, "-o", "libcuda.so"), "libcuda.so", False),
 )
 """Make what stands for the driver's library at a link: it has the names that the toolkit's `cuda.h`
 declares, so that a misspelt one is found, and toolkits of wheels have no `stubs`. A library that
