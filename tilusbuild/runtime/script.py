@@ -172,7 +172,10 @@ def read_script(path: str) -> Script:
         problem = f"{type(error).__name__}: {error}"
         raise CorruptCacheError(f"{path}/{FILE} is malformed: {problem}") from None
     # The seal holds against accidents, and this against a file of another script.
-    if script.hash != digest or _read_listed_programs(path, digest) != script.programs:
+    text = _read_file(path, TEXT)
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise CorruptCacheError(f"{path} is not named by the hash of its {TEXT}")
+    if script.hash != digest or parse_listed_programs(text) != script.programs:
         raise CorruptCacheError(f"{path}/{FILE} does not belong to the {TEXT} beside it")
     return script
 
@@ -191,10 +194,8 @@ def _read_file(path: str, name: str) -> bytes:
         raise CorruptCacheError(f"{path}/{name} cannot be read: {error.strerror}") from None
 
 
-def _read_listed_programs(path: str, digest: str) -> dict[int, str]:
-    data = _read_file(path, TEXT)
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise CorruptCacheError(f"{path} is not named by the hash of its {TEXT}")
+def parse_listed_programs(data: bytes) -> dict[int, str]:
+    """Return the programs in a `script.txt`, by number; under -1 one without a number."""
     _, _, program_lines = data.partition(b"\n[programs]\n")
     rows = (line.decode("ascii", "replace").partition(" ") for line in program_lines.splitlines())
     # Python refuses to parse integers of thousands of digits.

@@ -21,6 +21,7 @@ from typing import Any
 
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes, sha256_file
+from tilusbuild.runtime.script import parse_listed_programs
 
 LIST, SIGNATURE = "tilus-package.json", "attestations/signature.json"
 PAYLOAD = "application/vnd.in-toto+json"
@@ -146,9 +147,9 @@ def _check_script(root: str, script: str, digests: Mapping[str, str]) -> None:
 
 
 def _read_program_hashes(root: str, script: str) -> list[str]:
-    _, _, lines = _read_file(root, f"{script}/script.txt").partition(b"\n[programs]\n")
-    hashes = [line.rpartition(b" ")[2].decode("ascii", "replace") for line in lines.splitlines()]
-    return [word for word in hashes if len(word) == 64 and word.isalnum()]
+    programs = parse_listed_programs(_read_file(root, f"{script}/script.txt"))
+    # Names of directories, which must not lead out of the package.
+    return [digest for digest in programs.values() if len(digest) == 64 and digest.isalnum()]
 
 
 def _list_files(root: str, name: str) -> list[str]:

@@ -103,8 +103,8 @@ def find_project_cache(start: str) -> CacheDir:
     # Not checked further: a build reports the mistakes of a manifest.
     table = read_toml(manifest).get("build")
     declared = table.get("cache-dir") if isinstance(table, dict) else None
-    root = os.path.dirname(manifest)
-    return choose_project_cache(root, declared if isinstance(declared, str) else None)
+    is_name = isinstance(declared, str)
+    return choose_project_cache(os.path.dirname(manifest), declared if is_name else None)
 
 
 def get_user_cache() -> str:
@@ -131,12 +131,11 @@ def read_toml(path: str) -> dict[str, Any]:
 def walk_up(directory: str) -> Iterator[str]:
     """Yield a directory and those above it."""
     directory = os.path.abspath(directory)
-    while True:
-        yield directory
-        parent = os.path.dirname(directory)
-        if parent == directory:
-            return
+    yield directory
+    # The root is its own parent.
+    while (parent := os.path.dirname(directory)) != directory:
         directory = parent
+        yield directory
 
 
 def is_within(path: str, directory: str) -> bool:
@@ -181,9 +180,8 @@ def foreign_owner(path: str) -> str | None:
 def is_trusted(owner: int) -> bool:
     """Return whether files of a user id are trusted."""
     own = os.geteuid()
-    if owner in (own, 0):
-        return True
-    return own == 0 and os.environ.get("SUDO_UID") == str(owner)
+    # As root, `sudo` acts for its caller, whose files are the usual ones then.
+    return owner in (own, 0) or (own == 0 and os.environ.get("SUDO_UID") == str(owner))
 
 
 def _is_declared_safe(directory: str) -> bool:
