@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 Value: TypeAlias = bool | int | float | str
@@ -72,7 +73,7 @@ def check_result(value: Value) -> Value:
     return value
 
 
-def _wrap(
+def _wrap_operator(
     function: Callable[..., Number], convert: Callable[[Value], Number]
 ) -> Callable[[Value, Value], Number]:
     """Return an operation on two values that are converted by `convert`, with Python's errors as
@@ -130,18 +131,18 @@ def _wrap_order(function: Callable[..., bool]) -> Callable[[Value, Value], bool]
 
 
 BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "+": _wrap(operator.add, to_number),
-    "-": _wrap(operator.sub, to_number),
-    "*": _wrap(operator.mul, to_number),
-    "/": _wrap(operator.truediv, to_number),
-    "//": _wrap(operator.floordiv, to_number),
-    "%": _wrap(operator.mod, to_number),
+    "+": _wrap_operator(operator.add, to_number),
+    "-": _wrap_operator(operator.sub, to_number),
+    "*": _wrap_operator(operator.mul, to_number),
+    "/": _wrap_operator(operator.truediv, to_number),
+    "//": _wrap_operator(operator.floordiv, to_number),
+    "%": _wrap_operator(operator.mod, to_number),
     "**": raise_to_power,
-    "<<": _wrap(operator.lshift, _check_integer),
-    ">>": _wrap(_shift_right, _check_integer),
-    "&": _wrap(operator.and_, _check_integer),
-    "|": _wrap(operator.or_, _check_integer),
-    "^": _wrap(operator.xor, _check_integer),
+    "<<": _wrap_operator(operator.lshift, _check_integer),
+    ">>": _wrap_operator(_shift_right, _check_integer),
+    "&": _wrap_operator(operator.and_, _check_integer),
+    "|": _wrap_operator(operator.or_, _check_integer),
+    "^": _wrap_operator(operator.xor, _check_integer),
 }
 COMPARE: dict[str, Callable[[Value, Value], bool]] = {
     "==": operator.eq,
@@ -173,7 +174,7 @@ def _wrap_extreme(choose: Callable[..., Number]) -> Callable[..., Number]:
     return apply_extreme
 
 
-divide_rounding_up = _wrap(lambda left, right: -(-left // right), to_integer)
+divide_rounding_up = _wrap_operator(lambda left, right: -(-left // right), to_integer)
 
 
 def align_up(value: Value, step: Value) -> Number:
@@ -205,8 +206,8 @@ CALLS: dict[str, Callable[..., Value]] = {
     "align": align_up,
     "pow2": power_of_two,
     "log2": floor_log2,
-    "divides": _wrap(lambda divisor, value: value % divisor == 0, to_integer),
-    "gcd": _wrap(math.gcd, to_integer),
+    "divides": _wrap_operator(lambda divisor, value: value % divisor == 0, to_integer),
+    "gcd": _wrap_operator(math.gcd, to_integer),
 }
 
 
@@ -293,10 +294,7 @@ def _build_node(tree: object, depth: int) -> Function:
 def _build_operation(kind: object, parts: list[Any], depth: int) -> Function:
     """Return an operation as a function. Raise `ValueError`, and for a wrong number or kind of
     `parts` also `IndexError`, `KeyError` or `TypeError`."""
-
-    def build(part: object) -> Function:
-        return _build_node(part, depth)
-
+    build = partial(_build_node, depth=depth)
     match kind, parts:
         case "name", [str() as name]:
             return lambda env: env[name]
