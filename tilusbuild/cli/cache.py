@@ -120,7 +120,6 @@ def _report_leftovers(cache: Tree, *, remove: bool) -> None:
     paths = list_abandoned(cache)
     removed_names = set(cache.sweep_staging(again=True)) if remove and paths else set()
     for name in paths:
-        # What a process of another machine may still write to stays for now.
         removed = os.path.basename(name) in removed_names
         fate = "removed" if removed else "the next build or gc removes it"
         print_message(f"{name}: a killed process left it: {fate}\n")
@@ -234,7 +233,7 @@ def _find_projects(cache: Tree, manifests: Sequence[str]) -> list[str]:
     index = read_index(cache)
     keys = []
     for word in manifests:
-        # As the index has it, which may be a path of another machine; as a path; as its directory.
+        # As the index has it; as a path; as the directory of the manifest.
         names = (word, os.path.abspath(word), os.path.join(os.path.abspath(word), "tilus.toml"))
         name = next((name for name in names if name in index), None)
         if name is None:

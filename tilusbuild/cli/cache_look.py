@@ -61,7 +61,7 @@ CachedProgramLine = declare_line(
 def list_cache(arguments: CacheLsArgs) -> int:
     """List the scripts of a cache, or the programs of one script."""
     word = " ".join(arguments.names)
-    # A directory with the name of a script comes first: `ls` of a cache was asked for.
+    # The name of a script is not a path: a directory with the name of a script comes first.
     if os.path.isdir(word) or _is_path(word):
         if (status := options.run_foreign_verb("ls", word, arguments)) is not None:
             return status

@@ -115,7 +115,7 @@ def _make_commands(
     """Yield the command of each job. Raises `InputError` when a recipe has none."""
     command = make_clang_command if clang else make_compile_command
     for job in jobs_with_source:
-        # Rendered, as a template may set options and includes.
+        # Rendered, as the include directories depend on where the template is.
         rendered = job.render()
         roots = find_roots(project.manifest, job.script, rendered.templates[0])
         root_names = tuple((root.name, root.quoted_only) for root in roots)
@@ -150,7 +150,7 @@ def make_compile_command(
     }
     for link, directory in recipe.pipeline.list_include_links(recipe).items():
         paths[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
-    # An editor makes no output, and `-o` would name a file in the cache.
+    # clangd wants no output, and the cache has no place for one.
     output = argv.index("-o")
     argv = collect_tools(toolchain).fill_placeholders((*argv[:output], *argv[output + 2 :]))
     return tuple(paths.get(word, word) for word in argv)

@@ -192,7 +192,7 @@ class CountsLine(JsonLine, frozen=True):
 
 def emit_line(line: JsonLine, *, flush: bool = False) -> None:
     """Print one line of `--json` on stdout."""
-    # Flushed only where lines come slowly: a reader of many is faster with few writes.
+    # Flushed where a reader waits for the line, as of a tuning.
     print(format_json_line(line), flush=flush)
 
 

@@ -116,7 +116,7 @@ def _read_texts(cache: Tree, lines: Iterable[JsonLine]) -> Iterator[str]:
     characters. Only the page has these lines."""
     from tilusbuild.cache.entries import read_dump
 
-    # A page of all sources of a large space would be too large for a browser.
+    # Bounded, as a space may have thousands of programs.
     remaining = _MAX_TEXTS
     hashes = (line.hash for line in lines if isinstance(line, Cost) and line.library is not None)
     for program in dict.fromkeys(hashes):

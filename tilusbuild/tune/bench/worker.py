@@ -101,7 +101,7 @@ class Worker:
                 calls += 1
                 now = time.monotonic()
                 is_last = calls >= _SOAK_CALLS or now >= end
-                # Not every call: reading the tensors takes longer than a call, which leaves few.
+                # In the second half, calls alone: as many as the time allows.
                 if is_last or calls == 1 or now < end - soak / 2:
                     error = buffers.check_tensors()
                     if is_last:
