@@ -247,7 +247,7 @@ def test_what_a_parent_ignores_stays_ignored(directory: Path) -> None:
 
 BESIDE = {
     "package": (
-        "tilusbuild.package.pack:_check_size",
+        "tilusbuild.package.pack:_move_into_place",
         ("package", "-o", "out/made", "--format", "dir"),
     ),
     "export": (
@@ -297,9 +297,7 @@ def private(directory: Path) -> list[Path]:
 
 
 def test_a_cache_is_let_go_of(directory: Path) -> None:
-    with started(
-        directory, "tilusbuild.cache.verify:_check_programs", "cache", "verify"
-    ) as process:
+    with started(directory, "tilusbuild.cache.verify:_check_scripts", "cache", "verify") as process:
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (128 + signal.SIGTERM, "interrupted\n")
