@@ -111,10 +111,10 @@ def check_entry(
 
     `files` has the content of each file by its name in the program's directory: `meta.json` and
     the two texts as bytes and, from a remote, also `compile.sh`, the log and the product.
-    `manifests` has the `MANIFEST` of each include directory that the entry came with, by digest:
-    directories that `check_directory` found right; None where one did not come. No content makes
-    this raise an exception. Raises `ValueError` if the caller did not pass as bytes what has to be
-    read.
+    `manifests` has the `MANIFEST` of each include directory that came with the entry, by digest:
+    directories in which `check_directory` found no problem. It is None if the entry came without
+    them, which are then not compared. No content makes this raise an exception. Raises `ValueError`
+    if the caller passed `FileFacts` for a file that has to be read.
     """
     meta_json = _get_bytes(files, layout.META)
     if meta_json is None:
@@ -168,7 +168,8 @@ def _check_listing(files: Mapping[str, Content], meta: Mapping[str, Any]) -> Ite
 def _check_names(
     files: Mapping[str, Content], program_txt: str, options_txt: str
 ) -> Iterator[Problem]:
-    """Yield the files that do not follow from the texts."""
+    """Yield a problem for each text that does not begin as it must, and for each file that does not
+    follow from the texts."""
     # The hash is of both texts together: only their first lines say where the second one begins.
     if not program_txt.startswith(f"{PROGRAM_FORMAT}\n"):
         yield Problem(layout.PROGRAM_TXT, "does not begin as such a text does")
@@ -237,19 +238,22 @@ def _check_directories(
         yield Problem(layout.COMPILE_SH, f"does not name {layout.INCLUDE}/{headers}")
     launchers = sorted(named - {headers})
     # A pipeline with a launcher has one directory for it, and no other.
-    if len(launchers) > pipeline.launcher.is_there:
+    max_launchers = 1 if pipeline.launcher.is_there else 0
+    if len(launchers) > max_launchers:
         yield Problem(f"{layout.INCLUDE}/{launchers[-1]}", "is not a directory that it can have")
+        return
+    if manifests is None:
         return
     source = parse_section(options_txt, "generated").get(LAUNCHER)
     # The digest of the headers' directory follows from program.txt: its files do, too.
-    for digest in () if manifests is None else launchers:
-        members = parse_manifest((manifests or {}).get(digest, b""))
-        where = f"{layout.INCLUDE}/{digest}"
+    for digest in launchers:
+        members = parse_manifest(manifests.get(digest, b""))
+        directory = f"{layout.INCLUDE}/{digest}"
         for name in sorted(members.keys() - _LAUNCHER_FILES):
-            yield Problem(f"{where}/{name}", "is not a file that a launcher has")
+            yield Problem(f"{directory}/{name}", "is not a file that a launcher has")
         if members.get(LAUNCHER) != source:
             message = f"is not the one that {layout.OPTIONS_TXT} names"
-            yield Problem(f"{where}/{LAUNCHER}", message)
+            yield Problem(f"{directory}/{LAUNCHER}", message)
 
 
 def check_directory(digest: str, members: Mapping[str, Content]) -> list[Problem]:
@@ -315,6 +319,7 @@ def _get_size(content: Content) -> int:
 
 
 def _get_digest(content: Content) -> str:
+    """Return the sha256 of a content. A mapped file is hashed in pieces, to save memory."""
     if isinstance(content, FileFacts):
         return content.sha256
     # An object for mypy: `Content` has no mmap, though one serves as bytes.

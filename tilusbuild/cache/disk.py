@@ -100,6 +100,7 @@ class CacheError(TilusbuildError, OSError):
         return f"cannot write {self.path}: {self.reason}\n  {self._format_advice()}"
 
     def _format_advice(self) -> str:
+        """Return what the user can do, or what is in trouble: the second line of the message."""
         shortage = find_shortage(self)
         if self.errno in _FULL:
             advice = "make room, for example with `tilusbuild cache gc`"
@@ -136,8 +137,8 @@ def wrap_oserror(path: str) -> Iterator[None]:
     except OSError as error:
         # A failed link or rename names two paths: the second one is the one that is written.
         name = error.filename2 or error.filename
-        where = os.fsdecode(name) if isinstance(name, str | bytes) else path
-        raise make_cache_error(where, error) from error
+        failed_path = os.fsdecode(name) if isinstance(name, str | bytes) else path
+        raise make_cache_error(failed_path, error) from error
 
 
 def make_cache_error(path: str, cause: OSError) -> CacheError:

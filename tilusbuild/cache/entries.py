@@ -80,7 +80,8 @@ def read_compiler_log(tree: Tree, program: str) -> str:
 
 
 def read_dump(path: str, part: str) -> str:
-    """Return the PTX or SASS that `--dump-ir` kept of the program at `path`; "" for none.
+    """Return the IR that `--dump-ir` kept of the program at `path`; "" if it kept none. `part` is
+    the ending of its files: "ptx", "sass", …
 
     Several files are joined, each after a line `// NAME`. Raises `OSError`.
     """
@@ -241,6 +242,8 @@ class Stage:
     def _write_entry(
         self, program: str, program_txt: str, options_txt: str, meta: Mapping[str, Any]
     ) -> None:
+        """Write the two texts and, last, meta.json with the list of all files beside the compile's.
+        Raises as `publish_program`."""
         disk = self._tree.disk
         for name, text in ((layout.PROGRAM_TXT, program_txt), (layout.OPTIONS_TXT, options_txt)):
             disk.write_file(os.path.join(self.path, name), text.encode("utf-8", "surrogateescape"))
@@ -292,8 +295,8 @@ class EntryBatch:
             self._private.discard()
 
     def add_program(self, program: str, files: Mapping[str, bytes | str], meta: bytes) -> None:
-        """Write a program's files and its meta.json. A file is given as its content, or as the path
-        of a file on the cache's disk, which moves."""
+        """Write a program's files and its meta.json, for `commit_programs` to publish. `files` has
+        each file's content, or the path of a file on the cache's disk, which is moved."""
         if self._private is None:
             self._private = self._tree.make_private()
         directory = os.path.join(self._private.path, program)
@@ -314,7 +317,8 @@ class EntryBatch:
         self.add_directory(program, directory)
 
     def add_directory(self, program: str, directory: str) -> None:
-        """Add a program with the files of a directory on the cache's disk, which moves."""
+        """Add the program whose files are in a directory on the cache's disk, and set their modes.
+        `commit_programs` moves the directory."""
         disk = self._tree.disk
         with wrap_oserror(self._tree.program_path(program)):
             paths = [os.path.join(directory, name) for name in layout.list_files_below(directory)]
@@ -347,6 +351,7 @@ class EntryBatch:
             tree.disk.sync_directory(tree.path(layout.PROGRAMS))
 
     def _move_into_place(self, program: str, source: str) -> None:
+        """Rename the directory `source` to the program's entry, unless a complete one exists."""
         final = self._tree.program_path(program)
 
         def is_complete() -> bool:

@@ -58,12 +58,12 @@ def collect_garbage(
     max_size: int | None = None,
     dry_run: bool = False,
 ) -> GarbageReport:
-    """Remove the entries that no root needs; return which.
+    """Remove the entries that no root needs; return which, the scripts first.
 
-    With `older_than` (seconds) only older ones; with `max_size` (bytes) only until the cache is no
-    larger; with both, those of either rule. `dry_run` takes no lock and writes nothing. Raises
-    `TilusbuildError` while a build runs and for a missing or damaged root or index, and
-    `CacheError`.
+    With `older_than`, only entries older than that many seconds go. With `max_size`, the oldest go
+    until the cache has at most that many bytes. With both, an entry goes for either reason.
+    `dry_run` takes no lock and writes nothing. Raises `TilusbuildError` while a build runs and for
+    a missing or damaged root or index, and `CacheError`.
     """
     if not tree.exists():
         return GarbageReport((), 0)
@@ -74,18 +74,19 @@ def collect_garbage(
         for directory in (layout.STATE, layout.SCRIPTS):
             sweep_temporary_files(tree.path(directory), deep=True)
         plan, entries = _plan_collection(tree, older_than, max_size)
-        removed, loaded = [], set[str]()
+        removed = []
+        loaded_names: set[str] = set()
         for item in plan.removed:  # scripts come first
-            if item.name in loaded:
+            if item.name in loaded_names:
                 continue
-            if _remove_item(tree, item.name):
+            if _remove_entry(tree, item.name):
                 removed.append(item)
             else:
                 # Loaded since the plan: its programs and their headers stay, too.
-                loaded = _add_needed(entries, loaded, [item.name])
+                loaded_names = _add_needed(entries, loaded_names, [item.name])
         _remove_empty_directories(tree)
-    spared = sum(item.size for item in plan.removed) - sum(item.size for item in removed)
-    return replace(plan, removed=tuple(removed), kept_size=plan.kept_size + spared)
+    loaded_size = sum(item.size for item in plan.removed) - sum(item.size for item in removed)
+    return replace(plan, removed=tuple(removed), kept_size=plan.kept_size + loaded_size)
 
 
 def _remove_empty_directories(tree: Tree) -> None:
@@ -98,6 +99,8 @@ def _remove_empty_directories(tree: Tree) -> None:
 def _plan_collection(
     tree: Tree, older_than: float | None, max_size: int | None
 ) -> tuple[GarbageReport, _EntryGraph]:
+    """Return what a collection is to remove, private directories of killed processes last, and the
+    graph of all entries. Changes nothing. Raises as `collect_garbage`."""
     entries = _read_entry_graph(tree)
     rooted = _find_rooted(tree, entries)
     # A loaded script is one whose lock `read` a process shares.
@@ -114,14 +117,14 @@ def _plan_collection(
     return replace(selection, removed=(*selection.removed, *items)), entries
 
 
-def _remove_item(tree: Tree, name: str) -> bool:
+def _remove_entry(tree: Tree, name: str) -> bool:
     """Remove an entry; return False for a script that a process has loaded meanwhile."""
-    above, _, last = name.rpartition("/")
+    parent, _, digest = name.rpartition("/")
     # It is in `staging` already, where no reader looks.
-    if above == layout.STAGING:
+    if parent == layout.STAGING:
         tree.disk.remove_tree(tree.path(name))
-    elif above.startswith(f"{layout.SCRIPTS}/"):
-        return remove_unread(tree, above.removeprefix(f"{layout.SCRIPTS}/"), last)
+    elif parent.startswith(f"{layout.SCRIPTS}/"):
+        return remove_unread(tree, parent.removeprefix(f"{layout.SCRIPTS}/"), digest)
     else:
         tree.remove_entry(tree.path(name))
     return True
@@ -188,6 +191,8 @@ class _EntryGraph(Struct):
 def _select_garbage(
     entries: _EntryGraph, rooted: Container[str], older_than: float | None, max_size: int | None
 ) -> GarbageReport:
+    """Return the entries to remove, scripts first, and the size of the others. `rooted` has the
+    names that stay; the other arguments are those of `collect_garbage`."""
     # A clock that was set back gives no negative ages.
     now = time.time()
     rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2}
@@ -200,12 +205,12 @@ def _select_garbage(
     candidates.sort(key=lambda i: (-i.age, rank[i.name.partition("/")[0]], i.name))
     total = sum(entries.sizes.values())
     removed = []
+    has_no_rule = older_than is None and max_size is None
     for item in candidates:
-        everything = older_than is None and max_size is None
         # By what remains: an entry that goes for its age makes room, too.
         too_old = older_than is not None and item.age > older_than
         too_much = max_size is not None and total > max_size
-        if everything or too_old or too_much:
+        if has_no_rule or too_old or too_much:
             removed.append(item)
             total -= item.size
     # Scripts first, whatever their age: no link may point to a removed program.
@@ -214,6 +219,8 @@ def _select_garbage(
 
 
 def _read_entry_graph(tree: Tree) -> _EntryGraph:
+    """Return all entries of the cache, which `gc` names by their paths in it. A script that cannot
+    be read needs no programs."""
     entries = _EntryGraph({}, {}, {})
     for directory, digest in list_script_entries(tree):
         name = f"{layout.SCRIPTS}/{directory}/{digest}"
@@ -248,6 +255,10 @@ _BUILD_AGAIN = "build a project of this cache again: its build makes the index a
 
 
 def _find_rooted(tree: Tree, entries: _EntryGraph) -> set[str]:
+    """Return the names of the roots, the scripts in the index, and of the entries that they need.
+
+    Raises `TilusbuildError` for a missing or damaged index or root: then nothing may be removed.
+    """
     try:
         projects = read_index(tree)
     except CorruptFileError as error:

@@ -44,9 +44,9 @@ def parse_manifest(data: bytes) -> dict[str, str]:
         line = _LINE.match(data, position)
         if line is None:
             raise CorruptFileError(f"{layout.MANIFEST} is malformed")
-        mark, digest, name = line.groups()
+        backslash, digest, name = line.groups()
         # As `sha256sum` does: a line with a backslash in front has an escaped name.
-        if mark:
+        if backslash:
             name = re.sub(rb"\\[\\nr]", lambda m: _UNESCAPES[m.group()], name)
         decoded = os.fsdecode(name)
         if not layout.is_inside(decoded):
@@ -165,6 +165,8 @@ def _write_include(
     files: Mapping[str, bytes | str],
     digests: Mapping[str, str],
 ) -> None:
+    """Write a header directory in private, sync it, and move it to `path`, where it replaces a
+    damaged one. `digests` has the sha256 of each file. Raises as `publish_include`."""
     with wrap_oserror(path):
         private = tree.make_private()
         try:
@@ -190,11 +192,16 @@ def _write_include(
 
 
 def _find_known_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, str]:
-    """Return the path of a file in the latest header directories for each of these digests that one
-    of them has."""
-    missing = set(digests.values()) if len(digests) >= _MIN_SHARING_FILES else set()
+    """Return the paths of files with these contents in the latest header directories, by digest.
+
+    `digests` has the digest of each file by name. A digest without such a file is left out; with
+    few `digests` nothing is searched.
+    """
+    if len(digests) < _MIN_SHARING_FILES:
+        return {}
+    missing = set(digests.values())
     latest = sorted(
-        (tree.include_path(digest) for digest in tree.list_names(layout.INCLUDE) if missing),
+        (tree.include_path(digest) for digest in tree.list_names(layout.INCLUDE)),
         key=lambda path: read_stamp(path).mtime,
         reverse=True,
     )
@@ -213,7 +220,8 @@ def _find_known_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, str]:
 
 
 def _share_file(tree: Tree, existing: str, path: str, digest: str) -> bool:
-    """Make `path` a hard link to an existing file; return whether it has the right content."""
+    """Make `path` a hard link to an existing file; return whether that worked and the content has
+    this digest. If not, `path` does not exist."""
     try:
         tree.disk.make_hard_link(existing, path)
     except OSError:  # too many links, another user's file, or a file system without links
@@ -227,8 +235,12 @@ def _share_file(tree: Tree, existing: str, path: str, digest: str) -> bool:
 
 
 def make_directories(tree: Tree, top: str, directory: str, existing: set[str]) -> None:
-    """Make `directory`, relative to `top`, with its parents, and add them to `existing`; those that
-    are in it are not made. Raises `OSError`."""
+    """Make `directory`, relative to `top`, with its parents, and add them to `existing`.
+
+    Directories that are in `existing` already are skipped. It must contain "", which is `top`.
+    Raises `OSError`.
+    """
+    # The recursion ends at the latest at "", the parent of a name without a slash.
     if directory not in existing:
         make_directories(tree, top, os.path.dirname(directory), existing)
         tree.disk.make_directory(os.path.join(top, directory))
@@ -236,6 +248,8 @@ def make_directories(tree: Tree, top: str, directory: str, existing: set[str]) -
 
 
 def _read_content(source: bytes | str, digest: str) -> bytes:
+    """Return `source`, or the content of the file at this path. Raises `InputChangedError` for a
+    file that cannot be read or has another digest; bytes are not compared."""
     if isinstance(source, bytes):
         return source
     try:

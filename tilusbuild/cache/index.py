@@ -130,8 +130,9 @@ def _read_or_begin_index(tree: Tree) -> dict[str, BuiltProject]:
     return {LOST_ROOT: BuiltProject(LOST_ROOT, scripts)}
 
 
-def _drop_found_again(projects: Mapping[str, BuiltProject]) -> dict[str, BuiltProject]:
-    """Return the projects; from the one of a lost index, drop scripts that another one lists."""
+def _drop_scripts_listed_twice(projects: Mapping[str, BuiltProject]) -> dict[str, BuiltProject]:
+    """Return the projects. The one that stands for a lost index keeps only scripts that no other
+    project lists, and is left out if it keeps none."""
     remaining = {path: project for path, project in projects.items() if path != LOST_ROOT}
     listed_scripts = {script for project in remaining.values() for script in project.scripts}
     if (lost := projects.get(LOST_ROOT)) is not None:
@@ -149,16 +150,21 @@ def _merge_build(
     scripts: Sequence[tuple[str, str]],
     replace: bool,
 ) -> dict[str, BuiltProject]:
+    """Return the projects with these scripts added to the project of `manifest`, or, with
+    `replace`, in the place of all that it had."""
     before = () if replace or manifest not in projects else projects[manifest].scripts
     project = BuiltProject(name, tuple(sorted(_merge_scripts(tree, before, scripts))))
-    return _drop_found_again({**projects, manifest: project})
+    return _drop_scripts_listed_twice({**projects, manifest: project})
 
 
 def _merge_scripts(
     tree: Tree, before: Sequence[tuple[str, str]], scripts: Sequence[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Return the scripts after a build of a part: of each instance the new one, or the one of
-    `before` if it has all programs of the new one (of a higher level)."""
+    """Return the scripts of a project after a build of some: those of `before`, and `scripts`.
+
+    Of two scripts of one instance only one stays: the new one, or the one of `before` if it has all
+    programs of the new one, as a build of a higher level has. Raises as `read_script_txt`.
+    """
     # Without earlier scripts nothing is replaced, and no script.txt is read.
     newer = {_identify_instance(tree, script): script for script in scripts} if before else {}
     merged = set(scripts)
@@ -195,6 +201,7 @@ def _seal_index(projects: Mapping[str, BuiltProject]) -> bytes:
 
 
 def _parse_projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
+    """Return the projects in the unsealed content of an index. Raises `CorruptFileError`."""
     if value.get("schema") != SCHEMA:
         raise CorruptFileError(f"a schema that this version does not read: {value.get('schema')!r}")
     try:
@@ -277,14 +284,14 @@ def find_programs(tree: Tree, prefix: str) -> list[str]:
 
 
 def list_scripts(tree: Tree) -> list[ScriptListing]:
-    """Return every readable script directory, sorted. Raises as `list_programs`."""
-    entries: dict[str, Entry | None] = {}
-    return list(_make_listings(tree, entries)) if tree.exists() else []
+    """Return every readable script directory, sorted; none if the cache does not exist. Raises as
+    `list_programs`."""
+    return list(_make_listings(tree, {})) if tree.exists() else []
 
 
 def collect_stats(tree: Tree) -> CacheStats:
     """Return counts and sizes of the cache. Raises as `list_programs`."""
-    entries = {p: lookup_entry(tree, p) for p in list_programs(tree)}
+    entries = {program: lookup_entry(tree, program) for program in list_programs(tree)}
     # All statuses are shown, also those that no program has.
     counts = dict.fromkeys((*RECORDED, "broken"), 0)
     for entry in entries.values():
@@ -305,30 +312,40 @@ def _read_script_texts(tree: Tree) -> Iterator[tuple[str, str, ScriptText]]:
                 )
 
 
-def _make_listings(tree: Tree, entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
-    for directory, digest, text in _read_script_texts(tree):
+def _make_listings(tree: Tree, known_entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
+    """Yield every readable script directory, sorted. `known_entries` has entries by program; those
+    that are looked up here are added to it."""
+    for directory, digest, script_txt in _read_script_texts(tree):
         try:
-            params = text.constants
+            params = script_txt.constants
         except CorruptFileError:
             continue  # `verify` reports it
         counts: dict[str, int] = dict.fromkeys(KNOWN_IN_CACHE, 0)
         size = 0
-        for program in dict.fromkeys(text.programs):
+        for program in dict.fromkeys(script_txt.programs):
             # Scripts of two levels share programs: each is looked up once.
-            if program not in entries:
-                entries[program] = lookup_entry(tree, program)
-            entry = entries[program]
+            if program not in known_entries:
+                known_entries[program] = lookup_entry(tree, program)
+            entry = known_entries[program]
             counts[entry.status if entry else Status.MISSING] += 1
             size += entry.size if entry else 0
-        yield ScriptListing(directory, digest, text.head, text.numbered, counts, size, params)
+        yield ScriptListing(
+            directory=directory,
+            hash=digest,
+            head=script_txt.head,
+            numbered=script_txt.numbered,
+            statuses=counts,
+            size=size,
+            params=params,
+        )
 
 
 _DIGITS = re.compile("[0-9a-f]{1,64}")
 
 
 def find_instances(cache: Tree, word: str, target: str | None = None) -> list[ScriptListing]:
-    """Return the instances that a word names, at least one; for the name of a program, those with
-    that program. Raises `InputError`."""
+    """Return the instances that a word of the command line names, at least one. The name of a
+    program means the instances that have it. Raises `InputError` if there is none."""
     scripts = list_scripts(cache)
     name = parse_word(word)
     listings = [listing for listing in scripts if name.matches_script(listing.script)]
@@ -356,17 +373,21 @@ def find_instances(cache: Tree, word: str, target: str | None = None) -> list[Sc
 
 
 def find_numbers(cache: Tree, word: str, script: ScriptListing) -> list[int]:
-    """Return the numbers of the programs of an instance that a word names."""
+    """Return the numbers of the programs of an instance that a word names, perhaps none. Raises
+    `InputError` for a malformed word."""
     name = parse_word(word)
     name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
-    values: Callable[[int], Mapping[str, Value]] = lambda number: {}  # noqa: E731
+    get_schedule: Callable[[int], Mapping[str, Value]] = lambda number: {}  # noqa: E731
     # Only a name with values of the schedule needs script.json.
     if name.schedule:
-        from tilusbuild.runtime.script import read_script as described
+        from tilusbuild.runtime.script import read_script
 
         with suppress(LoadError):
-            values = described(cache.script_path(script.directory, script.hash)).get_schedule
-    return [number for number in script.numbered if name.matches_program(number, values(number))]
+            path = cache.script_path(script.directory, script.hash)
+            get_schedule = read_script(path).get_schedule
+    return [
+        number for number in script.numbered if name.matches_program(number, get_schedule(number))
+    ]
 
 
 def find_program(cache: Tree, word: str, target: str | None = None) -> str:
@@ -414,10 +435,11 @@ def parse_word(word: str) -> NamePattern:
 
 
 def _matches_name(name: NamePattern, script: ScriptListing, target: str | None) -> bool:
-    """Return whether a name means this instance. `target`, or an architecture, counts for a name
-    without a target."""
+    """Return whether a name means this instance. A name without a target means only instances whose
+    target, or one of whose architectures, is `target`, if that is not None."""
     # `NAME[a=1]` does not say whether `a` is a constant or a parameter: the script does.
     name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
+    # The name of a script with several kernels means each script NAME.KERNEL.
     if not name.matches_script(script.script):
         name = name._replace(script=script.script)
     target_names = (script.target, *script.head.get("arch", "").split("+"))
@@ -426,7 +448,8 @@ def _matches_name(name: NamePattern, script: ScriptListing, target: str | None) 
 
 
 def _list_unique_words(label_of_program: dict[str, str]) -> Iterable[str]:
-    """Yield the words that name one program each: its name, or its hash if two have that name."""
+    """Yield a word for each program that names only this one: its name or, if two have the same
+    name, the first digits of its hash with the name as a comment."""
     # Two instances may have one name after an edit: one of them is of an earlier build.
     names = list(label_of_program.values())
     for digest, name in label_of_program.items():

@@ -138,6 +138,7 @@ def measure_files(path: str) -> tuple[int, float]:
         # Joined with "" a path ends with a slash, through which even `lstat` follows a link.
         status = try_stat(os.path.join(path, name).rstrip("/"), follow=False)
         if status is not None:
+            # "" stands for `path`, whose own size is not one of a file below it.
             size += status.st_size if name else 0
             latest = max(latest, status.st_mtime)
     return size, latest

@@ -59,7 +59,7 @@ class Locks:
         """Take locks; return the stack that holds them until it is closed.
 
         Without `wait`, return None if another process holds one of them: then none is taken. Raises
-        `OSError`, of which ENOLCK for a file system without locks.
+        `OSError`, with the errno ENOLCK on a file system without locks.
         """
         # `use` comes first in all callers, so that no two of them wait for each other.
         with ExitStack() as stack:
@@ -87,6 +87,10 @@ class Locks:
         os.close(self._open_lock_file(name))
 
     def _take_lock(self, name: LockName, wait: bool, stack: ExitStack) -> bool:
+        """Take a lock, and push its release on `stack`.
+
+        Return False, only without `wait`, if another process holds the lock. Raises `OSError`.
+        """
         while True:
             with ExitStack() as opened:
                 handle = self._open_lock_file(name)
@@ -99,6 +103,11 @@ class Locks:
                     return True
 
     def _open_lock_file(self, name: LockName, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+        """Return an open descriptor of a lock's file. By default a missing file is made.
+
+        The file of a shared lock is opened for reading if it cannot be opened with `flags`. Raises
+        `OSError`.
+        """
         path = os.path.join(self.path, name.file)
         try:
             return open_regular(path, flags, follow=False)
@@ -119,7 +128,7 @@ class Locks:
 
 
 def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
-    """Lock an open file; return whether that worked, which it always does with `wait`.
+    """Lock an open file. Return False, only without `wait`, if another process holds the lock.
 
     An exclusive lock needs a file that is open for writing. Raises `OSError`.
     """

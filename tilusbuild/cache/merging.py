@@ -67,7 +67,8 @@ class MergeResult(Struct):
 
 
 def open_sources(cache: Tree, paths: Iterable[str]) -> list[Tree]:
-    """Return the caches at these paths. Raises `InputError` for a path that is `cache` or none."""
+    """Return the caches at these paths, each once. Raises `InputError` for a path that is `cache`
+    itself, or not a cache."""
     trees = [Tree(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
     for tree in trees:
         if not tree.exists():
@@ -86,8 +87,9 @@ def merge_caches(
 ) -> MergeResult:
     """Copy the programs of other caches into `cache`, with the scripts of their last builds.
 
-    `project` is the manifest's path and the name of the project around: a project of that name is
-    recorded in the index as that one, whatever its path. Raises `CacheError`, `OSError`.
+    `project` is the path of the manifest, and the name, of the project that merges. Scripts of a
+    project with this name are recorded in the index under this manifest, whatever their manifest
+    was. Raises `CacheError`, `OSError`.
     """
     result = MergeResult(len(trees))
     with cache.hold_use():
@@ -110,7 +112,8 @@ class _Merge:
         """Header directories that are right in `cache`."""
 
     def copy_programs(self) -> None:
-        """Copy the programs that `cache` misses. Raises `CacheError`."""
+        """Copy the programs that `cache` misses, and add refused ones to the result. Raises
+        `CacheError`."""
         for program in list_programs(self._source):
             # As a compile does, so that no program is compiled and copied at the same time.
             with self._cache.lock_program(program):
@@ -120,7 +123,8 @@ class _Merge:
                 self._add_refusal(name, problem.message)
 
     def _copy_program(self, program: str) -> Problem | None:
-        """Copy a program with its headers; return why that is not possible."""
+        """Copy a program with its headers, and count it in the result. Return why that is not
+        possible, or how the program that the cache has already differs; else None."""
         path = self._source.program_path(program)
         # Not followed: what a link leads to may change after the check.
         if os.path.islink(path):
@@ -131,7 +135,8 @@ class _Merge:
             return Problem("", "was removed during the merge")
         except OSError as error:
             return Problem("", str(error))
-        if problems := problems or check_entry(program, files, origin=Origin.CACHE):
+        problems = problems or check_entry(program, files, origin=Origin.CACHE)
+        if problems:
             return problems[0]
         contents = {name: data for name, data in files.items() if isinstance(data, bytes)}
         meta = contents.pop(layout.META)
@@ -149,7 +154,8 @@ class _Merge:
         return None
 
     def _copy_headers(self, digest: str) -> str | None:
-        """Copy a header directory unless it is there; return why that is not possible."""
+        """Copy a header directory unless the cache has it, and count it in the result. Return why
+        that is not possible; else None."""
         if digest in self._headers:
             return None
         if not is_include_whole(self._cache.include_path(digest), digest):
@@ -167,23 +173,31 @@ class _Merge:
         return None
 
     def copy_scripts(self, project: tuple[str, str] | None) -> None:
-        """Copy the scripts that the index names, and record them. Raises `CacheError`."""
+        """Copy the scripts that the source's index names, and record them in the cache's index.
+        Refused ones are added to the result. `project` is as for `merge_caches`. Raises
+        `CacheError`."""
         try:
             index = read_index(self._source)
         except CorruptFileError as error:
             self._add_refusal(layout.INDEX, str(error))
             return
+        own_manifest, own_name = project or (None, None)
         for manifest, built in index.items():
             scripts = [script for script in built.scripts if self._copy_script(*script)]
-            is_own = project is not None and built.name == project[1]
-            root = project[0] if project is not None and is_own else manifest
+            root = manifest
+            if own_manifest is not None and built.name == own_name:
+                root = own_manifest
             # Added to those of builds here; a later build of the project replaces all.
             if scripts:
                 record_build(self._cache, root, built.name, scripts, replace=False)
             self._result.scripts += len(scripts)
 
     def _copy_script(self, directory: str, digest: str) -> bool:
-        """Copy a script's directory; return whether the cache has it now."""
+        """Copy a script's directory; return whether the cache has it now.
+
+        A script that the cache has stays, and gets measurements only if it has none. Refused
+        scripts and measurements are added to the result.
+        """
         name = f"{layout.SCRIPTS}/{directory}/{digest}"
         path = self._source.script_path(directory, digest)
         target = self._cache.script_path(directory, digest)
@@ -195,14 +209,16 @@ class _Merge:
             files = _read_files(path, _DESCRIPTION.__contains__)
             measurements = _read_files(path, _is_measurement)
             exists = os.path.isdir(target)
-            existing = _read_files(target, _is_measurement) if exists else {}
+            own_measurements = _read_files(target, _is_measurement) if exists else {}
         except (LoadError, CorruptFileError, OSError) as error:
             self._add_refusal(name, str(error))
             return False
-        if existing and any(existing.get(n) != data for n, data in measurements.items()):
+        if own_measurements and any(
+            own_measurements.get(name) != data for name, data in measurements.items()
+        ):
             message = f"was tuned in {self._cache.root}, too, which keeps its own measurements"
             self._result.measurements.append(MergeProblem(self._source.root, name, message))
-        if not existing:
+        if not own_measurements:
             files |= measurements
         if exists:
             # The others follow from the programs of this cache: the next build writes them.
@@ -247,13 +263,13 @@ def _read_files(path: str, is_included: Callable[[str], bool]) -> dict[str, byte
 
 
 def _append_tuning_logs(cache: Tree, tree: Tree, result: MergeResult) -> None:
-    """Add the samples of the other cache's tunings: `tune` decides by them without measuring.
-    Raises `CacheError`."""
-    source = os.path.join(tree.root, layout.STATE, layout.TUNED)
-    for name in layout.list_files_below(source) if os.path.isdir(source) else ():
+    """Append the tuning samples of `tree` to those of `cache`, whose `tune` decides by them without
+    measuring. Files that cannot be read are added to the result. Raises `CacheError`, `OSError`."""
+    directory = os.path.join(tree.root, layout.STATE, layout.TUNED)
+    for name in layout.list_files_below(directory) if os.path.isdir(directory) else ():
         target = os.path.join(cache.state_path, layout.TUNED, name)
         try:
-            samples = _split_lines(read_bytes(f"{source}/{name}"))
+            samples = _split_lines(read_bytes(f"{directory}/{name}"))
         except OSError as error:
             # Named, and not skipped in silence: samples took a GPU's time.
             file = f"{layout.STATE}/{layout.TUNED}/{name}"
@@ -272,10 +288,10 @@ def _split_lines(data: bytes) -> list[bytes]:
 
 
 def list_include_files(path: str) -> dict[str, bytes | str]:
-    """Return the files of a header directory by name: the content of MANIFEST, the paths of others,
-    as `publish_include` takes them."""
+    """Return the files of a header directory by name, as `publish_include` takes them: for MANIFEST
+    its content, b"" if there is none, and for each header its path. Raises `OSError`."""
     files: dict[str, bytes | str] = {
-        n: os.path.join(path, n) for n in layout.list_files_below(path)
+        name: os.path.join(path, name) for name in layout.list_files_below(path)
     }
     files[layout.MANIFEST] = try_read_bytes(os.path.join(path, layout.MANIFEST)) or b""
     return files
@@ -303,19 +319,18 @@ def install_script(
     `dispatcher` is a directory on the cache's disk that is moved to its `dispatch`. Optional files
     that an older package had, and this one does not, are removed. Raises `CacheError`.
     """
-    tree = cache
-    path = tree.script_path(directory, digest)
+    path = cache.script_path(directory, digest)
     text = files[layout.SCRIPT_TXT].decode("utf-8", "surrogateescape")
-    links = collect_links(tree, parse_script_txt(text).numbered)
-    write_script(tree, directory, digest, files, links)
+    links = collect_links(cache, parse_script_txt(text).numbered)
+    write_script(cache, directory, digest, files, links)
     with (
-        tree.hold_locks(LockName("use", shared=True), LockName("script", digest)),
+        cache.hold_locks(LockName("use", shared=True), LockName("script", digest)),
         wrap_oserror(path),
     ):
         for name in _OPTIONAL:
             is_in_package = name in files or (name == layout.DISPATCH and dispatcher is not None)
             if not is_in_package and os.path.lexists(os.path.join(path, name)):
-                tree.remove_entry(os.path.join(path, name))
+                cache.remove_entry(os.path.join(path, name))
         if dispatcher is not None:
-            tree.move_into_place(dispatcher, os.path.join(path, layout.DISPATCH))
+            cache.move_into_place(dispatcher, os.path.join(path, layout.DISPATCH))
     return path

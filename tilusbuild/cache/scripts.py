@@ -94,8 +94,9 @@ def parse_script_txt(text: str) -> ScriptText:
             head[name] = value.strip('"')
         elif section == "[programs]" and line:
             match = _PROGRAM.fullmatch(line)
+            last_number = next(reversed(programs), -1)
             # The numbers rise: two lines of one number would mean two programs.
-            if match is None or int(match[1]) <= next(reversed(programs), -1):
+            if match is None or int(match[1]) <= last_number:
                 raise CorruptFileError(f"{layout.SCRIPT_TXT} has a malformed list of programs")
             programs[int(match[1])] = match[2]
         elif section == "[params]" and line:
@@ -145,7 +146,8 @@ def publish_script(
 def collect_links(
     tree: Tree, programs: Mapping[int, str], statuses: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the hash of each published program by the name of its link in a script's directory.
+    """Return the hash of each published program by the name of its link in a script's directory:
+    `programs/NUMBER` if it was built, else `failed/NUMBER`.
 
     `statuses` is as for `publish_script`.
     """
@@ -153,11 +155,13 @@ def collect_links(
     if statuses is None:
         entries = (lookup_entry(tree, digest) for digest in programs.values())
         statuses = {entry.hash: entry.status for entry in entries if entry is not None}
-    return {
-        f"{layout.PROGRAMS if status == Status.BUILT else layout.FAILED}/{index}": program
-        for index, program in programs.items()
-        if (status := statuses.get(program)) in RECORDED
-    }
+    links: dict[str, str] = {}
+    for index, program in programs.items():
+        status = statuses.get(program)
+        if status in RECORDED:
+            part = layout.PROGRAMS if status == Status.BUILT else layout.FAILED
+            links[f"{part}/{index}"] = program
+    return links
 
 
 def write_script(
@@ -184,6 +188,8 @@ def write_script(
 def _make_directory(
     tree: Tree, path: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> None:
+    """Write a new script's directory in private, sync it, and move it to `path`. Raises
+    `OSError`."""
     # Now, as a process that may only read the cache cannot make the file when it loads the script.
     tree.locks.make_lock_file(LockName("read", digest))
     tree.disk.make_directory(os.path.dirname(path))
@@ -247,6 +253,7 @@ def _update_directory(
 
 
 def _is_up_to_date(path: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> bool:
+    """Return whether a script's directory has these contents, these links and no other link."""
     # Without a lock: a directory that another process updates meanwhile is just looked at again.
     if any(try_read_bytes(os.path.join(path, name)) != data for name, data in files.items()):
         return False

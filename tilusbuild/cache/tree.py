@@ -103,11 +103,10 @@ class Tree:
                 names &= layout.TOP
             if self._is_half_made(names):
                 return False
-            strangers = (
-                sorted(names - layout.TOP) or sorted(names - _MADE_BEFORE_MARK) or sorted(names)
-            )
+            # The message names the file that most surely is not one of tilusbuild's.
+            suspects = names - layout.TOP or names - _MADE_BEFORE_MARK or names
             raise input_error(
-                f"{self.root} is not a cache of tilusbuild: it holds {strangers[0]!r}, and no"
+                f"{self.root} is not a cache of tilusbuild: it holds {min(suspects)!r}, and no"
                 f" {layout.TAG} of tilusbuild",
                 hint=f"a cache needs a directory of its own; {_USE_ANOTHER}",
             )
@@ -116,6 +115,7 @@ class Tree:
         return True
 
     def _is_marked(self) -> bool:
+        """Return whether the root has the mark: a tag of tilusbuild, or a sealed index."""
         tag = try_read_bytes(self.path(layout.TAG), _MAX_MARK, follow=False)
         if tag is not None and tag.startswith(layout.TAG_START):
             return True
@@ -135,8 +135,8 @@ class Tree:
         )
 
     def _check_links(self, directory: str) -> None:
-        """Raise `InputError` for a link to a directory below `directory`, whose files are written
-        by path."""
+        """Raise `InputError` if a link in `directory` leads to a directory: files would be written
+        through it."""
         with (
             suppress(FileNotFoundError, NotADirectoryError),
             os.scandir(self.path(directory)) as entries,
@@ -147,6 +147,7 @@ class Tree:
                     self._check_directory(f"{directory}/{entry.name}")
 
     def _check_directory(self, name: str) -> None:
+        """Raise `InputError` if `name` in the tree exists and is a link or not a directory."""
         path = self.path(name)
         try:
             mode = os.lstat(path).st_mode
@@ -207,16 +208,21 @@ class Tree:
         )
 
     def _make_root(self) -> None:
+        """Make the root with its missing parents. Raises `OSError`."""
         # By `Disk`, not by `os.makedirs`: tests let each change fail.
-        missing = [] if os.path.isdir(self.root) else [self.root]
-        while missing and not os.path.isdir(parent := os.path.dirname(missing[-1])):
-            if parent == missing[-1]:
+        missing: list[str] = []
+        directory = self.root
+        while not os.path.isdir(directory):
+            missing.append(directory)
+            parent = os.path.dirname(directory)
+            if parent == directory:
                 break
-            missing.append(parent)
+            directory = parent
         for directory in reversed(missing):
             self.disk.make_directory(directory)
 
     def _make_unusable_error(self, error: OSError | ValueError) -> InputError:
+        """Return the error for a root that cannot be read or made, with the reason in `error`."""
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         if isinstance(error, NotADirectoryError | FileExistsError):
             reason = "a file is in the way"
@@ -228,11 +234,12 @@ class Tree:
 
     @contextmanager
     def hold_locks(self, *names: LockName) -> Iterator[None]:
-        """Wait for locks and hold them during a block. Raises `CacheError`."""
+        """Wait for locks and hold them during a block. Makes a missing tree. Raises `CacheError`,
+        and `InputError` as `ensure_complete`."""
         self.ensure_exists()
         with wrap_oserror(self.locks.path):
             locks = self.locks.take_locks(*names)
-        if locks is not None:
+        if locks is not None:  # always, as it waits
             with locks:
                 yield
 
@@ -273,6 +280,8 @@ class Tree:
         return self._make_private_directory(is_waited_for)
 
     def _make_private_directory(self, is_waited_for: bool) -> PrivateDirectory:
+        """Return a new private directory in an existing tree. The first call of a process also
+        removes those that killed processes left. Raises `CacheError`."""
         # A convenient moment to remove what killed builders left: once in a process.
         self.sweep_staging()
         with wrap_oserror(self.path(layout.STAGING)):
@@ -288,11 +297,14 @@ class Tree:
         return PrivateDirectory(path, self.disk, locks)
 
     def _make_staging_directory(self, locks: ExitStack) -> str:
+        """Make a directory with a random name in `staging`, and push its lock on `locks`. Return
+        its path."""
         while True:
-            name = os.urandom(10).hex()
+            name = os.urandom(10).hex()  # 20 digits, as `layout.is_staging` expects
+            lock = self.locks.take_locks(LockName("stage", name), wait=False)
             # Names share lock files: one that another process holds only means another name.
-            if (stage := self.locks.take_locks(LockName("stage", name), wait=False)) is not None:
-                locks.push(stage)
+            if lock is not None:
+                locks.push(lock)
                 path = self.path(layout.STAGING, name)
                 self.disk.make_directory(path)
                 return path
@@ -300,7 +312,8 @@ class Tree:
     def sweep_staging(self, *, again: bool = False) -> list[str]:
         """Remove the private directories without a holder; return the names of the removed ones.
 
-        Only the first call of a process does that, and those with `again`. Ignores `OSError`s.
+        Only the first call for this object does that, and each call with `again`; the others return
+        []. Ignores `OSError`s.
         """
         if self._is_swept and not again:
             return []
@@ -309,7 +322,8 @@ class Tree:
         for name in filter(layout.is_staging, self.list_names(layout.STAGING)):
             # One that cannot be removed does not keep the others; `cache gc` lists it.
             with suppress(OSError):
-                if lock := self.locks.take_locks(LockName("stage", name), wait=False):
+                lock = self.locks.take_locks(LockName("stage", name), wait=False)
+                if lock is not None:
                     with lock:
                         self.disk.remove_tree(self.path(layout.STAGING, name))
                         removed.append(name)
@@ -334,9 +348,10 @@ class Tree:
         durable: bool = True,
         is_kept: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Rename `source` to `path`; remove an earlier entry there, unless it `is_kept`.
+        """Rename `source` to `path`, and remove an earlier entry there first.
 
-        With `durable` the rename is synced; else the caller syncs the directory. Raises `OSError`.
+        If `is_kept()` is true, an earlier entry stays, and `source` too. With `durable` the rename
+        is synced; else the caller syncs the directory. Raises `OSError`.
         """
         for attempt in range(_ATTEMPTS):
             try:
@@ -353,11 +368,12 @@ class Tree:
             self.disk.sync_directory(os.path.dirname(path))
 
     def remove_entry(self, path: str) -> None:
-        """Remove an entry; readers never see a part of it. Raises `OSError`, also for a link
-        between the root and the entry."""
-        above = os.path.relpath(os.path.dirname(path), self.root)
+        """Remove an entry; do nothing if it does not exist. Readers never see a part of it. Raises
+        `OSError`, also for a link between the root and the entry."""
+        parent = os.path.relpath(os.path.dirname(path), self.root)
         try:
-            with open_below(self.root, *(name for name in above.split("/") if name != ".")):
+            # Opened only because that fails for a link on the way.
+            with open_below(self.root, *(name for name in parent.split("/") if name != ".")):
                 pass
         except FileNotFoundError:
             return

@@ -78,14 +78,15 @@ def list_unknown_names(tree: Tree) -> list[str]:
     """Return the names in the tree that tilusbuild does not use, sorted. Nothing changes them."""
     return sorted(
         os.path.join(directory, name)
-        for directory, is_ours in _IS_KNOWN_NAME.items()
+        for directory, is_known in _IS_KNOWN_NAME.items()
         for name in (tree.list_names(directory) if directory else tree.list_names())
-        if not is_ours(name)
+        if not is_known(name)
     )
 
 
 def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
-    """Remove the entries with problems, so that the next build makes them; return their names.
+    """Remove the entries with problems, so that the next build makes them, and all links with
+    problems in scripts. Return the removed names: entries first.
 
     Raises `TilusbuildError` while a build uses the cache, and `CacheError`.
     """
@@ -96,7 +97,7 @@ def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
         # Entries go as a whole: a program without one of its files is not a program.
         for name in names:
             tree.remove_entry(tree.path(name))
-        # Links to the removed programs lead nowhere now.
+        # Scripts are checked again: links to the removed programs lead nowhere now.
         problem_names = {problem.name for problem in _check_scripts(tree)}
         links = sorted(name for name in problem_names if os.path.islink(tree.path(name)))
         for name in links:
@@ -105,6 +106,7 @@ def repair_cache(tree: Tree, problems: Iterable[CacheProblem]) -> list[str]:
 
 
 def _check_top(tree: Tree) -> Iterator[CacheProblem]:
+    """Yield the problems of the mark, of `.gitignore`, of the lock files and of the index."""
     # Both may be missing: the next build writes them.
     for name, text in ((layout.TAG, layout.TAG_TEXT), (layout.IGNORE, layout.IGNORE_TEXT)):
         if _read_or_empty(tree.path(name)) not in (text, None):
@@ -156,9 +158,11 @@ def check_program(path: str, program: str) -> list[Problem]:
 def read_entry(
     path: str, is_kept: Callable[[str], bool]
 ) -> tuple[dict[str, Content], list[Problem]]:
-    """Return the files of the entry in the directory `path`, less dumps, and the irregular ones.
+    """Return the files of the entry in the directory `path` by name, and a problem for each name
+    that is not a regular file. Dumps are left out.
 
-    A file whose name `is_kept` is returned as bytes, any other one is hashed. Raises `OSError`.
+    A file is returned as bytes if `is_kept` is true of its name; else it is hashed, and returned as
+    `FileFacts`. Raises `OSError`.
     """
     files: dict[str, Content] = {}
     problems = []
@@ -186,13 +190,15 @@ def _check_scripts(tree: Tree) -> Iterator[CacheProblem]:
 
 
 def _check_script(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
+    """Yield the problems of the script's directory `path`: of script.json, of the dispatch table
+    and of the links. Raises `CorruptFileError` for a wrong script.txt, and `OSError`."""
     # First: without a right script.txt nothing else in the directory can be judged.
     programs = read_script_txt(path, digest).numbered
-    facts = os.path.join(path, layout.SCRIPT_JSON)
+    script_json = os.path.join(path, layout.SCRIPT_JSON)
     try:
-        unseal_json(_read_or_empty(facts) or b"")
+        unseal_json(_read_or_empty(script_json) or b"")
     except CorruptFileError as error:
-        if os.path.lexists(facts):  # a script of an earlier version has none
+        if os.path.lexists(script_json):  # a script of an earlier version has none
             yield Problem(layout.SCRIPT_JSON, str(error))
     if problem := _find_table_problem(path):
         yield Problem(layout.TABLE_JSON, problem)
@@ -209,8 +215,11 @@ def _check_script(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
 
 
 def _find_table_problem(path: str) -> str | None:
-    """Return why the dispatch table in a script's directory cannot be used; None for a good one,
-    and where script.json is damaged, without which it cannot be read."""
+    """Return why the dispatch table in a script's directory cannot be used.
+
+    Return None if it can, and also if script.json is damaged: without that, the table cannot be
+    read, and script.json has a problem of its own.
+    """
     try:
         script = scripts.read_script(path)
     except LoadError:
@@ -225,6 +234,11 @@ def _find_table_problem(path: str) -> str | None:
 def _find_link_problem(
     tree: Tree, path: str, part: str, index: str, programs: Mapping[int, str]
 ) -> str | None:
+    """Return why the link at `path` to a program is wrong; None if it is right, or was replaced.
+
+    Its name is `index`, in the script's directory `part`: `programs` for built programs, or
+    `failed`. `programs` has the hashes of the script's programs by number.
+    """
     try:
         target = os.readlink(path)
     except FileNotFoundError:
@@ -246,6 +260,7 @@ def _find_link_problem(
 
 
 def _read_or_empty(path: str) -> bytes | None:
+    """Return the content of a file; None if it is missing, b"" if it cannot be read."""
     try:
         return read_bytes(path)
     except FileNotFoundError:
