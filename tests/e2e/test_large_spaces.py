@@ -50,8 +50,8 @@ def test_the_default_and_a_sample_need_no_count(project: Path, level: str, progr
 def test_a_count_is_stopped(project: Path, words: list[str]) -> None:
     code = (
         "import sys; from tilusbuild.space.join import Join; from tilusbuild.cli.main import main\n"
-        "begin = Join._reset\n"
-        "Join._reset = lambda *a: (print('counts', flush=True), begin(*a))[1]\n"
+        "begin = Join._check_work\n"
+        "Join._check_work = lambda *a: (print('counts', flush=True), begin(*a))[1]\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, *words]
