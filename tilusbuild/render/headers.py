@@ -168,7 +168,8 @@ class Headers:
                 self._scans.put_scan(digest, header_scan)
         except OSError as error:
             raise input_error(
-                f"cannot read the header {_display_name(name)}: {error.strerror}", place=Place(path)
+                f"cannot read the header {name.removeprefix('project/')}: {error.strerror}",
+                place=Place(path),
             ) from None
         return HeaderFile(tree, name, path, digest, header_scan)
 
@@ -247,8 +248,7 @@ class ReachedHeaders(Struct):
         is_rendered = include.quoted and include.name in self.rendered
         source_directories = {root.name for root in self.headers.roots if root.quoted_only}
         for tree, directory, disk_directory in self.headers.list_candidates(include, includer):
-            # A generated header lies beside the source, where a file of its name is never looked
-            # for.
+            # A generated header lies beside the source: no file of its name is looked for there.
             if is_rendered and directory in source_directories:
                 return True
             path = f"{disk_directory}/{include.name}"
@@ -438,7 +438,7 @@ def _make_diagnostic(
     if includer is None:
         text, path = source, "source.cu"
     else:
-        path = _display_name(includer.name)
+        path = includer.name.removeprefix("project/")
         text = try_read_text(includer.path, "replace") or ""
     return Diagnostic(message, _locate_include(text, path, include_text), hint, "warning")
 
@@ -448,8 +448,3 @@ def _locate_include(text: str, path: str, include_text: str) -> Place:
         if "include" in line and include_text in line:
             return Place(path, number, line.index(include_text) + 1, line, len(include_text))
     return Place(path)
-
-
-def _display_name(name: str) -> str:
-    """Return a header's name for messages, relative to the project if it is there."""
-    return name.removeprefix("project/")
