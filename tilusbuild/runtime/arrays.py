@@ -32,8 +32,8 @@ def list_call_arguments(script: Script) -> tuple[ScriptArgument, ...]:
 
 
 def bind_arguments(script: Script, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a call by argument name. An output that the call leaves out has no
-    entry. When a call gives no output, positions count the inputs only. Raise `TypeError` for
+    """Return the values of a call by argument name, without the outputs that the call leaves out.
+    When a call gives no output, positions count the inputs only. Raise `TypeError` for
     unknown, missing and surplus arguments."""
     parameters = list_call_arguments(script)
     inputs = [argument for argument in parameters if not argument.out]
@@ -141,7 +141,8 @@ def _explain_dlpack_refusal(value: Any, error: Exception) -> str:
     if getattr(dtype, "kind", "") == "V":
         return f"{kind} by DLPack: pass a tensor of torch or JAX with this type"
     # Below the first line torch prints its C++ frames.
-    return f"{kind}: {str(error).partition(chr(10))[0]}"
+    first_line = str(error).partition("\n")[0]
+    return f"{kind}: {first_line}"
 
 
 def find_first_tensor(script: Script, arguments: Mapping[str, Any]) -> Any:
@@ -166,11 +167,12 @@ def find_allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allo
         raise TypeError(f"{script.name}: outputs cannot be allocated as {type(like)}: {remedy}")
     module, allocate = _LIBRARIES[root]
     library = importlib.import_module(module)
-    row = DTYPES.get(argument.dtype)
-    dtype = getattr(library, row.numpy if row else argument.dtype, None)
+    data_type = DTYPES.get(argument.dtype)
+    dtype = getattr(library, data_type.numpy if data_type else argument.dtype, None)
     if dtype is None:
-        message = f"{script.name}: {root} has no {argument.dtype}: {remedy}"
-        raise TypeError(message + " as a tensor of torch or JAX" * (root == "numpy"))
+        if root == "numpy":
+            remedy += " as a tensor of torch or JAX"
+        raise TypeError(f"{script.name}: {root} has no {argument.dtype}: {remedy}")
     return partial(allocate, library, dtype)
 
 
@@ -221,7 +223,11 @@ def _evaluate_extent(
     `ValueError` when the expression has no value or is negative."""
     label = f'{script.name}: output "{argument.name}" ({argument.type})'
     try:
-        value = dim if isinstance(dim, int) else sizes[dim] if isinstance(dim, str) else dim(sizes)
+        value: object = dim
+        if isinstance(dim, str):
+            value = sizes[dim]
+        elif not isinstance(dim, int):
+            value = dim(sizes)
     except KeyError as error:
         raise TypeError(f"{label}: no input has the dimension {error}: give the output") from None
     except NoValueError as error:
@@ -258,6 +264,7 @@ class CallForm:
     Raise `TypeError` when no call can have it."""
 
     def __init__(self, script: Script, count: int, names: tuple[str, ...]) -> None:
+        """`count` is the number of positional arguments, `names` are those of the others."""
         self._script = script
         self._arguments = list_call_arguments(script)
         # Positions stand for values: the binding is the same for every call of the form.
@@ -313,6 +320,8 @@ class CallForm:
             full[i] = allocate_output(self._script, self._arguments[i], sizes, like)
 
     def _make_allocators(self, like: Any) -> list[tuple[int, _Reader, _Allocator]]:
+        """Return (index, reader of the shape, allocator) for each output to allocate. Raise
+        `KeyError` for a dimension that no required argument has, `TypeError` for `like`."""
         sizes: dict[str, _Reader] = {}
         for i, argument in enumerate(self._arguments):
             if self._sources[i] is None or argument.optional:
@@ -345,7 +354,8 @@ def _make_shape_reader(dims: Sequence[Dim], sizes: Mapping[str, _Reader]) -> _Re
 
 
 def _make_extent_reader(dim: Dim, sizes: Mapping[str, _Reader]) -> _Reader:
-    """Return a function from the arguments to one dimension of an output."""
+    """Return a function from the arguments to one dimension of an output. Raise `KeyError` for a
+    name that `sizes` does not have."""
     if isinstance(dim, int):
         return lambda full: dim
     if isinstance(dim, str):

@@ -29,6 +29,7 @@ from tilusbuild.runtime.script import Code, Script
 from tilusbuild.runtime.semantics import INT64_MAX, NoValueError, Number, Value, to_number
 from tilusbuild.runtime.tables import TableEntry
 
+# Bits behind the point of a logarithm in fixed point.
 _FRACTION = 16
 # A server may be called with any sizes: its memory must not grow with them.
 _MAX_CACHED = 4096
@@ -55,14 +56,17 @@ class Chooser:
         available: frozenset[int],
         refused: Mapping[int, str] | None = None,
     ) -> None:
+        """`entries` are the rows of the device's table. `available` are the numbers of programs
+        that can be launched. `refused` has the reason for each program that is chosen nowhere."""
         self._script = script
         self.refused: Mapping[int, str] = refused or {}
         """Why programs are chosen nowhere, by their numbers."""
         self.available = available
         """Those that can be launched, refused ones too."""
         self._usable = available - self.refused.keys()
-        # With those of refused programs, which must be errors.
-        self._rules = [r for r in script.rules if r.program in available | self.refused.keys()]
+        # Rules and rows by hand that name a refused program stay: at their sizes a call must fail.
+        known = available | self.refused.keys()
+        self._rules = [rule for rule in script.rules if rule.program in known]
         self._rows = {
             entry.key: entry
             for entry in entries
@@ -71,7 +75,7 @@ class Chooser:
         }
         self._choose_for_bucket_cached = lru_cache(maxsize=_MAX_CACHED)(self._choose_for_bucket)
         # A choice is made in int64, in C too, so a greater u64 would be another size there.
-        u64 = {a.name for a in script.arguments if a.dtype == "u64"}
+        u64 = {argument.name for argument in script.arguments if argument.dtype == "u64"}
         self._u64_names = [name for name in script.chosen_by if name in u64]
 
     @property
@@ -135,7 +139,8 @@ class Chooser:
         if model is None:
             return None
         sizes = dict(zip(self._script.keys, bucket, strict=True))
-        best: tuple[Number, int] | None = None
+        best_program: int | None = None
+        least_cost: Number = 0
         for program in sorted(self._usable):
             values = {name: column[program] for name, column in model.columns.items()}
             # A program whose resources are not known cannot be compared.
@@ -147,15 +152,17 @@ class Chooser:
                 bucket_text = f"{_format_sizes(sizes)} (the bucket)"
                 label = f"the model {model.source!r} of program {program} at {bucket_text}"
                 raise LoadError(f"{label}: {error}") from None
-            if best is None or cost < best[0]:
-                best = (cost, program)
-        if best is None:
+            if best_program is None or cost < least_cost:
+                best_program, least_cost = program, cost
+        if best_program is None:
             return None
-        return self._make_choice(best[1], "model", f"least cost {best[0]:g} by {model.source}")
+        why = f"least cost {least_cost:g} by {model.source}"
+        return self._make_choice(best_program, "model", why)
 
     def choose_default(self) -> Choice:
-        """Return the default program, or the first usable one when it is missing. Raise `LoadError`
-        for a refused default, and when no program is usable."""
+        """Return the default program; the first usable program when no default is declared, or the
+        default is not available. Raise `LoadError` for a refused default, and when no program is
+        usable."""
         default, why = self._script.default, "no default is declared"
         if default is not None:
             self._check_not_refused(default, "the default schedule")
@@ -177,8 +184,9 @@ def find_nearest_bucket(
     """Return the measured bucket with the least sum of log2 distances; of several, the smallest."""
     logs = [_compute_log2(size) for size in bucket]
 
-    def measure_distance(other: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        return sum(abs(a - _compute_log2(b)) for a, b in zip(logs, other, strict=True)), other
+    def measure_distance(candidate: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        pairs = zip(logs, candidate, strict=True)
+        return sum(abs(log - _compute_log2(size)) for log, size in pairs), candidate
 
     return min(measured, key=measure_distance)
 
@@ -228,11 +236,12 @@ def evaluate_instance(script: Script, device: Device, machine: str | None = None
 def rank_code(
     archs: Sequence[str], ptx: bool, device: Device
 ) -> tuple[tuple[int, int] | None, str]:
-    """Return the rank of code for these architectures on a device and the reason; the least rank is
-    the best, None: it does not run."""
+    """Return (rank, reason) of code for these architectures on a device. The least rank is the
+    best; it is None when the code does not run."""
     verdicts = [
         (can_run(arch, device.arch, kind), arch, kind) for arch, kind in list_images(archs, ptx)
     ]
+    # Negative: of two images with one rank the newer architecture is better.
     fits = [
         ((rank_image(arch, device.arch, kind), -parse_arch_number(arch)), verdict.reason)
         for verdict, arch, kind in verdicts

@@ -62,7 +62,9 @@ def parse_dlpack_kind(dlpack: tuple[int, int]) -> str | None:
     """Return "cpu" or "cuda" for the result of `__dlpack_device__`; None for any other device
     type."""
     kind = int(dlpack[0])
-    return "cpu" if kind in _HOST_KINDS else "cuda" if kind in CUDA_KINDS else None
+    if kind in _HOST_KINDS:
+        return "cpu"
+    return "cuda" if kind in CUDA_KINDS else None
 
 
 def may_have_cuda() -> bool:
@@ -144,13 +146,13 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
         same = code == device
         return DeviceVerdict(same, "host code" if same else f"{code} code is not for {device}")
     number, suffix = _split_arch(code)
-    other, other_suffix = _split_arch(device)
+    device_number, device_suffix = _split_arch(device)
     # PTX without a suffix is the one promise that NVIDIA makes for GPUs that do not exist yet.
-    forward = kind == "ptx" and not suffix and other >= number > 0
-    if device not in KNOWN_ARCHS and (not forward or other_suffix):
+    forward = kind == "ptx" and not suffix and device_number >= number > 0
+    if device not in KNOWN_ARCHS and (not forward or device_suffix):
         unknown = f'unknown architecture "{device}": whether {code} code runs on it is not known'
         return DeviceVerdict(False, unknown)
-    label, device_arch = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{other}"
+    label, device_arch = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{device_number}"
     if forward:
         return DeviceVerdict(True, f"{label} is compiled by the driver for {device_arch}")
     if kind == "ptx" and not suffix:
@@ -158,8 +160,11 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
         return DeviceVerdict(False, why)
     if suffix == "a":
         why = f"{label} runs on sm_{number} only"
-        return DeviceVerdict(number == other, why + f", not {device_arch}" * (number != other))
-    (major, minor), (device_major, device_minor) = divmod(number, 10), divmod(other, 10)
+        if number == device_number:
+            return DeviceVerdict(True, why)
+        return DeviceVerdict(False, f"{why}, not {device_arch}")
+    # The last digit is the minor version: sm_103 is 10.3.
+    (major, minor), (device_major, device_minor) = divmod(number, 10), divmod(device_number, 10)
     rule = "its family, from its own minor version up" if suffix else "the same major version"
     if major != device_major:
         return DeviceVerdict(False, f"{label} runs on {rule} ({major}.x), not on {device_arch}")
@@ -187,6 +192,7 @@ def parse_arch_number(name: str) -> int:
 
 
 def _split_arch(name: str) -> tuple[int, str]:
+    """Return the number and the suffix, `(90, "a")` for `sm_90a`; `(0, "")` for any other name."""
     suffix = name[-1:] if name[-1:] in ("a", "f") else ""
     # Two digits until sm_90, three since sm_100.
     digits = name.removeprefix("sm_").removesuffix(suffix)

@@ -68,8 +68,8 @@ class Kernel:
         hold: ReaderLock | None = None,
         launch: Callable[..., Any] | None = None,
     ) -> None:
-        """`launch` serves every call, when the script has one program. `hold` keeps the scripts'
-        files from garbage collection."""
+        """`launch`, the launcher of a script with one program, serves every call. `hold` keeps the
+        scripts' files from garbage collection. The kernel is added to `process.kernels`."""
         self._scripts = tuple(scripts)
         self._hold = hold
         self._strict = strict
@@ -95,7 +95,8 @@ class Kernel:
         return f"<Kernel {', '.join(script.label for script in self._scripts)}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Launch the program that suits the arguments; return the outputs that were allocated.
+        """Launch the program that suits the arguments; return the outputs that were allocated, or
+        None. NumPy scalars that the launcher refuses are converted, and the call is repeated.
         Raise `LoadError`s, and the launcher's errors about the arguments."""
         outputs = None
         if named or len(args) != self._argument_count:
@@ -166,6 +167,8 @@ class Kernel:
         return "\n".join(lines)
 
     def _choose_program(self, active: _ActiveDevice, sizes: Mapping[str, Value]) -> Choice:
+        """Return the choice for these sizes. Log a warning, once for the kernel, if their bucket
+        was not measured. Raise `LoadError` and `ValueError`."""
         choice = active.chooser.choose_program(sizes)
         if choice.source == "nearest":
             text = f"{active.script.label}: {choice.why}; tune to have it measured"
@@ -209,6 +212,8 @@ class Kernel:
             return self._active[key]
 
     def _make_active(self, device_in_use: Device) -> _ActiveDevice:
+        """Return the state for a device: choose the instance, read its dispatch tables. When no
+        table holds, log a warning once; raise its `LoadError` if the kernel is strict."""
         script, evaluations = choose.choose_instance(self._scripts, device_in_use)
         chooser, table = make_chooser(script, tables.read_serving_tables(script), device_in_use)
         if isinstance(table, LoadError):
@@ -223,20 +228,21 @@ class Kernel:
         return _ActiveDevice(device_in_use, script, chooser, evaluations, (note, *refused))
 
     def _remember_launcher(self, args: Sequence[Any]) -> Callable[..., Any]:
-        """Return the launcher for a call whose sizes are new, and cache it by its key."""
+        """Return the launcher for a call whose sizes are new. Cache the launcher by the call's key,
+        if the call has one. Raise as `_find_launcher`."""
         names = (argument.name for argument in arrays.list_call_arguments(self._scripts[0]))
         launch = self._find_launcher(dict(zip(names, args, strict=True)))
         # A key may be missing or unhashable: an array library need not have `device`.
         with suppress(AttributeError, IndexError, TypeError), self._lock:
-            # All at once: a record of the order of use would cost in every call.
+            # All are dropped, not the oldest: a record of the order of use would cost every call.
             if len(self._launchers) >= _MAX_LAUNCHERS:
                 self._launchers.clear()
             self._launchers[self._read_key(args)] = launch
         return launch
 
     def _find_launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
-        """Choose a program for the arguments, open its library and return the launcher. Raise
-        `TypeError` and `LoadError`."""
+        """Choose a program for the arguments, open its library and return the launcher. A launcher
+        that serves every call becomes `_shared_launcher`. Raise `TypeError` and `LoadError`."""
         active = self._activate_for(arrays.find_first_tensor(self._scripts[0], named))
         sizes = arrays.read_sizes(active.script, named)
         missing = [name for name in active.script.chosen_by if name not in sizes]
@@ -281,8 +287,8 @@ class Kernel:
 def make_chooser(
     script: Script, table_file: TableFile, device_in_use: Device
 ) -> tuple[Chooser, DeviceTable | LoadError | None]:
-    """Return the chooser of a script on a device, and the dispatch table that holds there: None
-    without a table, the error when none of the tables holds."""
+    """Return the chooser of a script on a device, and the dispatch table whose fingerprint fits the
+    device: None without tables, the `LoadError` when none of the tables fits."""
     table: DeviceTable | LoadError | None
     try:
         table = tables.select_table(script, table_file.tables, device_in_use)
@@ -294,7 +300,8 @@ def make_chooser(
 
 
 def list_available_programs(script: Script) -> frozenset[int]:
-    """Return the numbers of the programs whose libraries exist. A package may leave some out."""
+    """Return the numbers of the programs whose directories exist. A package may leave some out.
+    Raise `LoadError` for a tree without programs."""
     directory = os.path.join(script.root, "programs")
     if not os.path.isdir(directory):
         raise LoadError(f"{directory} cannot be read: it is not a directory")
@@ -307,46 +314,55 @@ def list_available_programs(script: Script) -> frozenset[int]:
 
 
 def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
-    """Return a function from a call's arguments to a hashable key: the device and the integers that
-    decide."""
+    """Return a function from a call's arguments to a hashable key: the device and the sizes that
+    choose the program. With `one_device` the key has no device."""
     arguments = enumerate(arrays.list_call_arguments(script))
     tensor = next((i for i, argument in arguments if argument.is_on_device), None)
-    sizes = _make_sizes_reader([locate_size(script, name) for name in script.chosen_by])
+    read_sizes = _make_sizes_reader([locate_size(script, name) for name in script.chosen_by])
     if one_device or tensor is None:
-        return sizes
+        return read_sizes
     # `device` of torch, CuPy and JAX is hashable and quick; NumPy's is a string from 2.0 on.
-    return lambda args: (args[tensor].device, sizes(args))
+    return lambda args: (args[tensor].device, read_sizes(args))
 
 
-def locate_size(script: Script, name: str) -> tuple[int, int | None]:
-    """Return the position of the argument that has a size, and the axis; None as axis for an
-    integer argument. Raise `LoadError`."""
+class SizeLocation(NamedTuple):
+    """Where a call has a size: the position of an argument, and the axis of a tensor's shape."""
+
+    position: int
+    axis: int | None
+    """None for an integer argument, whose value is the size."""
+
+
+def locate_size(script: Script, name: str) -> SizeLocation:
+    """Return the location of the size `name` in a call. Raise `LoadError` when no argument has
+    it."""
     arguments = arrays.list_call_arguments(script)
     for i, argument in enumerate(arguments):
         if argument.name == name:
-            return i, None
+            return SizeLocation(i, axis=None)
     for i, argument in enumerate(arguments):
         if not argument.optional and name in (argument.dims or ()):
-            return i, (argument.dims or ()).index(name)
+            return SizeLocation(i, axis=(argument.dims or ()).index(name))
     raise LoadError(f"{script.label}: dispatch key {name} is not an integer argument of it")
 
 
-def _make_sizes_reader(reads: Sequence[tuple[int, int | None]]) -> _KeyReader:
-    """Return a function from a call's arguments to the integers that decide."""
+def _make_sizes_reader(locations: Sequence[SizeLocation]) -> _KeyReader:
+    """Return a function from a call's arguments to the sizes at `locations`: a tuple of several,
+    one alone, None for none."""
     # The commonest forms are written out: each call pays every tenth of a microsecond.
-    if not reads:
+    if not locations:
         return lambda args: None
-    axes = [axis for _, axis in reads]
-    if len(reads) == 1 and axes[0] is not None:
-        (i, axis) = reads[0]
+    axes = [location.axis for location in locations]
+    if len(locations) == 1 and axes[0] is not None:
+        i, axis = locations[0]
         return lambda args: args[i].shape[axis]
-    if None not in axes and len({i for i, _ in reads}) == 1:
+    if None not in axes and len({location.position for location in locations}) == 1:
         # Once: `shape` makes a tuple at each access, which takes 0.2 us for tvm-ffi's tensors.
-        tensor, pick = reads[0][0], itemgetter(*axes)
+        tensor, pick = locations[0].position, itemgetter(*axes)
         return lambda args: pick(args[tensor].shape)
-    if len(reads) == 2 and None not in axes:
-        (i, p), (j, q) = reads
+    if len(locations) == 2 and None not in axes:
+        (i, p), (j, q) = locations
         return lambda args: (args[i].shape[p], args[j].shape[q])
     return lambda args: tuple(
-        [args[i] if axis is None else args[i].shape[axis] for i, axis in reads]
+        [args[i] if axis is None else args[i].shape[axis] for i, axis in locations]
     )

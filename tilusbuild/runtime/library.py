@@ -22,8 +22,9 @@ LIBRARY = "module/lib.so"
 
 
 def load_launcher(script: Script, program: int, device: Device | None) -> Callable[..., Any]:
-    """Return the packed function of a program. A `device` of None skips the check of the code's
-    architecture. Raise `LoadError`, also for a library that does not run on the device."""
+    """Return the packed function of a program. Its library is checked and opened at the first call,
+    and cached for the process. A `device` of None skips the check of the code's architecture. Raise
+    `LoadError`, also for a library that does not run on the device."""
     path = script.get_library_path(program)
     meta = read_meta(script, program)
     if device is not None and device.kind == "cuda":

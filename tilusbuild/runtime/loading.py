@@ -83,7 +83,8 @@ def _find_instances(
     signed_by: str | None,
     params: dict[str, Value],
 ) -> tuple[list[Script], ReaderLock]:
-    """Return the instances that fit, one for each target, and the lock that keeps them. Raise
+    """Return the instances that fit, one for each target, and the lock that keeps them. Signatures
+    are checked if a key is given. Log a warning for each unknown environment variable. Raise
     `LoadError`s."""
     warn_of_unknown_variables()
     name = _parse_script_name(script)
@@ -96,7 +97,8 @@ def _find_instances(
             paths = root.list_instances(directory, get_working_directory())
             if not paths:
                 break
-            if key := signed_by or os.environ.get(_REQUIRED):
+            key = signed_by or os.environ.get(_REQUIRED)
+            if key:
                 from tilusbuild.runtime.signed import check_signatures  # few ask for it
 
                 check_signatures(paths, key)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 _NAME = r"([\w.-]+)(?:\[(.*)\])?(?:/([0-9]+))?(?:\s+(\S+))?"
 _CONSTANT = r'\s*(?:(\w+)\s*=)?\s*("(?:[^"\\]|\\.)*"|[^"\s,=\[\]][^",=\[\]]*?)\s*(?=,|\Z)'
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-")
-_WORDS = ("true", "false")
+_BOOLEANS = ("true", "false")
 _MAX_LINES = 12
 
 
@@ -40,7 +40,7 @@ def format_value(value: object) -> str:
         return "true" if value else "false"
     if not isinstance(value, str):
         return repr(value)
-    if value and _PLAIN.issuperset(value) and value not in _WORDS:
+    if value and _PLAIN.issuperset(value) and value not in _BOOLEANS:
         try:
             float(value)
         except ValueError:
@@ -67,9 +67,11 @@ def _join_name(script: str, fixed: str, index: int | None, target: str) -> str:
 
 
 def name_functions(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, str]:
-    """Return the instances' names by function name: the script's name, followed by the constants
-    when the script has several instances. Raise `ValueError` for a function name that two instances
-    would have."""
+    """Return the names of instances, pairs of script and constants, by the name of a function.
+
+    A function has the script's name, followed by the constants when the script has several
+    instances. Raise `ValueError` for a function name that two instances would have.
+    """
     by_label = {format_instance_name(*instance): instance for instance in instances}
     scripts = [script for script, _ in by_label.values()]
     labels: dict[str, str] = {}
@@ -115,9 +117,9 @@ class NamePattern(NamedTuple):
         """Return the name with the values of `parameters` moved from `constants` to `schedule`."""
         # A constant takes precedence: it may hide a parameter of the same name.
         names = {*parameters}.difference(constants)
-        fixed = tuple(pair for pair in self.constants if pair[0] not in names)
-        moved = (pair for pair in self.constants if pair[0] in names)
-        return self._replace(constants=fixed, schedule=(*self.schedule, *moved))
+        fixed = tuple((name, text) for name, text in self.constants if name not in names)
+        schedule = ((name, text) for name, text in self.constants if name in names)
+        return self._replace(constants=fixed, schedule=(*self.schedule, *schedule))
 
     def matches_program(self, number: int, values: Mapping[str, object]) -> bool:
         """Return whether a program of a matching instance has the number and the parameter values
@@ -133,8 +135,9 @@ class NamePattern(NamedTuple):
 
 def _has_constant(params: Mapping[str, object], name: str, text: str) -> bool:
     # A typed name may leave the constant's name out: then any constant may have the value.
-    values = params.values() if not name else [params[name]] if name in params else []
-    return any(matches_value(text, value) for value in values)
+    if not name:
+        return any(matches_value(text, value) for value in params.values())
+    return name in params and matches_value(text, params[name])
 
 
 def matches_value(text: str, value: object) -> bool:
@@ -144,7 +147,8 @@ def matches_value(text: str, value: object) -> bool:
 
 @lru_cache(maxsize=256)
 def parse_name(text: str) -> NamePattern:
-    """Return a name, parsed. Raise `ValueError`."""
+    """Return the pattern of a name such as `gemm[tile=64]/3 sm_80`. Raise `ValueError` for a text
+    of another form."""
     import re
 
     match = re.fullmatch(_NAME, text.strip(), re.DOTALL)
@@ -156,10 +160,12 @@ def parse_name(text: str) -> NamePattern:
 
 
 def _parse_constants(inside: str) -> Iterable[tuple[str, str]]:
+    """Yield (name, value as text) of each constant in the text between brackets; the name is "" if
+    it is left out. Raise `ValueError`."""
     import re
 
     pattern, offset = re.compile(_CONSTANT), 0
-    # Once at least: empty brackets are not a list.
+    # Also for an empty text: no pattern matches, so that empty brackets are an error.
     while offset <= len(inside):
         match = pattern.match(inside, offset)
         if match is None:

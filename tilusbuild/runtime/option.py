@@ -32,7 +32,9 @@ def find_unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield a message for each unknown variable with the prefix `TILUSBUILD_`. Variables of the
     tests, `TILUSBUILD_TEST_`, do not count."""
     for name in sorted(environment):
-        if name.startswith("TILUSBUILD_") and name not in VARIABLES and name[11:16] != "TEST_":
+        if not name.startswith("TILUSBUILD_") or name.startswith("TILUSBUILD_TEST_"):
+            continue
+        if name not in VARIABLES:
             hint = did_you_mean(name, VARIABLES)
             yield f"{name} is not a variable of tilusbuild{f': {hint}' if hint else ''}"
 

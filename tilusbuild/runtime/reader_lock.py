@@ -41,7 +41,8 @@ class SharedFile:
 
 
 def _open_shared_file(path: str) -> SharedFile:
-    """Return the file at a path, opened once in this process. Raises `OSError`."""
+    """Return the open file of a path. All locks of this process share it; a file that was replaced
+    is opened again. Raises `OSError`."""
     shared: SharedFile | None = process.lock_files.get(path)
     # A tree that was deleted and made again has another file there, and a lock on the old one
     # would keep nothing.

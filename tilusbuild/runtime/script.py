@@ -186,6 +186,7 @@ covers them, while a build may change the rest."""
 
 
 def _read_file(path: str, name: str) -> bytes:
+    """Return a file of the script directory `path`. Raise `CorruptCacheError`."""
     try:
         return read_bytes(os.path.join(path, name))
     except FileNotFoundError:
@@ -195,7 +196,8 @@ def _read_file(path: str, name: str) -> bytes:
 
 
 def parse_listed_programs(data: bytes) -> dict[int, str]:
-    """Return the programs in a `script.txt`, by number; under -1 one without a number."""
+    """Return the programs in a `script.txt`, by number. A line without a number has the number
+    -1, which no script has."""
     _, _, program_lines = data.partition(b"\n[programs]\n")
     rows = (line.decode("ascii", "replace").partition(" ") for line in program_lines.splitlines())
     # Python refuses to parse integers of thousands of digits.
@@ -247,6 +249,8 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
 
 
 def _parse_argument(value: Mapping[str, Any], scalars: Collection[str]) -> ScriptArgument:
+    """Return an argument of `script.json`. Its dimensions are expressions over `scalars`. Raise as
+    `parse_description`."""
     dims, dtype = value["dims"], _check_text(value["dtype"])
     if not dtype:
         raise ValueError("an argument has no type")
@@ -275,6 +279,8 @@ def _parse_dim(value: object, scalars: Collection[str]) -> Dim:
 def _parse_rule(
     value: Mapping[str, Any], scalars: Collection[str], programs: Mapping[int, str]
 ) -> DispatchRule:
+    """Return a rule of `script.json`, an expression over `scalars`. Raise as
+    `parse_description`."""
     when = build_function(value["when"], scalars)
     program = _check_program_number(value["program"], programs)
     return DispatchRule(_check_text(value["source"]), when, program, collect_names(value["when"]))
@@ -283,6 +289,8 @@ def _parse_rule(
 def _parse_model(
     value: Mapping[str, Any] | None, keys: Collection[str], programs: Mapping[int, str]
 ) -> ScriptModel | None:
+    """Return the cost model of `script.json`, an expression over the dispatch keys and the model's
+    columns; None without one. Raise as `parse_description`."""
     if value is None:
         return None
     columns = {name: _parse_column(column, programs) for name, column in value["columns"].items()}
@@ -292,7 +300,8 @@ def _parse_model(
 
 
 def _parse_column(values: object, programs: Mapping[int, str]) -> dict[int, Value]:
-    """Return a value for each program; None where it is not known."""
+    """Return a column's values by program number; a value that is not known is None. Raise
+    `ValueError` and `TypeError`."""
     if not isinstance(values, list) or len(values) != len(programs):
         raise ValueError("a column is not as long as the list of programs")
     if not all(value is None or isinstance(value, bool | int | float | str) for value in values):
@@ -318,7 +327,8 @@ def _check_texts(values: Sequence[object]) -> list[str]:
 
 
 def make_rounding(bucket: object) -> Callable[[int], int]:
-    """Return the function from a size to its bucket. Raises `ValueError` for no bucket."""
+    """Return the function from a size to its bucket. `bucket` is "tilus", "pow2", "exact", a list
+    of edges, or `{"every": step}`. Raises `ValueError` for any other value."""
     if isinstance(bucket, str) and bucket in _ROUNDINGS:
         return _ROUNDINGS[bucket]
     # By type, since JSON's `true` is an int in Python.

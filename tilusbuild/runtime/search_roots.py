@@ -61,9 +61,13 @@ class SearchRoot(NamedTuple):
         return try_list(os.path.join(self.path, "scripts"))
 
     def list_instances(self, directory: str, start: str) -> list[str]:
-        """Return the paths of a script's current directories, of the project around `start` where
-        several have it. Raises `LoadError`."""
+        """Return the paths of a script's directories that the last builds made. Of several projects
+        that have the script, the one around `start` decides. Raises `LoadError`.
+
+        `directory` is the script's name in snake case.
+        """
         script_root = os.path.join(self.path, "scripts", directory)
+        # 64 digits: a sha256. Temporary directories have other names.
         instances = [name for name in try_list(script_root) if len(name) == 64]
         # Only then, so that a damaged index does not fail a root without the script.
         if instances:
@@ -73,7 +77,8 @@ class SearchRoot(NamedTuple):
 
 
 def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | None:
-    """Return the hashes of a script's current directories by index.json; None without an index."""
+    """Return the hashes of the script's directories that index.json lists; None without an index.
+    Raise `CorruptCacheError` for a damaged index, and as `_select_hashes`."""
     path = os.path.join(root, "index.json")
     try:
         projects = unseal_json(read_bytes(path))["projects"]
@@ -88,6 +93,7 @@ def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | No
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     except (CorruptFileError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
+    # Those of projects that are not known count only when no known project has the script.
     lost = by_manifest.pop(LOST_ROOT, set())
     by_manifest = {manifest: hashes for manifest, hashes in by_manifest.items() if hashes}
     return _select_hashes(by_manifest, directory, start) if by_manifest else lost
@@ -103,7 +109,8 @@ def _select_hashes(by_manifest: Mapping[str, set[str]], directory: str, start: s
     groups = {frozenset(by_manifest[name]) for name in manifests}
     # Installed packages, whose names are not paths, count as one project: each may bring another
     # target.
-    if packages := [hashes for name, hashes in by_manifest.items() if name not in manifests]:
+    packages = [hashes for name, hashes in by_manifest.items() if name not in manifests]
+    if packages:
         groups.add(frozenset().union(*packages))
     if len(groups) > 1:
         raise LoadError(
@@ -152,12 +159,17 @@ def get_working_directory() -> str:
 
 
 def _resolve_where(where: Any) -> SearchRoot:
+    """Return the tree that `where` means: the kernels of a Python package, the cache of a project,
+    the tree around a script's directory, else the directory itself. Raise `LoadError` for a missing
+    directory, `TypeError` as `find_directory`."""
     root = _find_package(where) if isinstance(where, str) else None
-    path = "" if root else find_directory(where)
-    if not root and getattr(where, "__path__", None):
-        root = _find_package_kernels(path)
     if root is not None:
         return root
+    path = find_directory(where)
+    if getattr(where, "__path__", None):
+        root = _find_package_kernels(path)
+        if root is not None:
+            return root
     if not os.path.isdir(path):
         raise LoadError(f"{path} is not a directory")
     if not os.path.isdir(os.path.join(path, "scripts")):
@@ -176,14 +188,16 @@ def _make_project_root(project: str, origin: str | None = None) -> SearchRoot:
 
 
 def find_directory(where: Any) -> str:
-    """Return the directory that a path, module, or object with `path` means. Raises `TypeError`."""
+    """Return the absolute directory of a path, a module, an object with the attribute `path`, or
+    the result of a function. Raises `TypeError` for any other object."""
     value = getattr(where, "path", where)
     if isinstance(value, str | os.PathLike):
         return os.path.abspath(os.fspath(value))
     # A package without `__init__.py` has no file.
     if getattr(where, "__path__", None):
         return os.path.abspath(str(next(iter(where.__path__))))
-    if isinstance(file := getattr(where, "__file__", None), str):
+    file = getattr(where, "__file__", None)
+    if isinstance(file, str):
         return os.path.dirname(os.path.abspath(file))
     if callable(where):
         return find_directory(where())
@@ -203,7 +217,8 @@ def _find_package(name: str) -> SearchRoot | None:
         # Without `__init__.py` it may be any directory of this name, in the working directory too.
         locations = spec.submodule_search_locations if spec is not None and spec.origin else None
         for directory in locations or ():
-            if (root := _find_package_kernels(os.path.abspath(directory))) is not None:
+            root = _find_package_kernels(os.path.abspath(directory))
+            if root is not None:
                 return root
         name = name.rpartition(".")[0]
     return None
@@ -221,13 +236,15 @@ def _find_package_kernels(directory: str) -> SearchRoot | None:
     if path is None or table is None:
         return None
     manifest = table.get("manifest", MANIFEST_NAME)
-    manifest = manifest if isinstance(manifest, str) else ""
-    return _make_project_root(os.path.dirname(os.path.join(os.path.dirname(path), manifest)), path)
+    # A manifest of another type counts as one beside the `pyproject.toml`: a build reports it.
+    relative = manifest if isinstance(manifest, str) else ""
+    manifest_path = os.path.join(os.path.dirname(path), relative)
+    return _make_project_root(os.path.dirname(manifest_path), origin=path)
 
 
 def find_declaration(document: Any) -> tuple[tuple[str, ...], dict[str, Any] | None]:
-    """Return the keys of the table in a `pyproject.toml` that declares a package's kernels, and the
-    table; None as table without one."""
+    """Return (keys, table) of the first of `TABLES` in a `pyproject.toml`. Without one return the
+    first keys and None."""
     for keys in TABLES:
         table = document
         for key in keys:

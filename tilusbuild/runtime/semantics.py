@@ -122,6 +122,8 @@ def _shift_right(left: int, right: int) -> int:
 
 
 def _wrap_order(function: Callable[..., bool]) -> Callable[[Value, Value], bool]:
+    """Return a comparison that raises `NoValueError` for a string beside a number."""
+
     def apply_order(left: Value, right: Value) -> bool:
         if isinstance(left, str) != isinstance(right, str):
             raise NoValueError(f"compares {left!r:.60} with {right!r:.60}")
@@ -161,6 +163,9 @@ UNARY: dict[str, Callable[[Value], Value]] = {
 
 
 def _wrap_extreme(choose: Callable[..., Number]) -> Callable[..., Number]:
+    """Return `min` or `max` of numbers. The result is a float when one of the numbers is. It raises
+    `NoValueError` for a string, and for an integer beyond the floats."""
+
     def apply_extreme(*values: Value) -> Number:
         numbers = [to_number(value) for value in values]
         chosen = choose(numbers)
@@ -218,12 +223,13 @@ Function: TypeAlias = Callable[[Mapping[str, Any]], Value]
 def chain_comparisons(
     first: Function, rest: Sequence[tuple[Callable[[Value, Value], bool], Function]]
 ) -> Function:
-    """Return `a < b <= c`, which reads no more sides than it must."""
+    """Return the function of a chain such as `a < b <= c`. `rest` has each comparison and its right
+    side. After the first comparison that is false no further side is evaluated."""
 
     def evaluate_chain(env: Mapping[str, Any]) -> Value:
         left = first(env)
-        for compare, right_of in rest:
-            right = right_of(env)
+        for compare, evaluate_right in rest:
+            right = evaluate_right(env)
             if not compare(left, right):
                 return False
             left = right
@@ -233,7 +239,7 @@ def chain_comparisons(
 
 
 def test_membership(item: Function, choices: Sequence[Function], *, negated: bool) -> Function:
-    """Return `item in [choices]`, or `not in`."""
+    """Return the function of `item in [choices]`; of `not in` with `negated`."""
 
     def evaluate_membership(env: Mapping[str, Any]) -> Value:
         value = item(env)
@@ -243,7 +249,8 @@ def test_membership(item: Function, choices: Sequence[Function], *, negated: boo
 
 
 def combine_conditions(items: Sequence[Function], stop: bool) -> Function:
-    """Return `and`, which stops at the first that is false, or `or`, at the first that is true."""
+    """Return the function of `and` (`stop` is False) or `or` (`stop` is True). After the first item
+    whose truth equals `stop` no further item is evaluated."""
     # `or` (stop is True): some item is true. `and`: not a single item is false.
     return lambda env: any(to_truth(item(env)) == stop for item in items) == stop
 
@@ -279,6 +286,8 @@ def collect_names(tree: object) -> frozenset[str]:
 
 
 def _build_node(tree: object, depth: int) -> Function:
+    """Return a node with at most `depth` levels as a function. Raise `ValueError` for any other
+    value."""
     if isinstance(tree, bool | int | float | str):
         return lambda _: tree
     # A package's expression may be nested more deeply than Python's stack.
@@ -323,6 +332,9 @@ def _build_operation(kind: object, parts: list[Any], depth: int) -> Function:
 
 
 def _build_call(function: Callable[..., Value], arguments: Sequence[Function]) -> Function:
+    """Return the call of `function` as a function of names. The result raises `NoValueError` for a
+    wrong number of arguments."""
+
     def evaluate_call(env: Mapping[str, Any]) -> Value:
         values = [argument(env) for argument in arguments]
         try:

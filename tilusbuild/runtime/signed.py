@@ -111,11 +111,12 @@ def choose_scheme(public: Any) -> tuple[Any, ...]:
 
 
 def _is_valid_signature(public: Any, signature: bytes, message: bytes) -> bool:
+    """Return whether the key's owner signed the message; False for a key that cannot verify."""
     invalid = _import_cryptography("exceptions").InvalidSignature
     try:
         public.verify(signature, message, *choose_scheme(public))
     except (invalid, LookupError, TypeError, AttributeError):
-        return False  # also for a key that cannot verify, such as one for key exchange
+        return False  # a key that cannot verify is one for key exchange, say
     return True
 
 
@@ -127,14 +128,18 @@ def _import_cryptography(name: str) -> Any:
 
 
 def _check_script(root: str, script: str, digests: Mapping[str, str]) -> None:
+    """Compare the files of a script's directory and of its programs with the signed digests. Raise
+    `LoadError` for a changed, missing, unreadable or added file."""
     present = [name for part in _READ for name in _list_files(root, f"{script}/{part}")]
-    programs = {n.split("/")[1] for n in digests if n.startswith("programs/")}
+    programs = {name.split("/")[1] for name in digests if name.startswith("programs/")}
     for program in _read_program_hashes(root, script):
         names = _list_files(root, f"programs/{program}/meta.json")
         names += _list_files(root, f"programs/{program}/module/lib.so")
         # A package may leave programs out, on disk and in its list.
         if names or program in programs:
-            present += [*names, *(n for n in digests if n.startswith(f"programs/{program}/"))]
+            # Signed files too, so that one that is missing on the disk is an error below.
+            prefix = f"programs/{program}/"
+            present += [*names, *(name for name in digests if name.startswith(prefix))]
     for name in dict.fromkeys(present):
         if name not in digests:
             raise LoadError(f"{root}/{name} is not in the signed list")
@@ -153,7 +158,8 @@ def _read_program_hashes(root: str, script: str) -> list[str]:
 
 
 def _list_files(root: str, name: str) -> list[str]:
-    """Return the file of this name, or all below the directory of this name."""
+    """Return the names, relative to `root`, of a file or of all files below a directory; none if
+    `name` does not exist."""
     path = os.path.join(root, name)
     if not os.path.isdir(path):
         return [name] if os.path.lexists(path) else []

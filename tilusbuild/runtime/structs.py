@@ -75,7 +75,8 @@ def is_struct(dtype: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def parse_struct(dtype: str) -> StructType:
-    """Return the struct that a type's text describes. Raises `ValueError`, for its author."""
+    """Return the struct that a type's text describes. Raises `ValueError` with a message for the
+    author of the text."""
     match = _STRUCT.fullmatch(dtype)
     if match is None:
         raise ValueError(f'"{dtype.strip()}" is not a struct type')
@@ -86,14 +87,14 @@ def parse_struct(dtype: str) -> StructType:
         kind = re.sub(r"\s", "", member["type"]) if member else ""
         if member is None or (kind not in DTYPES and kind != POINTER):
             raise ValueError(f'"{text.strip()}" is not a member of a struct')
-        if any(member["name"] == other.name for other in members):
+        if any(member["name"] == earlier.name for earlier in members):
             raise ValueError(f'two members are called "{member["name"]}"')
         size = 8 if kind == POINTER else DTYPES[kind].bytes
         # Six digits exceed the limit below; Python refuses to parse thousands.
         count = None if member["count"] is None else int(member["count"][:6])
         if count == 0:
             raise ValueError(f'"{text.strip()}" has no elements')
-        # Each element type is aligned to its size.
+        # Each element type is aligned to its size: the end is rounded up.
         offset = -(-end // size) * size
         members.append(StructMember(member["name"], kind, count, offset, size))
         end, align = offset + members[-1].size, max(align, size)
@@ -102,11 +103,12 @@ def parse_struct(dtype: str) -> StructType:
     return StructType(match["name"], tuple(members), -(-end // align) * align, align)
 
 
-def pack_struct(kind: StructType, value: Any) -> bytes:
-    """Return a value's bytes: of a mapping of its members, a NumPy scalar of a structured type, a
-    ctypes structure, or bytes. Raises `TypeError` and `ValueError` for one of another layout."""
+def pack_struct(struct_type: StructType, value: Any) -> bytes:
+    """Return the bytes of a value for a call. The value is a mapping of the members, a NumPy scalar
+    of a structured type, a ctypes structure, or bytes. Raises `TypeError` for any other value,
+    `ValueError` for another layout."""
     if isinstance(value, bytes | bytearray | memoryview):
-        return _check_size(kind, bytes(value))
+        return _check_size(struct_type, bytes(value))
     # Loaded if the caller has a structure. Importing it would cost milliseconds.
     ctypes = sys.modules.get("ctypes")
     if ctypes is not None and isinstance(value, ctypes.Structure):
@@ -114,45 +116,50 @@ def pack_struct(kind: StructType, value: Any) -> bytes:
         bases = reversed(type(value).__mro__)
         names = [name for base in bases for name, *_ in vars(base).get("_fields_", ())]
         fields = ((name, getattr(type(value), name)) for name in names)
-        _check_layout(kind, [(name, field.offset, field.size) for name, field in fields])
-        return _check_size(kind, bytes(value))
+        _check_layout(struct_type, [(name, field.offset, field.size) for name, field in fields])
+        return _check_size(struct_type, bytes(value))
     if isinstance(value, Mapping):
-        return _pack_mapping(kind, value)
+        return _pack_mapping(struct_type, value)
     dtype: Any = getattr(value, "dtype", None)
     if getattr(dtype, "names", None) and getattr(value, "shape", None) == ():
         members = ((name, *dtype.fields[name][:2]) for name in dtype.names)
-        _check_layout(kind, [(name, offset, field.itemsize) for name, field, offset in members])
-        return _check_size(kind, value.tobytes())
+        _check_layout(
+            struct_type, [(name, offset, field.itemsize) for name, field, offset in members]
+        )
+        return _check_size(struct_type, value.tobytes())
     name = type(value).__name__
     raise TypeError(f"got {name}: give a mapping, a NumPy record, a ctypes structure or bytes")
 
 
-def _check_size(kind: StructType, data: bytes) -> bytes:
-    if len(data) != kind.size:
-        raise ValueError(f"got {len(data)} bytes; it has {kind.size}")
+def _check_size(struct_type: StructType, data: bytes) -> bytes:
+    if len(data) != struct_type.size:
+        raise ValueError(f"got {len(data)} bytes; it has {struct_type.size}")
     return data
 
 
-def _check_layout(kind: StructType, fields: Sequence[tuple[str, int, int]]) -> None:
+def _check_layout(struct_type: StructType, fields: Sequence[tuple[str, int, int]]) -> None:
+    """Raise `ValueError` unless `fields`, each (name, offset, size), are the members."""
     # Not strict: the first member that differs says more than the number of members.
-    for member, (name, offset, size) in zip(kind.members, fields, strict=False):
+    for member, (name, offset, size) in zip(struct_type.members, fields, strict=False):
         if (member.name, member.offset, member.size) != (name, offset, size):
             expected = f'"{member.name}" is {member.size} bytes at {member.offset}'
             hint = " (NumPy: align=True)" if name == member.name and offset < member.offset else ""
             raise ValueError(f'got "{name}" of {size} bytes at {offset}, where {expected}{hint}')
-    if len(fields) != len(kind.members):
-        raise ValueError(f"got {len(fields)} members; it has {len(kind.members)}")
+    if len(fields) != len(struct_type.members):
+        raise ValueError(f"got {len(fields)} members; it has {len(struct_type.members)}")
 
 
-def _pack_mapping(kind: StructType, value: Mapping[Any, Any]) -> bytes:
-    names = [member.name for member in kind.members]
+def _pack_mapping(struct_type: StructType, value: Mapping[Any, Any]) -> bytes:
+    """Return the bytes of a struct with these members. Raise `ValueError` for missing, unknown and
+    unsuitable members, `TypeError` for a type that Python has no number of."""
+    names = [member.name for member in struct_type.members]
     missing = [name for name in names if name not in value]
     unknown = [str(name) for name in value if name not in names]
     if missing or unknown:
         difference = f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}"
         raise ValueError(f"got a mapping {difference}; its members are {', '.join(names)}")
-    data = bytearray(kind.size)
-    for member in kind.members:
+    data = bytearray(struct_type.size)
+    for member in struct_type.members:
         member_value = value[member.name]
         elements = [member_value] if member.elements is None else list(member_value)
         if len(elements) != (1 if member.elements is None else member.elements):

@@ -28,7 +28,9 @@ def read_measured_keys(path: str) -> tuple[str, ...] | None:
     try:
         data = read_bytes(os.path.join(path, FILE), LIMIT)
         # Searched as text first: most directories were not tuned.
-        return tuple(map(str, json.loads(data)["keys"])) if b'"fingerprint"' in data else None
+        if b'"fingerprint"' not in data:
+            return None
+        return tuple(map(str, json.loads(data)["keys"]))
     except (OSError, LookupError, TypeError, ValueError, RecursionError):
         return None
 
@@ -56,7 +58,8 @@ class Refusal(NamedTuple):
 
 
 def parse_refusals(rows: Any) -> tuple[Refusal, ...]:
-    """Return the refusals, one a program. Raises `KeyError` and `TypeError` for another form."""
+    """Return the first refusal of each program in the list `refused` of a table file. Raises
+    `KeyError` and `TypeError` for any other form."""
     refusals: dict[str, Refusal] = {}
     if not isinstance(rows, list):
         raise TypeError('"refused" is not a list')
@@ -73,6 +76,7 @@ def parse_refusals(rows: Any) -> tuple[Refusal, ...]:
 
 
 def explain_refusals(programs: Mapping[int, str], refusals: Iterable[Refusal]) -> dict[int, str]:
-    """Return why programs of a script are refused, by their numbers."""
+    """Return the reason for each refused program of a script, by number. `programs` has the hashes
+    by number."""
     reasons = {refusal.program: refusal.text for refusal in refusals}
     return {i: reasons[digest] for i, digest in programs.items() if digest in reasons}

@@ -32,6 +32,8 @@ from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
 from tilusbuild.runtime.table_file import FILE, LIMIT, Refusal, explain_refusals, parse_refusals
 
 SCHEMA = 1
+# The place of the program's number in a row of the file.
+_PROGRAM = 1
 SOURCES = ("table", "measured")
 """The sources of a row; `dispatch.c` has them by their index."""
 
@@ -81,14 +83,16 @@ class TableFile(NamedTuple):
 
 
 def read_serving_tables(script: Script) -> TableFile:
-    """Return the file's content, with committed rows added. Raises `CorruptCacheError`."""
+    """Return a script's table file with the committed rows added to its tables. Raises
+    `CorruptCacheError`."""
     table_file = read_dispatch_table(script)
     return table_file._replace(tables=merge_committed(script, table_file))
 
 
 def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
-    """Return the tables with the committed rows for other buckets, without those of programs that
-    are refused or not built. Raises `CorruptCacheError`."""
+    """Return the tables of the file with the committed rows added. For a device and a bucket that
+    both have, the file's row stays. Committed rows of programs that are refused or not built are
+    left out. Raises `CorruptCacheError`."""
     if script.committed is None:
         return own.tables
     path = os.path.join(script.path, script_file.FILE)
@@ -98,7 +102,7 @@ def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
         merged = []
         for table in script.committed["tables"]:
             fingerprint = _parse_fingerprint(table["fingerprint"])
-            raw_rows = [row for row in table["entries"] if row[1] not in excluded]
+            raw_rows = [row for row in table["entries"] if row[_PROGRAM] not in excluded]
             entries = _parse_entries(script, path, raw_rows)
             rows = {row.key: row._replace(origin=origin) for row in entries}
             # The first table that holds, as `select_table` takes it.
@@ -114,7 +118,8 @@ def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
 
 
 def read_dispatch_table(script: Script) -> TableFile:
-    """Return the content of a script's file; nothing without one. Raises `CorruptCacheError`."""
+    """Return the content of a script's `dispatch_table.json`; an empty `TableFile` without the
+    file. Raises `CorruptCacheError`."""
     path = os.path.join(script.path, FILE)
     try:
         data = read_bytes(path, LIMIT)
@@ -157,6 +162,8 @@ def select_table(
 
 
 def _parse_tables(script: Script, path: str, value: Any) -> tuple[DeviceTable, ...]:
+    """Return the tables in the file's JSON value. Raise `CorruptCacheError` for a row of a program
+    that is not built, and `LookupError`, `TypeError` or `ValueError` for another form."""
     if not isinstance(value, dict) or value["schema"] != SCHEMA:
         raise ValueError("not of schema 1")
     # A build writes the file without tables for every script, so an edit of the keys meets one.
@@ -171,6 +178,7 @@ def _parse_tables(script: Script, path: str, value: Any) -> tuple[DeviceTable, .
 
 
 def _parse_fingerprint(value: Any) -> Mapping[str, str]:
+    """Return the value after a check of its form. Raise `TypeError` and `ValueError`."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise TypeError("a fingerprint maps fields to strings")
     # Without one of these a person's table would hold on devices that it was not meant for.
@@ -181,14 +189,14 @@ def _parse_fingerprint(value: Any) -> Mapping[str, str]:
 
 
 def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
+    """Return the rows of a table. Raise as `_parse_tables`."""
     entries: dict[tuple[int, ...], TableEntry] = {}
     for row in rows:
+        # A row has two to five items. Items behind the fifth are ignored.
         key, program, source, seconds, measured_sizes = (*row, *_OPTIONAL[len(row) - 2 :])[:5]
-        # A missing key is an error of the file, by `len(None)`.
-        checked = (("is not a key", key), ("are not sizes", measured_sizes))
-        for problem, sizes in checked[: 1 if measured_sizes is None else 2]:
-            if len(sizes) != len(script.keys) or not all(map(_is_size, sizes)):
-                raise ValueError(f"{sizes!r:.80} {problem} of {list(script.keys)}")
+        _check_sizes(script, key, "is not a key")
+        if measured_sizes is not None:
+            _check_sizes(script, measured_sizes, "are not sizes")
         if tuple(key) in entries:
             raise ValueError(f"{key!r:.80} appears twice")
         if type(program) is not int or source not in SOURCES:
@@ -202,14 +210,20 @@ def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ..
             raise CorruptCacheError(
                 f"{path}: sizes {key} choose program {program}, {problem}\n  {_MEND}"
             )
-        entries[tuple(key)] = TableEntry(
-            tuple(key), program, source, seconds, measured_sizes and tuple(measured_sizes)
-        )
+        sizes = None if measured_sizes is None else tuple(measured_sizes)
+        entries[tuple(key)] = TableEntry(tuple(key), program, source, seconds, sizes)
     return tuple(entries.values())
 
 
 # For rows whose writer leaves out source, seconds and sizes.
 _OPTIONAL = ("measured", None, None)
+
+
+def _check_sizes(script: Script, sizes: Any, problem: str) -> None:
+    """Raise `ValueError` unless there is one int64 for each dispatch key, `TypeError` for a value
+    without a length. `problem` is a part of the message."""
+    if len(sizes) != len(script.keys) or not all(map(_is_size, sizes)):
+        raise ValueError(f"{sizes!r:.80} {problem} of {list(script.keys)}")
 
 
 def _is_size(value: object) -> bool:

@@ -157,7 +157,7 @@ def explain_distrust(path: str) -> str | None:
     path = os.path.abspath(path)
     directory = os.path.dirname(path)
     for checked in (path, directory):
-        owner = foreign_owner(checked)
+        owner = find_foreign_owner(checked)
         if owner is not None and not _is_declared_safe(directory):
             return (
                 f"{checked} belongs to another user, {owner}, and can run programs\n"
@@ -167,7 +167,7 @@ def explain_distrust(path: str) -> str | None:
     return None
 
 
-def foreign_owner(path: str) -> str | None:
+def find_foreign_owner(path: str) -> str | None:
     """Return the name of the user who owns a file, a directory, or the link to it; None for a
     trusted user."""
     # The owner of a link decides which file is read, so both must be trusted.
@@ -185,11 +185,13 @@ def is_trusted(owner: int) -> bool:
 
 
 def _is_declared_safe(directory: str) -> bool:
-    for word in os.environ.get(SAFE_DIRECTORIES, "").split(os.pathsep):
-        prefix = word.removesuffix("/*")
-        if word == "*" or (os.path.isabs(word) and os.path.normpath(word) == directory):
+    """Return whether `TILUSBUILD_SAFE_DIRECTORIES` lists `directory`, a directory above it with
+    `/*`, or `*`."""
+    for entry in os.environ.get(SAFE_DIRECTORIES, "").split(os.pathsep):
+        prefix = entry.removesuffix("/*")
+        if entry == "*" or (os.path.isabs(entry) and os.path.normpath(entry) == directory):
             return True
-        if prefix != word and os.path.isabs(word) and f"{directory}/".startswith(f"{prefix}/"):
+        if prefix != entry and os.path.isabs(entry) and f"{directory}/".startswith(f"{prefix}/"):
             return True
     return False
 
