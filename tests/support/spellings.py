@@ -221,8 +221,9 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
                 made.files[f"{place}/{name}"] = f"int in_{number};\n"
                 number += 1
 
-    def include(*, computed: bool = True) -> str:
-        name = rng.choice(chosen)
+    def include(*, computed: bool = True, climbs: bool = True) -> str:
+        inner = [name for name in chosen if ".." not in name.split("/")]
+        name = rng.choice(chosen if climbs or not inner else inner)
         operand = maker.operand(name) if computed else rng.choice((f'"{name}"', f"<{name}>"))
         directive = _directive(rng, operand, narrow=narrow)
         text = _guarded(maker, operand, directive) if rng.random() < 0.4 else directive
@@ -239,8 +240,10 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
             for place in searched
         )
         inside = rng.choice(linked or (own if own and not shadows else [*made.files]))
-        # docs/headers.md: a name that macros of the system make is not followed.
-        own_text = include(computed=not inside.startswith(f"{SYSTEM}/"))
+        # docs/headers.md: a name that macros of the system make is not followed, nor a header of
+        # the system that macros name; and the copy has no links.
+        is_system = inside.startswith(f"{SYSTEM}/")
+        own_text = include(computed=not is_system and inside not in linked, climbs=not is_system)
         made.files[inside] = f"#ifndef G{number}\n#define G{number}\n{own_text}\n#endif\n"
         made.files[inside] += f"int in_{number};\n"
     body = [include() for _ in range(rng.randrange(1, 3))]

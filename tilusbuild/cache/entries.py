@@ -253,6 +253,10 @@ class Stage:
             status = os.lstat(path)
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{name} is not a regular file")
+            # Modes of their own, not those of compilers and umasks: equal programs are equal trees.
+            mode = 0o755 if status.st_mode & stat.S_IXUSR or name.endswith(".sh") else 0o644
+            if stat.S_IMODE(status.st_mode) != mode:
+                disk.set_mode(path, mode)
             files[name] = {"size": status.st_size, "sha256": sha256_file(path)}
         if meta["status"] == Status.BUILT and get_product(meta).name not in files:
             raise ValueError(f"a built program needs a {get_product(meta).name}")
@@ -317,18 +321,10 @@ class EntryBatch:
         self.add_directory(program, directory)
 
     def add_directory(self, program: str, directory: str) -> None:
-        """Add the program whose files are in a directory on the cache's disk, and set their modes.
-        `commit_programs` moves the directory."""
-        disk = self._tree.disk
+        """Add the program whose files are in a directory on the cache's disk. `commit_programs`
+        moves the directory."""
         with wrap_oserror(self._tree.program_path(program)):
             paths = [os.path.join(directory, name) for name in layout.list_files_below(directory)]
-            for path in paths:
-                # Modes of their own, not those of compilers and umasks: equal programs are equal
-                # trees.
-                before = stat.S_IMODE(os.lstat(path).st_mode)
-                mode = 0o755 if before & stat.S_IXUSR or path.endswith(".sh") else 0o644
-                if before != mode:
-                    disk.set_mode(path, mode)
         self._files += paths
         # The deepest first: a name is durable only when the directory above is synced after it.
         self._directories += sorted({os.path.dirname(path) for path in paths}, reverse=True)

@@ -84,17 +84,20 @@ def remove_tree(path: str) -> None:
 
     Raises `OSError`, with `EBUSY` for a directory in which something is mounted: all of it stays.
     """
+    with suppress(OSError):
+        os.rmdir(path)  # mostly what was in it has been moved to its place
+        return
     while os.path.lexists(path):
         try:
             if not is_real_directory(path):
                 os.unlink(path)
                 continue
-            # Mostly it is empty: what was in it has been moved to its place.
-            if os.listdir(path):
-                _check_mounts(path)
+            _check_mounts(path)
             shutil.rmtree(path)  # follows no link, also none that appears meanwhile
         except FileNotFoundError:
             continue  # another process removes a part of it at the same time
+        except RecursionError:
+            raise OSError(errno.ENAMETOOLONG, "its directories are too deep", path) from None
 
 
 def _check_mounts(path: str) -> None:
