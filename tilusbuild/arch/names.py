@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tilusbuild.arch.table import ARCHS, CPU, Arch
 from tilusbuild.errors import did_you_mean
 
+# A name in a spelling that is not nvcc's: "compute_90a", "SM 9.0", "cc8.6", "90+ptx".
 _LOOSE = re.compile(
     r"(?:sm_?|compute_?|lto_?|cc)?\s*(\d{1,2})\.?(\d)\s*([a-z]?)\+?(?:ptx)?", re.IGNORECASE
 )
@@ -43,7 +44,8 @@ def parse_arch(name: str) -> Arch:
 
 
 def _suggest_name(name: str) -> str | None:
-    """Return what to write in place of an unknown name: the spelling, or the known names."""
+    """Return a hint for an unknown name: nvcc's spelling, the variants that exist, or all known
+    names."""
     match = _LOOSE.fullmatch(name.strip())
     if match is None:
         if name.strip().lower() == "native":
@@ -55,9 +57,8 @@ def _suggest_name(name: str) -> str | None:
     if exact in ARCHS:
         return f'write "{exact}"'
     if base in ARCHS:
-        have = [arch.suffix for arch in ARCHS.values() if arch.number == int(number)]
-        others = " and ".join(f"{base}{suffix}" for suffix in have)
-        return f"there is {others}"
+        variants = [arch.name for arch in ARCHS.values() if arch.number == int(number)]
+        return f"there is {' and '.join(variants)}"
     numbers = dict.fromkeys(str(arch.number) for arch in ARCHS.values())
     return "known: " + ", ".join(f"sm_{n}" for n in numbers)
 
@@ -66,6 +67,7 @@ def combine_limits(archs: Sequence[Arch]) -> Mapping[str, int]:
     """Return limits that hold on all of several architectures: the smallest value of each.
 
     Of `smem_granularity` and `smem_reserved`, which take memory from a block, the largest value.
+    Raises `ValueError` without architectures.
     """
     if not archs:
         raise ValueError("no architecture to combine")
@@ -88,10 +90,12 @@ def list_codes(archs: Iterable[Arch], *, ptx: bool) -> Iterator[tuple[Arch, bool
 
 
 def format_gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
-    """Return the `-gencode` arguments for code of each architecture and, with `ptx`, some PTX.
+    """Return the `-gencode` arguments for code of each architecture. With `ptx`, the newest one
+    without a suffix has its PTX embedded too.
 
     Each architecture is compiled once, from its own PTX: `-arch=sm_90a` would run the front end
-    twice and embed three images. Raises `ArchError` if PTX is asked for and all have a suffix.
+    twice and embed three images. Raises `ArchError` if PTX is asked for and all have a suffix, and
+    `ValueError` for `cpu` or no architecture.
     """
     codes = tuple(list_codes(archs, ptx=ptx))
     if not codes or any(arch.is_cpu for arch, _ in codes):
@@ -128,18 +132,21 @@ def find_local_archs() -> tuple[str, ...]:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return ()
-    numbers: set[int] = set()
+    capabilities: set[int] = set()
     count, gpu, major, minor = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-    if library.nvmlInit_v2():
+    if library.nvmlInit_v2():  # nvmlReturn_t: 0 is success, here and below
         return ()
     library.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    for number in range(count.value):
+    for index in range(count.value):
         # One that fails does not hide the others: a GPU may be lost, or another container's.
-        if library.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(gpu)):
+        if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu)):
             continue
         pointers = ctypes.byref(major), ctypes.byref(minor)
         if not library.nvmlDeviceGetCudaComputeCapability(gpu, *pointers):
-            numbers.add(10 * major.value + minor.value)
+            capabilities.add(10 * major.value + minor.value)
     library.nvmlShutdown()
-    names = (f"sm_{number}{'a' * (f'sm_{number}a' in ARCHS)}" for number in sorted(numbers))
-    return tuple(name for name in names if name in ARCHS)
+    names: list[str] = []
+    for capability in sorted(capabilities):
+        variants = (f"sm_{capability}a", f"sm_{capability}")
+        names += [name for name in variants if name in ARCHS][:1]
+    return tuple(names)

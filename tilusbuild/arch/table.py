@@ -127,11 +127,23 @@ def _make_variants(
     SM, and KB of shared memory of an SM and of a block.
     """
     threads, blocks, smem_sm, smem_block = limits
-    own = (threads, blocks, smem_sm * _KB, smem_block * _KB)
     for suffix, first in (("", since), ("a", a), ("f", f)):
-        if first is not None:
-            name = f"sm_{number}{suffix}"
-            yield Arch(name, number, suffix, *own, first, until, regs, partitions, barriers)
+        if first is None:
+            continue
+        yield Arch(
+            name=f"sm_{number}{suffix}",
+            number=number,
+            suffix=suffix,
+            threads_per_sm=threads,
+            blocks_per_sm=blocks,
+            smem_per_sm=smem_sm * _KB,
+            smem_per_block=smem_block * _KB,
+            since=first,
+            until=until,
+            regs_per_block=regs,
+            sub_partitions=partitions,
+            barriers_per_block=barriers,
+        )
 
 
 _13 = (13, 0)
@@ -222,6 +234,7 @@ def compute_occupancy(
     # cuda_occupancy.h counts barriers from Hopper on.
     if arch.major >= 9 and barriers:
         limits["barriers"] = arch.blocks_per_sm * arch.barriers_per_block // barriers
+    # None: the kernel uses nothing of the resource.
     bounds = {name: limit for name, limit in limits.items() if limit is not None}
     blocks = min(bounds.values())
     return Occupancy(
@@ -233,8 +246,10 @@ def compute_occupancy(
 
 
 def _limit_by_registers(arch: Arch, warps: int, registers: int) -> int | None:
-    """Return how many blocks fit into the registers of an SM; None for a kernel without
-    registers."""
+    """Return how many blocks fit into the registers of an SM; None for a kernel without registers.
+
+    `warps` are those of a block, `registers` those of a thread.
+    """
     if registers == 0:
         return None
     # The calculator lets sm_70 and later pass one register more than ptxas ever gives.
@@ -242,17 +257,19 @@ def _limit_by_registers(arch: Arch, warps: int, registers: int) -> int | None:
         return 0
     # A kernel that the rest of the Pascal family cannot hold is refused on sm_60 too.
     partitions = max(arch.sub_partitions, 4)
-    a_warp = _round_up(registers * arch.warp_size, _REGS_GRANULARITY)
+    warp_registers = _round_up(registers * arch.warp_size, _REGS_GRANULARITY)
     # The hardware's check assumes that a block takes from all partitions alike.
-    if a_warp * _round_up(warps, partitions) > arch.regs_per_block:
+    if warp_registers * _round_up(warps, partitions) > arch.regs_per_block:
         return 0
-    a_partition = arch.regs_per_sm // arch.sub_partitions
-    if arch.regs_per_sm // partitions // a_warp * partitions < warps:
+    partition_registers = arch.regs_per_sm // arch.sub_partitions
+    if arch.regs_per_sm // partitions // warp_registers * partitions < warps:
         return 0
-    return a_partition // a_warp * arch.sub_partitions // warps
+    return partition_registers // warp_registers * arch.sub_partitions // warps
 
 
 def _limit_by_shared_memory(arch: Arch, used: int) -> int | None:
+    """Return how many blocks that use so many bytes fit into the shared memory of an SM; None if a
+    block takes none."""
     # The driver's part is in a block's allocation, and not in the limit of a block.
     allocated = _round_up(used + arch.smem_reserved, arch.smem_granularity)
     if allocated > arch.smem_per_block + arch.smem_reserved:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -29,6 +29,9 @@ _BLOCKS_OF_CLUSTER = 0x3D
 # `_PARAMETER` has three words for each parameter: an index; offset and position, 16 bits each;
 # the size from bit 18 on. `_ALL_PARAMETERS` has the size of all parameters. Sizes are bytes.
 _PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
+
+# In the header's flags: the suffix "a", before and since version 8 of the ABI.
+_OLD_FLAG_A, _FLAG_A = 0x800, 0x8
 
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_(\d{2,3})[af]?)(?![0-9a-z])")
 
@@ -63,12 +66,12 @@ def read_cubin(data: bytes) -> tuple[KernelUsage, ...]:
         for index, symbol in enumerate(symbols)
         if symbol.is_function and symbol.other & _ENTRY
     }
-    of_symbol = _group_by_symbol(elf)
+    symbol_attributes = _group_by_symbol(elf)
     sections = {section.name: section for section in elf.sections}
     # The kernel's own section then includes the driver's part, which ptxas does not report.
     reserved = _RESERVED_SMEM if any(n.startswith(".nv.shared.reserved") for n in sections) else 0
     return tuple(
-        _read_usage(elf, name, of_symbol.get(index, {}), sections, reserved)
+        _read_usage(elf, name, symbol_attributes.get(index, {}), sections, reserved)
         for index, name in kernels.items()
     )
 
@@ -94,7 +97,8 @@ def read_cubin_arch(elf: Elf) -> str:
         options = _ARCH_OPTION.findall(elf.read_section(note)[:4096])
         if options and int(options[-1][1]) == number:
             return str(options[-1][0], "ascii")
-    return f"sm_{number}a" if elf.flags & (0x800 if old else 0x8) else f"sm_{number}"
+    has_suffix = elf.flags & (_OLD_FLAG_A if old else _FLAG_A)
+    return f"sm_{number}a" if has_suffix else f"sm_{number}"
 
 
 def _group_by_symbol(elf: Elf) -> dict[int, dict[int, int]]:
@@ -117,9 +121,9 @@ def _read_usage(
     shared = sections.get(f".nv.shared.{name}")
     info = sections.get(f".nv.info.{name}")
     attribute_rows = [*_iterate_attributes(elf.read_section(info))] if info is not None else []
-    own = dict(attribute_rows)
-    bound = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
-    cluster = own.get(_BLOCKS_OF_CLUSTER, ())
+    own_attributes = dict(attribute_rows)
+    sizes = own_attributes.get(_REQUIRED_THREADS) or own_attributes.get(_MAX_THREADS)
+    cluster = own_attributes.get(_BLOCKS_OF_CLUSTER, ())
     if text is None:
         raise BinaryError(f"kernel {name} has no code")
     return KernelUsage(
@@ -127,29 +131,36 @@ def _read_usage(
         registers=attributes.get(_REGCOUNT, text.info >> 24),
         stack=max(attributes.get(_MIN_STACK_SIZE, 0), attributes.get(_FRAME_SIZE, 0)),
         static_smem=max(0, shared.size - reserved) if shared is not None else 0,
-        max_threads=bound[0] * bound[1] * bound[2] if bound and len(bound) == 3 else None,
+        max_threads=sizes[0] * sizes[1] * sizes[2] if sizes and len(sizes) == 3 else None,
         cluster=(cluster[0], cluster[1], cluster[2]) if len(cluster) == 3 else None,
-        parameters=_read_parameter_sizes(attribute_rows, own) if info is not None else None,
+        parameters=_read_parameter_sizes(attribute_rows) if info is not None else None,
     )
 
 
 def _read_parameter_sizes(
-    attribute_rows: Iterable[tuple[int, tuple[int, ...]]], own: Mapping[int, tuple[int, ...]]
+    attribute_rows: Iterable[tuple[int, tuple[int, ...]]],
 ) -> tuple[int, ...] | None:
     """Return the bytes of each parameter in order; None if the cubin does not record all of
     them."""
-    rows = [
-        value for attribute, value in attribute_rows if attribute == _PARAMETER and len(value) == 3
-    ]
-    sizes = {position & 0xFFFF: word >> 18 for _, position, word in rows}
+    sizes: dict[int, int] = {}
+    total_bytes = 0
+    for attribute, value in attribute_rows:
+        if attribute == _PARAMETER and len(value) == 3:
+            _, position, word = value
+            sizes[position & 0xFFFF] = word >> 18
+        elif attribute == _ALL_PARAMETERS:
+            total_bytes = max(value, default=0)
     # Of some positions only, or of none where there are parameters: not recorded.
-    if sorted(sizes) != list(range(len(sizes))) or (any(own.get(_ALL_PARAMETERS, ())) and not rows):
+    if sorted(sizes) != list(range(len(sizes))) or (total_bytes and not sizes):
         return None
     return tuple(sizes[index] for index in range(len(sizes)))
 
 
 def _iterate_attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield each attribute's number and its value as 32-bit words (one for a short value)."""
+    """Yield each attribute's number and its value as 32-bit words (one for a short value).
+
+    Values of more than 12 bytes are skipped. Raises `BinaryError`.
+    """
     offset, end = 0, len(content)
     while offset + 4 <= end:
         form, attribute, value = struct.unpack_from("<BBH", content, offset)
@@ -159,7 +170,7 @@ def _iterate_attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]
             continue
         if offset + value > end:
             raise BinaryError("an attribute of a kernel is cut off")
-        # Only short ones are used here: long lists of addresses need not be unpacked.
+        # No longer ones are used here: lists of addresses need not be unpacked.
         if value <= 12:
             yield attribute, struct.unpack_from(f"<{value // 4}I", content, offset)
         offset += value
@@ -196,24 +207,34 @@ class PtxasUsage(Struct, frozen=True):
 
 
 def parse_ptxas(log: str) -> tuple[PtxasUsage, ...]:
-    """Return the kernels in a compiler's log, in the order of the log."""
+    """Return the kernels in a compiler's log, in the order of the log.
+
+    A kernel's lines follow the one that names it. Its stack is the largest that any line reports,
+    its spills are the sums.
+    """
     kernels: list[dict[str, Any]] = []
     for line in log.splitlines():
-        if entry := _ENTRY_LINE.search(line):
-            kernels.append({**entry.groupdict(), "stack": 0, "spill_stores": 0, "spill_loads": 0})
+        if entry_match := _ENTRY_LINE.search(line):
+            kernels.append(
+                {**entry_match.groupdict(), "stack": 0, "spill_stores": 0, "spill_loads": 0}
+            )
         elif not kernels:
             continue
-        elif frame := _FRAME_LINE.search(line):
-            stack, stores, loads = map(int, frame.groups())
+        elif frame_match := _FRAME_LINE.search(line):
+            stack, stores, loads = map(int, frame_match.groups())
             kernels[-1]["stack"] = max(kernels[-1]["stack"], stack)
             kernels[-1]["spill_stores"] += stores
             kernels[-1]["spill_loads"] += loads
-        elif used := _USED.search(line):
-            registers, barriers, stack, smem = (
-                int(match[1]) if match else 0
-                for match in (used, *(part.search(line) for part in (_BARRIERS, _STACK, _SMEM)))
-            )
-            stack = max(kernels[-1]["stack"], stack)
-            kernels[-1] |= {"registers": registers, "stack": stack}
-            kernels[-1] |= {"static_smem": smem, "barriers": barriers}
+        elif _USED.search(line):
+            kernels[-1] |= {
+                "registers": _find_number(_USED, line),
+                "stack": max(kernels[-1]["stack"], _find_number(_STACK, line)),
+                "static_smem": _find_number(_SMEM, line),
+                "barriers": _find_number(_BARRIERS, line),
+            }
     return tuple(PtxasUsage(**kernel) for kernel in kernels)
+
+
+def _find_number(pattern: re.Pattern[str], line: str) -> int:
+    match = pattern.search(line)
+    return int(match[1]) if match else 0

@@ -56,6 +56,8 @@ class ElfSection(Struct, frozen=True):
 
 
 class Symbol(Struct, frozen=True):
+    """A row of a symbol table. `section` is the index of the section that defines the symbol."""
+
     name: str
     info: int
     other: int
@@ -87,20 +89,24 @@ class Elf:
             raise BinaryError("not a 64-bit little-endian ELF file")
         if len(data) - base < _HEADER.size:
             raise BinaryError("the ELF header is cut off")
-        fields = _HEADER.unpack_from(data, base)
         self._data = data
         self._base = base
-        self.ident: bytes = fields[0]
-        self.machine: int = fields[2]
-        self.flags: int = fields[7]
-        self._programs = (fields[5], fields[9], fields[10])
-        self._table = (fields[6], fields[11], fields[12])
+        self.ident: bytes
+        self.machine: int
+        self.flags: int
+        self.ident, _, self.machine, _, _, *tables = _HEADER.unpack_from(data, base)
+        programs, sections, self.flags, _, *units, section_names = tables
+        program_size, program_count, section_size, section_count = units
+        # Of each table: offset in the file, bytes of a row, number of rows.
+        self._programs = (programs, program_size, program_count)
+        self._table = (sections, section_size, section_count)
         # Sections of an honest file do not overlap, but strings are read symbol by symbol.
         self._budget = 16 * (len(data) - base) + (1 << 16)
-        self.sections = self._read_sections(fields[13])
+        self.sections = self._read_sections(section_names)
 
     def read_section(self, section: ElfSection) -> bytes:
-        """Return the bytes of a section; b"" for a section without content in the file."""
+        """Return the bytes of a section; b"" for a section without content in the file. Raises
+        `BinaryError`."""
         if section.kind == _NOBITS:
             return b""
         return self._read_slice(section.offset, section.size)
@@ -114,7 +120,7 @@ class Elf:
         return self.read_section(self._section_at(index))
 
     def read_symbols(self, table: ElfSection) -> Iterator[Symbol]:
-        """Yield all rows of a symbol table in order, row 0 included."""
+        """Yield all rows of a symbol table in order, row 0 included. Raises `BinaryError`."""
         strings = self.read_strings(table.link)
         content = self.read_section(table)
         complete_size = len(content) - len(content) % _SYMBOL.size  # `iter_unpack` takes whole rows
@@ -122,7 +128,7 @@ class Elf:
             yield Symbol(self.read_string(strings, name), info, other, section, size)
 
     def read_string(self, strings: bytes, offset: int) -> str:
-        """Return the text that starts at `offset` in a string table."""
+        """Return the text that starts at `offset` in a string table. Raises `BinaryError`."""
         # Bounded, since symbols of a hostile file could share one name of any length.
         end = strings.find(b"\0", offset, offset + MAX_NAME_LENGTH)
         if end < 0:
@@ -159,18 +165,19 @@ class Elf:
     def _read_sections(self, names: int) -> tuple[ElfSection, ...]:
         """Return the rows of the section table. `names` is the index of the section with their
         names. Raises `BinaryError`."""
-        offset, unit, count = self._table
+        table_offset, unit, count = self._table
         if count and unit != _SECTION.size:
             raise BinaryError("the section table has an unknown layout")
-        rows = list(_SECTION.iter_unpack(self._read_slice(offset, unit * count)))
+        rows = list(_SECTION.iter_unpack(self._read_slice(table_offset, unit * count)))
         strings = b""
         if rows:
             if names >= count:
                 raise BinaryError("the section table has no names")
-            strings = self._read_slice(rows[names][4], rows[names][5])
+            _, _, _, _, strings_offset, strings_size, *_ = rows[names]
+            strings = self._read_slice(strings_offset, strings_size)
         return tuple(
-            ElfSection(self.read_string(strings, r[0]), r[1], r[2], r[4], r[5], r[6], r[7])
-            for r in rows
+            ElfSection(self.read_string(strings, name), kind, flags, offset, size, link, info)
+            for name, kind, flags, _, offset, size, link, info, *_ in rows
         )
 
     def _spend_budget(self, count: int) -> None:

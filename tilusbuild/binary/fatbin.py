@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ _FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 _CONTAINER = struct.Struct("<IHHQ")  # magic, version, header size, size of what follows
 # Kind, version, header size, payload size, -, PTX version (2), architecture, -, flags.
 _ENTRY = struct.Struct("<HHIQQHHIQQ")
-_UNPACKED_AT = 56  # the size before packing, in headers that are long enough
+_UNPACKED_AT = 56  # the size before packing, 8 bytes, in headers that are long enough
 # A container, or the start of a cubin: `e_machine` is at byte 18, 12 behind the magic number.
 _STARTS = re.compile(
     re.escape(_FATBIN_MAGIC)
@@ -57,8 +57,15 @@ class Cubin(Struct, frozen=True):
     data: bytes
 
 
-# An image, its offset in the file, the flags of its entry, and its size before packing.
-_ImageLocation: TypeAlias = tuple[CodeImage, int, int, int]
+class _ImageLocation(NamedTuple):
+    """An image and its bytes in the file."""
+
+    image: CodeImage
+    offset: int
+    flags: int = 0
+    """Of the entry in a container; 0 for a bare cubin."""
+    unpacked_size: int = 0
+    """The bytes before packing; 0 if the entry does not say."""
 
 
 def read_archs(data: bytes) -> tuple[CodeImage, ...]:
@@ -66,7 +73,7 @@ def read_archs(data: bytes) -> tuple[CodeImage, ...]:
 
     A library without GPU code has none. Raises `BinaryError` for any other file.
     """
-    return tuple(image for image, *_ in _find_images(data))
+    return tuple(location.image for location in _find_images(data))
 
 
 def extract_cubins(data: bytes) -> tuple[Cubin, ...]:
@@ -75,9 +82,9 @@ def extract_cubins(data: bytes) -> tuple[Cubin, ...]:
     Raises `BinaryError`, also for LZ4, the compression of CUDA 12.
     """
     return tuple(
-        Cubin(location[0], _unpack_image(data, location))
+        Cubin(location.image, _unpack_image(data, location))
         for location in _find_images(data)
-        if location[0].kind == "sass"
+        if location.image.kind == "sass"
     )
 
 
@@ -109,20 +116,21 @@ def _read_containers(data: bytes) -> list[_ImageLocation]:
 
 
 def _search_library(data: bytes) -> list[_ImageLocation]:
-    """Return the images that any section of a library holds. Raises `BinaryError`."""
+    """Return the images that any section of a library holds. Up to `MAX_FAKES` damaged ones are
+    skipped; more raise `BinaryError`."""
     images: list[_ImageLocation] = []
-    past = fakes = 0
+    image_end = fakes = 0
     for match in _STARTS.finditer(data, len(MAGIC)):
         offset = match.start()
-        if offset < past:  # inside of the image before: the cubins of a container
+        if offset < image_end:  # inside of the image before: the cubins of a container
             continue
         try:
             if match[0] == _FATBIN_MAGIC:
-                entries, past = _read_container(data, offset)
+                entries, image_end = _read_container(data, offset)
                 images += entries
             else:
                 images.append(_read_bare_cubin(data, offset))
-                past = offset + images[-1][0].size
+                image_end = offset + images[-1].image.size
         except BinaryError:
             # The CUDA runtime's own code holds the magic number; a hostile file holds many.
             fakes += 1
@@ -133,11 +141,12 @@ def _search_library(data: bytes) -> list[_ImageLocation]:
 
 def _read_bare_cubin(data: bytes, offset: int) -> _ImageLocation:
     elf = open_cubin(data, offset)
-    return CodeImage("sass", read_cubin_arch(elf), elf.size), offset, 0, 0
+    return _ImageLocation(CodeImage("sass", read_cubin_arch(elf), elf.size), offset)
 
 
 def _read_container(data: bytes, offset: int) -> tuple[list[_ImageLocation], int]:
-    """Return the images of the container at an offset, and the offset of its end."""
+    """Return the images of the container at an offset, and the offset of its end. Other kinds of
+    entries are skipped. Raises `BinaryError`."""
     if offset + _CONTAINER.size > len(data):
         raise BinaryError("the fatbin is cut off")
     _, version, header, size = _CONTAINER.unpack_from(data, offset)
@@ -157,14 +166,15 @@ def _read_container(data: bytes, offset: int) -> tuple[list[_ImageLocation], int
             suffix = "a" if flags & _FLAG_A else "f" if flags & _FLAG_F else ""
             image = CodeImage("ptx" if kind == _PTX else "sass", f"sm_{number}{suffix}", size)
             unpacked = data[offset + _UNPACKED_AT : min(offset + _UNPACKED_AT + 8, start)]
-            images.append((image, start, flags, int.from_bytes(unpacked, "little")))
+            unpacked_size = int.from_bytes(unpacked, "little")
+            images.append(_ImageLocation(image, start, flags, unpacked_size))
         offset = start + size
     return images, end
 
 
 def _unpack_image(data: bytes, location: _ImageLocation) -> bytes:
     """Return the bytes of an image before packing. Raises `BinaryError`."""
-    image, offset, flags, unpacked = location
+    image, offset, flags, unpacked_size = location
     packed = data[offset : offset + image.size]
     if flags & _FLAG_LZ4:
         raise BinaryError("the code is packed with LZ4; compile with -compress-mode=none or size")
@@ -172,11 +182,11 @@ def _unpack_image(data: bytes, location: _ImageLocation) -> bytes:
         return packed
     import zstandard
 
-    if not 0 < unpacked <= MAX_CUBIN_SIZE:
+    if not 0 < unpacked_size <= MAX_CUBIN_SIZE:
         raise BinaryError("packed code of an impossible size")
     try:
         frame = zstandard.get_frame_parameters(packed)
-        if frame.content_size > unpacked:  # also when the frame does not say
+        if frame.content_size > unpacked_size:  # also when the frame does not say
             raise BinaryError("packed code that is larger than it says")
         plain = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_SIZE).decompress(packed)
     except zstandard.ZstdError as error:
