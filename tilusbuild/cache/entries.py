@@ -253,8 +253,7 @@ class Stage:
             status = os.lstat(path)
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{name} is not a regular file")
-            # Modes of their own, not those of compilers and umasks: equal programs are equal trees.
-            mode = 0o755 if status.st_mode & stat.S_IXUSR or name.endswith(".sh") else 0o644
+            mode = _choose_mode(name, is_executable=bool(status.st_mode & stat.S_IXUSR))
             if stat.S_IMODE(status.st_mode) != mode:
                 disk.set_mode(path, mode)
             files[name] = {"size": status.st_size, "sha256": sha256_file(path)}
@@ -263,6 +262,12 @@ class Stage:
         # Last: a directory without meta.json is not an entry, so no half-written one counts.
         full_meta = {**meta, "schema": SCHEMA, "program": program, "files": files}
         disk.write_file(os.path.join(self.path, layout.META), seal_json(full_meta))
+
+
+def _choose_mode(name: str, *, is_executable: bool) -> int:
+    """Return the permissions of an entry's file."""
+    # Not those of compilers and umasks: equal programs are equal trees.
+    return 0o755 if is_executable or name.endswith(".sh") else 0o644
 
 
 def read_published(tree: Tree, program: str) -> Entry:
@@ -311,7 +316,7 @@ class EntryBatch:
             for name, data in (*files.items(), (layout.META, meta)):
                 make_directories(self._tree, directory, os.path.dirname(name), made_directories)
                 # As linkers do it: an entry of another machine has no modes.
-                mode = 0o755 if name == layout.LIBRARY else 0o644
+                mode = _choose_mode(name, is_executable=name == layout.LIBRARY)
                 path = os.path.join(directory, name)
                 if isinstance(data, bytes):
                     disk.write_file(path, data, mode)
