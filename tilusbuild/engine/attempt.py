@@ -93,10 +93,11 @@ class Workers:
         self._threads: list[Thread] = []
 
     def start_attempt(self, ticket: Ticket, running: int) -> None:
-        """Queue a ticket for the workers; `running` counts the tickets that they then have.
+        """Queue a ticket. Start another worker if there are fewer workers than tickets.
 
-        When no further thread can be started, the existing workers take the ticket later. Raises
-        `OSError` when there is no worker.
+        `running` counts the tickets that workers have, with this one. When no further thread can be
+        started, the existing workers take the ticket later. Raises `OSError` when there is no
+        worker.
         """
         if len(self._threads) < running:
             try:
@@ -114,6 +115,8 @@ class Workers:
             thread.join()
 
     def _run_attempts(self) -> None:
+        """Attempt each queued ticket, until None is queued. Put each result into the inbox, an
+        exception, too: nothing is raised."""
         while (ticket := self._tickets.get()) is not None:
             result: AttemptResult
             try:
@@ -126,7 +129,11 @@ class Workers:
             self._inbox.put(WorkerMessage(ticket, result))
 
     def _attempt_program(self, ticket: Ticket) -> AttemptResult:
-        """Attempt a program once. Return the answer, or why there is none."""
+        """Lock a program and look it up again; compile and publish it if the store lacks it.
+
+        Return the answer, or LOCKED or ABORTED. Put STARTED into the inbox before a compile, and
+        ENDED when its compiler has ended. Raises as `_compile_and_publish`.
+        """
         job = ticket.attempted or ticket.job
         if self._stopped():
             return AttemptState.ABORTED
@@ -158,10 +165,11 @@ def make_answer(entry: Entry) -> ProgramAnswer:
 def _compile_and_publish(
     job: Job, store: Store, compiler: Compiler, on_compiled: Callable[[], None]
 ) -> Compiled:
-    """Compile a program into a stage, and publish a result. Raises `OSError`, `CancelledError` and
-    `TilusbuildError`.
+    """Render and compile a program; publish it if its status is in `RECORDED`.
 
-    `on_compiled` is called when the compiler has ended and its output is about to be published.
+    Return how it ended, with the places of the template; CHANGED, without a compile, if it renders
+    to other texts than its hash is of. `on_compiled` is called when the compiler has ended and its
+    output is about to be published. Raises `OSError`, `CancelledError` and `TilusbuildError`.
     """
     rendered = job.render()
     # An edit since the plan would be published under the hash of the earlier texts. A later edit
@@ -198,7 +206,8 @@ def _compile_and_publish(
 
 
 def locate_reason(job: Job, reason: str) -> str:
-    """Return a reason's first line with places of the template; the reason itself when unknown."""
+    """Return the first line of a compiler's reason, with its places in the template; the reason as
+    it is when the template cannot be read."""
     try:
         return job.translate_log(reason).partition("\n")[0] if reason else reason
     except (OSError, TilusbuildError):

@@ -102,7 +102,11 @@ class BuildLoop:
         self.results = results.Results(store)
 
     def run(self) -> Result:
-        """Build until nothing is left to do. Return the result; raise an error of our own."""
+        """Build until nothing is left to do. Emit the summary, and return the result.
+
+        At the end, also after an exception, no worker is left and the history is saved. Raises what
+        iterating a plan raises, and a bug of our own, after that.
+        """
         self.reporter.emit(events.BuildStarted(self.config.slots, __version__))
         try:
             self._handle_messages()
@@ -127,6 +131,7 @@ class BuildLoop:
         return Result(summary, self.results.statuses)
 
     def _handle_messages(self) -> None:
+        """Handle messages and start tickets, until nothing is left to do and no plan may come."""
         while True:
             # All messages before any start: after a signal during a long plan nothing starts.
             while not self.queue.inbox.empty():
@@ -135,7 +140,7 @@ class BuildLoop:
             # A plan that was put meanwhile is in the inbox: `try_end` is false then.
             if not self._has_work() and self.queue.try_end(now=self.ending.stopped.is_set()):
                 return
-            self._handle_message(self._wait_for_message())
+            self._handle_message(self._work_until_message())
 
     def _has_work(self) -> bool:
         """Return whether a ticket, a remote or a message is left to handle."""
@@ -145,28 +150,15 @@ class BuildLoop:
     # Plans.
 
     def _apply_plan(self, jobs: Iterable[Job]) -> None:
-        """Replace the plan: look its programs up, make or keep a ticket for each missing one, and
-        drop the other tickets."""
+        """Replace the plan: look its programs up, and emit the plan.
+
+        Each program without an answer has a ticket then, which waits, is with a worker or is asked
+        of the remote. Other tickets are dropped. In a dry run, and when the build has stopped, the
+        waiting tickets are skipped.
+        """
         self._drain_waiting()
-        earlier_tickets, self.tickets = self.tickets, {}
         self.results = results.Results(self.store, self.results.attempts)
-        statuses = self.results.statuses
-        for number, job in enumerate(jobs):
-            if (ticket_of_hash := self.tickets.get(job.hash)) is not None:
-                ticket_of_hash.duplicates.append(job)
-            elif job.hash in statuses:
-                self.results.add_to_script(job, statuses[job.hash])
-            elif (ticket := earlier_tickets.pop(job.hash, None)) is not None:
-                # Not looked up again: a worker may have published the program, with its message
-                # still in the inbox, and a program is counted once.
-                ticket.job, ticket.number, ticket.duplicates = job, number, []
-                self.tickets[job.hash] = ticket
-            elif (answer := self._find_answer(job)) is not None:
-                self.results.record_answer([job], answer)
-            else:
-                self.tickets[job.hash] = Ticket(job, number)
-        for ticket in earlier_tickets.values():
-            ticket.move_to(BuildState.UNWANTED if ticket in self.running else BuildState.DROPPED)
+        self._replace_tickets(jobs)
         self._announce_plan()
         self.asked_tickets.keep_only(self.tickets)
         # Tickets of an earlier plan may be LOCKED or ISOLATED: a new plan tries them at once.
@@ -184,15 +176,42 @@ class BuildLoop:
         self._release_blocked()
         for instance in self.results.instances:
             self._hold_back(instance)
-        for ticket in self._drain_waiting() if self.config.dry_run else ():
-            job = ticket.job
-            self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
-            self._skip_ticket(ticket)
+        if self.config.dry_run:
+            for ticket in self._drain_waiting():
+                job = ticket.job
+                self.reporter.emit(events.WouldCompile(job.hash, job.label, job.script, job.index))
+                self._skip_ticket(ticket)
         if self.ending.stopped.is_set():
             self._skip_waiting()
 
+    def _replace_tickets(self, jobs: Iterable[Job]) -> None:
+        """Set `tickets` to one for each program without an answer; record the other answers.
+
+        A program of the earlier plan keeps its ticket. The tickets of all other programs become
+        UNWANTED if a worker has them, else DROPPED.
+        """
+        earlier_tickets, self.tickets = self.tickets, {}
+        statuses = self.results.statuses
+        for number, job in enumerate(jobs):
+            if (ticket_of_hash := self.tickets.get(job.hash)) is not None:
+                ticket_of_hash.duplicates.append(job)
+            elif job.hash in statuses:
+                self.results.add_to_script(job, statuses[job.hash])
+            elif (ticket := earlier_tickets.pop(job.hash, None)) is not None:
+                # Not looked up again: a worker may have published the program, with its message
+                # still in the inbox, and a program is counted once.
+                ticket.job, ticket.number, ticket.duplicates = job, number, []
+                self.tickets[job.hash] = ticket
+            elif (answer := self._find_answer(job)) is not None:
+                self.results.record_answer([job], answer)
+            else:
+                self.tickets[job.hash] = Ticket(job, number)
+        for ticket in earlier_tickets.values():
+            ticket.move_to(BuildState.UNWANTED if ticket in self.running else BuildState.DROPPED)
+
     def _announce_plan(self) -> None:
-        """Estimate the compiles; emit the plan, and each warning once."""
+        """Set the tickets' estimates and `results.to_compile`. Emit the plan, and each warning that
+        was not emitted before."""
         expected = 0.0
         for ticket in self.tickets.values():
             ticket.estimate = self.history.estimate_job(ticket.job)
@@ -200,13 +219,15 @@ class BuildLoop:
         self.results.to_compile = len(self.tickets)
         self.reporter.emit(self.results.make_plan_event(expected, dry_run=self.config.dry_run))
         compiles = self.results.to_compile > 1 and not self.config.dry_run
-        for message in (*self.config.notices, *(self.config.warnings if compiles else ())):
+        warnings = self.config.warnings if compiles else ()
+        for message in (*self.config.notices, *warnings):
             if message not in self.warned:  # a watch plans many times
                 self.warned.add(message)
                 self.reporter.emit(events.Warned(message))
 
     def _start_ahead(self, jobs: Iterable[Job]) -> None:
-        """Start programs before their plan is looked up, which takes 30 ms for 1,000 programs."""
+        """Make tickets for those of `jobs` that need no other program and have no answer, and start
+        them: to look up the whole plan first takes 30 ms for 1,000 programs."""
         for job in jobs:
             if not (job.needs or job.hash in self.tickets or self._find_answer(job) is not None):
                 ticket = self.tickets[job.hash] = Ticket(job, len(self.tickets))
@@ -276,8 +297,9 @@ class BuildLoop:
 
     # Messages.
 
-    def _wait_for_message(self) -> Any:
-        """Return the next message; None when nothing is left to do. Tick and retry meanwhile."""
+    def _work_until_message(self) -> Any:
+        """Return the next message; None when nothing is left to do. Every `TICK`, or when a locked
+        ticket may be tried again, call `_work_meanwhile`."""
         while True:
             timeout = TICK
             if (wake_time := self.ready.find_wake_time()) is not None and self.running.has_room():
@@ -285,21 +307,28 @@ class BuildLoop:
             try:
                 return self.queue.inbox.get(timeout=timeout)
             except Empty:
-                self.reporter.tick()
-                # Cancelled again, since a compile that began during the first cancel was missed.
-                if self.ending.signal is not None:
-                    self.compiler.cancel()
-                self.running.cancel_unwanted(self.compiler)
-                is_idle = not self.ready and self.running.has_room()
-                if is_idle and (overdue_ticket := self.asked_tickets.pop_overdue()):
-                    self._compile_after_all(overdue_ticket)
-                # The load, the memory or the tokens may be others than at the last message.
-                self._start_ready()
+                self._work_meanwhile()
                 if not self._has_work():
                     return None
 
+    def _work_meanwhile(self) -> None:
+        """Tick the reporter, cancel what is of no more use, stop waiting for a remote that does not
+        answer, and start tickets."""
+        self.reporter.tick()
+        # Cancelled again, since a compile that began during the first cancel was missed.
+        if self.ending.signal is not None:
+            self.compiler.cancel()
+        self.running.cancel_unwanted(self.compiler)
+        if not self.ready and self.running.has_room():
+            overdue_ticket = self.asked_tickets.pop_overdue()
+            if overdue_ticket is not None:
+                self._compile_after_all(overdue_ticket)
+        # The load, the memory or the tokens may be others than at the last message.
+        self._start_ready()
+
     def _handle_message(self, message: Any) -> None:
-        """Change tickets as a message says. None, of which nothing is said, changes nothing."""
+        """Handle a message of the inbox, of a type that `PlanQueue.inbox` lists; None is ignored.
+        Then cancel the UNWANTED compiles and tick the reporter."""
         match message:
             case int():  # a signal
                 self.ending.signal = message
@@ -335,6 +364,8 @@ class BuildLoop:
     # Answers.
 
     def _handle_result(self, ticket: Ticket, result: AttemptResult) -> None:
+        """Finish, retry or skip the ticket of an ended attempt, or drop it if it is UNWANTED. An
+        error that the program did not cause stops the build."""
         if ticket.state is BuildState.UNWANTED:
             ticket.move_to(BuildState.DROPPED)
             self.reporter.emit(events.Dropped(ticket.job.hash, ticket.job.label))
@@ -358,7 +389,8 @@ class BuildLoop:
         self._release_blocked()
 
     def _wait_for_lock(self, ticket: Ticket) -> None:
-        """Queue a ticket again whose program another builder has locked."""
+        """Queue a ticket again whose program another builder has locked; skip it when the build has
+        stopped. The first time emit `Waiting`."""
         if self.ending.stopped.is_set():
             self._skip_ticket(ticket)
             return
@@ -368,7 +400,11 @@ class BuildLoop:
         self.ready.add_locked(ticket, self.config.clock())
 
     def _handle_answer(self, ticket: Ticket, compiled: Compiled, *, cached: bool) -> None:
-        """Finish a ticket, or have its compile retried after an accident."""
+        """Finish a ticket, or queue its compile once more after an accident, to run alone.
+
+        The history gets the time and memory of a compile, and the remote a program that was
+        compiled here.
+        """
         job = ticket.job
         if compiled.status == Status.KILLED:
             self.history.record_kill(job, compiled.peak_rss)
@@ -384,7 +420,11 @@ class BuildLoop:
         self._finish_ticket(ticket, ProgramAnswer(compiled, cached))
 
     def _finish_ticket(self, ticket: Ticket, answer: ProgramAnswer) -> None:
-        """Record and emit a program's answer; stop the build after `keep_going` failures."""
+        """Record and emit a program's answer, and queue the tickets that waited for the program.
+
+        A failure may have the other schedules of its instance skipped; after `keep_going` of them
+        the build stops.
+        """
         job, compiled = ticket.job, answer.compiled
         ticket.move_to(BuildState.DONE)
         del self.tickets[job.hash]
@@ -401,7 +441,8 @@ class BuildLoop:
             self._stop_build("failures", f"{self.results.unbuilt} did not build")
 
     def _hold_back(self, instance: tuple[str, ...]) -> None:
-        """Skip the waiting schedules of an instance when all of them seem to fail alike."""
+        """Skip the waiting schedules of an instance, and emit `HeldBack`, if its schedules seem to
+        share an error. Do nothing in a dry run or with a `keep_going`."""
         if self.config.keep_going is not None or self.config.dry_run:
             return
         if (shared_error := self.results.find_shared_error(instance)) is None:

@@ -7,7 +7,7 @@ without a record is estimated from its instance, else from all. Records of this 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -16,6 +16,8 @@ from tilusbuild.state.envelope import StateFile
 
 # Records between two saves. A build that is killed loses at most so many, or a quarter of all.
 _SAVE_EVERY = 64
+# Four months. A longer time in the file is damage.
+_MAX_SECONDS = 1e7
 
 
 class Estimate(Struct, frozen=True):
@@ -58,22 +60,23 @@ class History:
         """Bytes that a compile of an instance had taken when it was killed, in this run."""
 
     def estimate_job(self, job: Job) -> Estimate:
-        """Return the last record of the job's schedule, else the mean of its instance, else of all;
-        `NOTHING` without any record."""
+        """Return the last record of the job's schedule; without one, the mean seconds and the
+        largest peak of its instance, else of all records; else `NOTHING`. The peak is at least that
+        of a compile of the instance that was killed in this run."""
         group = _make_group_key(job)
         total = self._sum_groups().get(group, self._all)
         seconds, peak_rss = total.mean, total.peak_rss
-        if (measurement := _parse_record(self._file.get_value(_make_key(job)))) is not None:
-            seconds, peak_rss = measurement
+        if (record := _parse_record(self._file.get_value(_make_key(job)))) is not None:
+            seconds, peak_rss = record.seconds, record.peak_rss
         return Estimate(seconds, max(peak_rss, self._floors.get(group, 0)) or None)
 
     def find_measurement(self, job: Job) -> Estimate:
-        """Return what this very program took, not an earlier program of the same schedule;
-        `NOTHING` when unknown."""
-        value = self._file.get_value(_make_key(job))
-        if (measurement := _parse_record(value)) is None or value[2] != _abbreviate_hash(job):
+        """Return the seconds and bytes of this program's last compile. Return `NOTHING` if the
+        record of its schedule is missing, or is of a program with another hash."""
+        record = _parse_record(self._file.get_value(_make_key(job)))
+        if record is None or record.short_hash != _abbreviate_hash(job):
             return NOTHING
-        return Estimate(measurement[0], measurement[1] or None)
+        return Estimate(record.seconds, record.peak_rss or None)
 
     def record_compile(self, job: Job, seconds: float, peak_rss: int) -> None:
         """Record a compile that ended with an answer. Save the file now and then."""
@@ -96,14 +99,14 @@ class History:
         self._file.save_records()
 
     def _sum_groups(self) -> dict[str, _HistorySum]:
+        """Return the sums by instance. The first call reads the file, and fills `_all`, too."""
         if self._groups is None:
             self._groups = {}
             for key, value in self._file.items():
-                if (measurement := _parse_record(value)) is not None:
-                    self._groups.setdefault(key.rpartition("#")[0], _HistorySum()).add_record(
-                        *measurement
-                    )
-                    self._all.add_record(*measurement)
+                if (record := _parse_record(value)) is not None:
+                    group = self._groups.setdefault(key.rpartition("#")[0], _HistorySum())
+                    group.add_record(record.seconds, record.peak_rss)
+                    self._all.add_record(record.seconds, record.peak_rss)
         return self._groups
 
 
@@ -120,12 +123,20 @@ def _abbreviate_hash(job: Job) -> str:
     return job.hash[:12]
 
 
-def _parse_record(value: Any) -> tuple[float, int] | None:
-    """Return the seconds and the bytes of a value in the file; None when it is not a record."""
+class _Record(NamedTuple):
+    seconds: float
+    peak_rss: int
+    short_hash: object
+
+
+def _parse_record(value: Any) -> _Record | None:
+    """Return a value of the file as a record; None when it is not one."""
     if not isinstance(value, list) or len(value) != 3:
         return None
-    seconds, peak_rss, _ = value
+    seconds, peak_rss, short_hash = value
     if not isinstance(seconds, int | float) or not isinstance(peak_rss, int):
         return None
     # NaN, which Python reads in JSON, compares false with every bound.
-    return (float(seconds), peak_rss) if 0 <= seconds < 1e7 and peak_rss >= 0 else None
+    if 0 <= seconds < _MAX_SECONDS and peak_rss >= 0:
+        return _Record(float(seconds), peak_rss, short_hash)
+    return None

@@ -80,7 +80,8 @@ class PlanQueue:
             self._answers[job.hash] = answer
 
     def try_end(self, *, now: bool) -> bool:
-        """End the build with `now`, or when no message is left. Return whether it has ended."""
+        """End the build if `now` is set or the inbox is empty. Return whether it has ended; then
+        `replace_jobs` returns False."""
         # The guard and the check of the inbox make `replace_jobs` and this exclude each other: a
         # plan is either taken by this build, or its sender learns that it is too late.
         with self._guard:
@@ -144,10 +145,10 @@ class AskedTickets:
         self._by_hash = {key: value for key, value in self._by_hash.items() if key in hashes}
 
     def ask_remote(self, tickets: Sequence[Ticket]) -> list[Ticket]:
-        """Ask for the tickets that are READY and were not asked for before, and move them to ASKED.
-        Return the others."""
+        """Ask the remote for the READY tickets that it was not asked for before. Move those that it
+        will answer to ASKED, and return the other tickets."""
         ready = [ticket for ticket in tickets if ticket.state is BuildState.READY]
-        candidates = [each for each in ready if not (each.was_asked or each.job.kept_here)]
+        candidates = [ticket for ticket in ready if not (ticket.was_asked or ticket.job.kept_here)]
         requested_hashes = self._remote.ask([ticket.job for ticket in candidates], self._listen)
         self._last_answer_at = self._clock()
         for ticket in candidates:

@@ -16,7 +16,7 @@ import re
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
@@ -81,7 +81,8 @@ class Results:
         self._failures: list[_FailedProgram] = []
 
     def record_answer(self, jobs: Iterable[Job], answer: ProgramAnswer) -> None:
-        """Count the answer of one program; `jobs` are all jobs with its hash."""
+        """Count the answer of one program, and keep its failure. `jobs` are all jobs with its
+        hash."""
         first, *duplicates = jobs
         compiled, cached = answer.compiled, answer.cached
         status = compiled.status
@@ -92,7 +93,8 @@ class Results:
         # Pruned and skipped programs are missing on purpose.
         if status not in (Status.BUILT, Status.PRUNED, Status.SKIPPED):
             self._failures.append(self._describe_failure(first, compiled))
-            self.unbuilt += not cached
+            if not cached:
+                self.unbuilt += 1
 
     def find_shared_error(self, instance: tuple[str, ...]) -> tuple[Job, str] | None:
         """Return an instance's default job and the error that all its schedules seem to share, or
@@ -106,7 +108,8 @@ class Results:
         return list(self._tallies)
 
     def add_to_script(self, job: Job, status: Status, answer: ProgramAnswer | None = None) -> None:
-        """Count a job for its instance; without `answer`, another job has its program, too."""
+        """Count a job's status for its instance. Without `answer` a failure is only counted, and
+        not compared with other failures."""
         tally = self._tallies.get(job.instance)
         if tally is None:
             tally = self._tallies[job.instance] = ScriptTally(
@@ -120,8 +123,8 @@ class Results:
             tally.add_failure(job, answer)
 
     def make_plan_event(self, seconds: float, *, dry_run: bool) -> Planned:
-        """Return the event of a plan with these answers. `to_compile` programs have none, and take
-        `seconds`; 0 is unknown."""
+        """Return the event of the plan, from the answers so far. `seconds` is the expected compile
+        time of the other programs, whose number is `to_compile`; 0 is unknown."""
         return Planned(
             programs=len(self.statuses) + self.to_compile,
             cached=self.counts["cached"],
@@ -160,6 +163,7 @@ class Results:
         )
 
     def _describe_failure(self, job: Job, compiled: Compiled) -> _FailedProgram:
+        """Return a failed program, with the first error line of its reason, else of its log."""
         # A recorded program's log is in the store, and is read only if it is shown. The others have
         # no directory, so a part of their log is kept.
         excerpt = None if compiled.status in RECORDED else compiled.log[-_EXCERPT:]
@@ -181,6 +185,7 @@ class Results:
         return tuple(map(self._make_group, ordered[:_MAX_GROUPS])), len(ordered[_MAX_GROUPS:])
 
     def _make_group(self, members: list[_FailedProgram]) -> FailureGroup:
+        """Return the event's group of equal failures; its sample is the first of them."""
         sample = members[0]
         job, message = sample.job, self._read_log(sample.job, sample.excerpt)
         # Translating reads the template, which may have changed or gone since.
@@ -203,6 +208,11 @@ def _find_column(status: Status, cached: bool) -> str:
     return status if status in COLUMNS else "crashed"
 
 
+class _FailedSchedule(NamedTuple):
+    job: Job
+    answer: ProgramAnswer
+
+
 class ScriptTally(Struct):
     """The answers of one instance's schedules, counted."""
 
@@ -213,19 +223,20 @@ class ScriptTally(Struct):
     default: Status | None = None
     of_parts: bool = False
     """Whether the instance is a library, which needs every part."""
-    failures: list[tuple[Job, ProgramAnswer]] = field(default_factory=list)
+    failures: list[_FailedSchedule] = field(default_factory=list)
     """The first few failed schedules; the default schedule, if it is one, is the first."""
 
     def add_failure(self, job: Job, answer: ProgramAnswer) -> None:
-        """Keep a failed schedule, if fewer than `_EVIDENCE` are kept or it is the default."""
+        """Keep a failed schedule for `find_shared_error`: the default always, as the first one,
+        another one if fewer than `_EVIDENCE` are kept. A program is kept once."""
         # The default comes first: `find_shared_error` compares the others with it.
         if job.is_default:
-            others = [failure for failure in self.failures if failure[0].hash != job.hash]
-            self.failures = [(job, answer), *others]
+            others = [failure for failure in self.failures if failure.job.hash != job.hash]
+            self.failures = [_FailedSchedule(job, answer), *others]
         elif len(self.failures) < _EVIDENCE and all(
-            job.hash != other.hash for other, _ in self.failures
+            job.hash != failure.job.hash for failure in self.failures
         ):
-            self.failures.append((job, answer))
+            self.failures.append(_FailedSchedule(job, answer))
 
     def find_shared_error(self) -> tuple[Job, str] | None:
         """Return the default job and its error, if another schedule fails at the same line with the
@@ -240,11 +251,15 @@ class ScriptTally(Struct):
             locate_reason(job, answer.compiled.reason) if answer.cached else answer.compiled.reason
             for job, answer in self.failures
         ]
-        first, *others = {locate_error(reason) for reason in reasons}
-        return None if others or first is None else (self.failures[0][0], reasons[0])
+        errors = {locate_error(reason) for reason in reasons}
+        if len(errors) > 1 or None in errors:
+            return None
+        return self.failures[0].job, reasons[0]
 
     def make_verdict(self, strict: bool, part: bool = False) -> Verdict:
-        """Return the instance's verdict; with `part`, other schedules are built elsewhere."""
+        """Return the instance's verdict. With `strict`, any schedule that does not compile fails
+        it. With `part`, other schedules are built elsewhere, so that none builds here is no
+        failure."""
         reason = self._explain_failure(strict, part)
         return Verdict(
             script=self.script,
@@ -259,6 +274,7 @@ class ScriptTally(Struct):
         )
 
     def _explain_failure(self, strict: bool, part: bool) -> str:
+        """Return the first reason for which the instance is not ok; "" when it is."""
         accidents = sum(self.counts.get(status, 0) for status in ACCIDENTS)
         failed = self.counts.get(Status.FAILED, 0)
         skipped = self.counts.get(Status.SKIPPED, 0)
@@ -321,9 +337,12 @@ def describe_error(error: BaseException) -> str | None:
     if isinstance(error, TilusbuildError):
         return error.render()
     if isinstance(error, OSError):
-        file_suffix = f": {error.filename}" if error.filename else ""
-        shortage = find_shortage(error)
-        return f"{error.strerror or error}{file_suffix}" + (f"\n  {shortage}" if shortage else "")
+        message = str(error.strerror or error)
+        if error.filename:
+            message += f": {error.filename}"
+        if shortage := find_shortage(error):
+            message += f"\n  {shortage}"
+        return message
     return None
 
 

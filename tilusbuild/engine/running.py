@@ -68,7 +68,8 @@ class MemoryLimit:
         self._checked_at = float("-inf")
 
     def can_start(self, need: int | None, running: list[int]) -> bool:
-        """As an `Admission`."""
+        """Return whether a compile of `need` bytes may start beside compiles of `running` bytes;
+        None or 0 bytes are unknown. This is an `Admission`."""
         if self._at_start is None:
             return True
         reserved = _reserve_for(need)
@@ -76,8 +77,10 @@ class MemoryLimit:
         return total <= self._at_start * (1 - _RESERVE) and reserved <= self._measure_free()
 
     def _measure_free(self) -> float:
-        """Return bytes that may be used now; none while memory is pressed."""
-        if (now := self._clock()) - self._checked_at >= _CHECK_EVERY:
+        """Return the free bytes without the reserve; 0 under memory pressure. A result is returned
+        again for `_CHECK_EVERY` seconds."""
+        now = self._clock()
+        if now - self._checked_at >= _CHECK_EVERY:
             is_pressed = self._machine.measure_memory_pressure() >= _PRESSED
             free = 0 if is_pressed else self._machine.measure_free_memory() or 0
             self._free_now, self._checked_at = free * (1 - _RESERVE), now
@@ -132,6 +135,8 @@ class SharedTokens:
         self.local_tokens = 0
 
     def try_acquire(self) -> bool:
+        """Take a token for this machine, or else one for other machines. Return False without
+        one."""
         if self.local_tokens < self._own and (self._source is None or self._source.try_acquire()):
             self.local_tokens += 1
             return True
@@ -141,6 +146,7 @@ class SharedTokens:
         return False
 
     def release(self) -> None:
+        """Give back a token for other machines, or else one for this machine."""
         if self._remote_tokens:
             self._remote_tokens -= 1
         else:
@@ -237,8 +243,8 @@ class RunningTickets:
         self.release_tokens()
 
     def release_tokens(self) -> None:
-        """Release the tokens beyond those of running compilers, so also the token of a program
-        that another builder had compiled."""
+        """Release the tokens that the running compilers do not need. The first compiler needs none,
+        and a program that another builder had compiled has no compiler."""
         needed = max(0, len(self._list_compiling()) - 1)
         while self._tokens is not None and self._held_tokens > needed:
             self._held_tokens -= 1
@@ -259,7 +265,8 @@ class RunningTickets:
         return compiling < self._slots and publishing <= _PUBLISHING * self._slots
 
     def try_admit(self, ticket: Ticket) -> bool:
-        """Return whether a ticket may start; if so, a token is held for it."""
+        """Return whether a ticket may start beside those that run. Estimate it again; if it may
+        start and is not the first, a token is held for it."""
         # Estimated again: compiles that ended meanwhile may have changed the estimate.
         ticket.estimate = self._history.estimate_job(ticket.job)
         # One compile may always run, whatever it needs: else the build would never end.
@@ -286,19 +293,21 @@ class RunningTickets:
                 compiler.cancel_job(ticket.attempted)
 
     def should_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
-        """Return whether a compile is retried, and count it. Call it once for each compile."""
+        """Return whether a compile is retried. Count its crash: after `_MAX_RETRIES` crashes of a
+        build none is retried, so call this once for each compile."""
         if ticket.accident is not None:
             return False
         # Not counted: the machine was short of memory, which says nothing of other programs.
         if compiled.status == Status.KILLED:
             return True
-        accident = compiled.status in _RETRIED and compiled.cause not in _PERMANENT
-        self._accidents += accident
-        return accident and self._accidents <= _MAX_RETRIES
+        if compiled.status not in _RETRIED or compiled.cause in _PERMANENT:
+            return False
+        self._accidents += 1
+        return self._accidents <= _MAX_RETRIES
 
     def _try_take_token(self, compiles: int) -> bool:
-        """Return whether the tokens suffice for so many compiles, after taking one if needed. After
-        a refusal, `token_available` is called when a token may be free."""
+        """Take one token if the held ones do not suffice for this number of compiles. Return False
+        when none is free; `token_available` is called when one may be."""
         if self._tokens is None or self._held_tokens >= compiles - 1:
             return True
         if self._tokens.try_acquire():

@@ -149,8 +149,11 @@ class ReadyQueue:
     def pop_next(
         self, now: float, try_admit: Callable[[Ticket], bool], idle: bool
     ) -> Ticket | None:
-        """Remove and return the ticket to start; None when none may. `idle` says that nothing
-        runs."""
+        """Remove and return the first ticket that `try_admit` accepts; None when none may start.
+
+        A LOCKED ticket is tried when none is READY and its pause is over by `now`. An ISOLATED one
+        is returned, without `try_admit`, when `idle` says that nothing runs and none is LOCKED.
+        """
         for position in range(min(_WINDOW, len(self._ready))):
             if try_admit(self._ready[position]):
                 ticket = self._ready[position]
@@ -168,11 +171,15 @@ class ReadyQueue:
         return None
 
     def pop_matching(self, matches: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Remove and return the waiting tickets for which `matches` is true."""
+        """Remove and return the waiting tickets for which `matches` is true. The others keep their
+        order."""
         popped: list[Ticket] = []
         others: list[Ticket] = []
         for ticket in self.drain_tickets():
-            (popped if matches(ticket) else others).append(ticket)
+            if matches(ticket):
+                popped.append(ticket)
+            else:
+                others.append(ticket)
         queues = {BuildState.LOCKED: self._locked, BuildState.ISOLATED: self._isolated}
         for ticket in others:
             queues.get(ticket.state, self._ready).append(ticket)
