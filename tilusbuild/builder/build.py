@@ -49,10 +49,11 @@ def build_project(
     invocation: Invocation | None = None,
     shard: Shard | None = None,
 ) -> Result:
-    """Build the selected part of a project, or one shard of it.
+    """Plan the selected part of a project, or one shard of it, build the plan and publish it.
 
-    With an `invocation` the next such command may be answered from the record of this one. Raises
-    `InputError` and `CacheError`.
+    With an `invocation`, and unless a part of the programs is selected, write the no-op record from
+    which the next such command is answered while nothing changes. Raises `InputError` and
+    `CacheError`.
     """
     config = replace(config, started_at=config.clock())
     plan = project.make_plan(selection)
@@ -73,8 +74,11 @@ def build_project(
 def build_request(
     project: Project, request: BuildRequest, config: BuildConfig, reporter: Reporter
 ) -> Result:
-    """Build a plan, and publish its results as the request says. Raises `InputError` and
-    `CacheError`."""
+    """Build a plan, and publish its results as the request says. Close the reporter.
+
+    A dry run, or a build that a signal or an error stopped, publishes nothing. Raises `InputError`
+    and `CacheError`.
+    """
     plan, publishes = request.plan, request.publishes
     config = replace(config, notices=publishes.list_notices(project, plan))
     with open_builder(project, config) as builder:

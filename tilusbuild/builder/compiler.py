@@ -11,7 +11,7 @@ import os
 import shlex
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -96,7 +96,7 @@ class ResidentPools:
         """The jobs that are compiled now, with their runners."""
 
     def find_pool(self, nvrtc: NvrtcLibrary) -> ResidentPool:
-        """Return the processes of one library."""
+        """Return the pool of the processes that have this library loaded; make it at first."""
         from tilusbuild.process.resident import ResidentPool
 
         with self._guard:
@@ -116,6 +116,14 @@ class ResidentPools:
             pool.close()
 
 
+class ProgramLayout(NamedTuple):
+    """The published directories that a program is compiled with."""
+
+    launcher_digest: str
+    """"" without a launcher."""
+    header_directory: str | None
+
+
 class IncludeLayout:
     """The directories of headers and launchers that a build's programs are compiled with."""
 
@@ -129,12 +137,16 @@ class IncludeLayout:
 
     def lay_out_program(
         self, work: RenderedProgram, stage: str, runner: Runner
-    ) -> tuple[str, str | None] | Compiled:
-        """Return the launcher's digest ("" without one) and the directory of headers, both laid
-        out; or the end of a launcher that was not made."""
-        recipe, closure, launcher = work.recipe, work.closure, ""
+    ) -> ProgramLayout | Compiled:
+        """Publish the directories of a program's launcher and headers, as far as it has them.
+
+        Return where they are; or the result of the launcher's compile if that fails. Raises
+        `CacheError` and `CancelledError`.
+        """
+        recipe, closure, launcher_digest = work.recipe, work.closure, ""
         if recipe.pipeline.launcher.is_there:
             library: bytes | None = None
+            # A compiler of host code compiles the launcher together with the program.
             if not recipe.pipeline.host_code:
                 from tilusbuild.compile.program import compile_launcher
 
@@ -144,16 +156,18 @@ class IncludeLayout:
                 if isinstance(answer, Compiled):
                     return answer
                 library = answer
-            launcher, files = lay_out_launcher(recipe, library)
-            self._lay_out_directory(launcher, lambda: files)
+            launcher_digest, files = lay_out_launcher(recipe, library)
+            self._lay_out_directory(launcher_digest, lambda: files)
         if not closure.headers:
-            return launcher, None
-        return launcher, self._lay_out_directory(closure.digest, lambda: map_layout(closure))
+            return ProgramLayout(launcher_digest, None)
+        directory = self._lay_out_directory(closure.digest, lambda: map_layout(closure))
+        return ProgramLayout(launcher_digest, directory)
 
     def _lay_out_directory(
         self, digest: str, files: Callable[[], Mapping[str, bytes | str]]
     ) -> str:
-        """Return the directory of a launcher or of headers, checked by content once a build."""
+        """Publish a directory of a launcher or of headers, and return its path. Only the first call
+        for a digest calls `files` and compares the contents."""
         # Under the guard, so that a second program waits until the directory is complete.
         with self._guard:
             if digest not in self._directories:
@@ -174,11 +188,18 @@ class ProgramCompiler:
         self._layout = IncludeLayout(cache, runners, timeout)
 
     def compile(self, job: Job, work: RenderedProgram, stage: ProgramStage, /) -> Compiled:
-        """Fill `stage`. Raises `CancelledError` and `OSError`; raises `ToolsChangedError` when the
-        compile may have seen other tools than its hash names."""
+        """Compile a rendered program into `stage`. Return the result, with meta.json and the
+        command lines that were run.
+
+        Raises `CancelledError` and `OSError`; raises `ToolsChangedError` when the compile may have
+        seen other tools than its hash names.
+        """
         runner = RecordingRunner(self._runners.make_runner(job, work.toolchain, self._residents))
-        units = UnitSteps(self._units, work.options_txt.partition("\n[toolchain]\n")[2])
-        self._residents.running.append(running := (job, runner))
+        # The steps that programs share are keyed by the tools, which are the last section.
+        tools = work.options_txt.partition("\n[toolchain]\n")[2]
+        units = UnitSteps(self._units, tools)
+        running = (job, runner)
+        self._residents.running.append(running)
         try:
             compiled = self._compile_rendered(work, stage.path, runner, units)
         finally:
@@ -198,15 +219,17 @@ class ProgramCompiler:
     def _compile_rendered(
         self, work: RenderedProgram, stage: str, runner: Runner, units: UnitSteps
     ) -> Compiled:
+        """Write the files of the stage's `module` directory, and run the pipeline's steps. Return
+        the result, which may be that of the launcher's compile."""
         from tilusbuild.compile.program import compile_program
 
         module = os.path.join(stage, "module")
         os.makedirs(module)
-        laid_out = self._layout.lay_out_program(work, stage, runner)
-        if isinstance(laid_out, Compiled):
-            return laid_out
-        launcher, include = laid_out
-        for name, data in collect_module_files(work.recipe, work.toolchain, launcher).items():
+        layout = self._layout.lay_out_program(work, stage, runner)
+        if isinstance(layout, Compiled):
+            return layout
+        files = collect_module_files(work.recipe, work.toolchain, layout.launcher_digest)
+        for name, data in files.items():
             with open(os.path.join(module, name), "wb") as file:
                 file.write(data)
         objects = [
@@ -217,18 +240,18 @@ class ProgramCompiler:
             work.recipe,
             work.toolchain,
             stage,
-            include,
+            layout.header_directory,
             runner,
             self._layout.launchers,
-            self._timeout,
-            work.closure.notes,
-            objects,
-            units,
+            timeout=self._timeout,
+            notes=work.closure.notes,
+            objects=objects,
+            units=units,
         )
 
     def lay_out_includes(self, work: RenderedProgram) -> None:
-        """Lay out a program's headers and its launcher, as compiling it does. Raises `CacheError`
-        and `CancelledError`."""
+        """Publish the directories of a program's headers and launcher, as `compile` does, without
+        compiling the program. Raises `CacheError` and `CancelledError`."""
         stage = Stage(self._cache)
         try:
             self._layout.lay_out_program(work, stage.path, self._runners.local.open_scope())

@@ -31,8 +31,8 @@ _MAX_LOG = 20_000
 
 
 class Usage(Struct, frozen=True):
-    """Of one kernel for one architecture: registers of a thread, and bytes of its spill stores and
-    spill loads together."""
+    """The registers of a thread of one kernel for one architecture, and the bytes of its spill
+    stores and spill loads together."""
 
     kernel: str
     arch: str
@@ -112,7 +112,11 @@ def collect_costs(plan: Plan, cache: Tree) -> list[Cost]:
 def _make_cost(
     job: ProgramJob, cache: Tree, history: History, reasons: set[tuple[str, str]]
 ) -> Cost:
-    """Return the cost of a job. `reasons` are those of earlier programs, by instance."""
+    """Return the cost of a job, with the status `MISSING` if its program has no entry.
+
+    `reasons` has the pairs of instance and reason so far. The first program with a pair gets the
+    compiler's log, and adds its pair.
+    """
     last = history.find_measurement(job)
     values = job.planned.spec.merge_values(job.schedule)
     cost = Cost(
@@ -160,25 +164,25 @@ def _make_cost(
 
 def sum_costs(costs: Iterable[Cost]) -> Total:
     """Return the sums of some programs, each counted once."""
-    once = _drop_duplicates(costs)
-    seconds = [cost.seconds for cost in once if cost.seconds is not None]
-    statuses = [cost.status for cost in once]
+    unique = _drop_duplicates(costs)
+    seconds = [cost.seconds for cost in unique if cost.seconds is not None]
+    statuses = [cost.status for cost in unique]
     return Total(
-        programs=len(once),
+        programs=len(unique),
         statuses={status: statuses.count(status) for status in KNOWN_IN_CACHE},
         timed=len(seconds),
         seconds=round(sum(seconds), 3),
         median=median(seconds) if seconds else None,
         longest=max(seconds, default=None),
-        peak_rss=max((c.peak_rss for c in once if c.peak_rss is not None), default=None),
-        library=sum(cost.library or 0 for cost in once),
-        registers=max((c.registers for c in once if c.registers is not None), default=None),
-        spilling=sum(bool(cost.spills) for cost in once),
+        peak_rss=max((c.peak_rss for c in unique if c.peak_rss is not None), default=None),
+        library=sum(cost.library or 0 for cost in unique),
+        registers=max((c.registers for c in unique if c.registers is not None), default=None),
+        spilling=len([cost for cost in unique if cost.spills]),
     )
 
 
 def sum_by_target(costs: Iterable[Cost]) -> dict[tuple[str, str], Total]:
-    """By script and target, in their order."""
+    """Return the sums for each pair of script and target, in the order of `costs`."""
     groups: dict[tuple[str, str], list[Cost]] = {}
     for cost in costs:
         groups.setdefault((cost.script, cost.target), []).append(cost)
@@ -186,7 +190,7 @@ def sum_by_target(costs: Iterable[Cost]) -> dict[tuple[str, str], Total]:
 
 
 def _drop_duplicates(costs: Iterable[Cost]) -> list[Cost]:
-    """Return one cost for each program."""
+    """Return one cost for each program: the first that has a compile time, else the first."""
     # The history is by place in the plan: of jobs that share a program, one has a compile time.
     by_hash: dict[str, Cost] = {}
     for cost in costs:
@@ -202,7 +206,8 @@ def rank_costs(costs: Iterable[Cost], key: Callable[[Cost], float | None], top: 
 
 
 def format_costs(costs: Sequence[Cost], top: int) -> str:
-    """Return the sums, and the `top` programs of each kind."""
+    """Return a text: a table of the sums by script and target, and for each of `_RANKINGS` a table
+    of its `top` programs."""
     everything = sum_costs(costs)
     rows = [_make_total_row(*pair, total) for pair, total in sum_by_target(costs).items()]
     if len(rows) > 1:
@@ -235,6 +240,7 @@ _PROGRAMS = (
 
 
 def _make_total_row(script: str, target: str, total: Total) -> tuple[Cell, ...]:
+    """Return a row of the table with the columns `_TOTALS`."""
     return (
         script,
         target,
@@ -252,6 +258,7 @@ def _make_total_row(script: str, target: str, total: Total) -> tuple[Cell, ...]:
 
 
 def _make_program_row(cost: Cost) -> tuple[Cell, ...]:
+    """Return a row of a table with the columns `_PROGRAMS`."""
     return (
         cost.label,
         cost.hash[:12],

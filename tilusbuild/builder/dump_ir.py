@@ -36,8 +36,8 @@ TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
 
 
 def dump_programs(project: Project, plan: Plan) -> int:
-    """Dump every program without a dump, and return their number. Raises `InputError`,
-    `CacheError`, `CancelledError`."""
+    """Dump every built program of a plan that has no dump yet, several at once. Return how many
+    were dumped. Raises `InputError`, `CacheError`, `CancelledError`."""
     # Not a link: each of its objects has a dump of its own.
     jobs = {
         job.hash: job
@@ -53,6 +53,8 @@ def dump_programs(project: Project, plan: Plan) -> int:
 
 
 def _dump_program(project: Project, job: ProgramJob) -> None:
+    """Compile a program again in a private directory, and move `ir` and `module/ir` from there to
+    the program's entry."""
     rendered = job.render()
     private = project.cache.make_private()
     try:
@@ -75,7 +77,8 @@ def _dump_program(project: Project, job: ProgramJob) -> None:
 def _write_compiler_steps(
     project: Project, job: ProgramJob, rendered: RenderedProgram, stage: str
 ) -> None:
-    """Write `module/ir` in a stage whose `module` directory holds the module's files."""
+    """Compile a program again, and write what each step made to `module/ir` in the stage. The
+    source is in the stage's `module` directory."""
     recipe, toolchain = rendered.recipe, job.planned.spec.toolchain
     digest = recipe.includes.digest
     directory, work = os.path.join(stage, COMPILER_STEPS), os.path.join(stage, "work")

@@ -89,7 +89,8 @@ ProgramsByKey: TypeAlias = Mapping[tuple[tuple[str, str], ...], str]
 
 
 def find_last_programs(cache: Tree, manifest: str, directory: str, target: str) -> ProgramsByKey:
-    """Return the programs of one script and target in the last build of a project."""
+    """Return the programs of one script and target in the last build of a project. `directory` is
+    the script's. Files that are missing or damaged are passed over."""
     programs: dict[tuple[tuple[str, str], ...], str] = {}
     try:
         project = read_index(cache).get(manifest)
@@ -102,7 +103,9 @@ def find_last_programs(cache: Tree, manifest: str, directory: str, target: str) 
             script = read_script_txt(cache.script_path(directory, digest), digest)
         except (FileNotFoundError, CorruptFileError):
             continue
-        for program in script.programs if script.head.get("target") == target else ():
+        if script.head.get("target") != target:
+            continue
+        for program in script.programs:
             if (texts := _read_texts(cache, program)) is not None:
                 programs[make_match_key(texts[0])] = program
     return programs
@@ -140,7 +143,8 @@ def explain_program(
     cache: Tree,
     last: ProgramsByKey,
 ) -> ExplanationLine:
-    """Explain one program from its texts and the cache."""
+    """Return why a program is in its state: the recorded reason of an entry, else how the program
+    differs from that of the `last` build. `texts` are its program.txt and options.txt."""
     if (entry := lookup_entry(cache, program)) is not None:
         reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
         return ExplanationLine(label, program, entry.status, reason)

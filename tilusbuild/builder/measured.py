@@ -45,10 +45,12 @@ class MeasuredLine(JsonLine, frozen=True):
 def list_measurements(
     project: Project, plan: Plan
 ) -> Iterator[tuple[DispatchOverview, list[MeasuredLine]]]:
-    """Yield each built instance of a plan: its dispatch overview, and a line for each
-    measurement."""
-    numbers_by_hash = {each.hash: number for number, each in enumerate(plan.instances)}
-    pairs = dict.fromkeys((each.script, each.target.name) for each in plan.instances)
+    """Yield the dispatch overview of each built instance of a plan, with a line for each of its
+    measurements. A script whose files cannot be read is passed over."""
+    instances = plan.instances
+    numbers_by_hash = {instance.hash: number for number, instance in enumerate(instances)}
+    # A script has one overview for each of its instances, so each pair is read once.
+    pairs = dict.fromkeys((instance.script, instance.target.name) for instance in instances)
     for script, target in pairs:
         try:
             instance_overviews = list(
@@ -68,7 +70,7 @@ def _make_lines(
     overview: DispatchOverview,
     instance: PlannedInstance,
 ) -> Iterator[MeasuredLine]:
-    """Yield a line for each measurement of an instance."""
+    """Yield a line for each measurement of an instance; nothing if its file cannot be read."""
     script = overview.script
     dispatch = project.manifest.scripts[instance.script].dispatch
     try:

@@ -80,7 +80,8 @@ class PlanRead(Struct, frozen=True):
 
     @classmethod
     def collect_inputs(cls, project: Project, planned: Plan, invocation: Invocation) -> PlanRead:
-        """Return the inputs of a plan. Call this just after the plan was made."""
+        """Return the inputs of a plan, with the stamps that were seen before they were read; those
+        that were only searched get their stamps now. Call this just after the plan was made."""
         started = project.clock.read_time().subtract(time.monotonic_ns() - invocation.started)
         inputs = _collect_read_inputs(project, planned)
         others = (list_input_paths(project, planned) | _list_own_files()) - inputs.keys()
@@ -92,9 +93,11 @@ class PlanRead(Struct, frozen=True):
 def write_record(
     project: Project, planned: Plan, result: Result, jobs: int, read: PlanRead
 ) -> None:
-    """Write the record for a command, if the same command would now have nothing to do.
+    """Write the record for a command, if the same command would now have nothing to do. Remove the
+    oldest records beyond `_MAX_RECORDS`.
 
-    Nothing is raised: a build that is not remembered only runs in full again.
+    `jobs` is the number of compiles at once, for the answer's JSON. An error of the disk is
+    ignored: a build without a record only runs in full again.
     """
     if any(status not in RECORDED for status in result.statuses.values()):
         return
@@ -111,8 +114,8 @@ def write_record(
         for output in outputs.list_outputs(project, planned):
             inputs[output.path] = read_device_stamp(output.path)
 
-        def is_whole(before: str, word: str) -> bool:
-            return before != programs or lookup_entry(project.cache, word) is not None
+        def is_whole(prefix: str, word: str) -> bool:
+            return prefix != programs or lookup_entry(project.cache, word) is not None
 
         record = make_record(read.key, answer, inputs, entries, read.started, is_whole)
         # Not the records alone: beside them is what is remembered of manifests.
@@ -221,15 +224,16 @@ def _list_own_files() -> set[str]:
     return {
         os.path.join(directory, name)
         for directory, _, names in os.walk(package)
-        for name in (".", *names)
+        for name in (".", *names)  # "." is the directory itself
         if not directory.endswith("__pycache__")
     }
 
 
 def _format_answer(summary: Summary, start: BuildStarted) -> bytes:
-    """Return the output of the same build with nothing to do: texts, and lines of JSON.
+    """Return what the same build prints with nothing to do: exit status, summary, quiet summary and
+    lines of JSON, with a NUL between each two.
 
-    The seconds are filled in when it is printed.
+    `noop.answer_build` fills the seconds in when it prints.
     """
     # A wrong remote fails this build only: its programs were compiled here.
     is_remote_wrong = summary.remote is not None and summary.remote.wrong
@@ -264,35 +268,39 @@ def make_record(
     inputs: Mapping[str, DeviceStamp],
     entries: Entries,
     started: FileTime,
-    is_whole: Callable[[str, str], bool] = lambda before, word: True,
+    is_whole: Callable[[str, str], bool] = lambda prefix, word: True,
 ) -> bytes | None:
-    """Return a record; None when an input was too young at `started`, when the build began to read,
-    for its stamp to show whether it changed after that.
+    """Return the bytes of a record; None when a build cannot be answered from it.
 
-    `inputs` are as they were before they were read. `is_whole` is asked for each prefix and word of
-    `entries` that changed after the start, when its stamps were taken: else a part that was removed
-    meanwhile would be recorded as missing.
+    That is so when an input changed so shortly before `started`, when the build began to read, that
+    a later change may have left its stamp; or when an entry is missing. `name` is the command's
+    key, `summary` the answer. `inputs` are as they were before they were read. `is_whole` is asked
+    for each prefix and word of `entries` that changed after the start: a part of it that was
+    removed since would be recorded as missing.
     """
-    if not all(seen.is_settled(started) for seen in inputs.values()):
+    if not all(stamp.is_settled(started) for stamp in inputs.values()):
         return None
     groups = _group_by_directory(inputs)
-    young: set[tuple[str, str]] = set()
-    for (before, ending), words in sorted(entries.items()):
-        for start in range(0, len(words), _GROUP_SIZE):
-            names = words[start : start + _GROUP_SIZE]
-            end = ending.removeprefix(noop.DIRECTORY)
-            seen = {name: read_device_stamp(before + name + end) for name in names}
-            young.update((before, name) for name in seen if not seen[name].is_settled(started))
-            stamps = [seen[name].stamp for name in names]
+    unsettled: set[tuple[str, str]] = set()
+    for (prefix, ending), all_words in sorted(entries.items()):
+        # In a record the ending of directories begins with a mark, which paths do not have.
+        path_ending = ending.removeprefix(noop.DIRECTORY)
+        for start in range(0, len(all_words), _GROUP_SIZE):
+            words = all_words[start : start + _GROUP_SIZE]
+            seen = [read_device_stamp(prefix + word + path_ending) for word in words]
+            for word, device_stamp in zip(words, seen, strict=True):
+                if not device_stamp.is_settled(started):
+                    unsettled.add((prefix, word))
+            stamps = [device_stamp.stamp for device_stamp in seen]
             if ABSENT in stamps:
                 return None
-            groups.append(((before, ending), names, stamps))
-    if not all(is_whole(before, name) for before, name in young):
+            groups.append(((prefix, ending), words, stamps))
+    if not all(is_whole(prefix, word) for prefix, word in unsettled):
         return None
     pieces = [name, summary]
-    for around, names, stamps in groups:
+    for prefix_and_ending, words, stamps in groups:
         pieces += [
-            "\0".join([*around, *names]).encode("utf-8", "surrogateescape"),
+            "\0".join([*prefix_and_ending, *words]).encode("utf-8", "surrogateescape"),
             b"".join(noop.STAMP.pack(*stamp) for stamp in stamps),
         ]
     body = b"".join(noop.COUNT.pack(len(piece)) + piece for piece in pieces)

@@ -39,23 +39,26 @@ def check_outputs(project: Project, plan: Plan) -> None:
     diagnostics: list[Diagnostic | None] = []
     for output in list_outputs(project, plan):
         place = project.manifest.locate_value("library", output.library, "output")
-        other = by_path.setdefault(os.path.realpath(output.path), output)
-        if other is output:
+        earlier = by_path.setdefault(os.path.realpath(output.path), output)
+        if earlier is output:
             diagnostics.append(_find_overwritten(project, plan, output, place))
-        elif output.library != other.library:
-            message = f'library "{other.library}" is written to the same file'
+        elif output.library != earlier.library:
+            message = f'library "{earlier.library}" is written to the same file'
             diagnostics.append(Diagnostic(message, place, _OWN))
         else:
             message = f'the library of target "{output.target}" would replace that of'
             hint = "add {target} to its name: each gets its own"
-            diagnostics.append(Diagnostic(f'{message} "{other.target}"', place, hint))
-    if mistakes := [mistake for mistake in diagnostics if mistake is not None]:
+            diagnostics.append(Diagnostic(f'{message} "{earlier.target}"', place, hint))
+    mistakes = [diagnostic for diagnostic in diagnostics if diagnostic is not None]
+    if mistakes:
         raise InputError(*mistakes)
 
 
 def _find_overwritten(
     project: Project, plan: Plan, output: _Output, place: Place
 ) -> Diagnostic | None:
+    """Return the mistake if an output would replace the manifest, a part of the cache or a file
+    that an instance reads; else None. `place` is that of the output in the manifest."""
     path, library = output.path, output.library
     real = os.path.realpath(path)
     if real == os.path.realpath(project.manifest.path):
@@ -68,8 +71,12 @@ def _find_overwritten(
             message = (
                 f'"{reader}" reads this file, which library "{library}" would write after that'
             )
-            one, other = (format_command("build", name) for name in (library, reader))
-            hint = _OWN if reader == library else f"build it first: {one}; {other}"
+            build_library, build_reader = (
+                format_command("build", name) for name in (library, reader)
+            )
+            hint = _OWN
+            if reader != library:
+                hint = f"build it first: {build_library}; {build_reader}"
             return Diagnostic(message, place, hint)
     return None
 
@@ -98,6 +105,8 @@ def update_file(path: str, content: bytes) -> None:
 
 
 def list_outputs(project: Project, plan: Plan) -> Iterator[_Output]:
+    """Yield the output of each planned library that declares one; `{target}` in its name is
+    replaced."""
     for instance in plan.instances:
         script = project.manifest.scripts[instance.script]
         if isinstance(script, LinkScript) and script.owner.output is not None:

@@ -72,14 +72,16 @@ class Project:
     ) -> Self:
         """Return the project around the directory `start`. Raises `InputError`.
 
-        With `remembered` the manifest comes from its memo, or its memo is written at the end.
+        With `remembered`, use the saved parse of the manifest if its files are unchanged; if not,
+        have `close` save the parse. `options` are those of the command line.
         """
         path = find_project_manifest(start)
-        # Before it is read: a change after that must not count as seen.
-        seen = {path: read_device_stamp(path)}
+        # The stamp is taken first. A change between the two then shows as one; the other way
+        # around, the stamp of the new manifest would stand for what was read of the old one.
+        manifest_sighting = {path: read_device_stamp(path)}
         manifest = recall_manifest(path, environment) if remembered else None
         project = cls._open_manifest(manifest or _load_manifest(path), options, environment)
-        project.sightings = {**seen, **project.manifest.reading.sightings}
+        project.sightings = {**manifest_sighting, **project.manifest.reading.sightings}
         project._remembers = remembered and manifest is None
         return project
 
@@ -90,6 +92,8 @@ class Project:
         options: Mapping[str, str | float | None],
         environment: Mapping[str, str],
     ) -> Self:
+        """Return a project with the settings that the options, the environment and the manifest
+        decide. Without ptxas optimization, its flag is added to the manifest's."""
         chosen = decide_settings(manifest.root, options, environment, manifest, option.chosen())
         if chosen.disable_ptxas_opt.value:
             manifest = manifest.with_last_flags(_UNOPTIMISED)
@@ -167,8 +171,9 @@ class Project:
         return DeviceCompiler(chosen.value, chosen.source in BY_DEFAULT)
 
     def find_toolchain(self, name: str = "", *, cuda: bool, nvrtc: bool = False) -> Toolchain:
-        """Return the tools of this name ("": `[toolchain]`), with nvcc when `cuda` and NVRTC when
-        `nvrtc`. Raises `InputError` when one is missing."""
+        """Return the tools that the manifest declares under a name ("": `[toolchain]`), with nvcc
+        if `cuda` and NVRTC if `nvrtc`. They are discovered at the first call with these arguments.
+        Raises `InputError` when one is missing."""
         key = name, cuda, nvrtc
         if key not in self._toolchains:
             request = replace(
@@ -193,7 +198,8 @@ class Project:
         return self.make_planner(selection).make_plan(selection)
 
     def make_planner(self, selection: PlanSelection) -> Planner:
-        """Return a planner with the tools that the selection needs. Raises `InputError`."""
+        """Return a planner with the tools that the selection needs. Raises `InputError` when a tool
+        is missing, or refuses something that the manifest asks of it."""
         selection = selection.add_objects(self.manifest)
         pairs = list(select_script_targets(self.manifest, selection))
         needed: dict[str, set[str]] = {}
@@ -262,16 +268,17 @@ def collect_refusals(
     for script, target in pairs:
         toolchain = toolchains[manifest.toolchain_of(script, target.name)]
         pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
-        refusals += _check_archs(manifest, target, pipeline, toolchain)
-        refusals += _check_cudart(manifest, script, target, toolchain)
-        refusals += _check_flags(manifest, script, target.name, pipeline)
-        refusals += _check_standard(manifest, script, target.name, pipeline)
+        refusals += _find_refused_archs(manifest, target, pipeline, toolchain)
+        refusals += _find_missing_cudart(manifest, script, target, toolchain)
+        refusals += _find_refused_flags(manifest, script, target.name, pipeline)
+        refusals += _find_refused_standard(manifest, script, target.name, pipeline)
     return list(dict.fromkeys(refusals))
 
 
-def _check_archs(
+def _find_refused_archs(
     manifest: Manifest, target: Target, pipeline: Pipeline, toolchain: Toolchain
 ) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for each architecture of a target that the compiler does not support."""
     try:
         pipeline.check_archs(toolchain, target.archs, target.ptx, None)
     except InputError as error:
@@ -282,7 +289,7 @@ def _check_archs(
             yield diagnostic._replace(message=prefix + diagnostic.message, place=place)
 
 
-def _check_cudart(
+def _find_missing_cudart(
     manifest: Manifest, script: str, target: Target, toolchain: Toolchain
 ) -> Iterator[Diagnostic]:
     """Yield a diagnostic if a script's host code, or a library, is linked with the shared CUDA
@@ -307,7 +314,7 @@ def _check_cudart(
         )
 
 
-def _check_flags(
+def _find_refused_flags(
     manifest: Manifest, script: str, target: str, pipeline: Pipeline
 ) -> Iterator[Diagnostic]:
     """Yield a diagnostic, at its place in the manifest, for each flag that the compiler does not
@@ -329,9 +336,11 @@ def _check_flags(
             yield Diagnostic(message, place, hint)
 
 
-def _check_standard(
+def _find_refused_standard(
     manifest: Manifest, script: str, target: str, pipeline: Pipeline
 ) -> Iterator[Diagnostic]:
+    """Yield a diagnostic if the compiler does not know the C++ standard of a script. Its place is
+    the key of the script, else that of the toolchain."""
     std = manifest.std_for(script, target)
     if pipeline.standards is not None and std not in pipeline.standards:
         keys: tuple[str, ...] = ("script", script, "std")

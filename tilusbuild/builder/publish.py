@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -112,16 +112,17 @@ class ProjectPublication(Publication, frozen=True):
     def publish_results(
         self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
     ) -> None:
-        """Publish the scripts that are not known to be current, and record those that are current
-        now."""
+        """Publish the scripts that are not known to be current, the index and the outputs. Remember
+        the scripts that are current now. Raises `CacheError`, `InputError`."""
         published = PublishedScripts(project, result.statuses)
         unknown = [instance for instance in plan.instances if not published.is_current(instance)]
-        before = [published.look_at_directory(instance) for instance in unknown]
-        known = {each.hash for each in plan.instances}.difference(each.hash for each in unknown)
+        looks = [published.look_at_directory(instance) for instance in unknown]
+        unknown_hashes = {instance.hash for instance in unknown}
+        known = {instance.hash for instance in plan.instances} - unknown_hashes
         publish_plan(project, plan, selection, known=known, root=self.root)
         # A script that another root keeps has no dispatcher: it is not as this project needs it.
         if self.root is None:
-            for instance, look in zip(unknown, before, strict=True):
+            for instance, look in zip(unknown, looks, strict=True):
                 published.note_current(instance, look)
             published.save_rows()
 
@@ -188,8 +189,11 @@ def publish_plan(
 
 
 def _publish_script(project: Project, instance: PlannedInstance, refusals: Refusals | None) -> None:
-    """Publish a script's directory and its tables. With `refusals`, which are collected there once
-    for each directory of a script's instances, publish its dispatcher, too."""
+    """Publish an instance's directory and its tables. With `refusals`, publish its dispatcher, too.
+
+    `refusals` is filled here: by the directory of all instances of a script, their programs that a
+    measurement has ruled out.
+    """
     # Imported only here: after most edits no directory changes, and the start should be quick.
     from tilusbuild.dispatch.latency import collect_refusals
     from tilusbuild.dispatch.refresh import refresh_script, refresh_tables
@@ -230,14 +234,14 @@ def make_script_record(
     schedules = (
         schedule.values for schedule in instance.spec.space.take_points(instance.schedules)
     )
-    described = make_script_json(project.manifest, instance, metas)
+    script_json = make_script_json(project.manifest, instance, metas)
     return ScriptRecord(
         instance.directory,
         instance.script_txt,
         list_schedule_columns(instance.parameters),
         make_schedule_rows(instance.parameters, schedules, instance.programs_by_number, metas),
-        described,
-        partial(make_initial_files, _locate_script(project, instance), described, carry=inherits),
+        script_json,
+        partial(make_initial_files, _locate_script(project, instance), script_json, carry=inherits),
     )
 
 
@@ -255,8 +259,8 @@ def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
             from tilusbuild.dispatch.describe import make_script_json
 
             metas = [None] * len(instance.programs)
-            described = partial(make_script_json, project.manifest, instance, metas)
-            notices.append(describe_lost_rows(path, described))
+            describe_script = partial(make_script_json, project.manifest, instance, metas)
+            notices.append(describe_lost_rows(path, describe_script))
         dispatch = project.manifest.scripts[instance.script].dispatch
         if dispatch is not None and dispatch.measured is not None:
             from tilusbuild.dispatch.committed import describe_unused_rows
@@ -284,6 +288,13 @@ def _locate_script(project: Project, instance: PlannedInstance) -> str:
     return project.cache.script_path(instance.directory, instance.hash)
 
 
+class DirectoryLook(NamedTuple):
+    """The stamps of a script's directory, and a time before they were read."""
+
+    stamps: list[DeviceStamp]
+    time: FileTime
+
+
 class PublishedScripts:
     """The script directories that are known to be right, so that they are not made again.
 
@@ -305,21 +316,23 @@ class PublishedScripts:
         if self._project.manifest.scripts[instance.script].dispatch is not None:
             return False
         row = self._file.get_value(instance.hash)
-        return bool(row) and row == self._make_row(instance, self.look_at_directory(instance)[0])
+        if not row:
+            return False
+        return bool(row == self._make_row(instance, self.look_at_directory(instance).stamps))
 
-    def look_at_directory(self, instance: PlannedInstance) -> tuple[list[DeviceStamp], FileTime]:
-        """Return the stamps of the directory's parts, and a moment before they were read."""
-        moment = self._project.clock.read_time()
+    def look_at_directory(self, instance: PlannedInstance) -> DirectoryLook:
+        """Return the stamps of an instance's directory and of its parts `_PARTS`."""
+        time = self._project.clock.read_time()
         directory = _locate_script(self._project, instance)
-        return [read_device_stamp(os.path.join(directory, part)) for part in _PARTS], moment
+        stamps = [read_device_stamp(os.path.join(directory, part)) for part in _PARTS]
+        return DirectoryLook(stamps, time)
 
-    def note_current(
-        self, instance: PlannedInstance, before: tuple[list[DeviceStamp], FileTime]
-    ) -> None:
-        """Remember the directory, whose stamps were `before` when it was published."""
+    def note_current(self, instance: PlannedInstance, before: DirectoryLook) -> None:
+        """Remember an instance's directory as right, if it is still as it was `before` it was
+        published, and a later change would change a stamp."""
         # If publishing changed it, its stamps are too young: the next build remembers it.
-        stamps, moment = before
-        if self.look_at_directory(instance)[0] == stamps and are_settled(stamps, moment):
+        stamps = before.stamps
+        if self.look_at_directory(instance).stamps == stamps and are_settled(stamps, before.time):
             self._file.put_value(instance.hash, self._make_row(instance, stamps))
 
     def save_rows(self) -> None:
@@ -330,6 +343,7 @@ class PublishedScripts:
         self._file.save_records(keep=digests.__contains__)
 
     def _make_row(self, instance: PlannedInstance, stamps: list[DeviceStamp]) -> list[object]:
+        """Return a row of the file: the digest of what a directory follows from, and its stamps."""
         manifest = self._project.manifest
         parts = (
             self._project.memo.code,
@@ -348,7 +362,8 @@ class NeededDirectories:
         self._file = StateFile(cache.state_path, "needed")
 
     def find_digests(self, instance: PlannedInstance) -> list[str]:
-        """Return the digests, sorted."""
+        """Return the sorted digests for an instance, from the file or else from its programs. They
+        are kept for the file, once the instance's first program is built."""
         digests = self._file.get_value(instance.hash)
         if isinstance(digests, list) and all(isinstance(d, str) and is_hash(d) for d in digests):
             return digests
@@ -371,8 +386,8 @@ class NeededDirectories:
 
 
 def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram], None]) -> None:
-    """Lay out the missing include directories of a plan's programs, each by the first program that
-    names it. Raises `CacheError` and `CancelledError`."""
+    """Call `lay_out` with the first program that names each missing include directory of a plan. A
+    program that cannot be rendered is passed over. Raises `CacheError` and `CancelledError`."""
     needed = NeededDirectories(cache)
 
     @functools.cache
@@ -385,9 +400,10 @@ def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram],
         for number, program in instance.programs_by_number.items():
             if not missing:
                 break
-            if named := missing.intersection(needed.read_program_digests(program)):
+            named_digests = missing.intersection(needed.read_program_digests(program))
+            if named_digests:
                 # What no longer renders so is not needed by the next build either.
                 with suppress(InputError, InputChangedError, CacheReadOnlyError):
                     lay_out(ProgramJob(program, number, instance).render())
-                missing -= named
+                missing -= named_digests
     needed.save_digests()

@@ -75,8 +75,9 @@ class Rebuilder:
         self._toolchains: dict[ToolchainRequest, Toolchain] = {}
 
     def rebuild_program(self, program: str, digest: str, entry: str = "") -> RebuildResult:
-        """Compile a program again and compare its product with the digest. `entry` is the path of
-        the program's entry; "" is the tree's."""
+        """Compile a program again, and compare its product with the recorded digest. `entry` is the
+        path of its entry; "" stands for the entry in the tree. A program that cannot be compiled
+        has an `error` in the result. Raises `CancelledError`."""
         try:
             product, missing_tool = self._compile_entry(entry or self._locate_entry(program))
         except (OSError, ForeignTextsError, InputError) as error:
@@ -105,8 +106,12 @@ class Rebuilder:
         return os.path.join(self._root, layout.PROGRAMS, program)
 
     def _compile_entry(self, entry: str) -> tuple[str, str]:
-        """Return the digest of the new product, and the recorded tool that this machine does not
-        have."""
+        """Compile an entry in a temporary directory. Return the digest of the new product, and the
+        recorded tool that this machine does not have, "" without one.
+
+        Raises `OSError`, `InputError`, `CancelledError`; `ForeignTextsError` if it does not compile
+        or an object that it links is missing.
+        """
         program_txt, options_txt, compile_sh = (
             str(read_bytes(os.path.join(entry, name)), "utf-8", "surrogateescape")
             for name in (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.COMPILE_SH)
@@ -117,16 +122,17 @@ class Rebuilder:
             os.path.join(self._locate_entry(program), "module", OBJECT)
             for program in recipe.objects
         ]
-        if missing := sum(not os.path.isfile(path) for path in objects):
+        missing = [path for path in objects if not os.path.isfile(path)]
+        if missing:
             raise ForeignTextsError(
-                f"{missing} of the objects that it links are missing: a package holds none; verify"
-                " the cache that built them"
+                f"{len(missing)} of the objects that it links are missing: a package holds none;"
+                " verify the cache that built them"
             )
         toolchain = self._find_toolchain(options_txt)
         files |= {name: text.encode() for name, text in recipe.pipeline.fixed_files.items()}
-        include = recipe.includes.digest and os.path.join(
-            self._root, layout.INCLUDE, recipe.includes.digest
-        )
+        include: str | None = None
+        if recipe.includes.digest:
+            include = os.path.join(self._root, layout.INCLUDE, recipe.includes.digest)
         with TemporaryDirectory("rebuild") as directory:
             stage = directory.path
             os.makedirs(os.path.join(stage, "module"))
@@ -147,13 +153,14 @@ class Rebuilder:
     def _read_sources(
         self, entry: str, generated: Mapping[str, str], compile_sh: str
     ) -> dict[str, bytes]:
-        """Return the source and the generated files by name."""
+        """Return the bytes of the source, of the `generated` files and of the launcher that
+        `compile_sh` names, by file name. A missing file is left out."""
         include = os.path.join(self._root, layout.INCLUDE)
         digests = layout.find_header_digests(compile_sh.encode("utf-8", "replace"))
         paths = {name: os.path.join(entry, "module", name) for name in (*generated, "source.cu")}
         # A launcher is shared by the programs of a script, so it is not in an entry.
         shared = (os.path.join(include, digest) for digest in digests)
-        paths |= {LAUNCHER: find_launcher(shared) or ""}
+        paths[LAUNCHER] = find_launcher(shared) or ""
         return {
             name: read_bytes(path)
             for name, path in paths.items()
@@ -161,12 +168,16 @@ class Rebuilder:
         }
 
     def _find_toolchain(self, options_txt: str) -> Toolchain:
-        """Return the compilers of the recorded version, or this machine's. Raises `InputError`."""
+        """Return the compilers that NVCC and CXX name; else those of the recorded version, else any
+        of this machine. Raises `InputError`."""
         recorded = parse_section(options_txt, "toolchain")
         tool = next((name for name in ("nvcc", "nvrtc") if name in recorded), None)
-        nvcc = os.environ.get("NVCC")
+        nvcc = shutil.which(os.environ.get("NVCC") or "")
+        if nvcc is None and tool is not None:
+            # A request for a version: the first word of a tool's fingerprint.
+            nvcc = f"=={recorded[tool].split(' ')[0]}"
         request = ToolchainRequest(
-            (nvcc and shutil.which(nvcc)) or (tool and f"=={recorded[tool].split(' ')[0]}"),
+            nvcc=nvcc,
             needs_cuda=tool == "nvcc",
             needs_nvrtc=tool == "nvrtc",
             cxx=os.environ.get("CXX"),
@@ -178,6 +189,7 @@ class Rebuilder:
         return self._toolchains[request]
 
     def _discover_tools(self, request: ToolchainRequest) -> Toolchain:
+        """Return the requested tools, else those of any version. Raises `InputError`."""
         with suppress(InputError):
             return discover_toolchain(request, os.environ, self._runner, self._memory)
         request = replace(request, nvcc=None)
@@ -185,8 +197,8 @@ class Rebuilder:
 
 
 def _find_other_tool(options_txt: str, own: Iterable[str]) -> str:
-    """Return the name and version of the first recorded tool that differs from this machine's
-    `own`; "" without one."""
+    """Return the name and version of the first recorded tool whose fingerprint differs from that of
+    this machine's tool; "" without one. `own` are the lines of this machine's fingerprints."""
     texts = (options_txt, "\n".join(("[toolchain]", *own)))
     recorded, current = (parse_section(text, "toolchain") for text in texts)
     for name, fingerprint in recorded.items():

@@ -58,6 +58,8 @@ class BuildStore:
         return lookup_entry(self._cache, program)
 
     def lock_program(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
+        """Return a context that holds a program's lock. From the first call until the store is
+        closed, no garbage collection runs in the cache."""
         # From the first compile on, not from the start: a build that finds everything must not wait
         # for a collection, and must work in a cache that cannot be written.
         with self._guard:
@@ -81,7 +83,9 @@ def open_resources(
     settings: Settings, environment: Mapping[str, str], runner: LocalRunner, config: BuildConfig
 ) -> Iterator[BuildConfig]:
     """Connect to make's jobserver, and yield the config with its tokens and the admission limits.
-    Every token is returned at the end."""
+
+    A jobserver that cannot be used is a warning of the config. Every token is returned at the end.
+    """
     # Measured before any compile starts: its limit is what is free now.
     admissions: list[Admission] = [MemoryLimit().can_start]
     if (load := settings.load_average.value) is not None:
@@ -118,8 +122,12 @@ def _list_unsafe_flags(project: Project) -> Iterator[str]:
 def _add_executor(
     project: Project, remote: LazyRemote, config: BuildConfig
 ) -> tuple[BuildConfig, WrapRunner | None]:
-    """Return the config and the function that wraps a job's runner, None without an executor. With
-    one, there are more tokens and jobs than this machine has slots. Raises `InputError`."""
+    """Open the remote executor, if the manifest or the environment names one.
+
+    Return the config with the executor's tokens and jobs added to this machine's, and the function
+    that wraps a job's runner. Without an executor, return the config as it is, and None. Raises
+    `InputError`.
+    """
     settings = choose_remote(project.manifest.remote, project.environment, "executor")
     if settings is None:
         return config, None

@@ -33,7 +33,7 @@ class Shard(Struct, frozen=True):
 
 
 def parse_shard(text: str) -> Shard:
-    """ "2/4" as a value. Raises `InputError`."""
+    """Return the shard that a text such as "2/4" stands for. Raises `InputError`."""
     match = _FORM.fullmatch(text)
     if match is None:
         hint = "write I/N, as in 2/4 for the second"

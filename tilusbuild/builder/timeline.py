@@ -75,6 +75,8 @@ class TimelineRecorder(Reporter):
         self._attempts: list[TimedAttempt] = []
 
     def emit(self, event: Event, /) -> None:
+        """Record when a compile begins, and the whole attempt when it ends; at most `MAX_ATTEMPTS`
+        of them."""
         now = self._read_clock()
         match event:
             case events.BuildStarted(jobs):

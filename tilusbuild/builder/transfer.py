@@ -24,8 +24,11 @@ from tilusbuild.remote.user_settings import choose_remote
 def transfer_programs(
     project: Project, plan: Plan, warn: Callable[[str], None], *, push: bool
 ) -> events.RemoteSummary:
-    """Send the programs of a plan that are in the cache, or fetch those that are not. Raises
-    `InputError` without a usable remote cache."""
+    """With `push`, send the plan's programs that are in the cache; else fetch the missing ones.
+
+    Return the sums, when all is done; `warn` gets each warning meanwhile. A program that must stay
+    on its machine is passed over. Raises `InputError` without a usable remote cache.
+    """
     settings = choose_remote(project.manifest.remote, project.environment)
     if settings is None:
         hint = 'set cache = "…" in [remote] of tilus.toml, or TILUSBUILD_REMOTE_CACHE'

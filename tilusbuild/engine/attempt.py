@@ -129,7 +129,7 @@ class Workers:
             self._inbox.put(WorkerMessage(ticket, result))
 
     def _attempt_program(self, ticket: Ticket) -> AttemptResult:
-        """Lock a program and look it up again; compile and publish it if the store lacks it.
+        """Lock a program and look it up again; compile and publish it if it is missing.
 
         Return the answer, or LOCKED or ABORTED. Put STARTED into the inbox before a compile, and
         ENDED when its compiler has ended. Raises as `_compile_and_publish`.
