@@ -195,7 +195,7 @@ def _export_measurements(
     arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
 ) -> int:
     """Write new measurements of this machine to the manifest's file. Raises `InputError`."""
-    from tilusbuild.dispatch.committed import merge_measured_rows
+    from tilusbuild.dispatch.committed import ChangedRow, merge_measured_rows
     from tilusbuild.errors import input_error
     from tilusbuild.plan.tuned import TunedRow, format_tuned_rows, read_tuned_rows
 
@@ -207,10 +207,10 @@ def _export_measurements(
         message = f"{script} names no file for its measurements"
         raise input_error(message, place=manifest.locate_key("script", script), hint=hint)
     rows: Sequence[TunedRow] = read_tuned_rows(manifest, script)
-    changed: list[tuple[TunedRow, TunedRow | None]] = []
+    changed: list[ChangedRow] = []
     for overview in overviews:
-        rows, new = merge_measured_rows(overview.script, rows)
-        changed += new
+        rows, changed_rows = merge_measured_rows(overview.script, rows)
+        changed += changed_rows
     # Unchanged, the file keeps its time: nothing that depends on it is out of date.
     if changed:
         path = os.path.join(manifest.root, file)

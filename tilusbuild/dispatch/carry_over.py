@@ -39,7 +39,8 @@ class CarriedOver(NamedTuple):
 
 def collect_carried_over(script: Script) -> CarriedOver:
     """Return the measurements for a new directory of `script`: those of the latest tuned directory
-    that has any for its programs. Unreadable directories are skipped."""
+    that has any for its programs. Without any, only the message of the latest directory is
+    returned. Unreadable directories are skipped."""
     latest: CarriedOver | None = None
     for former in _read_tuned_siblings(script):
         with suppress(LoadError):
@@ -69,34 +70,36 @@ def format_other_keys(label: str, former: Sequence[str], keys: Sequence[str]) ->
 
 
 def make_initial_files(path: str, described: bytes, *, carry: bool = True) -> dict[str, bytes]:
-    """Return the tables and reports that a new script directory begins with. `described` is its
-    script.json."""
+    """Return the files with tables and reports of a new script directory, by name. `described` is
+    its script.json. Without `carry` the tables are empty."""
     script = parse_description(path, unseal_json(described))
     carried = collect_carried_over(script) if carry else CarriedOver()
     files = tables.format_tables(script, carried.tables, carried.refused)
     for key in dict.fromkeys(measurement.key for measurement in carried.measured):
-        of_key = [measurement for measurement in carried.measured if measurement.key == key]
-        formatted = latency.format_measurements(script, key, of_key)
+        key_measurements = [m for m in carried.measured if m.key == key]
+        formatted = latency.format_measurements(script, key, key_measurements)
         directory = latency.name_directory(key)
         files.update((f"{directory}/{name}", data) for name, data in formatted.items())
     return files
 
 
 def _read_tuned_siblings(script: Script) -> Iterator[Script]:
-    """Yield the other directories of an instance that were tuned, the latest first."""
+    """Yield the other tuned directories of an instance (same script, constants and target), the
+    latest first. Unreadable directories are skipped."""
     for _, path in sorted(_list_tuned_directories(script.path), reverse=True):
         with suppress(LoadError):
-            other = read_script(path)
-            if _identify_instance(other) == _identify_instance(script):
-                yield other
+            sibling = read_script(path)
+            if _identify_instance(sibling) == _identify_instance(script):
+                yield sibling
 
 
 def _list_tuned_directories(path: str) -> Iterator[tuple[int, str]]:
-    """Yield the directories beside `path` that have measured tables, with their mtimes."""
-    for other in list_paths(os.path.dirname(path)):
+    """Yield (mtime of the table file in ns, path) of the directories beside `path` that have
+    measured tables."""
+    for sibling in list_paths(os.path.dirname(path)):
         with suppress(OSError):
-            if other != path and read_measured_keys(other) is not None:
-                yield os.stat(os.path.join(other, layout.TABLE_JSON)).st_mtime_ns, other
+            if sibling != path and read_measured_keys(sibling) is not None:
+                yield os.stat(os.path.join(sibling, layout.TABLE_JSON)).st_mtime_ns, sibling
 
 
 def _identify_instance(script: Script) -> tuple[object, ...]:
@@ -104,7 +107,8 @@ def _identify_instance(script: Script) -> tuple[object, ...]:
 
 
 def _carry_over_from(former: Script, script: Script) -> CarriedOver:
-    """Return the measurements that a directory takes over from another. Raises `LoadError`."""
+    """Return the measurements that the directory of `script` takes over from `former`; only a
+    message if their dispatch keys differ. Raises `LoadError`."""
     if former.keys != script.keys:
         return CarriedOver(lost=format_other_keys(script.label, former.keys, script.keys))
     return _Renumbering(former, script).collect_rows()
@@ -118,8 +122,9 @@ class _Renumbering:
         self._former, self._script = former, script
         self._former_tables = read_dispatch_table(former)
         # Reversed, so that of equal programs the first number counts.
-        first = {digest: i for i, digest in reversed([*script.programs.items()])}
-        self._numbers = {i: first.get(digest) for i, digest in former.programs.items()}
+        by_hash = {digest: i for i, digest in reversed([*script.programs.items()])}
+        self._numbers = {i: by_hash.get(digest) for i, digest in former.programs.items()}
+        """The new number of each former program; None for a program that is gone."""
         refused = explain_refusals(script.programs, self._former_tables.refused)
         self._unusable = refused.keys() | script.not_built.keys()
         self._measured = [
@@ -135,52 +140,56 @@ class _Renumbering:
         """Return the tables, refusals and measurements that stay true."""
         former, programs = self._former_tables, {*self._script.programs.values()}
         own = (table for table in former.tables if self._is_of_former(table.fingerprint))
+        # Before the message, which reports the rows that this changes.
+        renumbered = [self._renumber_table(table) for table in own]
         return CarriedOver(
-            tuple(table for table in map(self._renumber_table, own) if table.entries),
-            tuple(refusal for refusal in former.refused if refusal.program in programs),
-            tuple(m for m in self._measured if m.seconds or m.refused),
-            self._format_lost_rows(),
+            tables=tuple(table for table in renumbered if table.entries),
+            refused=tuple(refusal for refusal in former.refused if refusal.program in programs),
+            measured=tuple(m for m in self._measured if m.seconds or m.refused),
+            lost=self._format_lost_rows(),
         )
 
     def _is_of_former(self, fingerprint: Mapping[str, str]) -> bool:
         return fingerprint["script"] in ("*", self._former.hash)
 
     def _is_bucket(self, key: tuple[int, ...]) -> bool:
-        """Return whether a measured key is still a bucket of the script."""
+        """Return whether a measured key is still a bucket: an edit may have changed the edges."""
         pairs = zip(self._script.buckets.values(), key, strict=True)
         return all(to_bucket(size) == size for to_bucket, size in pairs)
 
     def _renew_fingerprint(self, fingerprint: Mapping[str, str]) -> dict[str, str]:
-        """Return a fingerprint with the new directory's hash."""
-        same = fingerprint["script"] == "*"
-        return {**fingerprint, "script": "*" if same else self._script.hash}
+        """Return a fingerprint with the new directory's hash; "*", any directory, stays."""
+        holds_for_all = fingerprint["script"] == "*"
+        return {**fingerprint, "script": "*" if holds_for_all else self._script.hash}
 
     def _renumber_measurement(self, measured: Measurement) -> Measurement:
-        """Return a measurement with the new numbers."""
+        """Return a measurement with the new numbers, without the programs that are gone."""
         seconds: dict[int, float] = {}
         for program, time in measured.seconds.items():
-            if (number := self._numbers.get(program)) is not None:
+            number = self._numbers.get(program)
+            if number is not None:
                 # Two old numbers may be one program now, and both times are the program's.
                 seconds[number] = min(time, seconds.get(number, time))
-        refused = {
-            number: why
-            for program, why in measured.refused.items()
-            if (number := self._numbers.get(program)) is not None and number not in seconds
-        }
-        return Measurement(
-            self._renew_fingerprint(measured.fingerprint), measured.key, seconds, refused
-        )
+        refused: dict[int, str] = {}
+        for program, why in measured.refused.items():
+            number = self._numbers.get(program)
+            # A program that has a time under another old number was not wrong there.
+            if number is not None and number not in seconds:
+                refused[number] = why
+        fingerprint = self._renew_fingerprint(measured.fingerprint)
+        return Measurement(fingerprint, measured.key, seconds, refused)
 
     def _renumber_table(self, table: DeviceTable) -> DeviceTable:
-        """Return a table with the rows that keep their program or get another one."""
+        """Return a table with the rows that keep their program or get another one. Count the rows,
+        and record each row that does not keep its program in `_replacements`."""
         fingerprint = self._renew_fingerprint(table.fingerprint)
-        times = {m.key: m for m in self._measured if m.fingerprint == fingerprint}
+        measurements = {m.key: m for m in self._measured if m.fingerprint == fingerprint}
         entries = []
         for entry in table.entries:
             self._row_count += 1
             row = self._keep_program(entry) if self._is_bucket(entry.key) else None
             if row is None:
-                measurement = times.get(entry.key)
+                measurement = measurements.get(entry.key)
                 # A row by hand is a person's choice, which no measurement replaces.
                 if measurement is not None and entry.source == "measured":
                     row = measurement.find_best(self._unusable)
@@ -190,8 +199,8 @@ class _Renumbering:
         return DeviceTable(fingerprint, tuple(entries))
 
     def _keep_program(self, entry: TableEntry) -> TableEntry | None:
-        """Return the row with its program's new number, None if the program is gone or
-        unusable. A row by hand keeps a refused program: the runtime reports it."""
+        """Return the row with its program's new number, and count it; None if the program is gone
+        or unusable. A row by hand keeps a refused program: the runtime reports it."""
         number = self._numbers[entry.program]
         if number is None or number in self._script.not_built:
             return None
@@ -201,6 +210,8 @@ class _Renumbering:
         return entry._replace(program=number)
 
     def _format_lost_rows(self) -> str | None:
+        """Return a message about the rows that `_renumber_table` moved to other programs or lost;
+        None when all keep their program."""
         if not self._replacements:
             return None
         lost = [
@@ -209,7 +220,8 @@ class _Renumbering:
             if program is None
         ]
         parts = [f"{self._kept_count} of {self._row_count} rows of its tables keep their program"]
-        if moved := len(self._replacements) - len(lost):
+        moved = len(self._replacements) - len(lost)
+        if moved:
             parts.append(f"{moved} go to the best of those measured that are left")
         if lost:
             more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""

@@ -7,7 +7,7 @@ of them. The measurements of this machine stay in the directory's own table file
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.tree import Tree
@@ -31,7 +31,8 @@ def make_committed_tables(
     are not planned are left out."""
     if not instance.spec.tuned:
         return []
-    planned, roundings = {*instance.schedules}, [*map(make_rounding, buckets.values())]
+    planned = {*instance.schedules}
+    roundings = [make_rounding(bucket) for bucket in buckets.values()]
     entries_by_device: dict[tuple[str, str], dict[tuple[int, ...], list[Any]]] = {}
     rows = [
         ([row.sizes[name] for name in buckets], row)
@@ -40,7 +41,8 @@ def make_committed_tables(
     ]
     # The greatest sizes last: they overwrite the others of their bucket.
     for sizes, row in sorted(rows, key=lambda pair: pair[0]):
-        if (number := _find_program(instance, row)) in planned:
+        number = _find_program(instance, row)
+        if number in planned:
             key = [to_bucket(size) for to_bucket, size in zip(roundings, sizes, strict=True)]
             entries = entries_by_device.setdefault((row.device, row.arch), {})
             entries[tuple(key)] = [key, number, "measured", row.seconds, sizes]
@@ -66,8 +68,8 @@ def _find_program(instance: PlannedInstance, row: TunedRow) -> int | None:
 def describe_unused_rows(
     cache: Tree, instance: PlannedInstance, file: str, keys: Sequence[str]
 ) -> str | None:
-    """Return a message about the committed rows that serve nothing, as far as that is known before
-    a build; None without one."""
+    """Return a message about the committed rows in `file` that no call can use, as far as that is
+    known before a build; None when all can be used."""
     programs = instance.programs_by_number
     unused = [
         f"{' '.join(f'{name}={size}' for name, size in row.sizes.items())} ({why})"
@@ -93,7 +95,7 @@ def _explain_unused_row(
     row: TunedRow,
     keys: Sequence[str],
 ) -> str | None:
-    """Return the reason why a row serves nothing; None for one that serves."""
+    """Return the reason why no call can use a row; None for a row that calls can use."""
     if {*row.sizes} != {*keys}:
         return f"the keys are {', '.join(keys)}"
     number = _find_program(instance, row)
@@ -113,32 +115,43 @@ def iterate_measured_rows(script: Script) -> Iterator[TunedRow]:
             # A table for any device is a person's, and a row by hand is not a measurement.
             if "*" not in (device, arch) and entry.source == "measured" and entry.seconds:
                 yield TunedRow(
-                    script.target,
-                    device,
-                    arch,
-                    dict(script.params),
-                    dict(zip(script.keys, entry.sizes, strict=True)),
-                    script.get_schedule(entry.program),
+                    target=script.target,
+                    device=device,
+                    arch=arch,
+                    params=dict(script.params),
+                    sizes=dict(zip(script.keys, entry.sizes, strict=True)),
+                    schedule=script.get_schedule(entry.program),
                     # More digits are noise, and would show in every diff.
-                    float(f"{entry.seconds:.4g}"),
+                    seconds=float(f"{entry.seconds:.4g}"),
                 )
+
+
+class ChangedRow(NamedTuple):
+    """A new row of a repository's file, and the row that it replaces, or None."""
+
+    row: TunedRow
+    replaced: TunedRow | None
 
 
 def merge_measured_rows(
     script: Script, rows: Sequence[TunedRow]
-) -> tuple[list[TunedRow], list[tuple[TunedRow, TunedRow | None]]]:
-    """Return a file's rows, with a script's measurements in place of rows of the same buckets;
-    and the changed rows, each with the row that it replaces or None. Raises `LoadError`."""
-    known = {_identify_bucket(script, row): row for row in rows}
-    new = {_identify_bucket(script, row): row for row in iterate_measured_rows(script)}
-    other_rows = [row for row in rows if _identify_bucket(script, row) not in new]
-    changed = [(row, known.get(key)) for key, row in new.items() if row != known.get(key)]
-    return [*other_rows, *new.values()], changed
+) -> tuple[list[TunedRow], list[ChangedRow]]:
+    """Return `rows` with a script's measurements in place of the rows of the same buckets, and the
+    measurements that differ from these rows. Raises `LoadError`."""
+    before = {_identify_bucket(script, row): row for row in rows}
+    measured = {_identify_bucket(script, row): row for row in iterate_measured_rows(script)}
+    other_rows = [row for row in rows if _identify_bucket(script, row) not in measured]
+    changed = [
+        ChangedRow(row, replaced=before.get(key))
+        for key, row in measured.items()
+        if row != before.get(key)
+    ]
+    return [*other_rows, *measured.values()], changed
 
 
 def _identify_bucket(script: Script, row: TunedRow) -> tuple[object, ...]:
-    """Return a key of the bucket of a row of this script; for another script's row its sort
-    key."""
+    """Return a key that is equal for rows of one device and bucket of this script. The key of
+    another script's row is its sort key, which no other row has."""
     if (
         not row.is_of_instance(script.target, script.params)
         or row.sizes.keys() != script.buckets.keys()

@@ -106,6 +106,7 @@ def _find_level(instance: PlannedInstance) -> int:
 
 
 def _describe_argument(argument: Argument) -> dict[str, Any]:
+    """Return an argument as `script.json` has it."""
     dims = argument.dims
     return {
         "name": argument.name,
@@ -149,29 +150,31 @@ def _describe_dispatch(
     schedules: Sequence[Mapping[str, Value]],
     metas: Sequence[ProgramMeta | None],
 ) -> dict[str, Any]:
+    """Return the table "dispatch" of `script.json`. Raise `InputError` for a wrong model."""
     keys = find_dispatch_keys(dispatch, instance)
     sections = dispatch.bucket if dispatch else {}
     buckets = {key: describe_bucket(sections.get(key)) for key in keys}
     tables = make_committed_tables(instance, buckets)
-    model = None
+    described_model = None
     if dispatch is not None and dispatch.model is not None:
         try:
             model = parse_model(dispatch.model, instance, keys, schedules, metas)
         except ExprError as error:
             place = manifest.locate_key("script", instance.script, "dispatch", "model")
             raise InputError(Diagnostic(error.message, place)) from None
+        if model is not None:
+            described_model = {
+                "source": str(dispatch.model),
+                "cost": node_to_json(model.cost.tree),
+                "columns": model.columns,
+            }
     committed = {"from": dispatch.measured, "tables": tables} if dispatch and tables else None
     return {
         **({} if committed is None else {"committed": committed}),
         "keys": list(keys),
         "buckets": buckets,
         "rules": _describe_rules(dispatch, instance, schedules),
-        "model": model
-        and {
-            "source": str(dispatch and dispatch.model),
-            "cost": node_to_json(model[0].tree),
-            "columns": model[1],
-        },
+        "model": described_model,
     }
 
 
@@ -180,7 +183,8 @@ def _describe_rules(
     instance: PlannedInstance,
     schedules: Sequence[Mapping[str, Value]],
 ) -> list[dict[str, Any]]:
-    """Return the rules whose schedule is planned: the space of a target may not have it."""
+    """Return the manifest's rules as `script.json` has them. Left out are rules whose schedule is
+    not planned, and rules over an argument without an integer value in this instance."""
     # With constants replaced, the runtime needs only the values of a call.
     constants = {**list_target_constants(instance.target), **instance.params}
     scalars = (a for a in instance.spec.signature.arguments if a.dims is None)
@@ -198,7 +202,8 @@ def _describe_rules(
 def _find_program_for(
     use: Mapping[str, Value], instance: PlannedInstance, schedules: Sequence[Mapping[str, Value]]
 ) -> int | None:
-    """Return the planned program that has these values, and is otherwise most like the default."""
+    """Return the number of the planned program with the values `use`; of several, the one with the
+    most values of the default. Return None without one."""
     numbered = dict(zip(instance.schedules, schedules, strict=True))
     default = numbered[instance.default] if instance.default is not None else {}
     fitting = (number for number, values in numbered.items() if use.items() <= values.items())

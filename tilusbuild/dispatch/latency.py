@@ -71,8 +71,8 @@ def write_measurement(script: Script, measured: Measurement) -> None:
     make_directories_below(script.path, *directory.split("/"))
     path = os.path.join(script.path, directory, FILE)
     with lock_tables(script):
-        same = dict(measured.fingerprint)
-        others = [m for m in _read_file(path, script) if dict(m.fingerprint) != same]
+        fingerprint = dict(measured.fingerprint)
+        others = [m for m in _read_file(path, script) if dict(m.fingerprint) != fingerprint]
         sweep_temporary_files(os.path.dirname(path))
         # The report first: the file that programs read says that both are there.
         for name, data in format_measurements(script, measured.key, [*others, measured]).items():
@@ -116,6 +116,8 @@ def read_measurements(script: Script) -> list[Measurement]:
 
 
 def _read_file(path: str, script: Script) -> list[Measurement]:
+    """Return the measurements in a `measured.json`; none without the file, and none for other
+    dispatch keys. Raise `CorruptCacheError`."""
     try:
         value: Any = json.loads(read_bytes(path))
         if value["schema"] != SCHEMA or tuple(value["keys"]) != script.keys:
@@ -130,14 +132,16 @@ def _read_file(path: str, script: Script) -> list[Measurement]:
         raise CorruptCacheError(f"{path} cannot be read: {error}") from None
 
 
-def _format_report(script: Script, measured: Sequence[Measurement]) -> str:
+def _format_report(script: Script, measurements: Sequence[Measurement]) -> str:
+    """Return a table for people of each measurement: the fastest program first, the refused ones
+    last."""
     parts = []
-    for device in measured:
-        fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(device.fingerprint.items()))
-        times = sorted(device.seconds.items(), key=lambda item: item[1])
+    for measurement in measurements:
+        fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(measurement.fingerprint.items()))
+        times = sorted(measurement.seconds.items(), key=lambda item: item[1])
         unit, texts = format_times([seconds for _, seconds in times])
         cells = [(program, text, "") for (program, _), text in zip(times, texts, strict=True)]
-        cells += [(program, None, why) for program, why in sorted(device.refused.items())]
+        cells += [(program, None, why) for program, why in sorted(measurement.refused.items())]
         rows: list[tuple[Cell, ...]] = [
             (program, *script.get_schedule(program).values(), text, why)
             for program, text, why in cells
@@ -150,8 +154,9 @@ def _format_report(script: Script, measured: Sequence[Measurement]) -> str:
 def update_refusals(
     script: Script, refusals: Iterable[Refusal], lifted: Collection[str] = ()
 ) -> bool:
-    """Add refusals to a script's file and remove those of the `lifted` hashes; replace rows of
-    refused programs. Return whether anything changed. Raises `LoadError` and `OSError`."""
+    """Add refusals to a script's table file and remove those of the program hashes `lifted`. The
+    measured rows of refused programs go to the best other program, or are removed. Return whether
+    anything changed. Raises `LoadError` and `OSError`."""
     with lock_tables(script):
         table_file = read_dispatch_table(script)
         refused = {r.program: r for r in table_file.refused if r.program not in lifted}
@@ -171,23 +176,28 @@ def _remove_programs(
 ) -> DeviceTable:
     """Return a table whose measured rows of refused programs go to the best other program, or
     are removed. Rows by hand stay."""
-    times = {m.key: m for m in measured if dict(m.fingerprint) == table.fingerprint}
+    measurements = {m.key: m for m in measured if dict(m.fingerprint) == table.fingerprint}
     entries = []
     for entry in table.entries:
-        if entry.program not in refused_numbers or entry.source == "table":
-            entries.append(entry)
-        elif (known := times.get(entry.key)) and (best := known.find_best(refused_numbers)):
-            entries.append(best)
+        row: TableEntry | None = entry
+        if entry.program in refused_numbers and entry.source != "table":
+            measurement = measurements.get(entry.key)
+            row = None if measurement is None else measurement.find_best(refused_numbers)
+        if row is not None:
+            entries.append(row)
     return table._replace(entries=tuple(entries))
 
 
 def copy_refusals(script: Script) -> list[Script]:
-    """Copy this script's refusals to all other scripts of its cache that list the same
-    programs; return those that changed. Unreadable ones are skipped. Raises `OSError`."""
+    """Copy this script's refusals to all other scripts of its cache that list the same programs.
+    Return the scripts that changed. Unreadable scripts are skipped. Raises `OSError`, and
+    `LoadError` for a damaged table file of this script."""
     refused = {refusal.program: refusal for refusal in read_dispatch_table(script).refused}
+    if not refused:
+        return []
     changed: list[Script] = []
     scripts = os.path.join(script.root, layout.SCRIPTS)
-    for path in (p for d in list_paths(scripts) for p in list_paths(d)) if refused else ():
+    for path in (p for directory in list_paths(scripts) for p in list_paths(directory)):
         with suppress(LoadError):
             other = read_script(path)
             shared = [refused[digest] for digest in other.programs.values() if digest in refused]
@@ -197,8 +207,8 @@ def copy_refusals(script: Script) -> list[Script]:
 
 
 def collect_refusals(scripts: str) -> dict[str, Refusal]:
-    """Return the refusals in all directories of a script, by program. `scripts` is the
-    directory above these. Unreadable ones are skipped."""
+    """Return the refusals in all directories of a script, by program hash. `scripts` is the
+    directory that holds these directories. Unreadable directories are skipped."""
     refusals: dict[str, Refusal] = {}
     for path in list_paths(scripts):
         # Searched as text first: most directories refuse nothing, and a description is long.

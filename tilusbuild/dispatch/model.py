@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilusbuild.arch import compute_occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
@@ -29,16 +29,27 @@ RESOURCE = "resources."
 """The prefix of a compiled program's resources in a model."""
 
 
+class ParsedModel(NamedTuple):
+    """A cost model for one instance."""
+
+    cost: Expr
+    columns: dict[str, list[Any]]
+    """By each name in `cost` besides dispatch keys: a value for each program, None where it is not
+    known."""
+
+
 def parse_model(
     source: Value,
     instance: PlannedInstance,
     keys: Sequence[str],
     schedules: Sequence[Mapping[str, Value]],
     metas: Sequence[Mapping[str, Any] | None],
-) -> tuple[Expr, dict[str, list[Any]]] | None:
-    """Return the manifest's model, and the columns that it reads: by name a value for each
-    program, None where it is not known. On the cpu a model that reads resources is None: only
-    GPUs have them. Raises `ExprError`."""
+) -> ParsedModel | None:
+    """Return the manifest's model `source`, with the constants replaced, and its columns. Return
+    None on the cpu if the model reads resources. Raises `ExprError` for an unknown name.
+
+    `schedules` and `metas` have the parameters and the meta.json of each program.
+    """
     cost = parse_expression(source).substitute(
         {**list_target_constants(instance.target), **instance.params}
     )
@@ -47,16 +58,18 @@ def parse_model(
     # Only a GPU's compiler reports resources. A script for both kinds has one model.
     if resource_names and instance.target.kind == "cpu":
         return None
-    pairs = zip(schedules, metas, strict=True)
-    resources = [list_resources(instance, *of) for of in pairs] if resource_names else []
-    columns = {RESOURCE + name: [row.get(name) for row in resources] for name in resource_names}
+    columns: dict[str, list[Any]] = {}
+    if resource_names:
+        pairs = zip(schedules, metas, strict=True)
+        resources = [list_resources(instance, schedule, meta) for schedule, meta in pairs]
+        columns = {RESOURCE + name: [row.get(name) for row in resources] for name in resource_names}
     for name in names:
         if name not in columns:
             if any(name not in schedule for schedule in schedules):
                 problem = "which is neither a dispatch key nor a value"
                 raise ExprError(f"the model reads {name}, {problem}")
             columns[name] = [schedule[name] for schedule in schedules]
-    return cost, columns
+    return ParsedModel(cost, columns)
 
 
 def list_resources(
@@ -64,7 +77,8 @@ def list_resources(
     schedule: Mapping[str, Value],
     meta: Mapping[str, Any] | None,
 ) -> dict[str, Value]:
-    """Return the resources of a built GPU program, by name, as far as they are known."""
+    """Return the resources of a built GPU program by name: registers, threads, occupancy and so on,
+    as far as they are known. Return none for any other program."""
     if meta is None or meta["status"] != "built" or instance.target.kind == "cpu":
         return {}
     usages = [usage for kernel in meta.get("kernels", {}).values() for usage in kernel.values()]
@@ -107,8 +121,8 @@ def compute_work(
     dispatch: DispatchSection | None,
     sizes: Mapping[str, Value],
 ) -> tuple[float | None, float | None]:
-    """Return the bytes and the operations of a call, each None if it is not known. Without
-    `bytes`, each tensor counts once."""
+    """Return (bytes, operations) of a call by the manifest's `bytes` and `flops`; None for a value
+    that is not known. Without `bytes`, each tensor counts once."""
     flops = dispatch.flops if dispatch is not None else None
     declared_bytes = dispatch.bytes if dispatch is not None else None
     tensor_sizes = []
@@ -116,8 +130,8 @@ def compute_work(
         if argument.dims is not None:
             extents = (d if isinstance(d, int | str) else d.canonical for d in argument.dims)
             # In floating point, which no product of sizes overflows.
-            element = repr(float(DTYPES[argument.dtype].bytes))
-            tensor_sizes.append(" * ".join([element, *(f"({extent})" for extent in extents)]))
+            element_bytes = repr(float(DTYPES[argument.dtype].bytes))
+            tensor_sizes.append(" * ".join([element_bytes, *(f"({extent})" for extent in extents)]))
     bytes_source = declared_bytes or " + ".join(tensor_sizes) or None
     env = {**list_target_constants(instance.target), **instance.params, **sizes}
     return _evaluate_number(bytes_source, env), _evaluate_number(flops, env)

@@ -57,7 +57,8 @@ class DispatchOverview(Struct, frozen=True):
         return Chooser(self.script, entries, list_available_programs(self.script), refused)
 
     def list_coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
-        """Return the manifest's sizes and all measured ones, each with the choice for it."""
+        """Return (sizes, choice) for the sizes in the manifest and for all measured sizes, without
+        duplicates. Raises `LoadError` and `ValueError` as a call would."""
         keys = self.script.keys
         measured = {entry.sizes for table in self.tables for entry in table.entries}
         all_sizes = [size for size in self.sizes if all(key in size for key in keys)]
@@ -74,7 +75,8 @@ class DispatchOverview(Struct, frozen=True):
         return [*choices.values()]
 
     def find_problems(self) -> Iterator[str]:
-        """Yield a text for each reason for which a call would fail."""
+        """Yield a message for each reason for which a call would fail, and for a C dispatcher that
+        is out of date. The libraries of all programs that may be chosen are read and checked."""
         if self.trouble is not None:
             yield self.trouble
         # Without the device it is not known which table would hold.
@@ -118,8 +120,8 @@ class DispatchOverview(Struct, frozen=True):
 def read_overviews(
     manifest: Manifest, cache: str, name: NamePattern, target: str | None
 ) -> Iterator[DispatchOverview]:
-    """Yield the built instances that a name matches, for a target. Raises `InputError`, and
-    `LoadError` for a damaged tree."""
+    """Yield the dispatch of each built instance that a name matches, for one target or for all.
+    Raises `InputError` when none is built, and `LoadError` for a damaged tree."""
     script = find_script(manifest, name)
     pairs = select_script_targets(manifest, PlanSelection((name,), (target,) if target else ()))
     targets = {declared.name for _, declared in pairs}
@@ -127,18 +129,26 @@ def read_overviews(
     sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
     root, is_built = SearchRoot(cache, "the project's cache"), False
     for path in root.list_instances(to_snake_case(script), manifest.root):
-        built = read_script(path)
-        if built.target in targets and name.matches_instance(
-            built.name, built.params, built.target
+        instance = read_script(path)
+        if instance.target in targets and name.matches_instance(
+            instance.name, instance.params, instance.target
         ):
             is_built = True
-            trouble, file = None, TableFile()  # type: str | None, TableFile
+            trouble: str | None = None
+            table_file = TableFile()
             try:
-                file = read_serving_tables(built)
+                table_file = read_serving_tables(instance)
             except LoadError as error:
                 trouble = str(error)
-            device = devices.get_cpu() if built.kind == "cpu" else devices.find_first_gpu()
-            yield DispatchOverview(built, file.tables, file.refused, trouble, sizes, device)
+            device = devices.get_cpu() if instance.kind == "cpu" else devices.find_first_gpu()
+            yield DispatchOverview(
+                script=instance,
+                tables=table_file.tables,
+                refused=table_file.refused,
+                trouble=trouble,
+                sizes=sizes,
+                device=device,
+            )
     if not is_built:
         hint = f"`{format_command('build', name)}` builds it"
         raise input_error(f"{name} is not built", hint=hint)

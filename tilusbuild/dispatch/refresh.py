@@ -38,9 +38,9 @@ def refresh_script(
     runner: Runner,
     refused: Mapping[str, Refusal],
 ) -> None:
-    """Refresh the tables of a script's directory, and its dispatcher if the manifest declares
-    `dispatch` or the tables have entries. `refused` has the programs that were refused where the
-    script was tuned, by hash. Raises as `refresh_dispatcher`, but `TilusbuildError` for
+    """Refresh the tables of the script directory `path`. Build its C dispatcher if the manifest
+    declares `dispatch` or the tables have entries. `refused` has the refusals of the script's other
+    directories, by program hash. Raises as `refresh_dispatcher`, but `TilusbuildError` for
     `LoadError`."""
     try:
         script, tables = refresh_tables(path, refused)
@@ -53,9 +53,9 @@ def refresh_script(
 def refresh_tables(
     path: str, refused: Mapping[str, Refusal] = MappingProxyType({})
 ) -> tuple[Script, TableFile]:
-    """Remove the tables of other dispatch keys from a script's directory, and add `refused`.
-    Return the script and its tables. Raises `CacheError`, and `TilusbuildError` for damaged
-    tables."""
+    """Remove the tables of other dispatch keys from a script's directory, add `refused`, and write
+    the files again if they are not current. Return the script and its tables. Raises `CacheError`,
+    and `TilusbuildError` for damaged tables."""
     try:
         with wrap_oserror(path):
             script = read_script(path)
@@ -71,12 +71,14 @@ def refresh_dispatcher(
     cache: Tree, script: Script, find_toolchain: Callable[[], Toolchain], runner: Runner
 ) -> str | None:
     """Build the C dispatcher of a script unless it is current. Return its path; None if the script
-    or this installation can have none. `find_toolchain` is called before a compile.
+    or this installation can have none. An installation without the part that makes dispatchers
+    removes an earlier one. `find_toolchain` is called before a compile.
 
     Raises `LoadError` for damaged tables, `CacheError`, `TilusbuildError` when the compiler
     refuses, and the errors of `find_toolchain`.
     """
-    if (module := load_dispatcher_module()) is None:
+    module = load_dispatcher_module()
+    if module is None:
         directory = os.path.join(script.path, DISPATCH)
         if os.path.isdir(directory):
             cache.remove_entry(directory)

@@ -72,8 +72,8 @@ def remove_other_keys(script: Script) -> None:
 
 
 def update_tables(script: Script) -> TableFile:
-    """Write both files again if they are not current; return the content of the JSON. Raises
-    `CorruptCacheError` for a damaged one, which may hold measurements, and `OSError`."""
+    """Write both table files again if they are not current; return the content of the JSON. Raises
+    `OSError`, and `CorruptCacheError` for a damaged file, which may hold measurements."""
     table_file = read_dispatch_table(script)
     if not _is_current(script, table_file):
         with lock_tables(script):
@@ -145,9 +145,9 @@ def format_json(
         body = f"[\n{rows}\n   ]" if rows else "[]"
         fingerprint = json.dumps(dict(sorted(table.fingerprint.items())), ensure_ascii=False)
         parts.append(f'  {{"fingerprint": {fingerprint},\n   "entries": {body}}}')
-    listed = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
+    tables_text = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
     keys = json.dumps(list(script.keys))
-    text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {listed}'
+    text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {tables_text}'
     if refused:
         lines = (json.dumps(refusal.to_json(), ensure_ascii=False) for refusal in refused)
         text += ',\n "refused": [\n  ' + ",\n  ".join(lines) + "\n ]"
@@ -155,6 +155,8 @@ def format_json(
 
 
 def _format_row(entry: TableEntry) -> list[Any]:
+    """Return a row as `dispatch_table.json` has it, without the items at its end that are not
+    known."""
     row: list[Any] = [list(entry.key), entry.program, entry.source]
     if entry.seconds is not None:
         row.append(entry.seconds)
@@ -202,8 +204,8 @@ def make_schedule_rows(
     programs: Mapping[int, str],
     metas: Sequence[ProgramMeta | None],
 ) -> list[tuple[Cell, ...]]:
-    """Return a row of `schedule.txt` for each schedule. `programs` are by their numbers,
-    `metas` are the programs' meta.json, or None."""
+    """Return a row of `schedule.txt` for each schedule. `programs` has the hashes by number,
+    `metas` the programs' meta.json, or None. Of several kernels the greatest usage counts."""
     rows: list[tuple[Cell, ...]] = []
     for values, (index, program), meta in zip(schedules, programs.items(), metas, strict=True):
         kernels = meta.get("kernels", {}) if meta else {}
