@@ -115,7 +115,7 @@ import sys, time
 from tilusbuild.process.jobserver import Jobserver
 from tilusbuild.process.local import LocalRunner
 runner = LocalRunner()
-client = Jobserver((sys.argv[1], sys.argv[1]), runner.hold_tokens)
+client = Jobserver((sys.argv[1], sys.argv[1]), runner.deposit_tokens)
 client.try_acquire(), client.try_acquire(), client.try_acquire()
 client.release()
 print("held", flush=True)

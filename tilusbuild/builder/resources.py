@@ -95,7 +95,7 @@ def open_resources(
     with ExitStack() as stack:
         try:
             if (address := find_jobserver(environment)) is not None:
-                tokens = stack.enter_context(Jobserver(address, runner.hold_tokens))
+                tokens = stack.enter_context(Jobserver(address, runner.deposit_tokens))
         except JobserverError as error:
             warnings = (str(error),)
         yield replace(config, tokens=tokens, admissions=tuple(admissions), warnings=warnings)

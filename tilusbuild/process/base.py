@@ -148,6 +148,8 @@ class PrefixRunner:
         self._environment = {"PATH": os.defpath} if environment is None else environment
 
     def run(self, command: Command) -> CompletedCommand:
+        """Run a command behind the prefix and with the niceness, as `Runner.run` does. Its own
+        `nice` is replaced; with a prefix, its sandbox is dropped."""
         command = replace(command, nice=self._nice)
         if self._prefix:
             # `env -i` gives the command its own environment, whatever the prefix passes on. No
@@ -171,7 +173,8 @@ def start_thread(run: Callable[..., object], *arguments: object) -> threading.Th
 
 @contextmanager
 def convert_thread_errors() -> Iterator[None]:
-    """Raise `OSError` in the place of a block's `RuntimeError` that no thread can be started."""
+    """Raise `OSError` (EAGAIN) for a `RuntimeError` in the block, which starts a thread: Python
+    raises that one when the system allows no further thread."""
     try:
         yield
     # The system's limit on processes counts threads, too. A `RuntimeError` would be reported as a

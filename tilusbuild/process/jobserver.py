@@ -122,7 +122,8 @@ class Jobserver:
         self.close()
 
     def try_acquire(self) -> bool:
-        """Read one more token, without waiting. Return whether there was one."""
+        """Read one more token, without waiting, and call `note` with all tokens that are held then.
+        Return whether there was one."""
         try:
             token = os.read(self._read, 1)
         except BlockingIOError:
@@ -153,6 +154,8 @@ class Jobserver:
             self._sleeper = start_thread(self._wait_for_token, callback)
 
     def _wait_for_token(self, callback: Callable[[], None]) -> None:
+        """Sleep until the pipe has a token or `close` wakes this thread. Call `callback` unless it
+        was `close`."""
         poller = select.poll()
         poller.register(self._read, select.POLLIN)
         poller.register(self._wake_read_end, select.POLLIN)
@@ -162,7 +165,8 @@ class Jobserver:
             callback()
 
     def close(self) -> None:
-        """Write back all tokens. May be called again."""
+        """End the sleeping thread, without its callback, and write back all tokens. May be called
+        again."""
         if self._write < 0:
             return
         os.close(self._wake_write_end)  # wakes the sleeping thread

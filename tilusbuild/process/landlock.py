@@ -40,14 +40,16 @@ def find_version() -> int:
 
 
 def restrict_files(read: Iterable[bytes | str], write: Iterable[bytes | str]) -> None:
-    """Restrict this thread to files below `read`, to read and run, and below `write`, to change.
+    """Restrict this thread for good: it opens files below `read` to read and run them, files below
+    `write` to read and change them, and no others.
 
-    A missing path is ignored. Raises `OSError`.
+    A missing path is ignored. Raises `OSError`, also when the kernel offers no Landlock.
     """
-    offered = find_version()
-    if not offered:
+    version = find_version()
+    if not version:
         raise OSError(errno.EOPNOTSUPP, "this kernel offers no Landlock")
-    handled = _FIRST_MISSING_RIGHT[min(offered, 3)] - 1
+    # All rights that this version knows: the bits below the first missing one.
+    handled = _FIRST_MISSING_RIGHT[min(version, 3)] - 1
     ruleset = _call_kernel(_CREATE, struct.pack("<Q", handled), 8, 0)
     try:
         for path in read:
@@ -62,6 +64,7 @@ def restrict_files(read: Iterable[bytes | str], write: Iterable[bytes | str]) ->
 
 
 def _allow_path(ruleset: int, path: bytes | str, rights: int) -> None:
+    """Add a rule to a ruleset that allows these rights (bits) below a path. Raises `OSError`."""
     # A path that cannot be opened cannot be opened by the compiler either.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -77,6 +80,7 @@ def _allow_path(ruleset: int, path: bytes | str, rights: int) -> None:
 
 
 def _call_kernel(number: int, *arguments: object) -> int:
+    """Make a system call by its number, and return its result. Raises `OSError`."""
     values = [
         ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
     ]

@@ -63,9 +63,10 @@ class _PendingCommand:
 
     def wait_for_killed(self) -> None:
         """Wait for the end of a killed command, but at most `_SECONDS_TO_DIE`."""
-        late = time.monotonic() + _SECONDS_TO_DIE
+        deadline = time.monotonic() + _SECONDS_TO_DIE
         with contextlib.suppress(Empty):
-            while self._pieces.get(timeout=max(0.0, late - time.monotonic())) is not None:
+            # Pieces of output come before the end, which is None.
+            while self._pieces.get(timeout=max(0.0, deadline - time.monotonic())) is not None:
                 pass
 
     def wait_for_end(self, on_output: Callable[[bytes], None] | None) -> None:
@@ -131,8 +132,12 @@ class LocalRunner:
         return Scope(self)
 
     def run(self, command: Command, scope: Scope | None = None) -> CompletedCommand:
-        """Run a command as `Runner.run` does. The `filename` of an `OSError` is the program or the
-        working directory. Raises `RunnerLostError` if the warden was killed."""
+        """Run a command as `Runner.run` does. The first one starts the warden.
+
+        The `filename` of an `OSError` is the program or the working directory. Raises
+        `RunnerLostError` if the warden was killed. Another exception while waiting, as of Ctrl-C,
+        kills the command.
+        """
         payload = _pack_request(command)
         with self._lock:
             number, pending = self._submit_request(payload, scope)
@@ -146,15 +151,18 @@ class LocalRunner:
             raise
         return self._unpack_result(pending, command)
 
-    def hold_tokens(self, path: str, tokens: bytes) -> None:
+    def deposit_tokens(self, path: str, tokens: bytes) -> None:
         """Have the warden write these tokens to `path` if this process is killed.
 
-        Return after the warden has confirmed them. This is a `jobserver.Note`.
+        They replace the tokens of an earlier call; with empty `tokens` the warden holds none.
+        The first tokens after none are waited for, until the warden has confirmed them. Do nothing
+        in a closed or lost runner, or in a fork. This is a `jobserver.Note`.
         """
         with self._lock:
             if self._closed or self._loss_reason is not None or self._owner != os.getpid():
                 return
             if not tokens:
+                # The warden closes `path` now: the next tokens wait for another confirmation.
                 self._tokens_confirmed.clear()
             elif self._socket is None:
                 self._start_warden()
@@ -190,7 +198,11 @@ class LocalRunner:
         self._socket.close()
 
     def _submit_request(self, payload: bytes, scope: Scope | None) -> tuple[int, _PendingCommand]:
-        """Send a command to the warden. The lock is held."""
+        """Send a command to the warden, which is started if there is none. Return the command's
+        number and its pending result. The caller holds the lock.
+
+        Raises `CancelledError`, `RunnerLostError`, and `RuntimeError` in a fork.
+        """
         if self._closed or (scope is not None and scope.cancelled):
             raise CancelledError
         if self._loss_reason is not None:
@@ -205,7 +217,8 @@ class LocalRunner:
         return self._last_number, pending
 
     def _send_frame(self, kind: int, number: int, payload: bytes = b"") -> None:
-        """Send a request. If that fails, the warden ends, and all commands with it."""
+        """Send a request to the warden, if it was started. If that fails, set `_loss_reason`: the
+        warden ends, and all commands with it. An `OSError` is not raised."""
         frame = memoryview(warden.HEADER.pack(len(payload), kind, number) + payload)
         if self._socket is None:
             return
@@ -225,6 +238,7 @@ class LocalRunner:
                 raise
 
     def _start_warden(self) -> None:
+        """Start the warden, and the thread that reads its answers. Raises `OSError`."""
         own_end, warden_end = socket.socketpair()
         # The warden gets /dev/null as stderr: if it fails, this process reports it.
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warden.py")
@@ -258,6 +272,7 @@ class LocalRunner:
         self._socket = own_end
 
     def _read_answers(self, channel: socket.socket) -> None:
+        """Handle the warden's frames until it ends, on the reader thread; then end all commands."""
         received = bytearray()
         while True:
             try:
@@ -274,6 +289,7 @@ class LocalRunner:
         self._handle_warden_end()
 
     def _handle_frame(self, kind: int, number: int, payload: bytes) -> None:
+        """Pass a frame to its waiting thread: tokens are held, a command printed or has ended."""
         if kind == warden.HELD:
             self._tokens_confirmed.set()
             return
@@ -293,7 +309,8 @@ class LocalRunner:
         A killed warden cannot kill its children itself.
         """
         status = self._wait_for_warden()
-        for _ in range(_MAX_SWEEPS if status else 0):
+        sweeps = _MAX_SWEEPS if status else 0
+        for _ in range(sweeps):
             survivors = [
                 pid for pid, _, session in warden.list_processes() if session == self._warden
             ]
@@ -303,8 +320,10 @@ class LocalRunner:
             time.sleep(0.01)
         with self._lock:
             if not self._closed and (status or self._loss_reason is None):
-                how = f"signal {-status}" if status < 0 else f"status {status}"
-                self._loss_reason = f"the process that starts compilers ended unexpectedly ({how})"
+                cause = f"signal {-status}" if status < 0 else f"status {status}"
+                self._loss_reason = (
+                    f"the process that starts compilers ended unexpectedly ({cause})"
+                )
             waiting = list(self._pending.values())
             self._pending.clear()
         self._tokens_confirmed.set()
@@ -319,6 +338,8 @@ class LocalRunner:
             return 0
 
     def _unpack_result(self, pending: _PendingCommand, command: Command) -> CompletedCommand:
+        """Return the result of an ended command. Raises `CancelledError`, `RunnerLostError`, and
+        `OSError` if its program could not be started."""
         if pending.cancelled:
             raise CancelledError
         if pending.frame is None:
@@ -339,7 +360,7 @@ class LocalRunner:
 
 
 def _pack_request(command: Command) -> bytes:
-    """Return the payload of a `RUN` frame.
+    """Return a command as the payload of a `RUN` frame, which `warden.py` describes.
 
     Raises `ValueError` for arguments and variables that the system cannot pass to a process.
     """
@@ -349,7 +370,7 @@ def _pack_request(command: Command) -> bytes:
     sandbox = ((), ()) if command.sandbox is None else (command.sandbox.read, command.sandbox.write)
     texts = (command.cwd, *command.argv, *variables, *(path for paths in sandbox for path in paths))
     strings = [os.fsencode(text) for text in texts]
-    if any(b"\0" in s for s in strings):
+    if any(b"\0" in string for string in strings):
         raise ValueError("a command's strings cannot hold NUL")
     numbers = warden.REQUEST.pack(
         command.timeout or 0.0,

@@ -40,7 +40,8 @@ class Machine:
         ]
 
     def count_cores(self) -> int:
-        """Return the number of usable processors, at least 1."""
+        """Return the number of usable processors, at least 1: by affinity and by the quotas of the
+        control groups, rounded up."""
         quotas = [_read_quota(group) for group in self._cpu_groups]
         limits = [math.ceil(quota) for quota in quotas if quota is not None]
         return max(1, min([len(os.sched_getaffinity(0)), *limits]))
@@ -89,7 +90,8 @@ def count_usable_cores() -> int:
 
 
 def _read_memberships(path: str) -> dict[str, str]:
-    """Return the path of this process's group by controller; "" stands for version 2."""
+    """Return the path of this process's control group by controller, from `/proc/self/cgroup`. The
+    key "" is the group of version 2."""
     groups = {}
     for line in _read_lines(path):
         number, _, rest = line.partition(":")
@@ -101,7 +103,8 @@ def _read_memberships(path: str) -> dict[str, str]:
 
 
 def _read_quota(group: ControlGroup) -> float | None:
-    """Return the number of processors in a group's quota, or None without a limit."""
+    """Return the number of processors that a group's quota allows, such as 1.5; None without a
+    limit."""
     directory, unified = group
     if unified:
         values = _read_text(directory, "cpu.max").split()
@@ -115,7 +118,8 @@ def _read_quota(group: ControlGroup) -> float | None:
 
 
 def _read_free_memory(group: ControlGroup) -> int | None:
-    """Return the free bytes below a group's limit, or None without a limit."""
+    """Return the free bytes below a group's limit, page cache that can be dropped included; None
+    without a limit."""
     # Above `memory.high` a group is not killed, but throttled almost to a stop: a limit, too.
     directory, unified = group
     if unified:
@@ -134,6 +138,8 @@ def _read_free_memory(group: ControlGroup) -> int | None:
 
 
 def _read_stalled_share(path: str) -> float:
+    """Return the share (0 to 1) of the last 10 s in which all tasks waited, from a file of
+    pressure; 0 if there is no such file."""
     # A line is "full avg10=0.12 avg60=… avg300=… total=…", in percent.
     match = re.search(r"^full avg10=([\d.]+)", "\n".join(_read_lines(path)), re.MULTILINE)
     try:
@@ -148,6 +154,7 @@ def _read_number(directory: str, name: str) -> int | None:
 
 
 def _read_field(path: str, name: str, unit: int) -> int | None:
+    """Return the number on the line of a file that begins with `name`, times `unit`; else None."""
     for line in _read_lines(path):
         fields = line.split()
         if len(fields) > 1 and fields[0] == name and fields[1].isdecimal():

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import struct
 import threading
@@ -74,9 +75,11 @@ class ResidentPool:
             resident.release()
 
     def take_resident(self, command: Command) -> Resident:
-        """Return an idle process, or start one with the environment of `command`.
+        """Return an idle process, which is idle no more, or a new one with the environment of
+        `command`.
 
-        All commands of a pool have the same one. Raises `OSError` and `CancelledError`.
+        All commands of a pool have the same environment. Raises `OSError`, and `CancelledError`
+        after `close`.
         """
         while True:
             with self._guard:
@@ -90,7 +93,7 @@ class ResidentPool:
             resident.release()
 
     def give_back(self, resident: Resident) -> None:
-        """Add a process that can answer further requests to the idle ones."""
+        """Add a process that can answer further requests to the idle ones; end it after `close`."""
         with self._guard:
             if not self._closed:
                 self._idle.append(resident)
@@ -117,18 +120,18 @@ class ResidentRunner:
             self._working.add(resident)
             if self._cancelled:
                 resident.kill()
-        stays = False
+        is_reusable = False
         try:
             arguments = command.argv[len(self._pool.argv) :]
-            finished, stays = resident.send_request(command, arguments)
+            completed, is_reusable = resident.send_request(command, arguments)
         finally:
             with self._guard:
                 self._working.discard(resident)
-            if stays:
+            if is_reusable:
                 self._pool.give_back(resident)
             else:
                 resident.release()
-        return finished
+        return completed
 
     def cancel(self) -> None:
         """Kill the processes of this runner's commands, and of any later ones."""
@@ -164,6 +167,8 @@ class Resident:
             raise
 
     def _run_process(self, command: Command) -> None:
+        """Run the process to its end, on its thread. Keep its result or exception as `_end`, set
+        `ended`, and close the listener."""
         try:
             self._end = self._scope.run(command)
         except BaseException as error:
@@ -186,10 +191,12 @@ class Resident:
     def send_request(
         self, command: Command, arguments: tuple[str, ...]
     ) -> tuple[CompletedCommand, bool]:
-        """Return a command's result, and whether the process can answer further requests.
+        """Run a command in the process. Return its result, and whether the process can answer
+        further requests.
 
-        Raises `CancelledError` and `RunnerLostError`. Raises `OSError` if the process cannot be
-        started or reached.
+        A process that takes longer than the command's `timeout` is killed. Of a process that ends
+        without an answer, the end is the result. Raises `CancelledError` and `RunnerLostError`, and
+        `OSError` if the process cannot be started or reached.
         """
         strings = [os.fsencode(word) for word in (command.cwd, *arguments)]
         request = b"\0".join(strings) + b"\0"
@@ -197,18 +204,19 @@ class Resident:
         limit = command.timeout
         try:
             # Python's start and the library's load do not count against the command's limit.
-            channel = self._connect(limit and began + max(limit, _SECONDS_TO_START))
-            deadline = limit and time.monotonic() + limit
+            start_deadline = None if limit is None else began + max(limit, _SECONDS_TO_START)
+            channel = self._connect(start_deadline)
+            deadline = None if limit is None else time.monotonic() + limit
             channel.sendall(FRAME.pack(len(request)) + request)
             head = _read_bytes(channel, ANSWER.size, deadline)
-            status, peak, stays, length = ANSWER.unpack(head)
+            status, peak, is_reusable, length = ANSWER.unpack(head)
             output = _read_bytes(channel, length, deadline)
         except TimeoutError:
             self.kill()
             self.ended.wait()
             peak = self._end.peak_rss if isinstance(self._end, CompletedCommand) else 0
             seconds = time.monotonic() - began
-            return CompletedCommand(-9, b"", seconds, peak, timed_out=True), False
+            return CompletedCommand(-signal.SIGKILL, b"", seconds, peak, timed_out=True), False
         except (OSError, EOFError) as error:
             if not self.ended.wait(_SECONDS_TO_END):
                 self.kill()
@@ -218,9 +226,12 @@ class Resident:
                     raise
             return self._result_of_end(began), False
         output_start = output[: command.output_limit]
-        return CompletedCommand(status, output_start, time.monotonic() - began, peak), stays
+        completed = CompletedCommand(status, output_start, time.monotonic() - began, peak)
+        return completed, is_reusable
 
     def _connect(self, deadline: float | None) -> socket.socket:
+        """Return the connection to the process; the first call waits for it. Connections of other
+        users are closed. Raises `TimeoutError`, and `OSError` if the process has ended."""
         while self._channel is None:
             self._listener.settimeout(_seconds_until(deadline))
             channel, _ = self._listener.accept()
@@ -239,8 +250,9 @@ class Resident:
         """
         if isinstance(self._end, BaseException):
             raise self._end
-        end = self._end or CompletedCommand(_OWN_FAILURE, b"", 0.0, 0)
-        status = end.status if end.status < 0 else end.status or _OWN_FAILURE
+        end = self._end or CompletedCommand(_OWN_FAILURE, b"", seconds=0.0, peak_rss=0)
+        # Status 0 would be taken for a command that succeeded.
+        status = end.status or _OWN_FAILURE
         return CompletedCommand(status, end.output, time.monotonic() - began, end.peak_rss)
 
 
@@ -252,7 +264,8 @@ def _peer_user(channel: socket.socket) -> int:
 
 
 def _seconds_until(deadline: float | None) -> float | None:
-    """Return the seconds until a deadline, or None without one. Raises `TimeoutError` after it."""
+    """Return the seconds until a deadline, at most `_MAX_WAIT`; None without a deadline. Raises
+    `TimeoutError` after it."""
     if deadline is None:
         return None
     seconds = deadline - time.monotonic()

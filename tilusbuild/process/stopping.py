@@ -81,6 +81,8 @@ def raise_on_signals() -> Iterator[None]:
 
 
 def _raise_stopped(number: int, frame: FrameType | None) -> None:
+    """Handle a stopping signal: remember its number, and raise `StoppedError`, or set the timer
+    that raises it. A second SIGTERM or SIGHUP ends the process."""
     global _stopped_by, _latest
     if _stopped_by is None:
         _latest = time.monotonic() + _PATIENCE
@@ -103,8 +105,10 @@ def _raise_again(alarm: int, frame: FrameType | None) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _within and _stopped_by is not None:
         handler: Any = signal.getsignal(_stopped_by)
-        takes_messages = callable(handler) and handler is not _raise_stopped
-        (handler if takes_messages else _raise_in)(_stopped_by, frame)
+        if callable(handler) and handler is not _raise_stopped:
+            handler(_stopped_by, frame)
+        else:
+            _raise_in(_stopped_by, frame)
 
 
 @contextmanager
@@ -166,6 +170,8 @@ def raise_signals() -> Iterator[None]:
 def _install_handlers(
     handler: Callable[[int, FrameType | None], None], numbers: tuple[signal.Signals, ...]
 ) -> Iterator[None]:
+    """Handle these signals by `handler` in the block, and as before after it. Signals that are
+    ignored stay ignored. Outside of the main thread nothing is installed."""
     former = {}
     # Python lets only the main thread install handlers.
     if threading.get_ident() == threading.main_thread().ident:

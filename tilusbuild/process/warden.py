@@ -87,9 +87,10 @@ class CapturedOutput:
         self._dropped = 0
 
     def add_data(self, data: bytes) -> None:
-        missing = self._head_limit - len(self._head)
-        self._head += data[:missing]
-        self._tail += data[missing:]
+        """Add a piece of output: to the head until that is full, then to the tail."""
+        room = self._head_limit - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
         # Only now and then, as a trim moves the whole tail.
         if len(self._tail) > 2 * self._tail_limit + _CHUNK:
             self._trim_tail()
@@ -101,6 +102,7 @@ class CapturedOutput:
             self._dropped += excess
 
     def join_pieces(self) -> bytes:
+        """Return the kept output, with a line in the middle that counts the bytes left out."""
         self._trim_tail()
         if not self._dropped:
             return bytes(self._head + self._tail)
@@ -148,6 +150,8 @@ class Warden:
         self._client_handle = self._watch_client(client)
 
     def _wake_on_child_death(self) -> int:
+        """Return a descriptor that becomes readable when a child ends. Survive the signals
+        `_SURVIVED`."""
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         os.set_blocking(write_end, False)
@@ -161,15 +165,17 @@ class Warden:
         return read_end
 
     def _watch_client(self, client: int) -> int:
-        """Return a descriptor that becomes readable when the client dies, or -1.
+        """Return a descriptor that becomes readable when the client dies, or -1 on an old system.
 
-        The socket alone is not enough: a fork of the client may keep its other end open.
+        The socket alone is not enough: a fork of the client may keep its other end open. Raises
+        `DisconnectedError` if the client has died already.
         """
         try:
             handle = os.pidfd_open(client)
         except (OSError, AttributeError):  # a kernel before 5.3, or a Python built on one
             return -1
         self._poller.register(handle, select.POLLIN)
+        # The client is the parent as long as it lives. Else `handle` may be of another process.
         if os.getppid() != client:
             raise DisconnectedError
         return handle
@@ -207,6 +213,8 @@ class Warden:
         return seconds * 1000 + 1 if limited else None
 
     def _receive_requests(self) -> None:
+        """Read from the socket once, and handle the complete requests; without a client, only those
+        of tokens. Raises `DisconnectedError`."""
         try:
             data = os.read(self._channel, _CHUNK)
         except OSError as error:
@@ -227,6 +235,7 @@ class Warden:
                         kill_group(child.pid)
 
     def _send_frame(self, kind: int, number: int, *payload: bytes) -> None:
+        """Send an answer, whose payload is given in pieces. Raises `DisconnectedError`."""
         body = b"".join(payload)
         view = memoryview(HEADER.pack(len(body), kind, number) + body)
         try:
@@ -236,6 +245,8 @@ class Warden:
             raise DisconnectedError from error
 
     def _start_command(self, number: int, payload: bytes) -> None:
+        """Start the command of a `RUN` payload. Answer `REFUSED` if no process can be made; that
+        its program cannot run is known, and answered, only at its end."""
         timeout, limit, reports, nice, *counts = REQUEST.unpack_from(payload)
         cwd, *strings = payload[REQUEST.size :].split(b"\0")
         argv, environment, readable, writable = (
@@ -249,6 +260,8 @@ class Warden:
         try:
             opened += os.pipe()
             opened += os.pipe()
+            # The command writes to `output`, and why it cannot run to `complaint`; the warden
+            # reads these from `pipe` and from `errors`.
             pipe, output, errors, complaint = opened
             pid = os.fork()
         except OSError as error:
@@ -282,9 +295,10 @@ class Warden:
         nice: int,
         confine: Callable[[], None] | None,
     ) -> None:
-        """Replace the forked child by the command, or write the error to `complaint`.
+        """Replace the forked child by the command, in a process group of its own and with `output`
+        as its stdout and stderr; or write errno and path of the error to `complaint`, and exit.
 
-        Never returns.
+        Never returns. `confine` restricts the files that the child may open.
         """
         subject = cwd
         try:
@@ -327,6 +341,7 @@ class Warden:
         return True
 
     def _close_output(self, child: RunningChild) -> None:
+        """Close the pipe of a child's output, unless it is closed."""
         if child.pipe >= 0:
             self._poller.unregister(child.pipe)
             del self._pipes[child.pipe]
@@ -353,6 +368,8 @@ class Warden:
             kill_each(list_children())
 
     def _finish_command(self, child: RunningChild) -> None:
+        """Kill the rest of a dead child's group, reap the child, and answer `FINISHED` with its
+        result and output, or `REFUSED` if its program could not run."""
         kill_group(child.pid)
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.monotonic() - child.started
@@ -374,7 +391,9 @@ class Warden:
         self._send_frame(FINISHED, child.number, result, child.output.join_pieces())
 
     def _hold_tokens(self, payload: bytes) -> None:
-        """Store the tokens to give back. Open their path now, while the client still exists."""
+        """Store the tokens of a `HOLD` payload, in place of earlier ones, and open their path if it
+        is not open. Answer `HELD` after that. Without tokens, close the path."""
+        # The path is of /proc, and goes with the client.
         path, _, self._tokens = payload.partition(b"\0")
         if self._token_end >= 0 and (path != self._token_path or not self._tokens):
             os.close(self._token_end)
@@ -386,7 +405,8 @@ class Warden:
             self._send_frame(HELD, 0)
 
     def give_tokens_back(self) -> None:
-        """Write the client's tokens back to make. Requests that are still unread count."""
+        """Write the client's tokens back to make, after reading the requests that are still in the
+        socket: they may change the tokens. Nothing is started any longer."""
         self._client_is_gone = True
         os.set_blocking(self._channel, False)
         with contextlib.suppress(DisconnectedError):
@@ -475,6 +495,11 @@ def list_processes() -> list[tuple[int, int, int]]:
 
 
 def main() -> None:
+    """Serve the client until it is gone; then kill all processes and give the tokens back.
+
+    The arguments are the socket's descriptor and the client's pid. Exit with 1 after an error of
+    the system.
+    """
     channel, client = int(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(channel, False)
     os.closerange(channel + 1, 1 << 16)  # what an embedding application left inheritable
