@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tilusbuild.binary import LibraryNeeds as Library
 from tilusbuild.package.collect import find_reachable
-from tilusbuild.package.contents import collect_host_needs
+from tilusbuild.package.contents import PackedLibrary, collect_host_needs
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.formats.wheel import choose_platform, normalize_name
 from tilusbuild.package.listing import HostNeeds
@@ -22,7 +22,9 @@ HOST = HostNeeds("x86_64", None, None, (), None)
 
 def together(*libraries: tuple[Library, str]) -> HostNeeds:
     found = enumerate(libraries)
-    return collect_host_needs((f"lib{i}.so", library, options) for i, (library, options) in found)
+    return collect_host_needs(
+        PackedLibrary(f"lib{i}.so", library, options) for i, (library, options) in found
+    )
 
 
 def test_the_most_that_any_library_asks_for() -> None:

@@ -25,6 +25,7 @@ from tilusbuild.rooms import find_contributions
 if TYPE_CHECKING:
     from tilusbuild.package.collect import PackageOrder
     from tilusbuild.package.contents import Contents
+    from tilusbuild.package.pack import WrittenPackage
 
 _FORMATS = tuple(find_contributions("package format"))
 
@@ -111,7 +112,7 @@ def parse_formats(values: Sequence[str], known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def show_files(arguments: Common, files: Sequence[tuple[str, str, int]], digest: str) -> None:
+def show_files(arguments: Common, files: Sequence[WrittenPackage], digest: str) -> None:
     """Print the format, path and size of each written file; `digest` is the file list's."""
     for format_name, path, size in files:
         if arguments.json:
@@ -126,7 +127,7 @@ def _show_package(
     arguments: PackageArgs,
     order: PackageOrder,
     contents: Contents,
-    files: list[tuple[str, str, int]],
+    files: list[WrittenPackage],
 ) -> None:
     """Print a package's files, and with `--json` its counts."""
     show_files(arguments, files, contents.digest)

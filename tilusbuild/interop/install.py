@@ -28,8 +28,8 @@ from tilusbuild.state.temporary import TemporaryDirectory
 def install_foreign_cache(
     reader: Reader, listing: FileList, destination: str, limits: Limits
 ) -> tuple[int, int]:
-    """Install the foreign cache of a package into the directory `destination`. Return the number of
-    new entries, and the bytes that were written.
+    """Install the foreign cache of a package into the directory `destination`, which is made if it
+    is missing. Return the number of new entries, and the bytes that were written.
 
     Raises `PackageError`s. Then existing entries are unchanged, and each new entry is complete.
     """
@@ -60,8 +60,8 @@ def install_foreign_cache(
 
 
 def _list_missing_units(cache: ListedCache, destination: str) -> set[str]:
-    """Return the units that the destination does not have. Raises `PackageError` for a link on the
-    way to a unit."""
+    """Return the units that the destination does not have: files and directories that are published
+    by one rename. Raises `PackageError` for a link on the way to a unit."""
     if not os.path.isdir(destination):
         return set(cache.units)
     missing = set()
@@ -85,7 +85,8 @@ def _list_missing_units(cache: ListedCache, destination: str) -> set[str]:
 def _unpack_units(
     reader: Reader, listing: FileList, cache: ListedCache, missing: set[str], private: str
 ) -> None:
-    """Unpack the missing units, and check the whole package. Raises `PackageError`."""
+    """Check all files of the package, and write those of the missing units below `private`. Raises
+    `PackageError` and `OSError`."""
     unit_files = {
         cache.prefix + path
         for path, unit in cache.pair_with_units(p.removeprefix(cache.prefix) for p in listing.files)
@@ -98,7 +99,8 @@ def _unpack_units(
 
 
 def _write_paths_into_groups(cache: ListedCache, unpacked: str, destination: str) -> None:
-    """Write the absolute paths of the destination into Triton's groups."""
+    """Replace names by absolute paths below `destination` in the unpacked group files, in which
+    Triton lists the files of an entry."""
     # Not before: the files were compared with the list, whose digests are of groups without paths.
     for path in list_files_below(unpacked):
         if is_group(cache.system, path):
@@ -108,7 +110,7 @@ def _write_paths_into_groups(cache: ListedCache, unpacked: str, destination: str
 
 
 def _make_links(cache: ListedCache, missing: set[str], unpacked: str) -> None:
-    """Make the links of the missing units."""
+    """Make the symbolic links of the missing units in the unpacked cache."""
     for link, unit in cache.pair_with_units(cache.links):
         if unit in missing:
             path = os.path.join(unpacked, link)

@@ -76,8 +76,10 @@ class ListedCache(Struct, frozen=True, forbid_unknown_fields=True):
         units = frozenset(self.units)
         for path in paths:
             # Bounded: the parts of a million long paths would be joined for as long as they like.
-            beginnings = accumulate(path.split("/", _MAX_UNIT_PARTS)[:_MAX_UNIT_PARTS], _join)
-            yield path, next((path for path in beginnings if path in units), None)
+            parts = path.split("/", _MAX_UNIT_PARTS)[:_MAX_UNIT_PARTS]
+            # `a`, `a/b`, `a/b/c` of `a/b/c/d`.
+            prefixes = accumulate(parts, _join)
+            yield path, next((prefix for prefix in prefixes if prefix in units), None)
 
     def list_libraries(self) -> dict[str, ListedEntry]:
         """Return the entries, by the listed path of their library."""
@@ -101,6 +103,8 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
         return f"below caches come {', '.join(sorted(SYSTEMS))}, and a file"
 
     def check_content(self, path: str, size: int) -> Callable[[bytes], None] | None:
+        """Return a function that checks the content of a group of Triton or of an entry's library;
+        None for any other file. Raises `PackageError` for a file too large."""
         group, entry = is_group(self.part.system, path), self.part.list_libraries().get(path)
         if entry is None and not group:
             return None
@@ -113,6 +117,8 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
         return lambda data: check_code(path, data, entry.images, entry.machine, self.needs)
 
     def check_kind(self) -> None:
+        """Raise `PackageError` for files outside of the cache, for inconsistent entries or units,
+        and for a link that does not lead to an entry."""
         prefix, links = self.part.prefix, self.part.links
         # The list names links apart from files, and both lie in the same directories.
         names.check_paths([*self.files, *(prefix + link for link in links)])
@@ -143,7 +149,8 @@ def count_pickles(listing: FileList) -> int:
 
 def format_pickle_warning(listing: FileList) -> str:
     """Return a line that warns of the pickles in a package; "" if there are none."""
-    if not (count := count_pickles(listing)):
+    count = count_pickles(listing)
+    if not count:
         return ""
     return (
         f"{count} of its files are pickles: tilusbuild opens none,"
@@ -152,7 +159,8 @@ def format_pickle_warning(listing: FileList) -> str:
 
 
 def _check_entries(cache: ListedCache, listing: FileList) -> None:
-    """Raise `PackageError` unless entries are sorted, printable, in units, with libraries."""
+    """Raise `PackageError` unless the system is known, the entries are sorted and have printable
+    names, each library is listed, and each entry is in a unit."""
     if cache.system not in SYSTEMS:
         raise malformed(
             f"adopted.system is {cache.system!r:.60}, not one of {', '.join(sorted(SYSTEMS))}"
@@ -223,13 +231,14 @@ def check_group(where: str, data: bytes, files: Container[str]) -> None:
 
 
 def strip_group_paths(path: str) -> bytes:
-    """Return a group file with names in the place of paths. Raises `PackageError`."""
+    """Return the group file at `path`, with each file's name in the place of its path. Raises
+    `PackageError`."""
     try:
-        names = decode(read_text(path), type=_TritonGroup).child_paths
+        child_paths = decode(read_text(path), type=_TritonGroup).child_paths
     except (OSError, ValueError) as error:
         raise cannot_pack(f"{path} is not a group of Triton: {error}") from None
     # Sorted: the same entries make the same package.
-    return encode(_TritonGroup(dict(sorted((name, name) for name in names))))
+    return encode(_TritonGroup({name: name for name in sorted(child_paths)}))
 
 
 def restore_group_paths(data: bytes, directory: str) -> bytes:

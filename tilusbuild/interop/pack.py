@@ -14,7 +14,7 @@ from itertools import accumulate
 from msgspec import Struct, field
 
 from tilusbuild._version import __version__
-from tilusbuild.binary import BinaryError, LibraryNeeds, read_needs
+from tilusbuild.binary import BinaryError, read_needs
 from tilusbuild.errors import input_error
 from tilusbuild.interop.caches import hidet, tilelang, tilus, triton
 from tilusbuild.interop.caches.directory import (
@@ -31,7 +31,7 @@ from tilusbuild.interop.listing import (
     is_group,
     strip_group_paths,
 )
-from tilusbuild.package.contents import Contents, collect_host_needs
+from tilusbuild.package.contents import Contents, PackedLibrary, collect_host_needs
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import ANY_MACHINE, FileEntry, FileList, HostNeeds
 from tilusbuild.package.model import MAX_LIBRARY_SIZE, read_code
@@ -47,8 +47,9 @@ the cache reports no library of its entry."""
 
 
 def collect_foreign_cache(cache: ForeignCache, name: str, version: str) -> Contents:
-    """Collect the contents of a package of a cache. Links to missing files are left out. Raises
-    `PackageError` for broken entries and for names that a package cannot have."""
+    """Collect the contents of a package of a cache. Locks, stale files and links to missing files
+    are left out. Raises `PackageError` for broken entries and for names that a package cannot have,
+    `InputError` for a directory that is only a part of a cache."""
     _check_all_versions(cache)
     # The paths that are wrong in a moved entry are not packed.
     broken = [p for entry in cache.entries for p in entry.problems if not p.moved]
@@ -96,10 +97,12 @@ class _CacheCollector(Struct):
     files: dict[str, FileEntry] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     origins: dict[str, bytes | str] = field(default_factory=dict)
-    host: list[tuple[str, LibraryNeeds, str]] = field(default_factory=list)
+    libraries: list[PackedLibrary] = field(default_factory=list)
+    """The shared libraries, which run on the host."""
 
     def add_entry(self, entry: ForeignEntry) -> None:
-        """Add an entry with the code in its library. Raises `PackageError`."""
+        """Add an entry with the code in its library, and its unit without files. Raises
+        `PackageError`."""
         # Counted as its files are added: a unit without files is not listed.
         self.units[entry.removed_with] = 0
         library = self._find_library(entry)
@@ -113,7 +116,8 @@ class _CacheCollector(Struct):
         )
 
     def add_file(self, path: str) -> None:
-        """Add a file or a link, and count it with its unit. Raises `PackageError`."""
+        """Add a file or a link, and count it with its unit: the directory that is published by one
+        rename. A missing file is ignored. Raises `PackageError`."""
         full, listed_path = self.directory.join_path(path), f"{ROOT}/{self.system}/{path}"
         # A link to a program that was removed; or a file that was removed since.
         if not os.path.exists(full):
@@ -149,30 +153,35 @@ class _CacheCollector(Struct):
         self.links[path] = target
 
     def _add_library_needs(self, path: str) -> None:
-        """Record the needs of a shared library, with the compile.sh beside it."""
+        """Record the needs of a shared library, with the compile.sh beside it. A file that is not
+        a library of the host is ignored."""
         try:
             needs = read_needs(self.directory.read_bytes(path) or b"")
         except BinaryError:
             return
         command = self.directory.read_text(f"{os.path.dirname(path)}/compile.sh")
-        self.host.append((path, needs, command))
+        self.libraries.append(PackedLibrary(path, needs, command))
 
     def _find_library(self, entry: ForeignEntry) -> str:
         """Return the path of an entry's library, relative to the entry. Raises `PackageError`."""
         for path in entry.files:
             full = self.directory.join_path(path)
-            is_code = entry.library is not None and path.endswith((".so", ".cubin", ".hsaco"))
-            # Of several libraries in an entry, the one that the reader of the cache has read.
-            if sha256_file(full) == entry.library if is_code else path.endswith(f"/{_FATBIN}"):
+            if entry.library is not None and path.endswith((".so", ".cubin", ".hsaco")):
+                # Of several libraries in an entry, the one that the reader of the cache has read.
+                is_library = sha256_file(full) == entry.library
+            else:
+                is_library = path.endswith(f"/{_FATBIN}")
+            if is_library:
                 return os.path.relpath(path, entry.path)
         raise cannot_pack(
             f"{self.directory.join_path(entry.path)} has no library", hint="pack again"
         )
 
     def make_list(self, cache: ForeignCache, name: str, version: str) -> FileList:
-        """Return the list of the package."""
+        """Return the list of a package with the files and entries collected so far. Raises
+        `PackageError` for libraries of several machines."""
         # A cache of cubins has no code for a host.
-        nothing = HostNeeds(ANY_MACHINE, isa=None, glibc=None, libraries=(), tvm_ffi=None)
+        no_needs = HostNeeds(ANY_MACHINE, isa=None, glibc=None, libraries=(), tvm_ffi=None)
         part = ListedCache(
             system=self.system,
             version=_to_printable(cache.version),
@@ -186,7 +195,7 @@ class _CacheCollector(Struct):
             project=self.system,
             tool=__version__,
             targets={},
-            needs=collect_host_needs(self.host) if self.host else nothing,
+            needs=collect_host_needs(self.libraries) if self.libraries else no_needs,
             scripts=(),
             programs={},
             files=self.files,

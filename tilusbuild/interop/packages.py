@@ -72,7 +72,8 @@ INSTALL_LINES = (InstalledCacheLine,)
 
 
 def package_cache(arguments: PackCacheArgs) -> int:
-    """Write the package in each format, and print the paths. Return the exit status."""
+    """Package a foreign cache in each format, and print the paths and a warning of pickles. Return
+    the exit status. Raises `InputError` for a cache of tilusbuild, and `PackageError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.interop import pack as foreign
     from tilusbuild.interop.caches import read_foreign_cache
@@ -103,14 +104,24 @@ def package_cache(arguments: PackCacheArgs) -> int:
         print_message(format_pickle_warning(listing))
     show_files(arguments, files, contents.digest)
     if arguments.json:
-        entries = len(get_foreign_cache(listing).entries)
-        counts = (entries, count_pickles(listing), len(listing.files), listing.size)
-        emit_line(PackedCacheLine(name, version, contents.digest, cache.system, *counts))
+        emit_line(
+            PackedCacheLine(
+                name=name,
+                version=version,
+                digest=contents.digest,
+                system=cache.system,
+                entries=len(get_foreign_cache(listing).entries),
+                pickles=count_pickles(listing),
+                files=len(listing.files),
+                size=listing.size,
+            )
+        )
     return 0
 
 
 def install(reader: Reader, arguments: InstallArgs) -> int:
-    """Install a foreign cache for its system, or into `--into`. Return the exit status."""
+    """Install the foreign cache of a package into `--into`, else into the directory where its
+    system looks for its cache, and print the counts. Return the exit status."""
     from tilusbuild.interop.caches import find_home
     from tilusbuild.interop.install import install_foreign_cache
     from tilusbuild.interop.listing import count_pickles, format_pickle_warning, get_foreign_cache
@@ -123,8 +134,19 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     )
     new, size = install_foreign_cache(reader, listing, destination, options.parse_limits(arguments))
     if arguments.json:
-        names = (destination, system, listing.title, listing.version, listing.digest)
-        emit_line(InstalledCacheLine(*names, entries, new, size, count_pickles(listing)))
+        emit_line(
+            InstalledCacheLine(
+                cache=destination,
+                system=system,
+                name=listing.title,
+                version=listing.version,
+                digest=listing.digest,
+                entries=entries,
+                new=new,
+                size=size,
+                pickles=count_pickles(listing),
+            )
+        )
         return 0
     if not arguments.quiet:
         print(
@@ -137,7 +159,8 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
 
 
 def _make_attester(key: str | None) -> Callable[[Any], dict[str, bytes]]:
-    """Return a function that signs a package; one that returns nothing for None."""
+    """Return a function from a package to its signature, by file name. Without a key, the function
+    returns an empty dictionary."""
     if key is None:
         return lambda contents: {}
     from tilusbuild.package import names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
@@ -16,6 +16,7 @@ from tilusbuild.report.text import format_bytes, format_count
 if TYPE_CHECKING:
     from tilusbuild.cli.cache import CacheGcArgs
     from tilusbuild.interop.caches.directory import ForeignCache
+    from tilusbuild.interop.caches.gc import Removal
 
 
 StatsLine = declare_line(
@@ -60,7 +61,8 @@ def is_one(path: str) -> bool:
 
 
 def ls(path: str, arguments: Common) -> int:
-    """Print the entries of a foreign cache. Return the exit status."""
+    """Print a table of the entries of a foreign cache, with `--json` a line for each. Return the
+    exit status."""
     from tilusbuild.interop.caches import read_foreign_cache
     from tilusbuild.table import format_table
 
@@ -112,17 +114,23 @@ def _format_age(seconds: float) -> str:
 
 
 def stats(path: str, arguments: Common) -> int:
-    """Print counts and sizes of a foreign cache. Return the exit status."""
+    """Print counts and sizes of a foreign cache; with `--verbose` or `--json`, also the entries
+    with the same code. Return the exit status."""
     from tilusbuild.interop.caches import read_foreign_cache
     from tilusbuild.table import format_table
 
     cache = read_foreign_cache(path)
     groups = cache.duplicates
-    duplicates = [entry.size for group in groups for entry in group[1:]]
+    # The first of a group is the original; the others could go.
+    duplicate_sizes = [entry.size for group in groups for entry in group[1:]]
     facts: list[tuple[str, int, str]] = [
         ("entries", len(cache.entries), format_bytes(cache.size)),
         ("broken", sum(bool(e.problems) for e in cache.entries), ""),
-        ("the same code as another", len(duplicates), format_bytes(sum(duplicates))),
+        (
+            "the same code as another",
+            len(duplicate_sizes),
+            format_bytes(sum(duplicate_sizes)),
+        ),
         ("left over", len(cache.stale), format_bytes(sum(file.size for file in cache.stale))),
         ("pickles, never opened", sum(len(e.pickles) for e in cache.entries), ""),
     ]
@@ -133,13 +141,14 @@ def stats(path: str, arguments: Common) -> int:
         return 0
     print(f"{cache.root}: {format_title(cache)}")
     print(format_table(("", "count", "size"), facts), end="")
-    for group in groups if arguments.verbose else ():
-        print("the same code: " + ", ".join(entry.path for entry in group))
+    if arguments.verbose:
+        for group in groups:
+            print("the same code: " + ", ".join(entry.path for entry in group))
     return 0
 
 
 def verify(path: str, arguments: Common) -> int:
-    """Print the problems of a foreign cache. Return 1 if there is any."""
+    """Print the problems and the stale files of a foreign cache. Return 1 if there is a problem."""
     from tilusbuild.interop.caches import read_foreign_cache
 
     cache = read_foreign_cache(path)
@@ -163,7 +172,8 @@ def verify(path: str, arguments: Common) -> int:
 
 
 def gc(path: str, arguments: CacheGcArgs) -> int:
-    """Remove entries from a foreign cache. Return 1 if one was kept because it is in use."""
+    """Remove entries from a foreign cache and print them; with `--dry-run`, only print them. Return
+    1 if an entry was kept because it is in use."""
     from tilusbuild.interop.caches import read_foreign_cache
     from tilusbuild.interop.caches.gc import choose_removals, remove_unless_in_use
     from tilusbuild.manifest.values import parse_duration, parse_size
@@ -179,11 +189,17 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
     removed = in_use = freed = 0
     # One by one: each is reported as soon as it is gone, also if the next one fails.
     dry = arguments.dry_run
-    for removal, is_removed in (
-        ((removal, True) for removal in removals) if dry else remove_unless_in_use(cache, removals)
-    ):
-        removed, in_use = removed + is_removed, in_use + (not is_removed)
-        freed += removal.size * is_removed
+    outcomes: Iterator[tuple[Removal, bool]]
+    if dry:
+        outcomes = ((removal, True) for removal in removals)
+    else:
+        outcomes = remove_unless_in_use(cache, removals)
+    for removal, is_removed in outcomes:
+        if is_removed:
+            removed += 1
+            freed += removal.size
+        else:
+            in_use += 1
         if arguments.json:
             fate = "removed" if is_removed else "in use"
             emit_line(GarbageLine(removal.path, fate, removal.size, why=removal.why))
@@ -221,7 +237,8 @@ ExportedLine = declare_line("exported", path=str, layout=str, files=int, linked=
 
 
 def _run_export(arguments: CacheExportArgs) -> int:
-    """Export the cache, and print the counts. Return the exit status."""
+    """Export the cache's scripts into a directory in another system's layout, and print the counts.
+    Return the exit status."""
     from tilusbuild.interop.export import export_scripts
     from tilusbuild.interop.export.layouts import list_exported_scripts
 

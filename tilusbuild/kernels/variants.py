@@ -89,7 +89,8 @@ def write_kernels(contents: Contents, path: str, *, time: int) -> None:
 
 
 def _is_kernels(path: str, start: bytes) -> bool:
-    """Return whether a directory has a package in each of its variants."""
+    """Return whether a directory has a package in each of its variants, and at least one variant.
+    `start` is b"" for a directory."""
     if start:
         return False
     # All, and not one: a directory in this format is replaced as a whole.
@@ -108,11 +109,13 @@ def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
         )
     for variant, backend in _list_variants(contents.listed).items():
         # `kernels` may load two versions in one process: their ops need different namespaces.
+        # An op's namespace is an identifier, and `name` may hold `-`.
         identifier = f"_{name.replace('-', '_')}_{backend['type']}_{contents.digest[:12]}"
         digests = {}
         for file, data in _list_members(contents, identifier):
             digests[file] = base64.b64encode(hashlib.sha256(data).digest()).decode()
             yield f"build/{variant}/{file}", data
+        # The manifest's `version` begins with a digit.
         metadata = {
             "name": name,
             "id": identifier,
@@ -137,7 +140,9 @@ def _list_variants(listing: FileList) -> dict[str, dict[str, object]]:
         # The newest: torch of an older CUDA may be on a driver that does not run its code.
         major, minor = max(map(parse_version, toolkits))[:2]
         images = {image for program in listing.programs.values() for image in program.images}
-        archs = {_to_capability(image.arch) + "+PTX" * (image.kind == "ptx") for image in images}
+        archs = {
+            _to_capability(image.arch) + ("+PTX" if image.kind == "ptx" else "") for image in images
+        }
         variants[f"tvm-ffi{series}-cu{major}{minor}-{machine}"] = {
             "type": "cuda",
             "archs": sorted(archs),
@@ -174,7 +179,8 @@ def _list_members(contents: Contents, identifier: str) -> Iterator[tuple[str, by
 
 
 def _name_functions(contents: Contents) -> Mapping[str, str]:
-    """Return the scripts to call, by function name. Raises `PackageError` for a name twice."""
+    """Return the scripts that can be called, by the name of their function. Raises `PackageError`
+    if two functions would have one name."""
     script_files = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
     scripts = [parse_description("", unseal_json(contents.read_listed(p))) for p in script_files]
     try:

@@ -120,7 +120,8 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
 
 
 def _name_layer_file(script: str, target: str) -> str:
-    """Return a file name for a layer, for tools that know nothing of packages."""
+    """Return a file name for a layer, as "SCRIPT-TARGET.tar.zst", for tools that know nothing of
+    packages. The layer ("", "") is the headers'."""
     return "-".join(filter(None, (script or "headers", target))) + ".tar.zst"
 
 
@@ -129,7 +130,7 @@ def _make_descriptor(kind: str, digest: str, size: int) -> Descriptor:
 
 
 def _put_blob(path: str, data: bytes, kind: str) -> Descriptor:
-    """Write a blob unless it is there. Return its descriptor."""
+    """Write a blob into the layout at `path`, unless it exists. Return its descriptor."""
     descriptor = _make_descriptor(kind, sha256_bytes(data), len(data))
     blob = _blob_path(path, descriptor["digest"])
     # All attestations have the same empty config.
@@ -181,15 +182,14 @@ class OciReader:
     kind = "OCI image layout"
 
     def __init__(self, path: str) -> None:
+        """Read the index and all manifests, and check that they name every blob."""
         self._path = path
         data = read_plain(os.path.join(path, INDEX), INDEX, _MAX_JSON_SIZE)
         # A manifest with two tags appears twice.
-        manifests = {
-            blob.digest: _decode_json(
-                blob.digest, self._read_blob(blob, _MAX_JSON_SIZE), _OciManifest
-            )
-            for blob in _decode_json(INDEX, data, _OciIndex).manifests
-        }
+        manifests = {}
+        for blob in _decode_json(INDEX, data, _OciIndex).manifests:
+            encoded = self._read_blob(blob, _MAX_JSON_SIZE)
+            manifests[blob.digest] = _decode_json(blob.digest, encoded, _OciManifest)
         packages = [digest for digest in manifests if manifests[digest].artifact_type == ARTIFACT]
         # Of two packages one could be verified and the other installed.
         if len(packages) != 1:
@@ -206,6 +206,7 @@ class OciReader:
         return self._read_blob(self._package_manifest.config, MAX_LIST_SIZE)
 
     def attestations(self) -> dict[str, bytes]:
+        """Return the attestations that exist, by their names in `names.BESIDE`."""
         data_by_name: dict[str, bytes] = {}
         for manifest in self._attestation_manifests:
             # The list does not name a config: another one could hold anything.
@@ -227,7 +228,7 @@ class OciReader:
         return None
 
     def _stream_layer(self, blob: BlobDescriptor) -> Iterator[ContainerFile]:
-        """Yield the files of a layer after its digest was checked."""
+        """Check the digest of a layer, then yield its files. Raises `PackageError`."""
         if blob.media_type != _LAYER_TYPE:
             raise malformed(f"a layer of type {blob.media_type!r:.100}")
         handle = open_plain(_blob_path(self._path, blob.digest), blob.digest)

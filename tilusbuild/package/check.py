@@ -114,9 +114,11 @@ class PackageChecker(Struct):
     directory: str
     refuse: ErrorHandler = raise_error
     _data: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    """The contents of programs and header directories of which files are missing."""
+    """Contents by name, of each program and header directory that is not complete yet."""
     _files: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
+    """The listed files by name, of each directory."""
     _waiting_bytes: int = 0
+    """Bytes of all contents in `_data`."""
 
     def __post_init__(self) -> None:
         for path, entry in self.listing.files.items():
@@ -124,11 +126,15 @@ class PackageChecker(Struct):
             self._files.setdefault(root, {})[name] = entry
 
     def read_member(self, member: ContainerFile, *, keep: bool) -> None:
-        """Read a file to its end, and check the program that it completes. With `keep` the file is
-        written, too. Raises `PackageError` and the errors of the reader."""
+        """Read a file to its end; with `keep`, also write it below `directory`.
+
+        The content of a file of a program or of headers is held until its directory is complete,
+        and then the directory is checked. Raises `PackageError` and the errors of the reader.
+        """
         pieces = write_member(member, self.directory) if keep else member.pieces
         if self.listing.key is not None:
             check = self.listing.check_content(member.path, member.size)
+            # Without a check the pieces are read, too: that compares size and digest.
             content = b"".join(piece if check else b"" for piece in pieces)
             if check is not None:
                 self._run_check(check, content)
@@ -172,7 +178,7 @@ class PackageChecker(Struct):
 
 
 def _split_path(path: str) -> tuple[str, str]:
-    """Return a program or header directory, and the name of the file in it."""
+    """Split `programs/HASH/NAME` or `include/DIGEST/NAME` into the directory and the name."""
     kind, digest, name = path.split("/", 2)
     return f"{kind}/{digest}", name
 
@@ -181,7 +187,8 @@ def _split_path(path: str) -> tuple[str, str]:
 
 
 def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], files: Files) -> None:
-    """Check a program, of which `data` has `PROGRAM_FILES`. Raises `PackageError`."""
+    """Check a program's texts, metadata and library against its hash `digest`, the list and its
+    target. `data` has the contents of `PROGRAM_FILES`. Raises `PackageError`."""
     where = f"{layout.PROGRAMS}/{digest}"
     contents = {name: FileFacts(entry.size, entry.sha256) for name, entry in files.items()}
     if problems := check_entry(digest, {**contents, **data}, origin=Origin.PACKAGE):
@@ -194,8 +201,9 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
     images = {(image.arch, image.kind) for image in program.images}
     promised = set(choose.list_images(target.archs, target.ptx)) if target.kind == "cuda" else set()
     # The code of a library is that of its objects, and none of them may be device code.
-    linked = "library" in parse_section(data[layout.PROGRAM_TXT].decode("utf-8", "replace"), "")
-    if images != promised and not linked:
+    program_text = data[layout.PROGRAM_TXT].decode("utf-8", "replace")
+    is_linked = "library" in parse_section(program_text, "")
+    if images != promised and not is_linked:
         raise code_mismatch(
             f"{library} holds {format_code(images, None)};"
             f" target {program.target} is {format_code(promised, None)}"
@@ -215,17 +223,16 @@ def check_code(
     code, library_needs = read_code(data)
     actual_machine = library_needs.machine if library_needs else None
     if set(code) != set(images) or actual_machine != machine:
-        actual, listed = (
-            format_code(((image.arch, image.kind) for image in group), host)
-            for group, host in ((code, actual_machine), (images, machine))
-        )
+        actual = format_code(((image.arch, image.kind) for image in code), actual_machine)
+        listed = format_code(((image.arch, image.kind) for image in images), machine)
         raise code_mismatch(f"{where} holds {actual}; listed is {listed}")
     if library_needs and (problem := _find_host_problem(needs, library_needs)):
         raise inconsistent(f"{where} {problem}; the list says otherwise")
 
 
 def _find_host_problem(host_needs: HostNeeds, needs: LibraryNeeds) -> str | None:
-    """Return the host requirement of a library that is not listed; None if all are."""
+    """Describe a requirement of a library, `needs`, that the list's `host_needs` do not have;
+    return None if they have all."""
     if extra := set(needs.libraries) - set(host_needs.libraries):
         return f"needs {min(extra)}"
     if needs.glibc is not None and needs.glibc > parse_version(host_needs.glibc or "0"):
@@ -234,7 +241,8 @@ def _find_host_problem(host_needs: HostNeeds, needs: LibraryNeeds) -> str | None
 
 
 def check_include(digest: str, manifest: bytes, files: Files) -> None:
-    """Check headers against the MANIFEST that names their directory. Raises `PackageError`."""
+    """Check that `manifest`, the content of MANIFEST, hashes to the name of the header directory,
+    and that the listed files are its headers. Raises `PackageError`."""
     digests = {name: entry.sha256 for name, entry in files.items()}
     if problems := check_headers(digest, manifest, digests):
         raise _make_problem_error(f"{layout.INCLUDE}/{digest}", problems[0])
@@ -244,7 +252,8 @@ def check_include(digest: str, manifest: bytes, files: Files) -> None:
 
 
 def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
-    """Check a script's directory below `root`. Raises `PackageError`."""
+    """Check the directory of a script below `root`: its names, description, dispatch tables and C
+    dispatcher. Raises `PackageError`."""
     where = entry.root
     path = os.path.join(root, where)
     # The runtime reads files by their names: it would not notice another one.
@@ -280,6 +289,7 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
     if {name: format_toml(value) for name, value in script.params.items()} != dict(entry.params):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants")
     packed = set(entry.programs)
+    # The list has the packed programs in the order of the script, each once.
     order = dict.fromkeys(program for program in script.programs.values() if program in packed)
     if tuple(order) != entry.programs:
         raise inconsistent(f"{where}: the list names programs that are not of this script")

@@ -19,7 +19,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from tilusbuild._version import __version__
-from tilusbuild.binary import LibraryNeeds, read_needs
+from tilusbuild.binary import read_needs
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, scripts
 from tilusbuild.cache.entries import list_meta_files, lookup_entry
@@ -28,7 +28,7 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
-from tilusbuild.package.contents import Contents, collect_host_needs, read_file
+from tilusbuild.package.contents import Contents, PackedLibrary, collect_host_needs, read_file
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import (
     FileEntry,
@@ -88,8 +88,11 @@ def collect_contents(
     instances: Iterable[tuple[str, str]],
     tests: Mapping[str, str],
 ) -> Contents:
-    """Read all that the package is to have. `instances` are (directory, hash) of the scripts, which
-    are whole in the cache; `tests` has the file of each path of a test. Raises `PackageError`."""
+    """Read the files of the package, and return them with its list.
+
+    `instances` are (directory, hash) of the scripts; `tests` maps the path of a test in the package
+    to its file. Raises `PackageError`, also for a script or program that is not whole in the cache.
+    """
     collector = _Collector(cache, order.purposes, order.package.programs == "dispatched")
     entries: list[ScriptEntry] = []
     targets: dict[str, PackageTarget] = {}
@@ -100,10 +103,11 @@ def collect_contents(
     for script, params in ordered:
         entries.append(collector.add_script(script, params))
         cuda = script.kind == "cuda"
-        target = targets.get(script.target)
-        toolkits = [v for v in (script.code.toolkit, target and target.toolkit) if v]
-        # The newest, which a driver must know to run the code of all.
-        toolkit = max(toolkits, key=parse_version, default=None) if cuda else None
+        previous = targets.get(script.target)
+        toolkits = (script.code.toolkit, previous.toolkit if previous else None)
+        # Scripts of one target may have several toolkits: a driver must know the newest.
+        newest = max(filter(None, toolkits), key=parse_version, default=None)
+        toolkit = newest if cuda else None
         kind: Literal["cuda", "cpu"] = "cuda" if cuda else "cpu"
         targets[script.target] = PackageTarget(kind, script.code.archs, script.code.ptx, toolkit)
     if not entries:
@@ -116,7 +120,7 @@ def collect_contents(
         project=order.project,
         tool=__version__,
         targets=targets,
-        needs=collect_host_needs(collector.needs),
+        needs=collect_host_needs(collector.libraries),
         scripts=tuple(entries),
         programs=collector.programs,
         files=collector.files,
@@ -127,7 +131,7 @@ def collect_contents(
 def _read_scripts(
     cache: Tree, instances: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[Script, Mapping[str, str]]]:
-    """Yield each script with its constants, as script.txt writes them."""
+    """Yield each script with its constants, as script.txt writes them. Raises `PackageError`."""
     for directory, digest in instances:
         path = cache.script_path(directory, digest)
         try:
@@ -139,8 +143,8 @@ def _read_scripts(
 
 
 class _Collector(Struct):
-    """The files, programs and needs collected so far. `dispatched`: only programs that dispatch can
-    choose are collected."""
+    """The files, programs and libraries collected so far. With `dispatched`, only the programs that
+    dispatch can choose are collected. `origins` has the bytes or the path of each file."""
 
     cache: Tree
     purposes: frozenset[Purpose]
@@ -148,10 +152,11 @@ class _Collector(Struct):
     origins: dict[str, bytes | str] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
     programs: dict[str, ProgramEntry] = field(default_factory=dict)
-    needs: list[tuple[str, LibraryNeeds, str]] = field(default_factory=list)
+    libraries: list[PackedLibrary] = field(default_factory=list)
 
     def add_script(self, script: Script, params: Mapping[str, str]) -> ScriptEntry:
-        """Add a script's files and programs. Return its entry. Raises `PackageError`."""
+        """Add a script's files and programs. Return the list's entry of the script. Raises
+        `PackageError`."""
         numbers = self._select_numbers(script)
         programs = tuple(dict.fromkeys(script.programs[number] for number in numbers))
         entry = ScriptEntry(script.name, script.hash, script.target, params, programs)
@@ -162,14 +167,15 @@ class _Collector(Struct):
                 self.add_file(f"{entry.root}/{name}", data, path)
                 # The C dispatcher is a library of the host, too.
                 if name.endswith(".so"):
-                    self.needs.append((path, read_needs(data), ""))
+                    self.libraries.append(PackedLibrary(path, read_needs(data), options=""))
         for program in programs:
             if program not in self.programs:
                 self.programs[program] = self._add_program(script, program)
         return entry
 
     def _select_numbers(self, script: Script) -> list[int]:
-        """Return the programs to pack, in the order of the plan."""
+        """Return the numbers of the programs to pack, in the order of the plan. Raises
+        `PackageError` if there are none."""
         try:
             built = set(script.programs) - script.not_built.keys()
             numbers = sorted(find_reachable(script) if self.dispatched else built)
@@ -183,7 +189,8 @@ class _Collector(Struct):
         return numbers
 
     def _add_program(self, script: Script, program: str) -> ProgramEntry:
-        """Add a program's files and headers. Return its entry. Raises `PackageError`."""
+        """Add a program's files, and the headers that its compile.sh reads. Return the list's entry
+        of the program. Raises `PackageError`."""
         entry = lookup_entry(self.cache, program)
         if entry is None or entry.status != Status.BUILT:
             raise cannot_pack(f"program {program} of {script.label} is not whole", hint=_AGAIN)
@@ -206,7 +213,7 @@ class _Collector(Struct):
         if needs is None:
             raise cannot_pack(f"{root}/{layout.LIBRARY} is not a library", hint=_AGAIN)
         options = texts[layout.OPTIONS_TXT].decode("utf-8", "replace")
-        self.needs.append((root, needs, options))
+        self.libraries.append(PackedLibrary(root, needs, options))
         return ProgramEntry(script.name, script.target, images)
 
     def _add_headers(self, digest: str) -> None:
@@ -230,8 +237,9 @@ class _Collector(Struct):
 
 
 def find_reachable(script: Script) -> frozenset[int]:
-    """Return the numbers of the programs that were built and that dispatch can choose, whatever the
-    sizes and the device. Raises `LoadError`."""
+    """Return the numbers of the built programs that dispatch can choose for some sizes on some
+    device. Raises `LoadError` if a table row by hand chooses a refused program, which a measurement
+    found wrong or failing."""
     dispatch = read_serving_tables(script)
     refused = explain_refusals(script.programs, dispatch.refused)
     for entry in (entry for table in dispatch.tables for entry in table.entries):
@@ -259,8 +267,10 @@ def find_reachable(script: Script) -> frozenset[int]:
 def list_planned_scripts(
     project: Project, planned: Iterable[PlannedInstance]
 ) -> tuple[tuple[str, str], ...]:
-    """Return (directory, hash) of the scripts that are planned now. Raises `PackageError` for a
-    program that was not built."""
+    """Return (directory, hash) of the planned scripts, without those that can only be linked.
+
+    Raises `PackageError` if a program is not built, or a script is not published with its programs.
+    """
     instances = [plan for plan in planned if _is_shipped(project.manifest, plan.script)]
     missing = [
         f"{instance.script}/{index} {instance.target.name}"
@@ -284,15 +294,17 @@ def _is_shipped(manifest: Manifest, script: str) -> bool:
 
 
 def _check_published(cache: Tree, instance: PlannedInstance) -> None:
-    """Raise `PackageError` when a script's directory is older than its programs."""
+    """Raise `PackageError` unless the published script has the same programs built as the cache."""
     try:
         script = read_script(cache.script_path(instance.directory, instance.hash))
     except LoadError as error:
         raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD) from None
     for index, program in instance.programs_by_number.items():
         entry = lookup_entry(cache, program)
+        is_built = entry is not None and entry.status == Status.BUILT
+        is_published = index not in script.not_built
         # A build that was stopped may have published programs, and not yet their script.
-        if entry is None or (entry.status == Status.BUILT) == (index in script.not_built):
+        if entry is None or is_built != is_published:
             text = f"the published {instance.label} is older than its programs"
             raise cannot_pack(text, hint=_BUILD)
 
@@ -300,10 +312,11 @@ def _check_published(cache: Tree, instance: PlannedInstance) -> None:
 def list_built_scripts(
     cache: Tree, manifest: Manifest, selection: PlanSelection
 ) -> tuple[tuple[str, str], ...]:
-    """Return (directory, hash) of the selected scripts as the last build of the manifest made them.
+    """Return (directory, hash) of the selected scripts of the manifest's last build.
 
-    A cache that was built at another path has them too, if all of its projects of this name are the
-    same. Raises `PackageError` and `InputError`.
+    A manifest that was not built in this cache may have been built at another path: if all projects
+    of its name in the cache have the same scripts, these are taken. Raises `PackageError` and
+    `InputError`.
     """
     try:
         projects = read_index(cache)
@@ -328,7 +341,8 @@ def list_built_scripts(
 def _select_scripts(
     cache: Tree, built: Iterable[tuple[str, str]], pairs: set[tuple[str, str]]
 ) -> Iterable[tuple[str, str]]:
-    """Yield those of the built scripts whose (directory, target) is in `pairs`."""
+    """Yield (directory, hash) of the built scripts whose (directory, target) is in `pairs`. Raises
+    `PackageError`."""
     for directory, digest in built:
         try:
             head = scripts.read_script_txt(cache.script_path(directory, digest), digest).head

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -61,32 +62,40 @@ def read_file(path: str) -> bytes:
 # The requirements on a host.
 
 
-def collect_host_needs(library_facts: Iterable[tuple[str, LibraryNeeds, str]]) -> HostNeeds:
-    """Return the requirements of all libraries together. `library_facts` has a path for messages,
-    the needs of the library, and the options of its compile ("" if unknown). Raises `PackageError`
-    for libraries of several machines, or none at all."""
-    library_facts = list(library_facts)
-    machines = {library.machine: path for path, library, _ in reversed(library_facts)}
+class PackedLibrary(NamedTuple):
+    """A library of a package. `path` is for messages; `options` are those of its compile, "" if
+    unknown."""
+
+    path: str
+    needs: LibraryNeeds
+    options: str
+
+
+def collect_host_needs(packed: Iterable[PackedLibrary]) -> HostNeeds:
+    """Return the requirements of all libraries together. Raises `PackageError` for libraries of
+    several machines, or none at all."""
+    packed = list(packed)
+    # Reversed: the message names the first library of each machine.
+    machines = {library.needs.machine: library.path for library in reversed(packed)}
     if len(machines) != 1:
         machine_list = "; ".join(f"{path} is for {machine}" for machine, path in machines.items())
         raise cannot_pack(f"a package is for one machine: {machine_list or 'there is no library'}")
-    libraries = [library for _, library, _ in library_facts]
-    isas = {march for _, _, options in library_facts for march in _MARCH.findall(options)}
+    libraries = [library.needs for library in packed]
+    isas = {march for library in packed for march in _MARCH.findall(library.options)}
+    has_launcher = not all(lib.find_missing_exports("__tvm_ffi_launch") for lib in libraries)
     return HostNeeds(
         machine=next(iter(machines)),
         isa=_join_isas(isas),
         glibc=_format_newest(library.glibc for library in libraries),
         libraries=tuple(sorted({name for library in libraries for name in library.libraries})),
-        tvm_ffi=None
-        if all(library.find_missing_exports("__tvm_ffi_launch") for library in libraries)
-        else TVM_FFI_ABI,
+        tvm_ffi=TVM_FFI_ABI if has_launcher else None,
         libstdcxx=_format_newest(library.libstdcxx for library in libraries),
     )
 
 
 def _join_isas(isas: set[str]) -> str | None:
-    """Return the highest x86-64 level, joined with the names that are not levels; None for a
-    baseline, which needs no more than the machine."""
+    """Return the highest x86-64 level and the names that are not levels, as "x86-64-v3+znver3".
+    Return None if only baselines are among them, which need no more than the machine."""
     # A level includes those below it. A name such as "znver3" is in no order: it stays beside.
     levels = [level for level in _LEVELS if level in isas][-1:]
     isa_names = (*levels, *sorted(isas.difference(_LEVELS)))

@@ -48,7 +48,7 @@ class PackageSide(Struct, frozen=True):
 
 @contextmanager
 def open_side(path: str, limits: Limits) -> Iterator[PackageSide]:
-    """Open a package or a cache for a comparison.
+    """Read a package or a cache for a comparison. A package stays unpacked during the block.
 
     Raises `PackageError`s, and `TilusbuildError` for scripts that cannot be read."""
     if is_cache(path):
@@ -66,10 +66,10 @@ def open_side(path: str, limits: Limits) -> Iterator[PackageSide]:
 
 def _read_cache(cache: Tree) -> PackageSide:
     """Return a cache's side: the scripts of its last builds, and all built programs."""
-    rooted = {pair for project in read_index(cache).values() for pair in project.scripts}
+    indexed = {pair for project in read_index(cache).values() for pair in project.scripts}
     present = [(script.directory, script.hash) for script in list_scripts(cache)]
     # A cache keeps the scripts of earlier builds until `gc`; one that was copied may have no index.
-    current = [pair for pair in present if pair in rooted] or present
+    current = [pair for pair in present if pair in indexed] or present
     libraries = {}
     for program in list_programs(cache):
         entry = lookup_entry(cache, program)
@@ -113,7 +113,9 @@ def _list_facts(listing: FileList) -> dict[str, str]:
 
 def list_changes(a: PackageSide, b: PackageSide) -> Iterator[ChangeLine]:
     """Yield everything that differs: the packages' facts first, then script by script."""
-    for name in dict.fromkeys([*a.facts, *b.facts]) if a.facts and b.facts else ():
+    # A cache has no facts: compared with one, every fact of a package would be removed or added.
+    fact_names = dict.fromkeys([*a.facts, *b.facts]) if a.facts and b.facts else {}
+    for name in fact_names:
         before, after = a.facts.get(name), b.facts.get(name)
         if before != after:
             why = f"{before or 'none'} → {after or 'none'}"
@@ -142,18 +144,19 @@ def _diff_programs(
     before, after = _map_schedules(a, old), _map_schedules(b, new)
     for schedule in dict.fromkeys([*after, *before]):
         label = f"{new.label} ({schedule})" if schedule else new.label
-        one, other = before.get(schedule), after.get(schedule)
-        if one is None or other is None:
-            yield ChangeLine("program", _classify(one, other), label)
-        elif one != other:
-            yield ChangeLine("program", "changed", label, _list_reasons(a, b, one, other))
-        elif a.libraries[one] != b.libraries[other]:
+        program_a, program_b = before.get(schedule), after.get(schedule)
+        if program_a is None or program_b is None:
+            yield ChangeLine("program", _classify(program_a, program_b), label)
+        elif program_a != program_b:
+            reasons = _list_reasons(a, b, program_a, program_b)
+            yield ChangeLine("program", "changed", label, reasons)
+        elif a.libraries[program_a] != b.libraries[program_b]:
             why = "the same inputs gave other bytes"
             yield ChangeLine("program", "changed", label, (why,))
 
 
 def _map_schedules(side: PackageSide, script: Script) -> dict[str, str]:
-    """Return the programs that exist, by their schedule as text."""
+    """Return the hashes of the script's programs with a library, by their schedule as text."""
     return {
         _format_values(script.get_schedule(number)): program
         for number, program in script.programs.items()
@@ -161,12 +164,14 @@ def _map_schedules(side: PackageSide, script: Script) -> dict[str, str]:
     }
 
 
-def _list_reasons(a: PackageSide, b: PackageSide, one: str, other: str) -> tuple[str, ...]:
+def _list_reasons(
+    a: PackageSide, b: PackageSide, program_a: str, program_b: str
+) -> tuple[str, ...]:
     """Return the differences between the texts of two programs. Raises `TilusbuildError`."""
     reasons: list[str] = []
     for name in layout.TEXTS:
         texts = []
-        for side, program in ((a, one), (b, other)):
+        for side, program in ((a, program_a), (b, program_b)):
             path = os.path.join(side.root, layout.PROGRAMS, program, name)
             try:
                 texts.append(read_text(path, "surrogateescape"))
@@ -180,14 +185,16 @@ def _diff_tables(old: Script, new: Script) -> Iterator[ChangeLine]:
     """Yield the changes between the dispatch tables of two scripts with one key."""
     before, after = _list_rows(old), _list_rows(new)
     for name in dict.fromkeys([*after, *before]):
-        one, other = before.get(name), after.get(name)
-        if one != other:
-            reasons = (f"{one} → {other}",) if one and other else ()
-            yield ChangeLine("table", _classify(one, other), f"{new.label} {name}", reasons)
+        old_choice, new_choice = before.get(name), after.get(name)
+        if old_choice != new_choice:
+            reasons = (f"{old_choice} → {new_choice}",) if old_choice and new_choice else ()
+            kind = _classify(old_choice, new_choice)
+            yield ChangeLine("table", kind, f"{new.label} {name}", reasons)
 
 
 def _list_rows(script: Script) -> dict[str, str]:
-    """Return the choices of the tables, by device and sizes. Raises `TilusbuildError`."""
+    """Return "SCHEDULE (SOURCE)" for each table row, by "on DEVICE at SIZES". Raises
+    `TilusbuildError`."""
     try:
         tables = read_serving_tables(script).tables
     except LoadError as error:
@@ -206,7 +213,8 @@ def _format_values(values: Mapping[str, object]) -> str:
 
 
 def group_changes(changes: Sequence[ChangeLine]) -> Iterator[tuple[ChangeLine, list[str]]]:
-    """Group changes of one kind with the same reasons; yield the first one and all labels."""
+    """Group the changes of one kind with the same reasons. Yield, for each group, its first change
+    and the labels of all."""
     groups: dict[tuple[object, ...], tuple[ChangeLine, list[str]]] = {}
     for change in changes:
         key = (change.what, change.kind, change.reasons)

@@ -41,8 +41,8 @@ class Limits(Struct, frozen=True):
 
 
 def _check_pieces(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Iterator[bytes]:
-    """Yield the pieces of a content. Raises `PackageError` after the last one if size or digest
-    differ from the list, and the errors of the reader."""
+    """Yield the pieces of a file. Raises `PackageError` after the last piece if the size or the
+    digest of the file is not that of `entry`, and the errors of the reader."""
     digest, remaining = make_hasher(), entry.size
     for piece in pieces:
         remaining -= len(piece)
@@ -57,8 +57,9 @@ def _check_pieces(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Itera
 
 
 def write_member(member: ContainerFile, directory: str) -> Iterator[bytes]:
-    """Write a file below `directory`, which is private and has no links; yield each piece after it
-    was written. Raises `OSError` and the errors of the pieces."""
+    """Write a file below `directory` while the caller iterates: yield each piece after it was
+    written. `directory` is private and has no links. Raises `OSError` and the errors of the pieces.
+    """
     path = os.path.join(directory, member.path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -97,11 +98,11 @@ def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
 def check_members(
     reader: Reader, listing: FileList, refuse: ErrorHandler = raise_error
 ) -> Iterator[ContainerFile]:
-    """Yield the listed files in the container's order. Reading a piece raises `PackageError` for a
-    content that is not the listed one.
+    """Yield the listed files in the container's order. Reading their pieces raises `PackageError`
+    for a content that is not the listed one.
 
-    A wrong name or size, and a missing file, are passed to `refuse`; if that returns, the file is
-    left out. Raises the errors of the reader.
+    `refuse` is called with the error for a file with a wrong name or size, and for a missing file.
+    If `refuse` returns, the file is left out. Raises the errors of the reader.
     """
     seen: set[str] = set()
     for item in reader.stream():
@@ -118,7 +119,8 @@ def check_members(
 def _find_member_problem(
     item: ContainerFile, files: Mapping[str, FileEntry], seen: set[str]
 ) -> PackageError | None:
-    """Return the error for a member whose name or size is not listed, or that comes twice."""
+    """Return the error for a member with an unsafe or unlisted name, a size that is not the listed
+    one, or a name in `seen`; else None."""
     try:
         names.check_path(item.path)
     except PackageError as error:

@@ -75,7 +75,8 @@ def install_package(reader: Reader, cache: Tree, limits: Limits) -> InstalledPac
 
 
 def _unpack_and_publish(reader: Reader, cache: Tree, listing: FileList, missing: set[str]) -> None:
-    """Unpack the `missing` roots, check them and publish them. Raises `PackageError`."""
+    """Unpack the `missing` directories, check them and publish them. All other files of the package
+    are left in its container. Raises `PackageError`, `CacheError`."""
     private = cache.make_private()
     try:
         checker = PackageChecker(listing, private.path)
@@ -113,7 +114,8 @@ def list_installed(cache: Tree) -> dict[str, str]:
 
 
 def _name_root(path: str) -> str:
-    """Return the program, script or header directory of a file, as a path in the package."""
+    """Return the directory of a file that is published as a whole: `programs/HASH`,
+    `include/DIGEST`, `tests/HASH` or `scripts/NAME/HASH`."""
     kind, directory, digest = names.split_root(path)
     return f"{kind}/{directory}/{digest}" if directory else f"{kind}/{digest}"
 
@@ -122,7 +124,8 @@ def _name_root(path: str) -> str:
 
 
 def _list_missing(cache: Tree, listing: FileList) -> set[str]:
-    """Return the roots, such as `programs/HASH`, that the cache is to get from the package."""
+    """Return the directories, such as `programs/HASH`, that the cache is to get from the package.
+    Raises `PackageError` if it has one of the programs with another library."""
     missing = {
         f"{layout.PROGRAMS}/{p}" for p in listing.programs if not _has_program(cache, listing, p)
     }
@@ -130,7 +133,7 @@ def _list_missing(cache: Tree, listing: FileList) -> set[str]:
     missing |= {
         f"{layout.INCLUDE}/{d}" for d in digests if not is_include_whole(cache.include_path(d), d)
     }
-    built_scripts = _list_built_scripts(cache)
+    built_scripts = _list_project_scripts(cache)
     for script in listing.scripts:
         if script.pair not in built_scripts and not _has_script(cache, listing, script):
             missing.add(script.root)
@@ -138,6 +141,7 @@ def _list_missing(cache: Tree, listing: FileList) -> set[str]:
 
 
 def _has_program(cache: Tree, listing: FileList, program: str) -> bool:
+    """Return whether the cache has a program. Raises `PackageError` if its library differs."""
     entry = lookup_entry(cache, program)
     if entry is not None:
         _check_same_library(cache, listing, entry)
@@ -157,8 +161,9 @@ def _check_same_library(cache: Tree, listing: FileList, entry: Entry) -> None:
         )
 
 
-def _list_built_scripts(cache: Tree) -> set[tuple[str, str]]:
-    """Return the scripts of this cache's projects: an installation does not change their tables."""
+def _list_project_scripts(cache: Tree) -> set[tuple[str, str]]:
+    """Return (directory, hash) of the scripts that the cache's projects have built, as opposed to
+    installed ones. An installation must not change their tables."""
     try:
         projects = read_index(cache)
     except CorruptFileError:
@@ -195,7 +200,8 @@ _LINKS = tuple(f"{name}/" for name in (layout.PROGRAMS, layout.FAILED, layout.LA
 
 
 def _publish_missing(cache: Tree, listing: FileList, missing: set[str], directory: str) -> None:
-    """Publish headers, then the programs that need them, then their scripts."""
+    """Publish the missing headers in `directory`, then the programs that need them, then their
+    scripts. Raises `PackageError` and `CacheError`."""
     for root in sorted(missing):
         kind, _, digest = root.partition("/")
         if kind == layout.INCLUDE:

@@ -174,7 +174,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def make_title(project: str, name: str) -> str:
-    """Return the package's name, with the project's where it does not begin with that."""
+    """Return "PROJECT-NAME", or the package's name alone if it begins with the project's."""
     return name if name == project or name.startswith(f"{project}-") else f"{project}-{name}"
 
 
@@ -258,7 +258,8 @@ def _check_files_listed(listing: FileList, prefix: str, required: Iterable[str])
 
 
 def _check_owners(listing: FileList) -> None:
-    """Raise `PackageError` for a file that no program or script has: it would not be checked."""
+    """Raise `PackageError` for a file that belongs to no listed program or script, or to another
+    kind of package: it would not be checked."""
     pairs = {script.pair for script in listing.scripts}
     hashes = {digest for _, digest in pairs}
     for path in listing.files:
@@ -278,9 +279,12 @@ def _check_owners(listing: FileList) -> None:
 
 
 def split_layers(listing: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return each layer's paths, sorted, by script and target. A program belongs to those that the
-    list gives it. Headers, which many programs share, are the last layer, of ("", ""); of another
-    kind the script is the directory below the kind's root."""
+    """Return the sorted paths of each layer, by (script, target).
+
+    A program is in the layer of the script and target that its list entry names. The headers, which
+    many programs share, are the last layer, ("", ""). In a package of another kind, a layer is
+    (DIRECTORY, ""): a directory below the kind's root.
+    """
     owners = {script.hash: (script.script, script.target) for script in listing.scripts}
     parts: dict[tuple[str, str], list[str]] = {}
     for path in sorted(listing.files):
@@ -292,5 +296,6 @@ def split_layers(listing: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
         else:
             owner = ("", "") if kind == layout.INCLUDE else (digest, "")
         parts.setdefault(owner, []).append(path)
+    # False before true: the layer of the headers is the last.
     ordered = sorted(parts, key=lambda owner: (owner == ("", ""), owner))
     return {owner: tuple(parts[owner]) for owner in ordered}

@@ -34,7 +34,8 @@ class ContainerFile(NamedTuple):
     """The content. It can be read once, and only before the next file."""
 
     def read_content(self, limit: int) -> bytes:
-        """Return the whole content. Raises `PackageError` for more than `limit` bytes."""
+        """Read the pieces, and return the whole content. Raises `PackageError` for more than
+        `limit` bytes, and the errors of the reader."""
         if self.size > limit:
             raise over_limit(f"{self.path} has {self.size} bytes; at most {limit} are read")
         # The container's claim is not enough: a file can grow while it is read.
@@ -143,8 +144,8 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def format_code(images: Iterable[tuple[str, str]], machine: str | None) -> str:
-    """Return the code of a library in words, from (architecture, kind) of its images and the
-    machine of its host code."""
+    """Describe the code of a library, as "code for sm_90 (sass), x86_64". `images` has
+    (architecture, kind) of its GPU images; `machine` is that of its host code."""
     parts = sorted(f"{arch} ({kind})" for arch, kind in images)
     return f"code for {', '.join([*parts, *([machine] if machine else [])]) or 'no GPU'}"
 
@@ -153,7 +154,8 @@ def read_code(data: bytes) -> tuple[tuple[Image, ...], LibraryNeeds | None]:
     """Return the GPU images in a file, and the needs of its host code (None: no host code)."""
     images: tuple[Image, ...] = ()
     needs = None
-    # A cubin has no host code, and a library may have no GPU code; a file of several is not ELF.
+    # A cubin has no host code, and a library may have no GPU code. A fatbin has images, but no ELF
+    # header to read needs from.
     with suppress(BinaryError):
         images = tuple(dict.fromkeys(Image(i.kind, i.arch) for i in read_archs(data)))
     with suppress(BinaryError):

@@ -36,17 +36,17 @@ MAX_PART = 255
 
 
 def check_path(path: str) -> None:
-    """Raise `PackageError` unless this can be a listed file: relative, in its one spelling,
-    below `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST`, `tests/HASH` or the root of
-    another kind."""
+    """Raise `PackageError` unless a list may name this file: the path is relative, has no second
+    spelling, and is below `scripts/NAME/HASH`, `programs/HASH`, `include/DIGEST`, `tests/HASH` or
+    the root of another kind of package."""
     problem = _find_path_problem(path)
     if problem:
         raise unsafe_name(f"{path!r:.200} cannot name a file of a package: {problem}")
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Raise `PackageError` for a name that is refused, for two that only differ in case or in
-    the spelling of a letter, and for a file where another needs a directory."""
+    """Raise `PackageError` for a path that `check_path` refuses, for two paths that differ only in
+    case or in the Unicode form of a letter, and for a file that is also a directory of another."""
     seen: dict[str, str] = {}
     for path in paths:
         check_path(path)
@@ -58,6 +58,7 @@ def check_paths(paths: Iterable[str]) -> None:
     directories: set[str] = set()
     for folded, path in seen.items():
         directory = folded.rpartition("/")[0]
+        # The parents of a known directory are known, too.
         while directory and directory not in directories:
             if directory in seen:
                 raise unsafe_name(f"{path!r:.200} would be in a directory that is a file")
@@ -69,12 +70,14 @@ def fold_path(path: str) -> str:
     """Return a key that is equal for names that are one file on some file systems."""
     if path.isascii():
         return path.lower()
+    # Normalized before and after: `casefold` may return letters that are not normalized.
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
 def split_root(path: str) -> tuple[str, str, str]:
-    """Return (root, script directory, hash) of a checked path; the directory is "" but for scripts.
-    The hash of another kind's file is the directory below the kind's root."""
+    """Split a checked path: `scripts/NAME/HASH/…` gives ("scripts", NAME, HASH), `programs/HASH/…`
+    gives ("programs", "", HASH). In another kind of package, the third value is the directory below
+    the kind's root."""
     parts = path.split("/", 3)
     if parts[0] == layout.SCRIPTS:
         return parts[0], parts[1], parts[2]
@@ -104,18 +107,20 @@ def _find_path_problem(path: str) -> str | None:
 
 
 def _find_root_problem(parts: list[str]) -> str | None:
-    """Return the reason why no file can be below these first parts; None if one can."""
+    """Return the reason why a path of these parts is below no root of a package; None if it is."""
     root, rest = parts[0], parts[1:]
     list_class = find_list_class(root)
     if list_class is not None:
         problem: str | None = list_class.find_path_problem(rest)
         return problem
+    other_roots = (layout.PROGRAMS, layout.INCLUDE, layout.TESTS)
     if root == layout.SCRIPTS:
         if len(rest) < 3 or not layout.is_script_directory(rest[0]):
             return "below scripts come a script's name, its hash and a file"
         rest = rest[1:]
-    elif root not in (roots := (layout.PROGRAMS, layout.INCLUDE, layout.TESTS)):
-        return f"it is not below {layout.SCRIPTS}, {', '.join(roots[:-1])} or {roots[-1]}"
+    elif root not in other_roots:
+        names = ", ".join(other_roots[:-1])
+        return f"it is not below {layout.SCRIPTS}, {names} or {other_roots[-1]}"
     if len(rest) < 2 or not layout.is_hash(rest[0]):
         return "a file is below a directory that is named by 64 hex digits"
     return None
@@ -125,15 +130,17 @@ def _find_root_problem(parts: list[str]) -> str | None:
 
 
 def find_kind(encoded: bytes) -> str | None:
-    """Return the key of the kind of package with this list; None for a package of programs. A key
-    sorts before all keys that every list has."""
+    """Return the key of the kind of package with this list; None for a package of programs.
+
+    The key is the first in the JSON: it sorts before all keys that every list has.
+    """
     keys = find_contributions("package kind")
     return next((key for key in keys if encoded.startswith(b'{"%s":' % key.encode())), None)
 
 
 def load_command(encoded: bytes) -> Any:
-    """Return the module whose `install` is called with a reader and the verb's arguments for the
-    package with this list, for an exit status; None for a package of programs."""
+    """Return the module that installs the kind of package with this list; None for a package of
+    programs. Its `install(reader, arguments)` returns an exit status."""
     key = find_kind(encoded)
     return None if key is None else import_value(find_contributions("package kind")[key][2])
 
@@ -144,6 +151,8 @@ def load_list_class(key: str) -> Any:
 
 
 def find_list_class(root: str) -> Any:
-    """Return the subclass whose files are below a root directory; None if no kind has it."""
-    keys = (key for key, (of, _, _) in find_contributions("package kind").items() if of == root)
-    return next((load_list_class(key) for key in keys), None)
+    """Return the list class of the kind with the root directory `root`; None if no kind has it."""
+    for key, (kind_root, _, _) in find_contributions("package kind").items():
+        if kind_root == root:
+            return load_list_class(key)
+    return None

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -45,9 +46,10 @@ _MAX_TIME = 4354819199
 
 
 def list_orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
-    """Return the packages to make: one, or all; of a manifest without any, the whole project.
+    """Return the manifest's package `name`, or all of its packages for None. A manifest without
+    packages has one of the whole project.
 
-    Raises `InputError`.
+    Raises `InputError` for an unknown name.
     """
     declared = dict(manifest.packages) or {manifest.project.name: PackageSection()}
     if name is not None and name not in declared:
@@ -74,8 +76,9 @@ def gather_contents(
     unchecked: bool = False,
     tests: Tests | None = None,
 ) -> Contents:
-    """Collect a package's contents; `unchecked`: those that the last build made, even if they are
-    out of date, without tests. Raises `InputError`, `PackageError`."""
+    """Collect a package's contents from the cache: the scripts that are planned now, and `tests` of
+    them. With `unchecked`, take the scripts of the last build, which may be out of date, without
+    tests. Raises `InputError`, `PackageError`."""
     selection = select_programs(order, level)
     if unchecked:
         scripts = list_built_scripts(project.cache, project.manifest, selection)
@@ -83,6 +86,14 @@ def gather_contents(
     planned = project.make_plan(selection).instances
     scripts = list_planned_scripts(project, planned)
     return collect_contents(project.cache, order, scripts, tests(planned) if tests else {})
+
+
+class WrittenPackage(NamedTuple):
+    """A package that was written in one format. `size` is in bytes."""
+
+    format: str
+    path: str
+    size: int
 
 
 def write_formats(
@@ -93,9 +104,9 @@ def write_formats(
     *,
     attest: Attest = lambda contents: {},
     time: int | None = None,
-) -> list[tuple[str, str, int]]:
-    """Write a package in each format into a directory: in all of them, or none. Return the format,
-    path and bytes of each. Raises `PackageError` and `InputError`."""
+) -> list[WrittenPackage]:
+    """Write a package in each format into a directory: in all of them, or none. `time` is that of
+    the files, SOURCE_DATE_EPOCH if None. Raises `PackageError` and `InputError`."""
     time = read_source_date() if time is None else time
     stem, limit = f"{order.title}-{order.version}", order.package.max_size
     signed = replace(contents, beside=attest(contents))
@@ -116,7 +127,9 @@ def write_formats(
             sizes[name] = size
         _move_into_place(staged, directory, list(sizes))
     files = zip(formats, sizes.items(), strict=True)
-    return [(form, os.path.join(directory, name), size) for form, (name, size) in files]
+    return [
+        WrittenPackage(form, os.path.join(directory, name), size) for form, (name, size) in files
+    ]
 
 
 def read_source_date() -> int:
@@ -131,8 +144,8 @@ def read_source_date() -> int:
 
 @contextmanager
 def _make_staging(output: str) -> Iterator[str]:
-    """Make a private directory in `output`, removed after the block. Raises `InputError` for a
-    place that cannot be written, and `PackageError` when the disk refuses."""
+    """Make a private directory in `output`, removed after the block. Raises `InputError` if
+    `output` cannot be written, and `PackageError` for an `OSError` of the block."""
     try:
         os.makedirs(output, exist_ok=True)
         staged = TemporaryDirectory("package", output)
@@ -147,7 +160,7 @@ def _make_staging(output: str) -> Iterator[str]:
 
 def _move_into_place(staged: str, output: str, names: Sequence[str]) -> None:
     """Move the packages from `staged` to `output`, in place of earlier ones. Raises `OSError`, and
-    `PackageError` for a name of a file that is not a package."""
+    `PackageError` if something in `output` has one of the names and is not a package."""
     # All are checked before any is moved: every format appears, or none.
     for name in names:
         path = os.path.join(output, name)

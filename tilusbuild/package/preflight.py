@@ -56,7 +56,7 @@ class PreflightReport(Struct, frozen=True):
 
 
 def predict_run(listing: FileList, directory: str, host: DescribedHost) -> PreflightReport:
-    """Check for one machine. `directory` holds the scripts of the package.
+    """Predict how the package runs on one machine. `directory` holds the scripts of the package.
 
     Raises `LoadError` for scripts that the runtime would not read.
     """
@@ -82,7 +82,8 @@ def _predict_instance(
     packed: Mapping[str, frozenset[str]],
     host: DescribedHost,
 ) -> PreflightLine:
-    """Return the line of an instance: its scripts are those for the targets of the package."""
+    """Return the line of an instance, a script with its constants. `scripts` has it for each of
+    the package's targets; `packed` has the packed programs, by the hash of the script."""
     try:
         chosen, evaluations = choose.choose_instance(scripts, host.device, host.machine)
     except LoadError as error:
@@ -117,6 +118,8 @@ def _make_line(
     tables: tuple[str, ...],
     problems: tuple[str, ...],
 ) -> PreflightLine:
+    """Return the line of an instance. `chosen` is None if the machine has no script; then `script`
+    is any of the instance's scripts. `tables` names the devices that were measured."""
     return PreflightLine(
         device=host.device.arch,
         script=format_instance_name(script.name, script.params),
@@ -153,14 +156,16 @@ def _list_code_problems(
 def _select_tables(
     script: Script, tables: Sequence[DeviceTable], host: DescribedHost
 ) -> list[DeviceTable]:
-    """Return the tables for the device or, if only its architecture is known, for that."""
+    """Return the tables that the device takes. A device of which only the architecture is known
+    takes those of all devices of the architecture."""
     fingerprint = host.device.make_fingerprint(script.hash)
-
-    def fits(table: DeviceTable) -> bool:
-        known = {"device": table.fingerprint["device"]} if host.device.name == ANY_GPU else {}
-        return not table.explain_mismatch({**fingerprint, **known})
-
-    return list(filter(fits, tables))
+    fitting = []
+    for table in tables:
+        if host.device.name == ANY_GPU:
+            fingerprint = {**fingerprint, "device": table.fingerprint["device"]}
+        if not table.explain_mismatch(fingerprint):
+            fitting.append(table)
+    return fitting
 
 
 # The host.
@@ -185,6 +190,8 @@ def list_host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
 
 
 def _list_isa_problems(needed: str, available: str) -> Iterator[str]:
+    """Yield a problem unless a CPU with `available` runs code for `needed`: x86-64 levels, or
+    names as of `-march`."""
     levels = [_parse_level(name) for name in (needed, available)]
     # Names that are not levels are in no order: only the very same CPU is known to do.
     if needed != available and (None in levels or levels[0] > levels[1]):  # type: ignore[operator]
@@ -192,5 +199,6 @@ def _list_isa_problems(needed: str, available: str) -> Iterator[str]:
 
 
 def _parse_level(name: str) -> int | None:
+    """Return 3 for "x86-64-v3", 1 for "x86-64", and None for any other name."""
     match = _LEVEL.fullmatch(name)
     return None if match is None else int(match[1] or 1)

@@ -29,7 +29,8 @@ _PICKLE = b"\x80"
 
 @contextmanager
 def open_package(path: str) -> Iterator[Reader]:
-    """Open the package at a path; add the path to the message of each `PackageError` of the block.
+    """Yield a reader of the package at a path, and close it after the block. Each `PackageError` of
+    the block gets the path into its message, unless it names one.
 
     Raises `PackageError`, and `InputError` for a file that cannot be read.
     """
@@ -59,7 +60,8 @@ def find_format(path: str) -> PackageFormat | None:
 
 
 def _open_reader(path: str) -> Reader:
-    """Return the reader of the package at a path. Raises `PackageError`, `InputError`."""
+    """Return the reader of the package at a path. Raises `InputError` for a file that cannot be
+    read, and a `PackageError` that says what the path holds instead of a package."""
     start = _read_start(path)
     container = recognize_format(path, start)
     if container is not None:
@@ -93,8 +95,8 @@ def _read_start(path: str) -> bytes:
 def unpack_package(
     path: str, choose: Callable[[FileList], set[str]], limits: Limits
 ) -> Iterator[tuple[FileList, str]]:
-    """Unpack the paths that `choose` returns for the list; yield the list and the directory, which
-    is removed after the block. Raises `PackageError`.
+    """Unpack the paths that `choose` returns for the list, and check the scripts among them. Yield
+    the list and the directory, which is removed after the block. Raises `PackageError`.
     """
     with open_package(path) as reader, TemporaryDirectory("package") as directory:
         listing = parse_list(reader.list_bytes())

@@ -24,7 +24,8 @@ from tilusbuild.status import Status
 
 
 def rebuild_share(path: str, share: float, limits: Limits) -> Iterator[RebuildResult]:
-    """Compile a share (0 to 1) of the programs of a package or a cache again, at least one.
+    """Compile a share (0 to 1) of the programs of a package or a cache again, at least one. Yield
+    the result of each.
 
     Raises `PackageError`, also for a package without sources.
     """
@@ -63,7 +64,8 @@ def _sample_library_hashes(cache: Tree, share: float) -> dict[str, str]:
 
 
 def _select_needed_files(listing: FileList, share: float) -> set[str]:
-    """Return the paths that the sample needs. Raises `PackageError` without sources."""
+    """Return the paths of the sample's programs and of all headers. Raises `PackageError` if the
+    package has no sources."""
     chosen = sample_programs(listing.programs, share)
     for program in sorted(chosen):
         if f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH}" not in listing.files:
@@ -71,16 +73,19 @@ def _select_needed_files(listing: FileList, share: float) -> set[str]:
                 f"{layout.PROGRAMS}/{program}/{layout.COMPILE_SH} is not packed",
                 hint="only a package that includes its sources can be built again",
             )
-    return {
-        path
-        for path in listing.files
-        if (root := names.split_root(path))[0] == layout.INCLUDE or root[2] in chosen
-    }
+    needed = set()
+    for path in listing.files:
+        kind, _, digest = names.split_root(path)
+        if kind == layout.INCLUDE or digest in chosen:
+            needed.add(path)
+    return needed
 
 
 def _compile_all(root: str, recorded: Mapping[str, str]) -> Iterator[RebuildResult]:
-    """Compile programs of a tree, given with the digests of their products; as many at once as
-    there are cores. Yields in the order of hashes."""
+    """Compile the programs of the tree at `root` again, as many at once as there are cores.
+
+    `recorded` has the sha256 of each program's library. Yield the results in the order of hashes.
+    """
     programs, digests = zip(*sorted(recorded.items()), strict=True)
     with ThreadPoolExecutor(count_usable_cores()) as pool:
         runner = LocalRunner()

@@ -96,7 +96,8 @@ def check_signature(
 
 
 def _parse_statement(name: str, payload: bytes) -> dict[str, Any]:
-    """Return an in-toto statement as a dictionary. Raises `PackageError`."""
+    """Return an in-toto statement, of which `predicateType` is made a string. Raises
+    `PackageError`; `name` is for its message."""
     try:
         statement = json.loads(payload)
         is_statement = statement["_type"] == signed.STATEMENT and isinstance(
@@ -113,7 +114,8 @@ def _parse_statement(name: str, payload: bytes) -> dict[str, Any]:
 
 
 def _make_key_signer(path: str) -> SignStatement:
-    """Return a signer with a private key. Raises `InputError`, `TilusbuildError`."""
+    """Return a function that signs a statement with the private key in a PEM file, and returns the
+    DSSE envelope. Raises `InputError`, `TilusbuildError`."""
     serialization = _import_library("cryptography.hazmat.primitives.serialization")
     try:
         pem = read_bytes(path, _MAX_KEY_SIZE)
@@ -133,6 +135,7 @@ def _make_key_signer(path: str) -> SignStatement:
         ) from None
 
     def sign(statement: bytes) -> bytes:
+        """Return a DSSE envelope with the statement and its signature, as JSON."""
         signature = private.sign(signed.encode_message(statement), *scheme)
         payload, sig = (base64.b64encode(data).decode() for data in (statement, signature))
         envelope = {
@@ -201,6 +204,7 @@ def _make_identity_verifier(
     identity_policy = checks.policy.Identity(identity=identity, issuer=issuer)
 
     def verify(name: str, data: bytes) -> bytes:
+        """Return the payload of a Sigstore bundle. `name` is for messages."""
         try:
             bundle = models.Bundle.from_json(data)
             kind, payload = checks.Verifier.production(offline=True).verify_dsse(
@@ -245,6 +249,7 @@ def make_statements(contents: Contents) -> dict[str, bytes]:
 
 
 def _encode_statement(digest: str, kind: str, predicate: Mapping[str, Any]) -> bytes:
+    """Return an in-toto statement about the list with this sha256, as canonical JSON (RFC 8785)."""
     return rfc8785.dumps(
         {
             "_type": signed.STATEMENT,
@@ -277,7 +282,8 @@ def _describe_provenance(listing: FileList) -> dict[str, Any]:
 
 
 def _describe_materials(listing: FileList, digest: str) -> dict[str, Any]:
-    """Return the CycloneDX predicate: the libraries of the package, and those of the host."""
+    """Return the CycloneDX predicate: the libraries of the package, and those of the host.
+    `digest` is the sha256 of the list."""
 
     def make_component(kind: str, name: str, ref: str, sha256: str | None) -> dict[str, Any]:
         hashes = {"hashes": [{"alg": "SHA-256", "content": sha256}]} if sha256 else {}

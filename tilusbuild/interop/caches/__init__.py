@@ -33,7 +33,8 @@ def recognize_system(path: str) -> str | None:
 
 
 def read_foreign_cache(path: str) -> ForeignCache:
-    """Read the cache in a directory. Raises `InputError` for an unknown one."""
+    """Recognize the system of the cache in a directory, and read its entries. Raises `InputError`
+    for a directory that holds no known cache."""
     system = recognize_system(path)
     if system is not None:
         cache: ForeignCache = SYSTEMS[system].read_cache(CacheDirectory(path))
@@ -48,7 +49,7 @@ def read_foreign_cache(path: str) -> ForeignCache:
 
 def find_home(system: str, environment: Mapping[str, str]) -> str:
     """Return the absolute path of the directory in which a system looks for its cache on this
-    machine.
+    machine: that of its variables in `environment`, else the user's default.
 
     Raises `InputError` for a system whose cache is beside its installation, which only its own
     Python knows.

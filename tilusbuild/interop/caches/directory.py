@@ -96,8 +96,8 @@ class ForeignEntry(Struct):
         return not missing
 
     def read_library(self, file: str) -> bytes | None:
-        """Read a library or cubin, and set the digest and the architectures of the entry. A missing
-        or damaged file is added as a problem. Return its bytes; None if it is missing."""
+        """Read a library or cubin, and set `library` and `code_archs` of the entry. For a missing
+        or damaged file, add a problem and set nothing. Return the bytes; None if it is missing."""
         data = self.directory.read_bytes(f"{self.path}/{file}")
         if data is None:
             self.add_problem("is missing", file)
@@ -121,7 +121,7 @@ class ForeignEntry(Struct):
             )
 
     def measure_files(self) -> ForeignEntry:
-        """Return the total bytes of files, and the latest time of writing (s since 1970)."""
+        """Set `files`, `size` and `modified` from the entry's directory. Return the entry."""
         self.files = tuple(self.directory.list_files(self.path))
         self.size, self.modified = self.directory.measure_files(self.files)
         return self
@@ -223,15 +223,18 @@ class CacheDirectory:
             yield handle, name
 
     def list_files(self, path: str = "") -> list[str]:
-        """Return the paths of all files and links below a directory, sorted. After 10,000 the rest
-        is ignored."""
+        """Return the paths of all files and links below a directory, sorted. No further
+        directory is read after 10,000 of them."""
         files: list[str] = []
-        waiting = [path]
-        while waiting and len(files) <= MAX_FILES:
-            directory = waiting.pop()
+        directories = [path]
+        while directories and len(files) <= MAX_FILES:
+            directory = directories.pop()
             for name in self.list_names(directory):
                 below = f"{directory}/{name}" if directory else name
-                (waiting if self.is_directory(below) else files).append(below)
+                if self.is_directory(below):
+                    directories.append(below)
+                else:
+                    files.append(below)
         return sorted(files)
 
     def read_text(self, path: str) -> str:
@@ -252,6 +255,7 @@ class CacheDirectory:
         return None if data is None or len(data) > _MAX_LIBRARY else data
 
     def _read_up_to(self, limit: int, path: str) -> _Bytes | None:
+        """Return at most `limit` bytes of a plain file; None for anything else."""
         handle = self._open_file(path)
         if handle is None:
             return None
@@ -274,7 +278,7 @@ class CacheDirectory:
         return sum(status.st_size for status in statuses), latest
 
     def is_locked(self, path: str) -> bool:
-        """Return whether a process holds a lock on a file now."""
+        """Return whether a process holds a lock on a file now; False if it cannot be opened."""
         handle = self._open_file(path)
         if handle is None:
             return False
@@ -293,7 +297,8 @@ def _split_path(path: str) -> list[str]:
 
 
 def _find_damage(data: bytes) -> str | None:
-    """Return the reason why a library is incomplete; None if it is complete."""
+    """Describe the damage of a library: empty, not ELF, or shorter than its headers say. Return
+    None for a whole one."""
     if not data:
         return "is empty"
     try:
@@ -304,7 +309,8 @@ def _find_damage(data: bytes) -> str | None:
 
 
 def _list_code_archs(data: bytes) -> tuple[str, ...]:
-    """Return the architectures of a library's GPU code; without any, the host's machine."""
+    """Return the architectures of a library's GPU code, as "sm_90a" or "sm_80 ptx"; of a library
+    without any, the machine of its host code."""
     images, needs = read_code(data)
     if not images and needs is not None:
         return (needs.machine,)

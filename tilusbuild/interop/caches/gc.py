@@ -34,8 +34,11 @@ def choose_removals(
     max_size: int | None = None,
     broken: bool = False,
 ) -> tuple[Removal, ...]:
-    """Return the removals: of stale files, entries older than `older_than` seconds, with `broken`
-    the broken ones, and then the oldest entries until the rest has at most `max_size` bytes."""
+    """Choose what to remove: stale files, entries older than `older_than` seconds, with `broken`
+    the broken entries, and then the oldest entries until the rest has at most `max_size` bytes.
+
+    A stale file stays if it is younger than `older_than`. `now` is in seconds since 1970.
+    """
     removals = [
         Removal(file.path, file.reason, file.size)
         for file in cache.stale
@@ -68,8 +71,8 @@ def choose_removals(
 def remove_unless_in_use(
     cache: ForeignCache, removals: Iterable[Removal]
 ) -> Iterator[tuple[Removal, bool]]:
-    """Make the removals. Yield each with False if the entry was kept, because its lock is held or
-    a file system is mounted in it. Raises `TilusbuildError`."""
+    """Remove each, and yield it with True. Yield False for one that is kept, because its lock is
+    held or a file system is mounted in it. Raises `TilusbuildError`."""
     directory = CacheDirectory(cache.root)
     # A rename would take a mounted file system along, and the deletion would empty it.
     mounts = list_mounts_below(cache.root)

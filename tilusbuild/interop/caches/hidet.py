@@ -38,7 +38,7 @@ def is_cache_root(directory: CacheDirectory) -> bool:
 
 
 def read_cache(directory: CacheDirectory) -> ForeignCache:
-    """Read the cache."""
+    """Read all entries of a cache of Hidet, and the files that its graphs share."""
     entries = [_read_operator(directory, home, keyed=True) for home in _list_operators(directory)]
     entries += [_read_module(directory, home) for home in _list_modules(directory)]
     entries += [_read_operator(directory, home, keyed=False) for home in _list_copies(directory)]
@@ -72,7 +72,11 @@ def _list_copies(directory: CacheDirectory) -> Iterator[str]:
 
 
 def _read_operator(directory: CacheDirectory, home: str, *, keyed: bool) -> ForeignEntry:
-    """Read an operator. `keyed`: its directory is named by a digest, which is checked."""
+    """Read the entry of an operator at `home`, and note its problems.
+
+    With `keyed`, its directory is named by a digest, which is checked; else it is the copy in a
+    graph, with which it is removed.
+    """
     meta = directory.read_json(f"{home}/meta.json")
     meta = meta if isinstance(meta, dict) else {}
     name = str(meta.get("name", os.path.basename(os.path.dirname(home))))
@@ -81,7 +85,9 @@ def _read_operator(directory: CacheDirectory, home: str, *, keyed: bool) -> Fore
     entry.unit = "" if keyed else os.path.dirname(os.path.dirname(home))
     _read_library(entry, is_cpu=meta.get("target") == "cpu")
     is_complete_version = any(map(directory.is_file, (f"{home}/{n}" for n in _OF_COMPLETE)))
-    if is_complete_version and entry.has_files("task.txt", *_OF_COMPLETE) and keyed:
+    # `has_files` adds a problem for each missing file, also of a copy in a graph.
+    has_all_files = is_complete_version and entry.has_files("task.txt", *_OF_COMPLETE)
+    if has_all_files and keyed:
         text = directory.read_text(f"{home}/task.txt")
         if not sha256_text(text).startswith(os.path.basename(home)):
             entry.add_problem("is not named by its task.txt")

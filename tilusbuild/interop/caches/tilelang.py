@@ -40,7 +40,7 @@ def is_cache_root(directory: CacheDirectory) -> bool:
 
 
 def read_cache(directory: CacheDirectory) -> ForeignCache:
-    """Read the cache."""
+    """Read all entries of a cache of TileLang, its abandoned stages and its autotuner's files."""
     entries, versions = [], set()
     for version, above, kind in _list_entry_directories(directory):
         versions.add(version)
@@ -89,7 +89,8 @@ def _list_entry_directories(directory: CacheDirectory) -> Iterator[tuple[str, st
 
 
 def _read_kernel(entry: ForeignEntry, *, earlier: bool = False) -> None:
-    """Set name, library and problems of a kernel. `earlier`: it has no manifest."""
+    """Set the name and the library of a kernel, and add its problems. With `earlier`, its version
+    wrote no manifest."""
     directory, home = entry.directory, entry.path
     sources = (directory.read_text(f"{home}/{name}") for name in ("device_kernel.cu", "kernel.cu"))
     match = next(filter(None, map(_NAME.search, sources)), None)
@@ -110,7 +111,7 @@ def _read_kernel(entry: ForeignEntry, *, earlier: bool = False) -> None:
 
 
 def _read_binary(entry: ForeignEntry) -> None:
-    """Set library and problems of an entry of `cuda-binaries`."""
+    """Set the kind and the library of an entry of `cuda-binaries`, and add its problems."""
     entry.kind = "binary"
     binaries = ("kernel.cubin", "kernel.fatbin")
     name = next((n for n in binaries if entry.directory.is_file(f"{entry.path}/{n}")), None)
@@ -162,6 +163,7 @@ def _list_abandoned_stages(directory: CacheDirectory) -> Iterator[StaleFile]:
 
 
 def _list_autotuner_files(directory: CacheDirectory) -> Iterator[str]:
+    """Yield the paths of the files in which the autotuner keeps its results."""
     for version in _list_versions(directory):
         for machine in directory.list_directories(version, _MACHINE):
             above = os.path.join(version, machine, "autotuner")

@@ -37,7 +37,7 @@ def is_cache_root(directory: CacheDirectory) -> bool:
 
 
 def read_cache(directory: CacheDirectory) -> ForeignCache:
-    """Read the cache."""
+    """Read all programs of a cache of Tilus, and the files and problems of its scripts."""
     name_by_program: dict[str, str] = {}
     failed_programs = set()
     for name, home in _list_script_directories(directory):
@@ -66,7 +66,8 @@ def read_cache(directory: CacheDirectory) -> ForeignCache:
 def _read_program(
     directory: CacheDirectory, digest: str, name: str, *, failed: bool
 ) -> ForeignEntry:
-    """Return a program's entry. `failed`: a script has it among its failures."""
+    """Read the entry of a program, and note its problems. `name` is that of a script that has it;
+    with `failed`, a script has it among its failures, and no library is expected."""
     home = f"programs/{digest}"
     entry = ForeignEntry(directory, home, "program", name)
     entry.lock = f"{home}/.lock" if directory.is_file(f"{home}/.lock") else None
@@ -92,7 +93,8 @@ def _list_script_directories(directory: CacheDirectory) -> Iterator[tuple[str, s
 
 
 def _list_program_links(directory: CacheDirectory, home: str) -> Iterator[tuple[str, str]]:
-    """Yield the path of each link to a program, and the name of the program."""
+    """Yield the path of each link from a script at `home` to a program, and the base name of the
+    program."""
     for above in ("programs", _FAILED):
         for name in directory.list_names(f"{home}/{above}"):
             path = f"{home}/{above}/{name}"

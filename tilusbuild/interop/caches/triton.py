@@ -27,11 +27,11 @@ def is_cache_root(directory: CacheDirectory) -> bool:
 
 
 def read_cache(directory: CacheDirectory) -> ForeignCache:
-    """Read the cache."""
+    """Read all entries of a cache of Triton, and the leftovers of killed processes."""
     keys = [key for key in directory.list_directories("", _KEY) if _is_entry(directory, key)]
     entries = tuple(_read_kernel(directory, key) for key in keys)
     versions = {entry.compiled_by.partition(" ")[2] for entry in entries} - {""}
-    stale = tuple(piece for key in keys for piece in _list_temporary_files(directory, key))
+    stale = tuple(file for key in keys for file in _list_temporary_files(directory, key))
     return ForeignCache(SYSTEM, ", ".join(sorted(versions)), directory.root, entries, stale)
 
 
@@ -43,15 +43,15 @@ def _is_entry(directory: CacheDirectory, key: str) -> bool:
 
 
 def _read_kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
-    """Return the entry of a key, with what its group, its JSON and its code say."""
+    """Read the entry of a key from its group file, its JSON and its code, and note its problems."""
     names = directory.list_names(key)
     # A directory without a group holds a library that Triton compiles for itself, as its launchers.
     group = next((name for name in names if name.startswith("__grp__")), None)
     stem = group.removeprefix("__grp__").removesuffix(".json") if group else ""
     code = next((name for name in names if name.endswith((".cubin", ".hsaco", ".so"))), None)
-    entry = ForeignEntry(
-        directory, key, "kernel" if group else "helper", stem or os.path.splitext(code or "")[0]
-    )
+    kind = "kernel" if group else "helper"
+    name = stem or os.path.splitext(code or "")[0]
+    entry = ForeignEntry(directory, key, kind, name)
     if group is not None:
         _check_group_files(entry, group)
         _read_metadata(entry, f"{stem}.json")
@@ -64,7 +64,8 @@ def _read_kernel(directory: CacheDirectory, key: str) -> ForeignEntry:
 
 
 def _check_group_files(entry: ForeignEntry, group: str) -> None:
-    """Add problems for files that a group names and that are missing, or were moved."""
+    """Add a problem for each missing file that a group names, and one for all files that are in the
+    entry but not at the paths of the group."""
     value = entry.directory.read_json(f"{entry.path}/{group}")
     paths = value.get("child_paths") if isinstance(value, dict) else None
     if not isinstance(paths, dict):

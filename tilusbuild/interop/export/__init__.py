@@ -34,9 +34,9 @@ MARK = ".tilusbuild-view"
 def export_scripts(
     layout: str, scripts: Iterable[ExportedScript], directory: str
 ) -> tuple[int, int, int]:
-    """Write scripts in one of `LAYOUTS`. Return the number of files, the number of hard links among
-    them, and the bytes of the others. Raises `InputError` and `TilusbuildError`; then nothing is
-    left behind."""
+    """Write scripts in one of `LAYOUTS` to `directory`, in place of an earlier export. Return the
+    number of files, the number of hard links among them, and the bytes of the others. Raises
+    `InputError` and `TilusbuildError`; then `directory` is unchanged."""
     directory = os.path.realpath(directory)
     _check_replaceable(directory)
     parent = os.path.dirname(directory)
@@ -51,7 +51,8 @@ def export_scripts(
 def _export_into(
     layout: str, scripts: Iterable[ExportedScript], directory: str, private: str
 ) -> tuple[int, int, int]:
-    """Write the export into a private directory, and move it into its place by one rename."""
+    """Write the export into a private directory, and rename it to `directory`. Return the counts as
+    `export_scripts`."""
     staged, aside = os.path.join(private, "new"), os.path.join(private, "old")
     os.mkdir(staged)
     os.mkdir(aside)
@@ -66,7 +67,8 @@ def _export_into(
 
 
 def _check_replaceable(directory: str) -> None:
-    """Raise `InputError` for a directory with a file that no earlier export listed in its mark."""
+    """Raise `InputError` for a directory with a file that its mark, the list of an earlier export,
+    does not name. A missing or empty directory passes."""
     hint = "name a directory that is new, empty, or an earlier export"
     mark = os.path.join(directory, MARK)
     try:
@@ -77,6 +79,7 @@ def _check_replaceable(directory: str) -> None:
         return
     except OSError as error:
         raise input_error(f"{error.filename or directory}: {error.strerror}", hint=hint) from None
+    # The first line is the layout.
     exported = {MARK, *text.splitlines()[1:]}
     # Systems make lock files when they read a cache.
     unknown = [name for name in present if name not in exported and not name.endswith("/.lock")]
@@ -85,7 +88,7 @@ def _check_replaceable(directory: str) -> None:
 
 
 def _write_items(staged: str, items: Iterable[ExportItem]) -> tuple[int, int, int]:
-    """Write the items. Return the counts as `export_scripts`."""
+    """Write the items below `staged`. Return the counts as `export_scripts`."""
     files = linked = copied = 0
     for item in items:
         path = os.path.join(staged, item.path)
@@ -105,9 +108,11 @@ def _write_items(staged: str, items: Iterable[ExportItem]) -> tuple[int, int, in
 
 
 def _link_or_copy(source: str, path: str) -> bool:
-    """Link a file, or copy it if the file system refuses that. Return whether it is a link."""
+    """Make a hard link to a file, or a copy if the file system refuses links. Return whether it is
+    a link. Raises `FileNotFoundError` and other `OSError`s."""
     try:
         os.link(source, path)
+    # The source is gone: a copy would fail, too.
     except FileNotFoundError:
         raise
     # Another file system, or one without hard links.

@@ -57,7 +57,8 @@ class ExportItem(Struct, frozen=True):
 
 
 def list_exported_scripts(cache: Tree) -> list[ExportedScript]:
-    """Return the scripts to call, of each project's last build. Raises `TilusbuildError`."""
+    """Return the scripts of each project's last build that can be called, sorted by name and hash.
+    Raises `TilusbuildError`."""
     roots = {pair for project in read_index(cache).values() for pair in project.scripts}
     scripts = (_read_exported_script(cache, *pair) for pair in sorted(roots))
     return [exported for exported in scripts if exported.script.form == CALLED]
@@ -81,13 +82,13 @@ def _read_exported_script(cache: Tree, name: str, digest: str) -> ExportedScript
         if os.path.isfile(os.path.join(path, layout.LATENCY, key, layout.LATENCY_REPORT))
     ]
     return ExportedScript(
-        script,
-        name,
-        tables,
-        built,
-        {index: entry for index, entry in present.items() if index not in built},
-        tuple(map(cache.include_path, sorted(digests))),
-        tuple(reports),
+        script=script,
+        name=name,
+        tables=tables,
+        built=built,
+        refused={index: entry for index, entry in present.items() if index not in built},
+        headers=tuple(map(cache.include_path, sorted(digests))),
+        latency=tuple(reports),
     )
 
 
@@ -121,7 +122,8 @@ def lay_out_for_tilus(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]
 
 
 def _list_tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
-    """Yield the items of a script's directory; its programs are links."""
+    """Yield the items of a script's directory: its description, its schedules, links to its
+    programs, its dispatch table and its measurements."""
     script = exported.script
     # As Tilus does: the constants, and the beginning of the hash.
     key = "-".join(map(str, (*script.params.values(), script.hash[:_TILUS_SCRIPT_DIGITS])))
@@ -174,6 +176,7 @@ def _make_tilus_meta(exported: ExportedScript) -> dict[str, object]:
 
 
 def _format_schedules(exported: ExportedScript) -> str:
+    """Return a table of the built programs' schedules, numbered as Tilus numbers them."""
     columns = exported.script.schedules
     rows: list[tuple[Cell, ...]] = [
         (number, *(column[index] for column in columns.values()))
@@ -185,7 +188,8 @@ def _format_schedules(exported: ExportedScript) -> str:
 def _renumber_entries(
     exported: ExportedScript, table: DeviceTable
 ) -> list[tuple[tuple[int, ...], int]]:
-    """Return (key, number) for the rows of a table, with the numbers of the built programs."""
+    """Return (key, number) for the rows of a table whose program was built. `number` counts the
+    built programs, as Tilus does."""
     numbers = {index: number for number, index in enumerate(exported.built)}
     rows = (row for row in table.entries if row.program in numbers)
     return [(row.key, numbers[row.program]) for row in rows]

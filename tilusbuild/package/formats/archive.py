@@ -42,7 +42,11 @@ def open_frames(file: BinaryIO) -> Read:
     pieces, data = _decompress_frames(file), bytearray()
 
     def read(count: int) -> bytes:
-        while len(data) < count and (unpacked := next(pieces, None)) is not None:
+        """Return the next `count` bytes, fewer only at the end of the last frame."""
+        while len(data) < count:
+            unpacked = next(pieces, None)
+            if unpacked is None:
+                break
             data.extend(unpacked)
         piece = bytes(data[:count])
         del data[:count]
@@ -58,6 +62,7 @@ def _decompress_frames(file: BinaryIO) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << MAX_WINDOW_LOG)
     data = b""
     try:
+        # What was read past the end of a frame begins the next one.
         while data := data or file.read(_STEP):
             # zstandard takes skippable frames too, in which anything can hide.
             data += file.read(max(0, len(MAGIC) - len(data)))
@@ -65,7 +70,8 @@ def _decompress_frames(file: BinaryIO) -> Iterator[bytes]:
                 raise truncated("between its zstd frames is something else")
             frame = decompressor.decompressobj()
             while not frame.eof:
-                if not data and not (data := file.read(_STEP)):
+                data = data or file.read(_STEP)
+                if not data:
                     raise truncated("it is truncated")
                 yield frame.decompress(data)
                 data = frame.unused_data
@@ -79,13 +85,15 @@ def _decompress_frames(file: BinaryIO) -> Iterator[bytes]:
 
 
 BLOCK = 512
+"""Bytes of a header. A content is followed by `-size % BLOCK` bytes, up to a whole block."""
 _MAX_PAX_SIZE = 64 << 10  # an extended header is held in memory
 _MAX_PADDING = 1 << 20
 
 
 def read_entries(read: Read) -> Iterator[ContainerFile]:
-    """Yield the files, to be read one after the other. The unread rest of a file is skipped. The
-    end-of-archive mark must come, and nothing after it. Raises `PackageError`."""
+    """Yield the files of a tar, to be read one after the other; the unread rest of a file is
+    skipped. Raises `PackageError`, also if the end-of-archive mark is missing or bytes other than
+    zeros follow it."""
     # A block of zeros is the first half of the mark.
     while any(header := _read_exactly(read, BLOCK)):
         info = _parse_header(header, read)
@@ -113,7 +121,8 @@ def read_entries(read: Read) -> Iterator[ContainerFile]:
 
 
 def _parse_header(header: bytes, read: Read) -> tarfile.TarInfo:
-    """Parse a header, which must be the one that `_make_header` writes. Raises `PackageError`."""
+    """Parse a header; for an extended one, read on to the header that follows. Raises
+    `PackageError` unless it has the bytes that `_make_header` writes."""
     try:
         info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         if info.type == tarfile.XHDTYPE:
@@ -159,7 +168,8 @@ TarFile = tuple[str, int, Callable[[], bytes]]
 
 
 def write_archive(contents: Contents, path: str, *, time: int) -> None:
-    """Write the file. `time`: every entry's (s since 1970). Raises `PackageError`, `OSError`."""
+    """Write the archive to a new file. `time` is that of every entry, in seconds since 1970. Raises
+    `PackageError`, `OSError`."""
     with open(path, "xb") as out:
         heads = {names.LIST: contents.encoded, **dict(sorted(contents.beside.items()))}
         first = [(name, len(data), partial(bytes, data)) for name, data in heads.items()]
@@ -173,15 +183,17 @@ def write_archive(contents: Contents, path: str, *, time: int) -> None:
 def write_layer(
     contents: Contents, paths: Iterable[str], out: BinaryIO, *, time: int, end: bool
 ) -> None:
-    """Write a layer as one frame; with `end` a tar by itself. Raises `PackageError`, `OSError`."""
+    """Write the files `paths` as one zstd frame. With `end`, the frame is a whole tar. Raises
+    `PackageError`, `OSError`."""
     files = contents.listed.files
-    described = [(name, files[name].size, partial(contents.read_listed, name)) for name in paths]
-    write_frame(out, described, time=time, end=end)
+    members = [(name, files[name].size, partial(contents.read_listed, name)) for name in paths]
+    write_frame(out, members, time=time, end=end)
 
 
 def write_frame(out: BinaryIO, files: Iterable[TarFile], *, time: int, end: bool) -> None:
-    """Write one zstd frame with these files as tar entries, in this order. `time`: seconds since
-    1970; `end`: with the mark that ends a tar. Raises `OSError` and the errors of the readers."""
+    """Write one zstd frame with these files as tar entries, in this order. `time` is in seconds
+    since 1970. With `end`, the mark that ends a tar follows. Raises `OSError` and the errors of the
+    readers."""
     import zstandard
 
     headed = [(_make_header(name, size, time), size, read) for name, size, read in files]
@@ -225,6 +237,7 @@ class ArchiveReader:
     kind = "archive"
 
     def __init__(self, path: str) -> None:
+        """Open the file, and read the list and the attestations."""
         self._file = os.fdopen(open_plain(path, os.path.basename(path)), "rb")
         self.packed: int | None = os.fstat(self._file.fileno()).st_size
         self._head: dict[str, bytes] = {}
@@ -251,7 +264,8 @@ class ArchiveReader:
         return read_entries(open_frames(self._file))
 
     def _read_head(self) -> None:
-        """Read the list and the attestations, and no further file. Raises `PackageError`."""
+        """Read the list and the attestations into `_head`, and no further file. Raises
+        `PackageError` if the list is not the first file."""
         for item in self._read_files():
             if not self._head and item.path != names.LIST:
                 raise no_package(f"its first file is {item.path!r:.100}, not {names.LIST}")

@@ -33,13 +33,14 @@ def write_directory(contents: Contents, path: str, *, time: int) -> None:
 
 
 def list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
-    """Yield each file of the directory, with its name. Raises `PackageError`."""
+    """Yield (name, bytes) of each file of a package, the list last. Raises `PackageError`."""
     yield from ((name, contents.read_listed(name)) for name in contents.listed.files)
     yield from {**contents.beside, names.LIST: contents.encoded}.items()
 
 
 def write_tree(path: str, files: Iterable[tuple[str, bytes]], *, time: int) -> None:
-    """Write a new directory with these files. Raises `OSError` and the errors of `files`."""
+    """Write a new directory with these files, (name, bytes), and sync it. `time` becomes the
+    modification time of all, in seconds since 1970. Raises `OSError` and the errors of `files`."""
     os.mkdir(path)
     for name, data in files:
         file = os.path.join(path, name)
@@ -101,6 +102,7 @@ class DirectoryReader:
         return read_plain(os.path.join(self.path, names.LIST), names.LIST, MAX_LIST_SIZE)
 
     def attestations(self) -> dict[str, bytes]:
+        """Return the attestations that exist, by their names in `names.BESIDE`."""
         paths = {name: os.path.join(self.path, name) for name in names.BESIDE}
         return {
             name: read_plain(path, name, MAX_ATTESTATION_SIZE)
@@ -109,6 +111,7 @@ class DirectoryReader:
         }
 
     def stream(self) -> Iterator[ContainerFile]:
+        """Yield every file except the list and the attestations, each open until the next."""
         for name in _walk_files(self.path):
             if name != names.LIST and name not in names.BESIDE:
                 with _open_item(os.path.join(self.path, name), name) as item:
@@ -168,7 +171,8 @@ def open_plain(path: str, name: str) -> int:
 
 
 def _walk_files(directory: str) -> Iterator[str]:
-    """Yield all files' names, sorted in each directory; no links. Raises `PackageError`."""
+    """Yield the path of everything but directories, sorted in each directory. Links are yielded,
+    and not followed. Raises `PackageError`, also for more than `_MAX_ENTRIES` names."""
     pending = [""]
     count = 0
     while pending:

@@ -116,7 +116,8 @@ def _normalize_version(text: str) -> str:
 
 
 def choose_platform(needs: HostNeeds) -> str:
-    """Return the platform that has all that the libraries need."""
+    """Return the platform tag: the oldest manylinux that has everything that the libraries need,
+    as "manylinux_2_28_x86_64"; "linux_MACHINE" if none has."""
     # A `linux` wheel promises nothing of its host: PyPI refuses it.
     if not set(needs.libraries) <= _ALLOWED:
         return f"linux_{needs.machine}"
@@ -147,7 +148,7 @@ _MAGIC = b"PK\x03\x04"
 
 
 def is_wheel(path: str, start: bytes) -> bool:
-    """Return whether a file is a wheel that holds a package."""
+    """Return whether a file with these first 4 bytes is a wheel that holds a package."""
     if start != _MAGIC:
         return False
     try:
@@ -159,8 +160,10 @@ def is_wheel(path: str, start: bytes) -> bool:
 
 
 def write_wheel(contents: Contents, path: str, *, time: int) -> None:
-    """Write the file. `time`: every entry's (s since 1970). Raises `PackageError`, `OSError`."""
-    wheel, lines = make_distribution(contents.listed), list[tuple[str, str, object]]()
+    """Write the wheel to a new file. `time` is that of every entry, in seconds since 1970; a zip
+    has none before 1980. Raises `PackageError`, `OSError`."""
+    wheel = make_distribution(contents.listed)
+    lines: list[tuple[str, str, object]] = []
     date = clock.gmtime(max(time, MIN_TIME))[:6]
     with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in _list_members(contents, wheel):
@@ -247,8 +250,8 @@ def list_runtime_code() -> Iterator[tuple[str, bytes]]:
 
 
 def rewrite_imports(path: str, package: str) -> bytes:
-    """Return a file of code, with the runtime's modules imported from `package`, a relative name;
-    "" for the file's own package."""
+    """Return the source of a file, with `from tilusbuild.runtime.x import` as `from PACKAGE.x
+    import`. `package` is a relative name, "" for the file's own package."""
     text = read_text(path).replace(f"from {_LAYER} import", f"from {package or '.'} import")
     return text.replace(f"from {_LAYER}.", f"from {package}.").encode()
 
