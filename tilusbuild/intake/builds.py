@@ -36,7 +36,8 @@ _ENTERING = re.compile(r"make(?:\[\d+\])?: (Entering|Leaving) directory '(.*)'")
 
 
 def _run_command(directory: str, *argv: str) -> CompletedCommand:
-    """Run a program in a directory, with this process's environment, for at most 600 s."""
+    """Run a program in a directory, with this process's environment, for at most 600 s. Return its
+    status and output, also if it failed."""
     with LocalRunner() as runner:
         environment = dict(os.environ)
         return runner.run(
@@ -45,7 +46,8 @@ def _run_command(directory: str, *argv: str) -> CompletedCommand:
 
 
 def _read_output(name: str, directory: str, *argv: str) -> str:
-    """Return the output of a program that reads the build file `name`. Raises `InputError`."""
+    """Run a program that reads the build file `name`, for at most 600 s. Return its output. Raises
+    `InputError` if it fails."""
     completed = _run_command(directory, *argv)
     text = completed.output.decode(errors="replace")
     if not completed.ok:
@@ -62,9 +64,8 @@ def read_ninja_commands(draft: ManifestDraft, root: str, name: str) -> Commands:
             f"{name} cannot be imported: it needs ninja, which is not installed",
             hint="`pip install ninja`; or name the build's compile_commands.json",
         )
-    return read_compile_entries(
-        draft, json.loads(_read_output(name, root, ninja, "-f", name, "-t", "compdb")), root
-    )
+    compdb_text = _read_output(name, root, ninja, "-f", name, "-t", "compdb")
+    return read_compile_entries(draft, json.loads(compdb_text), root)
 
 
 def read_compile_entries(draft: ManifestDraft, entries: Sequence[object], root: str) -> Commands:
@@ -86,9 +87,10 @@ def read_compile_entries(draft: ManifestDraft, entries: Sequence[object], root: 
 
 def read_make_commands(root: str, name: str) -> Commands:
     """Return the commands of a Makefile's first goal, from `make -n`. Raises `InputError`."""
-    # -B: as if nothing were built, since of what is up to date make prints no command.
+    # -B: as if nothing were built, since make prints no command of a file that is up to date.
     text = _read_output(name, root, "make", "-n", "-B", "-w", "-f", name)
     commands: Commands = []
+    # A stack: the last is the directory of the make that prints the line.
     directories = [root]
     for line in text.replace("\\\n", " ").splitlines():
         if match := _ENTERING.fullmatch(line):
@@ -100,8 +102,8 @@ def read_make_commands(root: str, name: str) -> Commands:
 
 
 def _split_shell_line(directory: str, line: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the commands of a line of shell, each with its directory; `cd` changes the directory of
-    those after it."""
+    """Yield (directory, arguments) of each command in a line of shell, which starts in `directory`.
+    `cd` itself is not yielded: it changes the directory of the commands after it."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
@@ -110,6 +112,7 @@ def _split_shell_line(directory: str, line: str) -> Iterator[tuple[str, list[str
         # An apostrophe in a text that make prints, as `echo don't`, opens no quotation.
         tokens = line.split()
     while tokens:
+        # A token of `;`, `&` and `|` alone ends the command.
         end = next((n for n, token in enumerate(tokens) if not token.strip(";&|")), len(tokens))
         command, tokens = tokens[:end], tokens[end + 1 :]
         if len(command) == 2 and command[0] == "cd":
@@ -119,8 +122,11 @@ def _split_shell_line(directory: str, line: str) -> Iterator[tuple[str, list[str
 
 
 def record_setup_commands(draft: ManifestDraft, root: str, name: str) -> Commands:
-    """Run a setup.py, and return the commands by which it would have compiled and linked. Paths in
-    its build directory become those in the project. Raises `InputError`."""
+    """Run a setup.py that starts no compiler, and return its commands to compile and to link.
+
+    Paths in its build directory become those in the project. An assumed architecture becomes a note
+    of the draft. Raises `InputError`.
+    """
     if importlib.util.find_spec("setuptools") is None:
         raise input_error(
             f"{name} cannot be imported: it needs setuptools, which is not installed",
@@ -134,16 +140,19 @@ def record_setup_commands(draft: ManifestDraft, root: str, name: str) -> Command
         )
         build_prefix = build_directory.path + "/"
     inplace_by_built = {line["built"]: line["inplace"] for line in lines if "built" in line}
+
+    def to_project_path(argument: str) -> str:
+        if not argument.startswith(build_prefix):
+            return argument
+        # setuptools names the place of an extension module; everything else keeps its name.
+        inplace = inplace_by_built.get(argument)
+        return inplace or os.path.join(root, argument.removeprefix(build_prefix))
+
     entries = [line for line in lines if "arguments" in line or "command" in line]
-    commands: Commands = []
-    for directory, argv in read_compile_entries(draft, entries, root):
-        final_argv = (
-            inplace_by_built.get(word) or os.path.join(root, word.removeprefix(build_prefix))
-            if word.startswith(build_prefix)
-            else word
-            for word in argv
-        )
-        commands.append((directory, [*final_argv]))
+    commands = [
+        (directory, [*map(to_project_path, argv)])
+        for directory, argv in read_compile_entries(draft, entries, root)
+    ]
     for assumption in (line["assumed"] for line in lines if "assumed" in line):
         draft.add_note(f"assumed, because there is no GPU to ask: {assumption}")
     return commands
@@ -157,10 +166,13 @@ def run_recorded(
     arguments: Sequence[str],
     recorded_effect: tuple[str, str],
 ) -> list[dict[str, Any]]:
-    """Run a script below a recorder. Return the JSON lines that the recorder wrote, without
-    repetitions. `recorded_effect` is the effect in words, for messages: ("called tune_kernel",
-    "call"). A failure after the first line becomes a note of the draft. Raises `InputError` for a
-    failure before."""
+    """Run a script below a recorder, for at most 600 s. Return the JSON lines that the recorder
+    wrote, without repetitions.
+
+    `recorded_effect` has the words for messages, such as ("called tune_kernel", "call"). If the
+    script fails after the first line, add a note to the draft. Raises `InputError` if it fails
+    before.
+    """
     with TemporaryDirectory("import") as directory:
         record = os.path.join(directory.path, "record")
         completed = _run_command(root, sys.executable, recorder, record, name, *arguments)

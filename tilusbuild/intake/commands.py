@@ -90,11 +90,12 @@ class CompileArguments(Struct):
 
 
 def parse_arguments(argv: Sequence[str], directory: str, tool: str = "nvcc") -> CompileArguments:
-    """Parse a compiler's arguments. Paths become absolute. A file of options that cannot be read
-    becomes one of the `unread`. Raises `ValueError` for too many arguments."""
+    """Parse the arguments of a compile in `directory`. Paths become absolute. The result's `unread`
+    has the files of options that cannot be read. Raises `ValueError` for too many arguments."""
     by_nvcc = tool.endswith("nvcc")
     # nvcc links the static runtime unless `-cudart` says otherwise.
     arguments = CompileArguments(cudart="static" if by_nvcc else None)
+    # `parse_options` reads files of options, and appends the unreadable ones to `unread`.
     for option in parse_options(argv, directory, arguments.unread):
         _add_option(arguments, option, directory, by_nvcc)
     return arguments
@@ -111,7 +112,7 @@ _DIRECTORIES = {
 
 
 def _add_option(arguments: CompileArguments, option: Option, directory: str, by_nvcc: bool) -> None:
-    """Add one option, with its value, to the arguments."""
+    """Add one option, with its value, to `arguments`. `by_nvcc`: nvcc reads it, not g++."""
     name, value, written = option.name, option.value, option.written
     if name in _MAKES:
         arguments.makes = max(arguments.makes, _MAKES[name], key=_RANKS.index)
@@ -141,8 +142,8 @@ def _add_option(arguments: CompileArguments, option: Option, directory: str, by_
 def _add_file_or_flag(
     arguments: CompileArguments, option: Option, directory: str, by_nvcc: bool
 ) -> None:
-    """Add a source, another file, or a flag to the arguments. Flags that tilusbuild sets itself are
-    dropped."""
+    """Add a source, another file, or a flag to `arguments`. Flags that tilusbuild sets itself are
+    dropped. A flag for the host compiler of nvcc goes behind `-Xcompiler`."""
     name, written = option.name, option.written
     if not name.startswith("-"):
         is_source = os.path.splitext(name)[1] in LANGUAGES
@@ -154,15 +155,16 @@ def _add_file_or_flag(
         # Of a host compiler's flags, only -O says the same to nvcc, which would read gcc's
         # -Werror=format-security as its own -Werror. nvcc forwards what it does not know.
         is_host = _HOST_FLAG.match(name) if by_nvcc else not re.fullmatch("-O[0-3]", name)
-        passed = ["-Xcompiler", *written]
+        host_flags = ["-Xcompiler", *written]
         can_be_passed = len(written) == 1 and not any(
-            list_flag_problems(passed, unsafe=False, cpu=False)
+            list_flag_problems(host_flags, unsafe=False, cpu=False)
         )
-        arguments.flags += ["-Xcompiler", *written] if is_host and can_be_passed else written
+        arguments.flags += host_flags if is_host and can_be_passed else written
 
 
 def _add_macro(arguments: CompileArguments, name: str, value: str) -> None:
-    """Apply `-D` or `-U`."""
+    """Apply `-D` or `-U`, the `name` of the option: set or remove a key of `defines`, or add a flag
+    if `defines` cannot express it."""
     macro, equals, text = value.partition("=")
     if not IDENTIFIER.fullmatch(macro):
         # A macro with parameters cannot be a key of `defines`.
@@ -184,8 +186,8 @@ _HOST_FLAG = re.compile(
 
 
 def _add_host_flags(arguments: CompileArguments, value: str) -> None:
-    """Add the flags of `-Xcompiler`, without those that tilusbuild passes itself. `-march` goes to
-    its own field."""
+    """Add the flags in the value of `-Xcompiler`, without those that tilusbuild passes itself.
+    `-march` sets the field `march`."""
     # nvcc's shell takes a value apart at blanks, nvcc itself at commas.
     host_flags = []
     for flag in filter(None, re.split(r"[\s,]+", value.strip("'\" "))):
@@ -206,12 +208,14 @@ class LinkProduct(Struct):
     arguments: CompileArguments
 
     def resolve_own_libs(self, outputs: CommandOutputs) -> None:
-        """Replace each `-l` of a library that another command makes by an input."""
+        """Move each library of `-l` that one of the commands makes from `arguments.libs` to
+        `inputs`, as its path."""
         for lib in [*self.arguments.libs]:
             # In the order in which ld searches: by directory, in each the shared one first.
             stems = (f"{directory}/lib{lib}" for directory in self.arguments.lib_dirs)
             names = (f"{stem}{suffix}" for stem in stems for suffix in (".so", ".a"))
-            if path := next((name for name in names if name in outputs.products), None):
+            path = next((name for name in names if name in outputs.products), None)
+            if path is not None:
                 self.inputs.append(path)
                 self.arguments.libs.remove(lib)
 
@@ -227,23 +231,26 @@ class CommandOutputs(Struct):
     device_links: set[str] = field(default_factory=set)
 
     def list_objects(self, product: LinkProduct, seen: set[str]) -> Iterator[str]:
-        """Yield the objects of a product, and those of the static archives among its inputs. `seen`
-        has the archives that were visited."""
+        """Yield the names of the objects of a product, and of those in the static archives among
+        its inputs. Archives in `seen` are skipped; each visited one is added to it."""
         for path in product.inputs:
-            other = self.products.get(path)
+            archive = self.products.get(path)
             if path in self.objects:
                 yield path
-            elif other is not None and other.kind == "static" and path not in seen:
+            elif archive is not None and archive.kind == "static" and path not in seen:
                 seen.add(path)
-                yield from self.list_objects(other, seen)
+                yield from self.list_objects(archive, seen)
 
 
 def collect_outputs(
     draft: ManifestDraft, root: str, commands: Iterable[tuple[str, Sequence[str]]]
 ) -> CommandOutputs:
-    """Return the results of commands, given as (directory, words). Raises `ValueError`."""
+    """Return the objects and products of commands, given as (directory, arguments). Programs that
+    are neither compilers nor archivers are skipped. Sources that cannot be carried over become
+    notes of the draft, named relative to `root`. Raises `ValueError`."""
     outputs = CommandOutputs()
     for directory, argv in commands:
+        # Launchers and assignments come before the tool: `CC=x ccache g++ …`.
         tool_index = next(
             (n for n, word in enumerate(argv) if not BEFORE.fullmatch(get_tool_name(word))), None
         )
@@ -272,7 +279,8 @@ def _add_compile(
     directory: str,
     arguments: CompileArguments,
 ) -> None:
-    """Add the results of one compiler's command; note sources of which it makes no object."""
+    """Add the objects or the product of one compiler's command to `outputs`. Sources of which it
+    makes no object, and unreadable files of options, become notes of the draft."""
     for name in arguments.unread:
         draft.add_note(f"left out, because its file cannot be read: {name}")
     if arguments.makes in _STAGES:
@@ -289,9 +297,9 @@ def _add_compile(
             stem = os.path.splitext(os.path.basename(source))[0]
             path = arguments.output or os.path.join(directory, f"{stem}.o")
             name = path
+            # A setup.py compiles one source to one path for several extensions, with other flags:
+            # each is an object of its own, and `+` makes its name unique.
             while outputs.objects.get(name, (source, arguments)) != (source, arguments):
-                # A setup.py compiles one source to one path for several extensions, with other
-                # flags: each is an object of its own.
                 name += "+"
             outputs.objects[name] = source, arguments
             outputs.latest[path] = name

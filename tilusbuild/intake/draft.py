@@ -107,7 +107,7 @@ def format_manifest(draft: ManifestDraft) -> str:
 
 
 def _list_library_keys(library: LibraryDraft) -> Mapping[str, object]:
-    """Return the keys of a library, as its table has them."""
+    """Return the keys and values of a `[library.NAME]`. Empty values are among them."""
     return {
         # The manifest has patterns: a name with `[` in it would name other files.
         "sources": [glob.escape(name) for name in library.sources],
@@ -119,7 +119,7 @@ def _list_library_keys(library: LibraryDraft) -> Mapping[str, object]:
 
 
 def _format_kernel(kernel: KernelDraft) -> list[str]:
-    """Return the lines of the tables of a kernel."""
+    """Return the lines of a kernel's table in `tilus.toml`, and of the tables below it."""
     name = f"script.{kernel.name}"
     first = {
         "template": kernel.template,
@@ -157,7 +157,8 @@ def _format_value(value: object) -> str:
 
 
 def to_standard(written: str) -> str | None:
-    """Return the C++ standard of a `-std`, as a manifest spells it; None for an unknown one."""
+    """Return the C++ standard of a `-std`, as a manifest spells it: "c++17" of "gnu++1z". Return
+    None for an unknown one."""
     name = written.replace("gnu++", "c++")
     year = name.removeprefix("c++")
     standard_name = f"c++{_YEARS.get(year, year)}"
@@ -165,12 +166,12 @@ def to_standard(written: str) -> str | None:
 
 
 def make_table_name(text: str, used_names: Iterable[str] = ()) -> str:
-    """Return a name for a table, made of a text: lower case, digits and `_`, and not among
-    `used_names`."""
+    """Return a name for a table, made of `text`: lower case, digits and `_`, as "my_lib" of
+    "My-lib". A name in `used_names` gets a number: "my_lib_2"."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower() or "kernels"
     name = name if name[0].isalpha() else f"k{name}"
-    number, free = 1, name
-    while free in used_names:
+    number, free_name = 1, name
+    while free_name in used_names:
         number += 1
-        free = f"{name}_{number}"
-    return free
+        free_name = f"{name}_{number}"
+    return free_name

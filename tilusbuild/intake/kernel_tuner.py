@@ -42,7 +42,7 @@ _MAX_THREADS = 1024
 
 
 def _format_recorded(value: object) -> str:
-    """Return a recorded value as text for a note, of at most `recorder.LIMIT` characters."""
+    """Return a recorded value as text for a note, cut after `recorder.LIMIT` characters."""
     text = str(value["?"]) if isinstance(value, dict) and "?" in value else str(value)
     return text if len(text) <= recorder.LIMIT else f"{text[: recorder.LIMIT]}..."
 
@@ -58,7 +58,8 @@ class _CallReader(Struct):
     kernel: KernelDraft
 
     def read_kernel(self) -> str | None:
-        """Add the kernel to the draft. Return None, or why the call cannot be imported."""
+        """Add the kernel to the draft, with notes on its omissions, and return None. If the call
+        cannot be imported, add nothing and return the reason, as words that follow its place."""
         call, kernel = self.call, self.kernel
         if str(call.get("lang") or "cuda").lower() not in _LANGUAGES:
             return (
@@ -73,7 +74,7 @@ class _CallReader(Struct):
             return f"is given a kernel_source that is not text: {_format_recorded(source)}"
         if not isinstance(space, dict):
             return f"is given tune_params that are not a dictionary: {_format_recorded(space)}"
-        text = self._find_source(source)
+        text = self._set_template(source)
         if text is None:
             return f"tunes {kernel.template}, which does not exist"
         code = blank_comments(text, jinja=False)
@@ -99,10 +100,12 @@ class _CallReader(Struct):
     def _add_note(self, text: str) -> None:
         self.draft.add_note(f"{self.kernel.name}: {text}")
 
-    def _find_source(self, source: str) -> str | None:
-        """Set the kernel's template and return its text; None for a file that does not exist. A
-        source that the script holds as text is added to `files`, unless a file of the project has
-        the same text."""
+    def _set_template(self, source: str) -> str | None:
+        """Set the kernel's template, and return its text; None for a file that does not exist.
+
+        `source` is a path, or the text itself. The text is added to `files` as a new template,
+        unless a file of the project has the same text.
+        """
         if source.endswith(_SUFFIXES) and "\n" not in source:
             self.kernel.template = os.path.relpath(os.path.join(self.root, source), self.root)
             path = os.path.join(self.root, self.kernel.template)
@@ -117,7 +120,8 @@ class _CallReader(Struct):
         return source
 
     def _add_parameters(self, space: Mapping[str, object]) -> None:
-        """Add the tuning parameters. Each is also a macro, as in Kernel Tuner."""
+        """Add the tuning parameters to the kernel's space, and a macro for each, as Kernel Tuner
+        does. Values that are not plain become a note."""
         for name, values in space.items():
             if not isinstance(values, list) or not values or not _are_plain(values):
                 self._add_note(f"the values of {name} are not understood")
@@ -129,8 +133,8 @@ class _CallReader(Struct):
             self.kernel.flags.append(f"-D{name}={{{{ {name} }}}}")
 
     def _add_macros(self, text: str) -> None:
-        """Add macros that Kernel Tuner defines by itself, if the source uses them. Note the names
-        that only Kernel Tuner's own rewriting of the source provides."""
+        """Add the macros that Kernel Tuner defines by itself, if the source uses them. Add a note
+        for each name that Kernel Tuner provides by rewriting the source."""
         names = [*self.kernel.space]
         sizes = dict(zip(_BLOCK, _DEFAULT_BLOCK, strict=True)) | {"kernel_tuner": 1}
         for name, value in sizes.items():
@@ -156,7 +160,8 @@ class _CallReader(Struct):
             self.kernel.restrict["threads"] = f"{' * '.join(names)} <= arch.threads_per_block"
 
     def _to_expression(self, rule: object) -> str | None:
-        """Return a rule if it is an expression over the parameters, else None."""
+        """Return a rule if it is an expression over the parameters, else None. A syntax error
+        becomes a note."""
         if not isinstance(rule, str):
             return None
         try:
@@ -167,7 +172,8 @@ class _CallReader(Struct):
         return rule if not unknown else None
 
     def _add_launch(self) -> None:
-        """Set block, grid and dynamic shared memory of the self.kernel."""
+        """Set block, grid and dynamic shared memory of the kernel, with a note on each that is not
+        understood."""
         block = _list_block_names(self.call)
         block_sizes: list[Value] = [
             name if name in self.kernel.space else size
@@ -192,7 +198,8 @@ class _CallReader(Struct):
                 self._add_note("the size of its shared memory is not understood")
 
     def _list_sizes(self) -> Iterator[Value]:
-        """Yield the problem's size by axis: an argument, a number, an expression, or 1."""
+        """Yield the problem's size by axis: an argument's name, a number, an expression, or 1 with
+        a note if it is not known."""
         names = [*self.kernel.args]
         parts = _to_list(self.call.get("problem_size"))
         indexes = self.call["size arguments"]
@@ -201,16 +208,16 @@ class _CallReader(Struct):
             name = names[index] if index is not None and index < len(names) else ""
             if self.kernel.args.get(name) in ("i32", "i64"):
                 yield name
-            elif isinstance(value, int):
-                yield value
-            elif (text := self._to_expression(value)) is not None:
-                yield text
-            else:
+                continue
+            size = value if isinstance(value, int) else self._to_expression(value)
+            if size is None:
                 self._add_note(f"the problem's size in {axis} is not known; 1 is written")
-                yield 1
+                size = 1
+            yield size
 
     def _divide_size(self, size: Value, divisors: object, axis: str) -> Value:
-        """Return a size divided by its divisors, rounded up, as an expression."""
+        """Return `cdiv(size, divisors)`, which rounds up, as an expression; the size itself without
+        divisors. A divisor that is not understood is left out with a note."""
         texts = []
         for divisor in _to_list(divisors):
             text = str(divisor) if isinstance(divisor, int) else self._to_expression(divisor)
@@ -225,7 +232,9 @@ class _CallReader(Struct):
         """Add the compiler's options that a manifest may have, and note the others."""
         for word in _to_list(self.call.get("compiler_options")):
             std_option = re.fullmatch(r"--?std[= ](\S+)", str(word))
-            if std_option and (std := to_standard(std_option[1])):
+            std = to_standard(std_option[1]) if std_option else None
+            if std is not None:
+                # The first kernel decides: the draft has one toolchain.
                 self.draft.toolchain.setdefault("std", std)
             elif isinstance(word, str) and not any(
                 list_flag_problems([word], unsafe=False, cpu=False)
@@ -255,8 +264,11 @@ def _are_plain(values: Iterable[object]) -> bool:
 
 
 def read_tuning_script(draft: ManifestDraft, root: str, name: str, files: dict[str, str]) -> None:
-    """Run a Kernel Tuner script, and add the kernels that it tunes to a draft. Sources that the
-    script holds as text are added to `files`, by path. Raises `InputError`."""
+    """Run a Kernel Tuner script, and add the kernels that it tunes to a draft, with notes.
+
+    Sources that the script holds as text are added to `files`, by path. A space that is too large
+    sets the draft's `level`. Raises `InputError`.
+    """
     effect = ("called tune_kernel", "call")
     for call in run_recorded(draft, root, name, recorder.__file__, (), effect):
         kernel_name = str(call.get("kernel_name"))
@@ -288,8 +300,8 @@ _VECTORS = {
 
 
 def _find_declaration(text: str, name: str) -> tuple[str, DeclaredKernel] | None:
-    """Return the name for `kernel` in a manifest, and the declaration of the `__global__` function
-    in the source; None if there is no such function."""
+    """Find the `__global__` function `name`, such as "ns::f" or "f<float>", in a source. Return its
+    name for `kernel` in a manifest and its declaration; None if there is none."""
     base_name, _, template_arguments = name.partition("<")
     for kernel in find_kernels(text):
         if kernel.plain == base_name.rpartition("::")[2]:
@@ -300,7 +312,8 @@ def _find_declaration(text: str, name: str) -> tuple[str, DeclaredKernel] | None
 def _add_arguments(
     draft: ManifestDraft, kernel: KernelDraft, declaration: DeclaredKernel, text: str
 ) -> None:
-    """Add the arguments. An array's size is the only integer argument, or 1 with a note."""
+    """Add the arguments that the source `text` declares. The size of each array is the kernel's
+    only integer argument, or 1 with a note. An array that the source assigns to is an output."""
     aliases = {**_VECTORS, **find_aliases(text)}
     arguments = [read_parameter(p.text, aliases) for p in declaration.parameters]
     sizes = [a.name for a in arguments if a.dtype in ("i32", "i64") and not a.is_pointer]
@@ -328,8 +341,9 @@ def _add_arguments(
 def _add_constants(
     draft: ManifestDraft, kernel: KernelDraft, names: Iterable[str], text: str
 ) -> None:
-    """Add the `__constant__` variables that a caller fills as arguments. A caller may fill less
-    than the array holds, so the size is an argument, too."""
+    """Add the `__constant__` variables `names`, which a caller fills, as arguments. A caller may
+    fill less than an array holds, so its size becomes an argument, too. An unknown name becomes a
+    note."""
     aliases = {**_VECTORS, **find_aliases(text)}
     for name in names:
         name_pattern = re.escape(name)

@@ -76,8 +76,9 @@ def list_sources(commands: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
 def add_libraries(
     draft: ManifestDraft, root: str, commands: Iterable[tuple[str, Sequence[str]]]
 ) -> None:
-    """Add the libraries that commands make to a draft. Commands are (directory, words); sources are
-    named relative to `root`. Raises `ValueError`."""
+    """Add the libraries that commands, (directory, arguments), make to a draft, with notes and with
+    the targets and toolchains that they need. Sources are named relative to `root`. Raises
+    `ValueError`."""
     outputs = collect_outputs(draft, root, commands)
     reader = _LibraryReader(draft, root, outputs)
     # All commands are read by now: a link may name a library that a later command makes.
@@ -97,7 +98,9 @@ def add_libraries(
         if path not in linked_objects:
             target = _OF_CMAKE.search(path)
             name = target[1] if target else str(arguments.defines.get(_EXTENSION, ""))
-            unlinked_objects.setdefault((name, "" if name else arguments.key), []).append(path)
+            # Objects without a target's name are grouped by equal arguments.
+            group_key = (name, "" if name else arguments.key)
+            unlinked_objects.setdefault(group_key, []).append(path)
     for (name, _), objects in unlinked_objects.items():
         # Another program links them: the symbols that it provides are undefined until then.
         reader.add_library(name or draft.project, objects, {"undefined": True})
@@ -136,8 +139,8 @@ class _LibraryReader(Struct):
         )
 
     def _split_unmade_inputs(self, product: LinkProduct) -> tuple[list[str], list[str]]:
-        """Split the inputs that no command makes. Return those within the project as patterns of a
-        manifest, and the paths of the others."""
+        """Split the inputs that no command makes: return the files within the project that a
+        library can contain, as patterns of a manifest, and the paths of all other inputs."""
         ends = (".o", ".a") if product.kind == "shared" else (".o",)
         made_paths = {*self.outputs.objects, *self.outputs.products, *self.outputs.device_links}
         files = [path for path in product.inputs if path not in made_paths]
@@ -155,7 +158,8 @@ class _LibraryReader(Struct):
         return f"build/{os.path.basename(path)}" if relative.startswith("..") else relative
 
     def _list_link_keys(self, product: LinkProduct, files: Sequence[str]) -> dict[str, object]:
-        """Return the manifest's keys for the link of a shared library."""
+        """Return the manifest's keys for the link of a shared library. `files` are inputs that no
+        command makes: libraries are linked, any other file becomes a note."""
         arguments = product.arguments
         libs = [*arguments.libs]
         # With -fopenmp the compiler links libgomp without a word on the command line.
@@ -193,7 +197,8 @@ class _LibraryReader(Struct):
         }
 
     def _list_link_dirs(self, libs: Sequence[str], directories: Sequence[str]) -> Iterator[object]:
-        """Yield the directories with these libraries that a link does not search by itself."""
+        """Yield, as values of a manifest, the directories that have one of these libraries and that
+        a link does not search by itself."""
         for path in dict.fromkeys(directories):
             files = {file for lib in libs for file in name_library_files(lib)}
             # The linker searches those of the system by itself; our link adds the toolkit's.
@@ -203,7 +208,8 @@ class _LibraryReader(Struct):
                 yield self._to_manifest_directory(path)
 
     def _read_linker_options(self, options: Sequence[str]) -> tuple[bool, list[str]]:
-        """Return whether undefined symbols are refused, and the entries of the rpath."""
+        """Return whether the linker's options refuse undefined symbols, and the entries of the
+        rpath that are relative to the library. Options that are left out become notes."""
         rpath: list[str] = []
         remaining = iter(options)
         for option in remaining:
@@ -217,8 +223,9 @@ class _LibraryReader(Struct):
                 else:
                     self.draft.add_note(f"a path of this machine is left out of rpath: {path}")
             elif name in ("-soname", "-h", "--soname"):
-                # Its value is the name of the output, which tilusbuild passes itself.
-                None if equals else next(remaining, "")
+                # The name of the output, which tilusbuild passes itself: skip the value, too.
+                if not equals:
+                    next(remaining, "")
             elif any(find_denied_flags(["-Xlinker", option], cpu=True)):
                 self.draft.add_note(f"option of the linker left out: {option}")
         return not {"defs", "--no-undefined"}.isdisjoint(options), rpath
@@ -226,13 +233,17 @@ class _LibraryReader(Struct):
     def add_library(
         self, library_name: str, objects: Sequence[str], keys: Mapping[str, object]
     ) -> None:
-        """Add a library of objects. Objects with other flags become further libraries: parts of the
-        first, or libraries of their own if their architectures differ."""
+        """Add a library of the sources of `objects` to the draft, with `keys` of its table.
+
+        Sources with other flags become further libraries: parts of the first, or libraries of their
+        own if their architectures differ. Sources that cannot be carried over become notes.
+        """
         groups: dict[tuple[Archs | None, str], tuple[CompileArguments, list[str]]] = {}
         # Device code first: its architectures are the library's, and host code with equal flags
         # joins it. The sort is stable: sources stay in the order of the commands.
+        usable_sources = self._list_usable_sources(objects)
         for name, arguments in sorted(
-            self._list_usable_sources(objects), key=lambda pair: not _is_device_code(pair[0])
+            usable_sources, key=lambda source: not _is_device_code(source[0])
         ):
             if _is_device_code(name):
                 group_key: tuple[Archs | None, str] = self._read_archs(arguments), arguments.key
@@ -246,9 +257,8 @@ class _LibraryReader(Struct):
         for (arch, _), (arguments, sources) in groups.items():
             used_names = [library.name for library in self.draft.libraries]
             language = "cpp" if arch is None else "cuda"
-            name = make_table_name(
-                f"{first_library.name}_{language}" if first_library else library_name, used_names
-            )
+            base_name = f"{first_library.name}_{language}" if first_library else library_name
+            name = make_table_name(base_name, used_names)
             library = LibraryDraft(name, sorted(set(sources)), arch=arch)
             if first_library is None:
                 first_library, library.keys = library, dict(keys)
@@ -267,7 +277,8 @@ class _LibraryReader(Struct):
     def _list_usable_sources(
         self, objects: Iterable[str]
     ) -> Iterator[tuple[str, CompileArguments]]:
-        """Yield (name, arguments) of the sources that a library can have; note the others."""
+        """Yield (name, arguments) of the sources of `objects` that a library can have. Each other
+        source becomes a note."""
         prefix = "left out, because"
         for source, arguments in map(self.outputs.objects.__getitem__, objects):
             name = os.path.relpath(source, self.root)
@@ -287,8 +298,8 @@ class _LibraryReader(Struct):
                 yield name, arguments
 
     def _read_archs(self, arguments: CompileArguments) -> Archs:
-        """Return the architectures of a source, `DEFAULT_ARCH` with a note if it names none, and
-        whether PTX is kept."""
+        """Return the architectures that a compile names, and whether PTX is kept. Without any,
+        return `DEFAULT_ARCH`, with PTX, and add a note. Unknown names become notes."""
         for name in arguments.arch_names:
             if not re.search("(sm|compute)_", name):
                 self.draft.add_note(f"left out, because it names no architecture: -arch={name}")
@@ -304,13 +315,14 @@ class _LibraryReader(Struct):
             )
         # PTX of sm_90a runs on no device that its code does not run on.
         ptx = arguments.ptx and any(arch[-1].isdigit() for arch in archs)
-        return tuple(archs) or (DEFAULT_ARCH,), ptx or not arguments.archs
+        names_none = not arguments.archs
+        return tuple(archs) or (DEFAULT_ARCH,), ptx or names_none
 
     def _set_arguments(
         self, library: LibraryDraft, first_library: LibraryDraft, arguments: CompileArguments
     ) -> None:
-        """Set defines, flags, include directories, standard and CPU of a library. Device linking
-        and torch are set on the first library, which is linked."""
+        """Set defines, flags, include directories, standard and CPU of a library. Set `rdc` and
+        `torch` of the first library, which is linked. Arguments that are left out become notes."""
         library.defines = arguments.defines
         library.flags = self._keep_allowed_flags(arguments.flags)
         if arguments.rdc:
@@ -330,6 +342,7 @@ class _LibraryReader(Struct):
                 )
             elif path not in implied_dirs and not is_toolkit(path):
                 library.include_dirs.append(self._to_manifest_directory(path))
+        # "x": a command without `-march` has nothing to refuse.
         if arguments.march == "native" or not names_march(arguments.march or "x"):
             self.draft.add_note(
                 f"flag left out: -march={arguments.march} (use host-march in [toolchain])"
@@ -343,18 +356,18 @@ class _LibraryReader(Struct):
             self.draft.add_note(
                 f"left out: -std={arguments.std} (a manifest has one of {standards})"
             )
-        links_openmp = {"torch", "kind"} & {*first_library.keys} or "gomp" in str(
-            first_library.keys.get("link-libs")
-        )
-        if "-fopenmp" in library.flags and not links_openmp:
+        # torch brings libgomp, and an archive (`kind`) is not linked here.
+        needs_no_gomp = "torch" in first_library.keys or "kind" in first_library.keys
+        links_gomp = "gomp" in str(first_library.keys.get("link-libs"))
+        if "-fopenmp" in library.flags and not needs_no_gomp and not links_gomp:
             self.draft.add_note(
                 f"{library.name}: -fopenmp needs libgomp of the process;"
                 ' link-libs = ["gomp"] links it'
             )
 
     def _to_manifest_directory(self, path: str) -> object:
-        """Return {package, path} for a directory in site-packages, a relative path for one in the
-        repository, else the absolute path, with a note."""
+        """Return a directory as a value of a manifest: {package, path} inside site-packages, a
+        relative path inside the repository, else the absolute path (a note is added)."""
         # Where a package is installed differs from machine to machine, its name does not.
         for site in sys.path:
             package, _, inside = os.path.relpath(path, site or ".").partition("/")
@@ -367,7 +380,8 @@ class _LibraryReader(Struct):
         return path
 
     def _keep_allowed_flags(self, flags: list[str]) -> list[str]:
-        """Return the flags that a manifest may have, and note the others."""
+        """Return the flags that a manifest may have. Each other flag, with its value, becomes a
+        note."""
         hints = {
             number: hint for number, _, hint in list_flag_problems(flags, unsafe=False, cpu=False)
         }
@@ -376,7 +390,8 @@ class _LibraryReader(Struct):
         while number < len(flags):
             # An option goes with its value: alone it would take the next word.
             end = number + 1 + has_value(flags, number)
-            if hint := next((hints[i] for i in range(number, end) if i in hints), None):
+            hint = next((hints[i] for i in range(number, end) if i in hints), None)
+            if hint:
                 self.draft.add_note(f"flag left out: {' '.join(flags[number:end])} ({hint})")
             else:
                 allowed_flags += flags[number:end]
@@ -389,7 +404,8 @@ def _is_device_code(name: str) -> bool:
 
 
 def _name_targets(draft: ManifestDraft) -> None:
-    """Add a target for each set of architectures; if there are several, libraries name theirs."""
+    """Add a target to the draft for each set of architectures. If there are several, set the key
+    `targets` of each library."""
     arch_sets = [*dict.fromkeys(library.arch for library in draft.libraries if library.arch)]
     for archs, ptx in arch_sets:
         name = "gpu" if len(arch_sets) == 1 else "_".join(archs)
@@ -403,8 +419,8 @@ def _name_targets(draft: ManifestDraft) -> None:
 
 
 def _name_toolchains(draft: ManifestDraft) -> None:
-    """Set the standard of most libraries and the common CPU as the toolchain. Libraries that differ
-    get a named toolchain."""
+    """Set the draft's toolchain: the standard of most libraries, and the CPU if all have the same.
+    A library with another standard or CPU gets a named toolchain, and the key for it."""
     standard_counts = Counter(library.std for library in draft.libraries if library.std)
     std = standard_counts.most_common(1)[0][0] if standard_counts else None
     marches = {library.march for library in draft.libraries}

@@ -32,7 +32,8 @@ __path__: list[str] = []
 
 
 def tune_kernel(*args: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Write the arguments of the call as a line of JSON. Return empty results."""
+    """Record the arguments of the call as a line of JSON in RECORD. Return empty results, in the
+    form of Kernel Tuner's."""
     arguments_by_name = {**dict(zip(_NAMES, args, strict=False)), **options}
     arguments = arguments_by_name.pop("arguments", ())
     names = set(arguments_by_name.get("tune_params") or ())
@@ -58,7 +59,8 @@ def run_kernel(*args: Any, **options: Any) -> list[Any]:
 
 
 def _find_argument_index(size: Any, arguments: Any) -> int | None:
-    """Return the index of the only integer argument with a size's value above 1, else None."""
+    """Return the index of the argument that is an integer equal to `size`; None if none or several
+    are, or for a size of at most 1."""
     if not isinstance(arguments, list | tuple) or not hasattr(size, "__index__"):
         return None
     # 1 is too frequent to be known by its value. An array of one element has an index, too.
@@ -72,8 +74,8 @@ def _find_argument_index(size: Any, arguments: Any) -> int | None:
 
 
 def _to_json_value(value: Any, names: set[str]) -> Any:
-    """Return a value that JSON can hold. A function becomes an expression, or `{"?": its text}`, as
-    any other value."""
+    """Return a value that JSON can hold. A function becomes an expression over the parameters
+    `names`. A value that cannot be expressed becomes `{"?": its text}`."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if hasattr(value, "__array__"):
@@ -93,7 +95,7 @@ def _to_json_value(value: Any, names: set[str]) -> Any:
 
 def _find_definition(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
     """Return the syntax tree of a function; None if its source cannot be read. Of several lambdas
-    on a line it is the one with the same code."""
+    on one line, return the first with the same code."""
     try:
         tree = ast.parse("".join(inspect.findsource(function)[0]))
     except (OSError, SyntaxError):
@@ -149,6 +151,7 @@ def _to_expression(
             return self.generic_visit(node)
 
         def visit_Name(self, node: ast.Name) -> ast.AST:
+            """Return a constant for a name of the script; a parameter's name as it is."""
             value: Any = bound_values.get(node.id)
             is_parameter = node.id in names or node.id in arguments
             # A number of numpy.

@@ -37,8 +37,8 @@ def _write_record(line: object) -> None:
 
 
 def _record_or_start(self: Any, args: Any, *rest: Any, **options: Any) -> None:
-    """In the place of `Popen.__init__`: record a command that makes a file and start a process that
-    does nothing; start any other command."""
+    """Replace `Popen.__init__`. Record a command that makes a file, and start `true` in its place.
+    Start any other command."""
     try:
         is_recorded = _record_command(_to_argv(args), os.path.abspath(options.get("cwd") or "."))
     except (ValueError, TypeError):
@@ -57,7 +57,9 @@ def _to_argv(args: Any) -> list[str]:
 
 
 def _record_command(argv: list[str], cwd: str) -> bool:
-    """Record a command that makes a file. Return whether it was recorded."""
+    """Record a compile, a link, an archive or a nested build. Return True if it must not run: it
+    was recorded, or is an installation by CMake. Questions to a compiler, and trials on temporary
+    files, are not recorded."""
     tool_index = next(
         (n for n, word in enumerate(argv) if not BEFORE.fullmatch(get_tool_name(word))), 0
     )
@@ -68,7 +70,8 @@ def _record_command(argv: list[str], cwd: str) -> bool:
         makes = any(word.endswith(".a") for word in arguments)
     else:
         asks = any(_QUESTION.fullmatch(word) for word in arguments)
-        makes = not asks and bool(COMPILER.fullmatch(tool) and {"-c", "-dc", "-o"} & {*arguments})
+        names_output = not {"-c", "-dc", "-o"}.isdisjoint(arguments)
+        makes = not asks and names_output and COMPILER.fullmatch(tool) is not None
     if not makes or _compiles_temporary_only(arguments, cwd):
         return False
     _write_record({"directory": cwd, "arguments": argv})
@@ -91,8 +94,8 @@ def _compiles_temporary_only(argv: list[str], cwd: str) -> bool:
 
 
 def _record_nested_build(tool: str, argv: list[str], cwd: str) -> bool:
-    """Record the commands that ninja, make or CMake would run in a directory. Return whether that
-    build was recorded, and must not run."""
+    """Record the commands that ninja, make or CMake would run in a directory of the project. Return
+    True if the tool must not run: its commands were recorded, or CMake would install files."""
     # CMake configures, which writes the commands; an installation has no files to copy.
     if tool == "cmake" and "--build" not in argv:
         return "--install" in argv
@@ -121,7 +124,8 @@ def _record_nested_build(tool: str, argv: list[str], cwd: str) -> bool:
 
 
 def _record_extension_paths(command: Any) -> None:
-    """Record where the extension modules are built, and their paths in the project."""
+    """Record the path of each extension module in the build directory and in the project. In place
+    of the step of setuptools that copies the modules, which do not exist."""
     # Asked for with `--inplace`: without it, setuptools gives the path in the build directory.
     for extension in command.extensions:
         inplace = os.path.abspath(command.get_ext_fullpath(extension.name))
@@ -133,6 +137,7 @@ def _record_extension_paths(command: Any) -> None:
 
 def _assume_architecture() -> None:
     """Set `TORCH_CUDA_ARCH_LIST` and record that, if there is no GPU to ask and no list."""
+    # Only a setup.py that has imported torch's extension builder asks for a GPU.
     torch: Any = sys.modules.get("torch.utils.cpp_extension") and sys.modules.get("torch")
     if not torch or not torch.version.cuda or os.environ.get("TORCH_CUDA_ARCH_LIST"):
         return
@@ -142,7 +147,8 @@ def _assume_architecture() -> None:
 
 
 def _run_setup() -> None:
-    """Run the setup.py with the replacements above."""
+    """Replace the functions of `subprocess`, `os` and setuptools that start compilers or copy their
+    results by those that record, and run the setup.py. Nothing is put back."""
     recorder = os.path.join(os.path.dirname(__file__), "recorder.py")
     run_script = runpy.run_path(recorder)["run_script"]
     subprocess.Popen.__init__ = _record_or_start  # type: ignore[method-assign]

@@ -37,7 +37,9 @@ ImportedLine = declare_line(
 
 
 def run_import(arguments: ImportArgs) -> int:
-    """Write `tilus.toml` for the named build. Return the exit status. Raises `InputError`."""
+    """Write `tilus.toml` for the named build, and the sources that a script holds as text; with
+    `--stdout`, print the manifest and write nothing. Return the exit status. Raises `InputError`,
+    also if the manifest exists."""
     from tilusbuild.errors import input_error
     from tilusbuild.intake.draft import ManifestDraft, format_manifest
 
@@ -85,8 +87,8 @@ _POINTERS = {
 
 
 def _find_hint(path: str) -> str | None:
-    """Return a hint on what to import in the place of a directory, or of a file that only another
-    build system reads; None for others."""
+    """Return a hint that names the file to import, for a directory or for a file that only another
+    build system reads. Return None for a file that can be imported."""
     if not os.path.isdir(path):
         return _POINTERS.get(os.path.basename(path))
     return (
@@ -99,8 +101,12 @@ def _find_hint(path: str) -> str | None:
 def _read_into_draft(
     draft: ManifestDraft, path: str, output: str | None, files: dict[str, str]
 ) -> str:
-    """Read the named file into a draft, by its name and content. Return the project's directory.
-    Raises `InputError`, `OSError` and `ValueError`."""
+    """Read the build in the file at `path` into the draft. Return the project's directory: `output`
+    or one that contains the sources.
+
+    The file's name and content decide how it is read: a Python file is run, and `files` gets the
+    sources that it holds as text. Raises `InputError`, `OSError` and `ValueError`.
+    """
     from tilusbuild.intake import builds, kernel_tuner, libraries
     from tilusbuild.runtime.regular import read_text
 
@@ -119,10 +125,11 @@ def _read_into_draft(
         commands = builds.read_ninja_commands(draft, directory, name)
     elif name.endswith(".mk") or "makefile" in name.lower():
         commands = builds.read_make_commands(directory, name)
-    elif isinstance(entries := json.loads(text), list):
-        commands = builds.read_compile_entries(draft, entries, directory)
     else:
-        raise ValueError("it lists no commands; a T1 file is for space-file of a script")
+        entries = json.loads(text)
+        if not isinstance(entries, list):
+            raise ValueError("it lists no commands; a T1 file is for space-file of a script")
+        commands = builds.read_compile_entries(draft, entries, directory)
     root = output or _find_root(directory, libraries.list_sources(commands))
     draft.project = _name_project(root)
     libraries.add_libraries(draft, root, commands)
@@ -132,8 +139,8 @@ def _read_into_draft(
 
 
 def _find_root(directory: str, sources: list[str]) -> str:
-    """Return the directory that contains the named file and all sources in its repository. For a
-    build directory of CMake it is the source directory."""
+    """Return the nearest directory that contains the build's `directory` and all sources in its
+    repository. For a build directory of CMake, return CMake's source directory."""
     from tilusbuild.intake.libraries import find_repository
     from tilusbuild.runtime.regular import read_text
     from tilusbuild.runtime.where import is_within
