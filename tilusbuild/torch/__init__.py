@@ -17,6 +17,8 @@ __all__ = ["register"]
 
 
 def __getattr__(name: str) -> Any:
+    """Return our `register`, `BuildExtension`, `load` or `load_inline`; any other name is that of
+    `torch.utils.cpp_extension`. Raises `ModuleNotFoundError` without torch."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in __all__:

@@ -14,7 +14,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import msgspec
 from msgspec import Struct
@@ -83,6 +83,7 @@ class CompileReporter:
         """Why a program was not built, by its hash."""
 
     def emit(self, event: Event) -> None:
+        """Print a warning, or a line for a source that was built; keep the reason of each end."""
         if isinstance(event, Warned):
             self._request.print_line(event.message)
         if not isinstance(event, Finished):
@@ -107,8 +108,11 @@ class BuildFailedError(Exception):
 
 
 def build_ninja_file(request: NinjaRequest) -> None:
-    """Compile through the cache where that is possible, and update the objects. Then run
-    the rest of `build.ninja`, and torch's own command for each source that cannot be cached.
+    """Run the `build.ninja` of torch in the directory of a request, with compiles from the cache.
+
+    Each source that can be a program is compiled or taken from the cache or a remote, and its
+    object is updated. Then ninja runs the rest: the links, and torch's own command for each source
+    that cannot be cached. The programs are published in the index; lines of progress are printed.
 
     Raises `BuildFailedError` and `TilusbuildError`; `StoppedError` on a signal.
     """
@@ -127,10 +131,10 @@ def build_ninja_file(request: NinjaRequest) -> None:
                 jobs.append(planner.plan_job(compile_command, index))
             except (NotCarriedError, InputError, OSError) as error:
                 reason_by_source[entry.file] = str(error)
-        statuses, reasons, compiled = _compile_all(project, jobs, request)
+        outcome = _compile_all(project, jobs, request)
         objects: set[str] = set()
         for job in jobs:
-            status, log = statuses[job.hash], read_compiler_log(project.cache, job.hash)
+            status, log = outcome.statuses[job.hash], read_compiler_log(project.cache, job.hash)
             program = lookup_entry(project.cache, job.hash)
             if status == Status.BUILT and program is not None:
                 product = os.path.join(program.path, get_product(program.meta).name)
@@ -141,9 +145,11 @@ def build_ninja_file(request: NinjaRequest) -> None:
             elif status == Status.FAILED and not misses_header(log):
                 raise BuildFailedError(job.translate_log(log))
             else:
-                reason_by_source[job.compile.source] = reasons.get(job.hash) or f"it is {status}"
+                reason = outcome.reasons.get(job.hash) or f"it is {status}"
+                reason_by_source[job.compile.source] = reason
         built = [job for job in jobs if job.compile.output in objects]
         _publish_programs(project, request.name, built)
+    compiled = outcome.compiled
     request.print_line(
         f"{len(jobs)} sources: {compiled} compiled, {len(objects) - compiled} from the cache"
     )
@@ -164,11 +170,20 @@ def _open_user_project(request: NinjaRequest) -> Project:
     )
 
 
+class _CompileOutcome(NamedTuple):
+    """The results of the compiles: the status of each program and the reason of its end, by hash,
+    and the number of programs that were compiled here."""
+
+    statuses: dict[str, str]
+    reasons: dict[str, str]
+    compiled: int
+
+
 def _compile_all(
     project: Project, jobs: Sequence[TorchJob], request: NinjaRequest
-) -> tuple[dict[str, str], dict[str, str], int]:
-    """Build all programs: from the cache, a remote, or by compiling. Return the status of each by
-    hash, the reason of each that was not built, and the number compiled here.
+) -> _CompileOutcome:
+    """Build all programs: from the cache, a remote, or by compiling. Stop after a source that does
+    not compile; the status of the rest is then "skipped".
 
     Raises `BuildFailedError` for an error of the build itself, and `StoppedError` on a signal.
     """
@@ -191,16 +206,17 @@ def _compile_all(
         compiled += result.summary.compiled
         failed = any(statuses[job.hash] == Status.FAILED for job in pending)
         skipped = [job for job in pending if statuses[job.hash] == Status.SKIPPED]
-        # The engine skips the rest after an error that a later attempt may not meet. Again, as long
-        # as each round finishes some.
+        # The engine also skips the rest after an error that a later attempt may not meet. So the
+        # skipped jobs are tried again, as long as each round finishes some.
         pending = [] if failed or len(skipped) == len(pending) else skipped
     project.cache.sweep_staging()
-    return statuses, reasons, compiled
+    return _CompileOutcome(statuses, reasons, compiled)
 
 
 def _publish_programs(project: Project, name: str, jobs: Sequence[TorchJob]) -> None:
-    """Record the programs in the index, in place of those of the extension's last build, so that a
-    collection keeps them. A cache that cannot be written is ignored."""
+    """Publish a listing of the programs, and record it in the index in place of the extension's
+    last one, so that garbage collection keeps them. Does nothing without jobs, or for a cache that
+    cannot be written."""
     if not jobs:
         return
     script = jobs[0].script
@@ -221,7 +237,8 @@ def _publish_programs(project: Project, name: str, jobs: Sequence[TorchJob]) -> 
 
 
 def _run_remaining_edges(request: NinjaRequest, text: str, objects: set[str]) -> None:
-    """Run `build.ninja` without the edges of these objects. Raises `BuildFailedError`."""
+    """Write `text`, the content of `build.ninja`, without the edges that make these objects to
+    `tilusbuild.ninja`, and run it. Does nothing if no edge remains. Raises `BuildFailedError`."""
 
     def drop_if_built(match: re.Match[str]) -> str:
         # ninja escapes blanks and colons in paths by `$`.
@@ -237,7 +254,8 @@ def _run_remaining_edges(request: NinjaRequest, text: str, objects: set[str]) ->
 
 
 def _run_ninja(request: NinjaRequest, *arguments: str, is_shown: bool) -> str:
-    """Run ninja. Return its output unless that is shown. Raises `BuildFailedError`."""
+    """Run ninja in the request's directory. Return its output; with `is_shown`, let it go to our
+    own stdout, and return "". Raises `BuildFailedError` with the output."""
     completed = subprocess.run(
         ["ninja", *arguments],  # noqa: S607 - torch's own, from PATH
         cwd=request.directory,

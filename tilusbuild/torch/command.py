@@ -80,7 +80,8 @@ class CompileCommand(Struct):
 
 def parse_compile_command(entry: CompdbEntry, environment: Mapping[str, str]) -> CompileCommand:
     """Parse an entry of `ninja -t compdb`, with the flags and directories that environment
-    variables add. Raises `NotCarriedError`."""
+    variables add. A leading ccache is dropped. Raises `NotCarriedError` for a command that depends
+    on this machine."""
     argv = split_command(entry.command)
     while argv and os.path.basename(argv[0]) in _LAUNCHERS:
         del argv[0]
@@ -104,8 +105,8 @@ def parse_compile_command(entry: CompdbEntry, environment: Mapping[str, str]) ->
 
 
 def _add_option(compile_command: CompileCommand, option: Option, directory: str) -> None:
-    """Add one option to a command. Raises `NotCarriedError` for an option that may name files
-    outside of the hash."""
+    """Add one option to a command, or set the field that it stands for; lists of dependencies are
+    dropped. Raises `NotCarriedError` for an option that may name files outside of the hash."""
     name, value, written = option.name, option.value, option.written
     option_text = " ".join(written)
     path = os.path.normpath(os.path.join(directory, value or name))
@@ -151,7 +152,9 @@ def _add_environment_arguments(
 
 def find_impure_flag(compile_command: CompileCommand) -> str | None:
     """Return a flag that may read, write or run a file that no hash covers; None if there is none.
-    It matters only without a sandbox."""
+
+    A sandbox keeps compiles from such files: the flag matters only without one.
+    """
     # The list is for manifests, which have keys of their own for these flags.
     flags = [
         argument

@@ -57,11 +57,13 @@ def _compile_through_tilusbuild() -> Iterator[None]:
 
 
 def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a function for the place of torch's, which it calls outside of our blocks."""
+    """Return a replacement of torch's `_run_ninja_build`. The replacement calls `original` outside
+    of blocks of `_compile_through_tilusbuild`, for HIP, and outside of Linux."""
 
     @wraps(original)
     def run_ninja_build(build_directory: str, verbose: bool, error_prefix: str) -> None:
-        """Build by tilusbuild within its blocks, and by torch's own function elsewhere."""
+        """Build by tilusbuild within its blocks, and by torch's own function elsewhere. Raises
+        `RuntimeError` with the messages of the tools."""
         torch = import_cpp_extension()
         is_within_block = _installing or getattr(_within, "block", False)
         if not is_within_block or torch.IS_HIP_EXTENSION or not torch.IS_LINUX:
@@ -69,11 +71,11 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
             return
         workers = os.environ.get("MAX_JOBS", "")
         request = NinjaRequest(
-            os.path.abspath(build_directory),
-            _installing[-1] if _installing else "",
-            os.getcwd() if _installing else "",
-            int(workers) if workers.isdigit() and int(workers) else None,
-            sys.stdout if verbose else None,
+            directory=os.path.abspath(build_directory),
+            name=_installing[-1] if _installing else "",
+            project_directory=os.getcwd() if _installing else "",
+            jobs=int(workers) if workers.isdigit() and int(workers) else None,
+            out=sys.stdout if verbose else None,
         )
         try:
             run(request)
@@ -88,7 +90,8 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
 
 @cache
 def make_build_extension() -> type:
-    """Return the class `BuildExtension`. Raises `ModuleNotFoundError` without torch."""
+    """Return a subclass of torch's `BuildExtension` that compiles through tilusbuild. Raises
+    `ModuleNotFoundError` without torch."""
 
     class BuildExtension(import_cpp_extension().BuildExtension):  # type: ignore[misc]
         """torch's `BuildExtension`: its options and flags, and objects that come from the cache
@@ -99,7 +102,8 @@ def make_build_extension() -> type:
             super().__init__(*args, **{**kwargs, "use_ninja": True})
 
         def build_extensions(self) -> None:
-            """Build all extensions. Raises the errors of torch's."""
+            """Build all extensions, with compiles from the cache. Raises the errors of torch's
+            method."""
             # setuptools has a str of its own.
             _installing.append(f"{self.distribution.get_name() or 'setup.py'}")
             try:

@@ -75,25 +75,30 @@ def register(
         raise LoadError(f"{namespace!r} cannot be a namespace of torch.ops: it is not a name")
     instances_by_op = _choose_instances(where, scripts)
     # Of one script: all targets of an instance have the same arguments.
-    forms = {op: _OpSchema.from_script(op, group[0]) for op, group in instances_by_op.items()}
-    for name in forms:
+    schemas = {op: _OpSchema.from_script(op, group[0]) for op, group in instances_by_op.items()}
+    for name in schemas:
         if hasattr(getattr(torch.ops, namespace), name):
             raise LoadError(f"there is an op torch.ops.{namespace}.{name} already")
-    gradients = {pair: _make_gradient_hooks(forms, *pair) for pair in (backward or {}).items()}
+    gradients = {pair: _make_gradient_hooks(schemas, *pair) for pair in (backward or {}).items()}
     kernels = {op: _load_kernels(group, where, signed_by) for op, group in instances_by_op.items()}
     # Every mistake of the caller was reported before: no half of the ops gets registered.
     library = torch.library.Library(namespace, "FRAGMENT")
     _libraries.append(library)
-    for name, form in forms.items():
-        library.define(f"{name}{form.schema}", tags=(torch.Tag.pt2_compliant_tag,))
+    for name, schema in schemas.items():
+        library.define(f"{name}{schema.declaration}", tags=(torch.Tag.pt2_compliant_tag,))
         for kind, kernel in kernels[name].items():
-            library.impl(name, form.make_implementation(kernel), kind.upper())
-        torch.library.register_fake(f"{namespace}::{name}", form.allocate_fake_outputs, lib=library)
+            library.impl(name, schema.make_implementation(kernel), kind.upper())
+        torch.library.register_fake(
+            f"{namespace}::{name}", schema.allocate_fake_outputs, lib=library
+        )
     ops = getattr(torch.ops, namespace)
-    for (name, other), (hook, keep) in gradients.items():
-        called = partial(hook, getattr(ops, other))
+    # After all ops are defined: a gradient calls another op.
+    for (name, gradient_op), hooks in gradients.items():
         torch.library.register_autograd(
-            f"{namespace}::{name}", called, setup_context=keep, lib=library
+            f"{namespace}::{name}",
+            partial(hooks.run_backward, getattr(ops, gradient_op)),
+            setup_context=hooks.save_context,
+            lib=library,
         )
     return ops
 
@@ -104,8 +109,9 @@ def register(
 def _choose_instances(
     where: object, scripts: Iterable[str] | Mapping[str, str] | None
 ) -> dict[str, list[Script]]:
-    """Return the instances to register, by the names of their ops. An instance has one script a
-    target. Raises `LoadError`."""
+    """Return the instances to register, by the names of their ops. An instance, a script with its
+    constants, is the list of its `Script`s, one a target. `scripts` is as for `register`. Raises
+    `LoadError`."""
     instances_by_op: dict[str, list[Script]] = {}
     if isinstance(scripts, Mapping):
         for op, text in scripts.items():
@@ -132,7 +138,8 @@ _MAPPING = 'give names, as in scripts={"my_op": "gemm[dtype=f16]"}'
 
 
 def _find_instances(where: object, text: str | None) -> dict[str, list[Script]]:
-    """Return the instances that a name fits (None: all), by their names. Raises `LoadError`."""
+    """Return the instances that the name `text` fits (None: all), by their names. Scripts that are
+    not called as kernels are left out. Raises `LoadError` if there are none."""
     (root,) = find_search_roots(where)
     try:
         name = None if text is None else parse_name(text)
@@ -155,8 +162,8 @@ def _find_instances(where: object, text: str | None) -> dict[str, list[Script]]:
 
 
 def _list_directories(root: SearchRoot, where: object) -> Iterable[str]:
-    """Return the names of the scripts' directories; in a cache that projects share, only those of
-    the project."""
+    """Return the names of the scripts' directories. For a project, return only those of its last
+    build: its cache may be shared with others."""
     try:
         projects = unseal_json(read_bytes(os.path.join(root.path, "index.json")))["projects"]
         scripts = projects[os.path.join(find_directory(where), "tilus.toml")]["scripts"]
@@ -169,7 +176,8 @@ def _list_directories(root: SearchRoot, where: object) -> Iterable[str]:
 def _load_kernels(
     instance: Sequence[Script], where: object, signed_by: str | None
 ) -> dict[str, Kernel]:
-    """Load the kernel for each kind of device among the targets. Raises `LoadError`."""
+    """Load the kernel of an instance for each kind of device, "cpu" and "cuda", among its targets.
+    Raises `LoadError`."""
     kernel_by_kind = {}
     for kind in sorted({script.kind for script in instance}):
         targets = {script.target for script in instance if script.kind == kind}
@@ -197,7 +205,9 @@ class _OpSchema(NamedTuple):
 
     @classmethod
     def from_script(cls, name: str, script: Script) -> _OpSchema:
-        """Return a script's schema. Raises `TypeError` for an argument that has no type in it."""
+        """Return the schema of a script's op, called `name`. The outputs are the arguments declared
+        `out` whose shapes follow from the inputs. Raises `TypeError` for an argument that has no
+        type in torch's schema language."""
         # The runtime compiles dimensions to functions of numbers: here they may be symbols.
         tables = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
         shapes = {table["name"]: table["dims"] for table in tables if table["dims"] is not None}
@@ -218,9 +228,8 @@ class _OpSchema(NamedTuple):
                     f'{script.name}: argument "{argument.name}": an op of torch takes no'
                     f" {argument.type}: name the other scripts with scripts=[…]"
                 )
-        return cls(
-            name, script, inputs, outputs, shapes, inputs.index(tensors[0]) if tensors else -1
-        )
+        like = inputs.index(tensors[0]) if tensors else -1
+        return cls(name, script, inputs, outputs, shapes, like)
 
     @property
     def mutated(self) -> tuple[ScriptArgument, ...]:
@@ -228,8 +237,8 @@ class _OpSchema(NamedTuple):
         return tuple(a for a in self.inputs if a.inout or a.out)
 
     @property
-    def schema(self) -> str:
-        """Return the schema, without the name."""
+    def declaration(self) -> str:
+        """Return the schema in torch's language, without the name of the op."""
         returned = ", ".join("Tensor" for _ in self.outputs)
         returned = returned if len(self.outputs) == 1 else f"({returned})"
         return f"({', '.join(map(self._declare_argument, self.inputs))}) -> {returned}"
@@ -239,17 +248,20 @@ class _OpSchema(NamedTuple):
         if not _is_tensor(argument):
             return f"{_KINDS[DTYPES[argument.dtype].kind]} {argument.name}"
         if argument in self.mutated:
+            # torch marks each mutated argument by a letter of its own: `a!`, `b!`.
             return f"Tensor({chr(97 + self.mutated.index(argument))}!) {argument.name}"
-        return f"Tensor{'?' * argument.optional} {argument.name}"
+        return f"Tensor{'?' if argument.optional else ''} {argument.name}"
 
     def make_implementation(self, kernel: Kernel) -> Callable[..., Any]:
-        """Return the implementation for a device: the kernel, unless it mutates arguments."""
+        """Return the implementation for a device: the kernel itself or, if it mutates arguments, a
+        function that also counts the mutation for autograd."""
         mutated_indexes = [i for i, a in enumerate(self.inputs) if a in self.mutated]
         if not mutated_indexes:
             return kernel.__call__
         names = [a.name for a in self.inputs]
 
         def call_kernel(*args: Any) -> Any:
+            """Call the kernel with the inputs, count each mutation, and return the outputs."""
             if self.outputs:
                 outputs = kernel(**dict(zip(names, args, strict=True)))
             else:
@@ -263,7 +275,9 @@ class _OpSchema(NamedTuple):
         return call_kernel
 
     def allocate_fake_outputs(self, *args: Any) -> Any:
-        """Return outputs without values for a call. Sizes may be symbols; no guard is added."""
+        """Return outputs without values for a call with these inputs: a tensor, a tuple, or None
+        without outputs. Sizes may be symbols; no guard is added. Raises `ValueError` for a tensor
+        with another number of dimensions."""
         sizes: dict[str, Any] = {}
         for argument, value in zip(self.inputs, args, strict=True):
             shape = self.shapes.get(argument.name)
@@ -275,15 +289,15 @@ class _OpSchema(NamedTuple):
                         f'{self.script.name}: argument "{argument.name}": expected'
                         f" {argument.type}, got a tensor of {value.dim()} dimensions"
                     )
+                # A dimension that is a name has its size from the first tensor with that name.
                 for axis, dim in enumerate(shape):
                     if isinstance(dim, str) and not argument.optional:
                         sizes.setdefault(dim, value.shape[axis])
-        outputs = [
-            args[self.like].new_empty(
-                [_evaluate_size(d, sizes) for d in self.shapes[a.name]], dtype=_to_torch_dtype(a)
-            )
-            for a in self.outputs
-        ]
+        outputs = []
+        for argument in self.outputs:
+            size = [_evaluate_size(dim, sizes) for dim in self.shapes[argument.name]]
+            empty = args[self.like].new_empty(size, dtype=_to_torch_dtype(argument))
+            outputs.append(empty)
         return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
 
@@ -317,8 +331,9 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
 
 
 def _evaluate_size(tree: Any, sizes: Mapping[str, Any]) -> Any:
-    """Return the value of a dimension. An operation that symbols lack turns them into numbers:
-    torch then compiles again for other sizes."""
+    """Return the value of a dimension, an expression of `script.json` as nested lists. `sizes` has
+    the value of each name. An operation that symbols lack turns them into numbers: torch then
+    compiles again for other sizes."""
     if isinstance(tree, str):
         return sizes[tree]
     if not isinstance(tree, list):
@@ -335,58 +350,71 @@ def _evaluate_size(tree: Any, sizes: Mapping[str, Any]) -> Any:
 # Gradients.
 
 
-_Hooks = tuple[Callable[..., Any], Callable[..., Any]]
+class _GradientHooks(NamedTuple):
+    """The functions for `register_autograd`. The first parameter of `run_backward` is the op that
+    computes the gradient; `save_context` is the `setup_context`."""
+
+    run_backward: Callable[..., Any]
+    save_context: Callable[..., Any]
 
 
-def _make_gradient_hooks(forms: Mapping[str, _OpSchema], name: str, other: str) -> _Hooks:
-    """Return `backward` and `setup_context` for `register_autograd`, for an op whose gradient the
-    op `other` computes. The first parameter of `backward` is that op. Arguments are matched by
-    name. Raises `LoadError`."""
-    for op_name in (name, other):
-        if op_name not in forms:
-            raise LoadError(f"backward: there is no op {op_name!r}: {did_you_mean(op_name, forms)}")
-        if mutated := forms[op_name].mutated:
+def _make_gradient_hooks(
+    schemas: Mapping[str, _OpSchema], name: str, gradient_name: str
+) -> _GradientHooks:
+    """Return the hooks of the op `name`, whose gradient the op `gradient_name` computes. Arguments
+    are matched by name. Raises `LoadError` if they do not match, or one of the ops mutates."""
+    for op_name in (name, gradient_name):
+        if op_name not in schemas:
+            raise LoadError(
+                f"backward: there is no op {op_name!r}: {did_you_mean(op_name, schemas)}"
+            )
+        if mutated := schemas[op_name].mutated:
             raise LoadError(
                 f'backward: {op_name} mutates "{mutated[0].name}": an op with a gradient,'
                 " and its gradient, only return"
             )
-    forward, op = forms[name], forms[other]
-    values = [a.name for a in (*forward.inputs, *forward.outputs)]
-    gradient_inputs = [a.name for a in op.inputs]
-    gradient_outputs = [a.name for a in op.outputs]
-    known_names = [*values, *(_GRADIENT + a.name for a in forward.outputs)]
+    forward, gradient = schemas[name], schemas[gradient_name]
+    value_names = [a.name for a in (*forward.inputs, *forward.outputs)]
+    gradient_inputs = [a.name for a in gradient.inputs]
+    gradient_outputs = [a.name for a in gradient.outputs]
+    output_gradients = [_GRADIENT + a.name for a in forward.outputs]
+    known_names = [*value_names, *output_gradients]
     if unknown := next((n for n in gradient_inputs if n not in known_names), None):
         raise LoadError(
-            f'backward: {other} has an argument "{unknown}", and {name} has not:'
+            f'backward: {gradient_name} has an argument "{unknown}", and {name} has not:'
             f" {did_you_mean(unknown, known_names)}"
         )
     for argument in forward.inputs:
         floats = _is_tensor(argument) and DTYPES[argument.dtype].kind == "float"
         if floats and _GRADIENT + argument.name not in gradient_outputs:
             raise LoadError(
-                f'backward: {other} has no output "{_GRADIENT}{argument.name}":'
+                f'backward: {gradient_name} has no output "{_GRADIENT}{argument.name}":'
                 f" each tensor of floats of {name} has a gradient"
             )
-    tensors = [a.name for a in op.inputs if _is_tensor(a) and a.name in values]
+    # Values of the forward call that the gradient takes: tensors, and numbers.
+    tensors = [a.name for a in gradient.inputs if _is_tensor(a) and a.name in value_names]
 
     def save_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        value_by_name = dict(zip(values, (*inputs, *_to_tuple(output)), strict=True))
+        """Save the values of a forward call that the gradient takes in `ctx`."""
+        value_by_name = dict(zip(value_names, (*inputs, *_to_tuple(output)), strict=True))
         # Only what the gradient takes: a saved tensor lives until the backward pass.
         ctx.save_for_backward(*map(value_by_name.get, tensors))
         numbers = [n for n in gradient_inputs if n in value_by_name and n not in tensors]
         ctx.numbers = {n: value_by_name[n] for n in numbers}
 
     def run_backward(call: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
+        """Call the op of the gradient. Return a gradient or None for each input of the forward
+        call."""
         # Gradients come in any strides: that of a sum has none.
         contiguous = (grad.contiguous() for grad in grads)
-        value_by_name = dict(zip(known_names[len(values) :], contiguous, strict=True))
+        value_by_name = dict(zip(output_gradients, contiguous, strict=True))
         value_by_name |= {**ctx.numbers, **dict(zip(tensors, ctx.saved_tensors, strict=True))}
         outputs = _to_tuple(call(*map(value_by_name.__getitem__, gradient_inputs)))
         results = dict(zip(gradient_outputs, outputs, strict=True))
         # None for an input without a gradient, as torch has it.
         return tuple(results.get(_GRADIENT + a.name) for a in forward.inputs)
 
-    return run_backward, save_context
+    return _GradientHooks(run_backward, save_context)
 
 
 def _to_tuple(value: Any) -> tuple[Any, ...]:

@@ -72,6 +72,7 @@ class TorchJob(Struct, frozen=True):
         return self.rendered
 
     def translate_log(self, log: str) -> str:
+        """Return a compiler's log with paths in the place of the program's names for files."""
         # Paths of this machine, as torch's own build shows them: editors open them.
         for name, path in self.paths.items():
             replacement = path.replace("\\", r"\\")
@@ -106,17 +107,20 @@ class CompilePlanner(Struct):
     headers: dict[tuple[object, ...], Headers] = field(default_factory=dict)
 
     def plan_job(self, compile_command: CompileCommand, index: int) -> TorchJob:
-        """Return the job of a compile command. Raises `NotCarriedError` and `InputError`."""
+        """Return the job of a compile command: its program's texts, toolchain and headers. The
+        toolchain and the header scan are kept for later commands. Raises `InputError`, and
+        `NotCarriedError` for a command that depends on this machine."""
         base = find_source_root(compile_command.source, self.project_directory)
         script = compile_command.extension
         name = os.path.relpath(compile_command.source, base)
         toolchain = self._find_toolchain(compile_command)
         arguments, roots, trees = _name_directories(compile_command, base, toolchain)
-        kind = "cuda" if compile_command.nvcc else "beside" if TOOLKIT in arguments else "cpu"
+        # Host code that includes the headers of a CUDA toolkit is compiled beside it.
+        host_kind = "beside" if TOOLKIT in arguments else "cpu"
+        kind = "cuda" if compile_command.nvcc else host_kind
         pipeline = LIBRARY_PIPELINES[kind, "object"]
-        if (flag := find_impure_flag(compile_command)) and not (
-            toolchain.sandboxed and detect_landlock()
-        ):
+        flag = find_impure_flag(compile_command)
+        if flag and not (toolchain.sandboxed and detect_landlock()):
             raise NotCarriedError(
                 f"no hash covers what {flag} does, and this machine has no sandbox"
             )
@@ -164,7 +168,8 @@ class CompilePlanner(Struct):
         return TorchJob(rendered.hash, name, script, index, rendered, compile_command, paths)
 
     def _find_toolchain(self, compile_command: CompileCommand) -> Toolchain:
-        """Return the compilers of a command. Raises `NotCarriedError`."""
+        """Return the compilers of a command, found in PATH and asked for their version once. Raises
+        `NotCarriedError` for a compiler that is not found or not supported."""
         nvcc = shutil.which(compile_command.nvcc or _find_nvcc_of_headers(compile_command)) or ""
         host = _find_gxx(compile_command.compiler)
         if not host or (compile_command.nvcc and not nvcc):
@@ -215,8 +220,12 @@ def _find_gxx(name: str) -> str:
 def _name_directories(
     compile_command: CompileCommand, base: str, toolchain: Toolchain
 ) -> tuple[list[str], tuple[Root, ...], dict[str, str]]:
-    """Return the arguments with names in the place of directories, the directories in search order,
-    and the path of each named tree. Raises `NotCarriedError`."""
+    """Give each directory of headers a name that is the same on every machine.
+
+    Return the arguments with names in the place of directories, the directories in search order,
+    and the path of each named tree. Directories without files, and those of the toolchain, are
+    dropped. Raises `NotCarriedError`.
+    """
     source_directory = os.path.dirname(os.path.relpath(compile_command.source, base))
     beside = make_root(PROJECT, base, source_directory, quoted_only=True)
     ranked_roots: list[tuple[int, Root]] = []
@@ -226,7 +235,7 @@ def _name_directories(
     if compile_command.nvcc:
         # nvcc has no such option.
         arguments = [word for argument in arguments for word in ("-Xcompiler", argument)]
-    system = {*toolchain.host.compiler_headers, *toolchain.host.system_headers}
+    compiler_directories = {*toolchain.host.compiler_headers, *toolchain.host.system_headers}
     toolkit = toolchain.cuda.include_dirs if toolchain.cuda else ()
     for argument in compile_command.arguments:
         if isinstance(argument, str):
@@ -234,10 +243,10 @@ def _name_directories(
             continue
         option, path = argument.option, argument.path
         real = os.path.realpath(path)
-        if real in system and option != "-I":
+        if real in compiler_directories and option != "-I":
             raise NotCarriedError(f"{option} {path} is a directory of the compiler's")
         # The compiler ignores these, too: its own directory after -I, and one without files.
-        if real in system or not any(files for _, _, files in os.walk(path)):
+        if real in compiler_directories or not any(files for _, _, files in os.walk(path)):
             continue
         if real in toolkit[:1]:
             arguments += [option, TOOLKIT]
@@ -248,17 +257,18 @@ def _name_directories(
         ranked_roots.append((INCLUDES.index(option), root))
         arguments += [option, f"{HERE}/include/{root.name}"]
     # As gcc does: by kind, then in order; a system directory is searched as such only.
-    system = {root.name for rank, root in ranked_roots if rank >= SYSTEM}
+    system_names = {root.name for rank, root in ranked_roots if rank >= SYSTEM}
     # The sort is stable: directories of one kind stay in their order.
     ranked = sorted(ranked_roots, key=lambda pair: pair[0])
-    roots = (root for rank, root in ranked if rank >= SYSTEM or root.name not in system)
-    if beside.name in system:
+    roots = (root for rank, root in ranked if rank >= SYSTEM or root.name not in system_names)
+    if beside.name in system_names:
         raise NotCarriedError("its own directory is declared as one of the system's")
     return arguments, (beside, *dict.fromkeys(roots)), base_by_tree
 
 
 def _name_root(path: str, base: str, base_by_tree: dict[str, str], *, quoted_only: bool) -> Root:
-    """Return a directory named by its package, by the project, or by its last part."""
+    """Return the directory at `path` with a name: of the Python package that it is in, of the
+    project at `base`, or of its own. The path of a new name is added to `base_by_tree`."""
     if match := _PACKAGE.fullmatch(path):
         tree, tree_base, path_in_tree = match["name"], match["base"], match["path"] or ""
     elif path == base or path.startswith(base + "/"):
