@@ -42,8 +42,8 @@ def to_c_symbol(script: Script) -> str:
 def write_dispatcher_sources(
     script: Script, tables: Sequence[DeviceTable], refused: Mapping[int, str] | None = None
 ) -> dict[str, str]:
-    """Return the texts of `dispatch.c` and `dispatch.h`, by file name. `refused` has the programs
-    that nothing may choose, with the reason, by number. Raises `NoDispatcherError` and
+    """Return the texts of `dispatch.c` and `dispatch.h`, by file name. `refused` has the number of
+    each program that may not be chosen, with the reason. Raises `NoDispatcherError` and
     `LoadError`."""
     try:
         return _SourceWriter(script, tables, refused or {}).write_files()
@@ -57,6 +57,8 @@ class _SourceWriter:
     def __init__(
         self, script: Script, tables: Sequence[DeviceTable], refused: Mapping[int, str]
     ) -> None:
+        """Keep the tables that C can compare with a device, and the rules whose programs are built
+        or refused. Raises `NoDispatcherError`."""
         self.script = script
         self.refused = refused
         self.index_of = {number: index for index, number in enumerate(script.programs)}
@@ -90,6 +92,7 @@ class _SourceWriter:
         self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
 
     def write_files(self) -> dict[str, str]:
+        """Return the texts of `dispatch.c` and `dispatch.h`, by file name."""
         title = f"Written by tilusbuild: chooses a program of {self.script.label}, launches it."
         parts = [
             f"/* {title}\n   {self.script.hash} */\n#define _GNU_SOURCE\n{self._write_constants()}",
@@ -111,7 +114,8 @@ class _SourceWriter:
         return {"dispatch.c": "\n".join(parts), "dispatch.h": self._write_header()}
 
     def _write_constants(self) -> str:
-        """Return the `#define`s: counts, and the default program."""
+        """Return the `#define`s, counts and the default program, and the array of the arguments
+        that are constants."""
         passed = [argument for argument in self.script.arguments if not argument.dimension]
         default, available = self.script.default, self.available
         if default is not None and default in self.refused:
@@ -156,6 +160,7 @@ class _SourceWriter:
             lines.append(f"  {{{row}}},")
         device_rows = []
         for i, table in enumerate(self.tables):
+            # The brace closes the array before it.
             lines.append(f"}};\nstatic const td_entry td_entries_{i}[] = {{")
             # Sorted by key: C searches the rows by bisection.
             entries = sorted(e for e in table.entries if e.program in self.available)
@@ -163,6 +168,7 @@ class _SourceWriter:
                 sizes = ", ".join(f"INT64_C({size})" for size in entry.key) or "0"
                 source = SOURCES.index(entry.source)
                 lines.append(f"  {{{{{sizes}}}, {self.index_of[entry.program]}, {source}}},")
+            # The row of zeros: its source is "default", which no measured row has.
             lines.append("  {{0}, 0, 4}")
             device, arch = (format_c_string(table.fingerprint[f]) for f in ("device", "arch"))
             device_rows.append(f"  {{{device}, {arch}, td_entries_{i}, {len(entries)}}},")
@@ -201,17 +207,18 @@ class _SourceWriter:
         lines = []
         for when, program, source in self.rules:
             text = CWriter(self.names).write_node(when)[0]
-            answer: object = self.index_of[program]
             if program in self.refused:
-                answer = self._write_refusal(f"the dispatch rule {source!r}", program)
+                result = self._write_refusal(f"the dispatch rule {source!r}", program)
+            else:
+                result = str(self.index_of[program])
             # Only the prelude's functions can fail.
             if "tb_" not in text:
-                lines.append(f"  if ({text}) return {answer};")
+                lines.append(f"  if ({text}) return {result};")
                 continue
             message = format_c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
             # The prelude sets it when an expression has no value, as after a division by zero.
             lines.append("  tb_expr_error = 0;")
-            lines.append(f"  if ({text} && !tb_expr_error) return {answer};")
+            lines.append(f"  if ({text} && !tb_expr_error) return {result};")
             lines.append(f'  if (tb_expr_error) return td_fail("%s", {message});')
         body = "\n".join(lines)
         return (
@@ -260,7 +267,8 @@ static int td_by_model(const int64_t *size) {{
 """
 
     def _write_functions(self) -> str:
-        """Return the exported C functions."""
+        """Return the C functions that `dispatch.h` declares, `launch` and `launch_error`. Raises
+        `NoDispatcherError` if a program's number does not fit an int."""
         name = to_c_symbol(self.script)
         # `launch` and `launch_error` are the names in every program, so a dispatcher can stand for
         # one. With the script's name both are in the header.

@@ -95,22 +95,23 @@ def _describe_library(script: Script, library_path: str) -> bytes:
 
 
 def _is_built_from(script: Script, texts: dict[str, str]) -> bool:
-    """Return whether the directory has these texts, and the library that `dispatch.json`
-    describes."""
+    """Return whether the script's dispatcher has these texts, and the library whose digest is in
+    its `dispatch.json`."""
     directory = os.path.join(script.path, DISPATCH)
     library_path = os.path.join(directory, name_library(script))
     try:
-        return all(
-            read_text(os.path.join(directory, name)) == text for name, text in texts.items()
-        ) and read_bytes(os.path.join(directory, DISPATCH_JSON)) == _describe_library(
-            script, library_path
-        )
+        for name, text in texts.items():
+            if read_text(os.path.join(directory, name)) != text:
+                return False
+        description = read_bytes(os.path.join(directory, DISPATCH_JSON))
+        return description == _describe_library(script, library_path)
     except OSError:
         return False  # nothing was built, or a file was removed
 
 
 def _compile_dispatcher(directory: str, name: str, toolchain: Toolchain, runner: Runner) -> None:
-    """Compile `dispatch.c` in a directory. Raises `TilusbuildError`."""
+    """Compile `dispatch.c` in `directory` to the library `name` beside it. Raises `TilusbuildError`
+    with the compiler's output."""
     argv = (toolchain.host.cc.path, *CC_FLAGS, *_LINK, "dispatch.c", "-o", name, "-pthread", "-ldl")
     # gcc's intermediate files are removed with the private directory, also when gcc is killed.
     environment = {**toolchain.build_environment(), "TMPDIR": os.path.dirname(directory)}

@@ -52,7 +52,11 @@ class _Function(NamedTuple):
         targets = ", ".join(instance.target for instance in self.scripts)
         lines = [*(description or name).splitlines(), f"Script {name}, for {targets}."]
         for argument in self.arguments:
-            uses = ", read and written" if argument.inout else ", written" if argument.out else ""
+            uses = ""
+            if argument.inout:
+                uses = ", read and written"
+            elif argument.out:
+                uses = ", written"
             lines.append(f"  {argument.name}: {argument.type}{uses}")
         # The signature is the same for both kinds of target.
         lines += ["On the host: `stream` is ignored."] if script.kind == "cpu" else []
@@ -62,8 +66,11 @@ class _Function(NamedTuple):
 def write_library_sources(
     name: str, scripts: Iterable[Script], descriptions: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """Return the header and the C source of the library `name`, by file name. `descriptions` has
-    the manifest's, by script. Raises `TilusbuildError` for two functions of one name."""
+    """Return the header and the C source of the library `name`, by file name.
+
+    They have a function for each instance of a script. `descriptions` has those of the manifest, by
+    script. Raises `TilusbuildError` for two functions of one name.
+    """
     prefix = _to_identifier(name)
     declarations, wrappers, definitions = [], [], []
     for function in _group_functions(scripts):
@@ -132,8 +139,8 @@ def _group_functions(scripts: Iterable[Script]) -> list[_Function]:
 
 
 def _write_tables(function: _Function) -> str:
-    """Return the C tables of a function: paths of its dispatchers, and the dispatcher of each GPU
-    architecture."""
+    """Return the C tables of a function: the paths of its dispatchers, one a target, and, if there
+    are several, the index of the dispatcher for each GPU architecture."""
     scripts, name = function.scripts, function.name
     codes = []
     for script in scripts:
@@ -153,8 +160,8 @@ def _write_tables(function: _Function) -> str:
 
 
 def _rank_scripts(scripts: Sequence[Script]) -> Iterable[tuple[int, int]]:
-    """Yield (compute capability, index of the script that serves it) for each known architecture
-    that some script serves."""
+    """Yield (compute capability, index in `scripts`) for each known GPU architecture: 90 and the
+    script that the runtime chooses for it. An architecture that no script serves is left out."""
     # A device has no suffix: "sm_90a" is a kind of code, not of GPU.
     for arch in sorted(name for name in KNOWN_ARCHS if name[-1].isdigit()):
         try:

@@ -24,8 +24,9 @@ class KernelsHook(BuildHookInterface[Any]):
     _package_directory: TemporaryDirectory | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the kernels and add them to the wheel. An editable install gets no files. Ends the
-        process with the exit status of an error."""
+        """Build the kernels of a wheel, and add their files and its tag to `build_data`. An
+        editable install gets no files; for an sdist, only note the cache. End the process with the
+        exit status of an error."""
         if self.target_name not in ("wheel", "sdist"):
             return
         table = {key: value for key, value in self.config.items() if key not in _OF_HATCH}

@@ -73,9 +73,11 @@ class EmbedTable(Struct, frozen=True):
 def read_embed_table(
     root: str, name: str, table: Mapping[str, Any] | None = None
 ) -> EmbedTable | None:
-    """Read the table of the project in the directory `root`, whose distribution is called `name`.
-    Without `table`, read it from `pyproject.toml`; return None if that has none. Raises
-    `InputError`."""
+    """Check the table for tilusbuild of the project in `root`, whose distribution is called `name`.
+
+    Without `table`, read the one of `pyproject.toml`; return None if there is none. Raises
+    `InputError` for an unknown key, and for a manifest or a Python package that does not exist.
+    """
     document = read_document(os.path.join(root, "pyproject.toml"))
     keys, declared_table = find_declaration(document.data)
     table = declared_table if table is None else table
@@ -83,15 +85,13 @@ def read_embed_table(
         return None
     values: dict[str, str] = {}
     for key, value in table.items():
-        message, hint = f'"{key}" is not a name', did_you_mean(key, _KEYS)
         if key not in _KEYS:
-            message = f'unknown key "{key}"'
-        elif isinstance(value, str) and value:
-            values[key] = value
-            continue
-        else:
-            hint = "it is a string"
-        raise input_error(message, place=document.locate_key(*keys, key), hint=hint)
+            place, hint = document.locate_key(*keys, key), did_you_mean(key, _KEYS)
+            raise input_error(f'unknown key "{key}"', place=place, hint=hint)
+        if not isinstance(value, str) or not value:
+            place = document.locate_key(*keys, key)
+            raise input_error(f'"{key}" is not a name', place=place, hint="it is a string")
+        values[key] = value
     manifest = values.get("manifest", MANIFEST_NAME)
     path = os.path.normpath(os.path.join(root, manifest))
     if os.path.basename(path) != MANIFEST_NAME or not os.path.isfile(path):
@@ -141,10 +141,12 @@ def build_and_pack(
     settings: Settings | None,
     after_build: Callable[[Project, PlanSelection], None] = lambda project, selection: None,
 ) -> EmbeddedPackage | None:
-    """Build the package that `choose_package` returns, and write it below `directory`. With None
-    for the directory only build, and return None. `settings` are a command's; None chooses the
-    cache for sources that may be a temporary copy. `after_build` is called between building and
-    packing.
+    """Build the kernels of a manifest for the package that `choose_package` returns, call
+    `after_build`, and write the package below `directory`. With None for the directory, write no
+    package, and return None.
+
+    `settings` are a command's; None chooses the cache for sources that may be a temporary copy. The
+    cache is noted for builds of later copies. The build's progress is printed.
 
     Raises `InputError`, `PackageError`, and `TilusbuildError` when something does not build.
     """
@@ -175,22 +177,25 @@ def build_and_pack(
             contents = pack.gather_contents(project, order, level=level)
             # A wheel is a zip, which knows no earlier time.
             time = max(pack.read_source_date(), MIN_TIME)
-            ((_, path, _),) = pack.write_formats(order, contents, ["dir"], directory, time=time)
-        return EmbeddedPackage(path, choose_platform(contents.listed.needs))
+            (written,) = pack.write_formats(order, contents, ["dir"], directory, time=time)
+        return EmbeddedPackage(written.path, choose_platform(contents.listed.needs))
 
 
 def list_inputs(project: Project, plan: Plan) -> set[str]:
-    """Return the paths of all inputs of a plan: files of the project, of the tools and of
-    tilusbuild, and the project's directories that it searched."""
+    """Return the paths on whose times a build tool is to decide whether to build again: the files
+    of the project, of the tools and of tilusbuild, and the project's directories that were
+    searched. Paths that do not exist are left out."""
     manifest, cache = project.manifest, project.cache.root
     # Another version of tilusbuild may build other libraries.
     paths = {manifest.path, *plan.inputs, _version.__file__}
     for instance in plan.instances:
         paths.update(instance.spec.toolchain.list_watched_paths())
     for name, script in manifest.scripts.items():
-        ref = script.tune.ref if script.tune is not None else None
+        reference = script.tune.ref if script.tune is not None else None
         paths.add(os.path.join(manifest.root, script.template))
-        paths.update([os.path.join(manifest.root, ref.rpartition(":")[0])] if ref else ())
+        if reference:
+            # FILE:FUNCTION
+            paths.add(os.path.join(manifest.root, reference.rpartition(":")[0]))
         paths.update(map(_find_existing_ancestor, manifest.data_of(name)))
     return {
         path
@@ -211,8 +216,8 @@ def _find_existing_ancestor(path: str) -> str:
 
 def list_sdist_files(root: str, name: str) -> list[str]:
     """Return the files that an sdist of the project in `root` must contain for its kernels,
-    relative to `root`; an empty list without a table in `pyproject.toml`. Note the project's cache,
-    which a build of the sdist then uses. Raises `InputError`."""
+    relative to `root`. Also note the project's cache, for later builds of the sdist. Without a
+    table in `pyproject.toml`, return an empty list and note nothing. Raises `InputError`."""
     table = read_embed_table(root, name)
     if table is None:
         return []
@@ -232,10 +237,12 @@ def build_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:
         if script.form == CALLED:
             try:
                 find_toolchain = partial(getattr, instance.spec, "toolchain")
-                # For a script that can have none, the first returns None, and the second raises.
-                dispatcher.build_if_outdated(
+                path = dispatcher.build_if_outdated(
                     project.cache, script, find_toolchain, project.runner
-                ) or dispatcher.is_current_dispatcher(script)
+                )
+                if path is None:
+                    # The script can have none: this raises the error with the reason.
+                    dispatcher.is_current_dispatcher(script)
             except NoDispatcherError as error:
                 raise TilusbuildError(f"{error}: it cannot be called from C") from None
             yield script
@@ -243,7 +250,7 @@ def build_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:
 
 def is_in_copied_sources(manifest: str) -> bool:
     """Return whether a manifest is in a temporary copy of sources: an unpacked sdist, or a
-    directory into which pip or uv fetched them."""
+    directory into which pip or uv fetched the sources."""
     directory, home = os.path.dirname(os.path.realpath(manifest)), os.path.expanduser("~")
     # pip copies into `/tmp/pip-req-build-*`, uv into its cache.
     caches = os.path.realpath(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
@@ -259,8 +266,9 @@ def is_in_copied_sources(manifest: str) -> bool:
 
 
 def _choose_cache_settings(manifest: str) -> Settings:
-    """Return the setting of the cache directory for a copy: the noted cache of the same manifest,
-    else the user's. Return none if a person names a cache."""
+    """Return the setting "cache-dir" for a copy of a manifest: the cache noted for a manifest with
+    the same content, else the user's. Return no setting if the environment or an option names a
+    cache."""
     if find_named_cache(None, option.chosen(), os.environ) is not None:
         return {}
     path = _path_of_note(manifest)
@@ -277,6 +285,8 @@ def note_cache(project: Project) -> None:
 
 
 def _path_of_note(manifest: str) -> str | None:
+    """Return the path of the file that notes the cache of a manifest, named by the sha256 of its
+    content; None without a directory for records, or if the manifest cannot be read."""
     records = noop.find_record_directory(os.environ)
     with suppress(OSError):
         return records and os.path.join(os.path.dirname(records), "caches", sha256_file(manifest))
@@ -284,8 +294,8 @@ def _path_of_note(manifest: str) -> str | None:
 
 
 def _record_under_project_name(project: Project) -> None:
-    """Rename the copy's listing in the index to the project's name, which replaces the listing of
-    an earlier copy."""
+    """Record the programs of a copy in the index under the project's name, in place of those of an
+    earlier copy, and forget the copy's path. Does nothing if the index has no such path."""
     # Under the path of a deleted copy the cache would keep the programs for ever.
     path, name = project.manifest.path, project.manifest.project.name
     copied_project = read_index(project.cache).get(path)

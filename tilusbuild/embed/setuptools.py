@@ -21,8 +21,9 @@ _COMMAND = "build_tilusbuild"
 
 
 def finalize(dist: Any) -> None:
-    """Add the building of kernels to `build`, and the platform of the kernels to the wheel, if
-    `pyproject.toml` has a table for tilusbuild. setuptools calls this for every project."""
+    """Replace the commands `build` and `bdist_wheel` of a distribution by some that build the
+    kernels and tag the wheel with their platform. Does nothing without a table for tilusbuild in
+    `pyproject.toml`. setuptools calls this for every project."""
     # Searched as text: other projects should not pay for a parser.
     has_table = "[tool.tilusbuild" in (try_read_text("pyproject.toml") or "")
     if _COMMAND in dist.cmdclass or not has_table:
@@ -36,7 +37,7 @@ def finalize(dist: Any) -> None:
         "bdist_wheel": type("bdist_wheel", (_TaggedWheel, wheel), {}),
         _COMMAND: type(_COMMAND, (_BuildKernels, Command), {}),
     }
-    # Else the wheel would go into a directory of pure Python, for every platform.
+    # Else pip would install the wheel into the directory of pure Python, for every platform.
     dist.has_ext_modules = lambda: True
     dist.platform_of_kernels = None
 
@@ -62,6 +63,8 @@ class _BuildKernels:
         _call_or_exit(self._build_kernels)
 
     def _build_kernels(self) -> None:
+        """Copy the built package into `build_lib`, in place of an earlier one, and set the
+        distribution's platform. Raises `TilusbuildError`."""
         from tilusbuild.embed import kernels
         from tilusbuild.state.temporary import TemporaryDirectory
 
@@ -79,7 +82,8 @@ class _BuildKernels:
                 self.distribution.platform_of_kernels = package.platform
 
     def get_source_files(self) -> list[str]:
-        """Return the files that an sdist must contain."""
+        """Return the files that an sdist must contain, and note the cache for builds of it. End the
+        process with the exit status of an error."""
         from tilusbuild.embed import kernels
 
         name = self.distribution.get_name()
@@ -99,6 +103,7 @@ class _TaggedWheel:
     distribution: Any
 
     def get_tag(self) -> tuple[str, str, str]:
+        """Return the tags of Python, ABI and platform."""
         if self.distribution.ext_modules:
             own: tuple[str, str, str] = super().get_tag()  # type: ignore[misc]
             return own

@@ -59,11 +59,14 @@ def build_target(arguments: CMakeArgs) -> int:
         return PackageOrder(arguments.name, section, project.manifest.project.name, "0")
 
     def write_sources(project: Project, selection: PlanSelection) -> None:
+        """Build the dispatchers, and put the texts of the library and its depfile into
+        `texts_by_name`."""
         plan = project.make_plan(selection)
         scripts = list(kernels.build_dispatchers(project, plan))
         if not scripts:
             raise TilusbuildError(f"no script of {arguments.manifest} can be called")
-        descriptions = {name: each.description for name, each in project.manifest.scripts.items()}
+        sections = project.manifest.scripts
+        descriptions = {name: section.description for name, section in sections.items()}
         texts_by_name.update(functions.write_library_sources(arguments.name, scripts, descriptions))
         inputs = kernels.list_inputs(project, plan)
         texts_by_name[f"{arguments.name}.d"] = _format_depfile(stamp, inputs)
