@@ -31,7 +31,15 @@ from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
-from tilusbuild.jit.request import AUTO, SOURCES, KernelRequest, Source, open_requested, to_request
+from tilusbuild.jit.request import (
+    AUTO,
+    SOURCES,
+    KernelRequest,
+    OpenedRequest,
+    Source,
+    open_requested,
+    to_request,
+)
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.stopping import StoppedError
@@ -72,6 +80,8 @@ class CachedKernel(Kernel):
         out: Sequence[int] | None,
         hold: ReaderLock,
     ) -> None:
+        """`launch` calls the program. `out` has the positions of the outputs, None for the declared
+        ones. `hold` keeps the program's files from being removed."""
         self.backend = backend
         """ "tvm_ffi", "ctypes" or "nvrtc"."""
         self.script = script if out is None else _mark_outputs(script, out)
@@ -142,11 +152,16 @@ def _mark_outputs(script: Script, out: Sequence[int]) -> Script:
 
 
 class _KernelSlot(Struct):
-    """The memory of one request: a lock, held while its kernel is built, and the kernel with its
-    inputs, None before the first build."""
+    """The memory of one request. `lock` is held while its kernel is built; `kernel` and `inputs`
+    are None before the first build."""
 
     lock: threading.Lock
-    built: tuple[CachedKernel, KernelInputs] | None = None
+    kernel: CachedKernel | None = None
+    inputs: KernelInputs | None = None
+
+    def get_current_kernel(self) -> CachedKernel | None:
+        """Return the kernel; None before the first build, and after a change of an input."""
+        return self.kernel if self.inputs is not None and self.inputs.are_current() else None
 
 
 class KernelCache:
@@ -208,20 +223,19 @@ class KernelCache:
             slot = self._slots.setdefault(key, _KernelSlot(threading.Lock()))
         with slot.lock:
             # Under the lock: another thread may just have built it.
-            if slot.built is not None and slot.built[1].are_current():
+            current_kernel = slot.get_current_kernel()
+            if current_kernel is not None:
                 self._count_kernel("memory_hits")
-                return slot.built[0]
-            project, name, target, read_since = open_requested(kernel_request)
-            with project:
-                script, compiled, inputs = _build_kernel(
-                    project, name, target, kernel_request, read_since
-                )
+                return current_kernel
+            opened = open_requested(kernel_request)
+            with opened.project:
+                script, compiled, inputs = _build_kernel(opened, kernel_request)
                 # Before the library is opened: a collection must not remove the program in between.
                 hold = ReaderLock(script.root, [script.hash])
             launch = library.load_launcher(script, script.first_program, None)
             backend, out = kernel_request.backend, kernel_request.out
             kernel = CachedKernel(script, launch, backend=backend, out=out, hold=hold)
-            slot.built = kernel, inputs
+            slot.kernel, slot.inputs = kernel, inputs
         self._count_kernel("compiles" if compiled else "disk_hits")
         return kernel
 
@@ -233,8 +247,8 @@ class KernelCache:
             slots, self._slots = list(self._slots.values()), {}
         for slot in slots:
             with slot.lock:
-                if slot.built is not None:
-                    slot.built[0].release_files()
+                if slot.kernel is not None:
+                    slot.kernel.release_files()
         clear_requested_kernels(get_cache_dir())
 
     def _count_kernel(self, name: str) -> None:
@@ -246,7 +260,8 @@ class KernelInputs:
     """The files from which a kernel was built: the manifest and all inputs of its plan."""
 
     def __init__(self, project: Project, paths: Iterable[str], read_since: FileTime) -> None:
-        """`read_since` is the time at which reading began."""
+        """Read the present content of the manifest and of `paths`, for later comparisons.
+        `read_since` is the time at which the build began to read them."""
         self._now = project.clock.read_recent_time
         self._observations = {
             path: read_path_content(path, project.digests.digest_file, now=self._now)
@@ -262,7 +277,8 @@ class KernelInputs:
         )
 
     def are_current(self) -> bool:
-        """Return whether every input has the same content as when the kernel was built."""
+        """Return whether every input has the same content as when the kernel was built. Once False,
+        the answer stays False. Newer stamps of equal files are remembered."""
         for path, old in self._observations.items():
             # This is one `stat`, unless the stamp is too young to be trusted.
             new = self._observations[path] = read_path_content(
@@ -285,16 +301,17 @@ def plan_default(project: Project, script: str, target: str) -> tuple[Plan, Plan
 
 
 def _build_kernel(
-    project: Project, script: str, target: str, kernel_request: KernelRequest, read_since: FileTime
+    opened: OpenedRequest, kernel_request: KernelRequest
 ) -> tuple[Script, bool, KernelInputs]:
-    """Build the requested program into the cache, unless it is there. Return its script, whether a
-    compiler ran, and the inputs. `read_since` is the time at which reading began.
+    """Build the requested program into the cache, unless it is there, and record it in the index.
+    Return its script, whether a compiler ran, and the inputs.
 
     Raises `InputError`, `CacheError`, `KernelNotBuilt`, and `StoppedError` on a signal.
     """
-    plan, selection = plan_default(project, script, target)
+    project = opened.project
+    plan, selection = plan_default(project, opened.script, opened.target)
     (instance,) = plan.instances
-    inputs = KernelInputs(project, plan.inputs, read_since)
+    inputs = KernelInputs(project, plan.inputs, opened.read_since)
     # The name in the index differs for each manifest and instance, so a request replaces neither
     # another kernel's listing nor that of a build of the project.
     root = JIT_ROOT_PREFIX + sha256_text(f"{project.manifest.path}\0{instance.hash}")[:16]
@@ -328,6 +345,8 @@ class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the cas
     hint = None
 
     def __init__(self, text: str, root: str = "") -> None:
+        """Find the first message of a compiler in `text`, whose paths are relative to `root`, and
+        read the line that it names."""
         super().__init__(text)
         spot = find_first_error(text)
         self.message = text.partition("\n")[0] if spot is None else spot.message
@@ -341,9 +360,12 @@ class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the cas
 
 
 def clear_requested_kernels(root: str) -> None:
-    """Remove from the cache tree at `root` the scripts that only kernel caches requested, their
-    programs that no other script has, and the projects of `Source`s. A script that a process has
-    loaded stays. Raises `CacheError` and `CorruptFileError`."""
+    """Remove the scripts that only kernel caches requested from the cache tree at `root`.
+
+    Also remove their programs that no other script has, and the projects of `Source`s. A script
+    that a process has loaded stays, out of the index. Wait for builds that use the cache. Raises
+    `CacheError` and `CorruptFileError`.
+    """
     cache = Tree(root)
     if not os.path.isdir(root) or not cache.exists():
         return
@@ -356,12 +378,10 @@ def clear_requested_kernels(root: str) -> None:
     with hold_exclusive_use(cache, wait=True):
         programs = {(s.directory, s.hash): s.programs for s in list_scripts(cache)}
         # Programs are removed after their scripts, and only if no other script lists them.
-        unused = {
-            program
-            for pair in requested
-            if remove_unread(cache, *pair)
-            for program in programs.pop(pair, ())
-        }
+        unused: set[str] = set()
+        for pair in requested:
+            if remove_unread(cache, *pair):
+                unused.update(programs.pop(pair, ()))
         for program in unused.difference(*programs.values()):
             cache.remove_entry(cache.program_path(program))
     shutil.rmtree(os.path.join(cache.state_path, SOURCES), ignore_errors=True)

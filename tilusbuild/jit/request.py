@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -95,7 +95,8 @@ def to_request(
     request. Raises `InputError` and `TypeError`."""
     variables = {n: os.environ.get(f"TILUSBUILD_{n}") or "" for n in _VARIABLES}
     directory, name = _split_script_name(source)
-    for label, value in (*((f"constant {i}", v) for i, v in enumerate(args, 1)), *params.items()):
+    labelled_args = ((f"constant {i}", value) for i, value in enumerate(args, 1))
+    for label, value in (*labelled_args, *params.items()):
         if not isinstance(value, bool | int | float | str):
             raise TypeError(f"{label} is a {type(value).__name__}: constants are numbers and words")
     if target is None:
@@ -133,8 +134,8 @@ def to_request(
 
 
 def _normalize_pass_configs(configs: Mapping[str, Any]) -> tuple[tuple[str, bool], ...]:
-    """Return the pass configs, sorted by name. Raises `InputError` for an unknown name, and
-    `TypeError` for a value that is not a bool."""
+    """Return the pass configs as (name, value), sorted by name. Raises `InputError` for an unknown
+    name, and `TypeError` for a value that is not a bool."""
     for name, value in configs.items():
         if name not in _PASS_CONFIGS:
             raise input_error(
@@ -184,6 +185,8 @@ class Source:
     __slots__ = ("name", "table", "text")
 
     def __init__(self, text: str, *, name: str | None = None, **table: Any) -> None:
+        """Keep the template and the table. Raises `TypeError` for a template that is not text, and
+        for the keys `template` and `targets`."""
         if not isinstance(text, str):
             raise TypeError(f"a template is a str, not {type(text).__name__}")
         if "template" in table or "targets" in table:
@@ -196,8 +199,9 @@ class Source:
         return f"<Source {self.name}>"
 
     def write_project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
-        """Write a project with this script and one target below a directory, under the digest of
-        its content, and return its path. `declared` is the target's table. Raises `InputError`."""
+        """Write a project with this script and one target below the directory `above`, under the
+        digest of its content, and return its path. Equal files are not written again. `declared` is
+        the target's table. Raises `InputError`."""
         _check_table_value(self.table)
         tables = {
             "project": {"name": "kernel-cache", "version": "0"},
@@ -224,18 +228,29 @@ class Source:
 
 
 def _check_table_value(value: object) -> None:
-    """Raise `InputError` for a value that TOML cannot express."""
-    if isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
+    """Raise `InputError` for a value that TOML cannot express, or that contains one."""
+    if isinstance(value, Mapping):
+        _check_table_value([*value.values()])
+    elif isinstance(value, list | tuple):
+        for item in value:
             _check_table_value(item)
     elif not isinstance(value, bool | int | float | str):
         raise input_error(f"a Source holds numbers, words, lists and tables, not {value!r:.80}")
 
 
-def open_requested(request: KernelRequest) -> tuple[Project, str, str, FileTime]:
-    """Open the project of a request, and narrow its manifest to the one program. Return the
-    project, the names of the script and of the target, and the time at which reading began. Raises
-    `InputError`."""
+class OpenedRequest(NamedTuple):
+    """The project of a request, its manifest narrowed to the one program. `script` and `target` are
+    names; `read_since` is the time at which reading of the project began."""
+
+    project: Project
+    script: str
+    target: str
+    read_since: FileTime
+
+
+def open_requested(request: KernelRequest) -> OpenedRequest:
+    """Open the project of a request, and narrow its manifest to the one program. For a `Source`,
+    first write its project into the user's cache. Raises `InputError` and `CacheError`."""
     settings: dict[str, str | int | None] = {"level": 0}
     if request.backend == "nvrtc":
         settings["device-compiler"] = "nvrtc"
@@ -264,7 +279,7 @@ def open_requested(request: KernelRequest) -> tuple[Project, str, str, FileTime]
     # By the file system's clock, set back to `start`: what is written later may have been read
     # before.
     read_since = project.clock.read_time().subtract(time.monotonic_ns() - start)
-    return project, script, target, read_since
+    return OpenedRequest(project, script, target, read_since)
 
 
 def _choose_target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
@@ -286,9 +301,12 @@ def _choose_target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _choose_target_of_script(manifest: Manifest, script: str, word: str) -> str:
-    """Return the name of the target that a word means: a name, an architecture, "cuda" or "auto".
-    The last two choose the best target for the GPU of this machine. Without a GPU, "cuda" is the
-    only target of CUDA, and "auto" is the cpu. Raises `InputError`."""
+    """Return the name of the script's target that `word` means: a name, an architecture, "cuda" or
+    "auto".
+
+    "cuda" and "auto" choose the best target for the GPU of this machine. If none fits, "cuda" is
+    the script's only target of CUDA, and "auto" is its target for the cpu. Raises `InputError`.
+    """
     all_targets = make_targets(manifest)
     targets = {name: all_targets[name] for name in manifest.targets_of(script)}
     choices = ", ".join(f"{name} ({target.arch})" for name, target in targets.items())
@@ -298,11 +316,12 @@ def _choose_target_of_script(manifest: Manifest, script: str, word: str) -> str:
             raise input_error(f'{script} is not built for "{word}"', hint=f"it is for {choices}")
         return fitting[0]
     gpu = find_first_gpu()
-    ranks = {
-        name: rank
-        for name, target in targets.items()
-        if gpu and (rank := rank_code([a.name for a in target.archs], target.ptx, gpu)[0])
-    }
+    ranks = {}
+    if gpu:
+        for name, target in targets.items():
+            rank = rank_code([arch.name for arch in target.archs], target.ptx, gpu)[0]
+            if rank:
+                ranks[name] = rank
     if ranks:
         # By name, too, so that equal targets give the same kernel on every run.
         return min(ranks, key=lambda name: (ranks[name], name))
@@ -320,8 +339,9 @@ def _choose_target_of_script(manifest: Manifest, script: str, word: str) -> str:
 def _narrow_manifest(
     manifest: Manifest, script: str, target: str, request: KernelRequest
 ) -> Manifest:
-    """Return the manifest with one row of each constant, the requested values as defaults, and the
-    requested flags. Raises `InputError` and `TypeError`."""
+    """Return a copy of the manifest in which the script has one program: one row of each constant,
+    the requested values as defaults, and the requested flags, `-march` and pass configs. Raises
+    `InputError` and `TypeError`."""
     section = manifest.scripts[script]
     _check_flags(manifest, script, target, request)
     values = _name_values(manifest, script, target, request)
@@ -409,19 +429,20 @@ def _select_schedule(
 def _select_constants(
     manifest: Manifest, script: str, target: str, params: Mapping[str, Value]
 ) -> dict[str, Any]:
-    """Return the row of each constant that has the requested values, by its key. Raises
-    `InputError` unless exactly one row has them."""
+    """Return, for each key of the script's constants, the row with the requested values: a value,
+    or a list of one row for a key of several names. Raises `InputError` unless exactly one row has
+    them."""
     constants: dict[str, Any] = {}
     for parameter in manifest.scripts[script].params_for(target):
         names = parameter.names
         # With types: `True == 1` and `1 == 1.0`, but they make different kernels.
         requested = {n: (type(params[n]), params[n]) for n in names if n in params}
-        rows = [
-            row
-            for row in parameter.values
-            if requested.items()
-            <= {n: (type(v), v) for n, v in zip(names, row, strict=True)}.items()
-        ]
+        rows = []
+        for row in parameter.values:
+            row_values = {n: (type(v), v) for n, v in zip(names, row, strict=True)}
+            # Each requested value is in the row; the row may have more names.
+            if requested.items() <= row_values.items():
+                rows.append(row)
         if len(rows) != 1:
             choices = "; ".join(", ".join(map(repr, row)) for row in rows or parameter.values)
             problem = "has several values of" if rows else "has no such value of"
