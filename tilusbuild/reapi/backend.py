@@ -52,6 +52,8 @@ _MARGIN = 1 << 20
 # Bytes of a message for each blob in it, besides its content: a digest in hex, a size, tags.
 _OVERHEAD = 128
 _CHUNK = 1 << 20
+# Characters of a server's text that are shown.
+_MAX_LINE = 200
 # Many results are asked for at once, and each names one file.
 _RESULT_LIMIT = json.dumps(
     {
@@ -125,6 +127,8 @@ class ReapiBackend:
         )
 
     def check_access(self, *, write: bool) -> str:
+        """Return a text on the server's version, limit and abilities. Raises `RemoteTroubleError`,
+        also, with `write`, for a server that takes no records."""
         server = self._require_capabilities()
         low, high = server.low_api_version, server.high_api_version
         cache = server.cache_capabilities
@@ -140,6 +144,8 @@ class ReapiBackend:
         return ", ".join(parts)
 
     def fetch_files(self, keys: Sequence[str], take: TakeFile) -> None:
+        """Call `take` with the content of each key's file, as `Backend.fetch_files`. Results are
+        asked for together, and then the contents."""
         keys_by_blob: dict[Blob, list[str]] = {}
         # All results are under way before the first is waited for: one round trip, not sixteen.
         for key, blob in zip(keys, self._find_entry_blobs(keys), strict=True):
@@ -158,6 +164,8 @@ class ReapiBackend:
         return blob is not None and not self.find_missing([blob])
 
     def send_file(self, key: str, data: bytes) -> None:
+        """Send the content, and record its blob as the output of an action whose digest is that of
+        the key. Raises `RemoteTroubleError`."""
         blob = make_blob(data)
         # First the content: a server may refuse a result whose files it does not have.
         self.send_blobs({blob: data})
@@ -226,21 +234,23 @@ class ReapiBackend:
         """Return the blobs that the server does not have. Raises `RemoteTroubleError`."""
         self._require_capabilities()
         missing: list[Blob] = []
-        size = self._limit // _OVERHEAD
-        every = list(blobs)
-        for start in range(0, len(every), size):
+        batch_size = self._limit // _OVERHEAD
+        all_blobs = list(blobs)
+        for start in range(0, len(all_blobs), batch_size):
             request = reapi.FindMissingBlobsRequest(
                 instance_name=self._settings.instance,
-                blob_digests=map(make_digest, every[start : start + size]),
+                blob_digests=map(make_digest, all_blobs[start : start + batch_size]),
             )
             answer = self._call_method(
                 f"{_CAS}/FindMissingBlobs", request, reapi.FindMissingBlobsResponse
             )
             missing += [Blob(d.hash, d.size_bytes) for d in answer.missing_blob_digests]
-        return set(missing).intersection(every)
+        # A server may name blobs that were not asked for.
+        return set(missing).intersection(all_blobs)
 
     def send_blobs(self, blobs: Mapping[Blob, bytes]) -> None:
-        """Have the server keep these. Raises `RemoteTroubleError`."""
+        """Send the contents of blobs, small ones in batches and large ones as streams. Raises
+        `RemoteTroubleError`, also for a blob that the server does not take."""
         self._require_capabilities()
         small = [blob for blob in blobs if blob.size <= self._limit - _OVERHEAD]
         for batch in split_into_batches(small, self._limit):
@@ -263,7 +273,8 @@ class ReapiBackend:
         return self._begin_call(self._channel.unary_stream(name), request.SerializeToString())
 
     def attempt_call(self, name: str, request: Any, seconds: float) -> None:
-        """Ask for something that the server need not be able to do, and wait for so long."""
+        """Call a method that the server need not have, and wait at most `seconds` for its end. The
+        answer and errors are ignored."""
         with suppress(RemoteTroubleError):
             self._finish_call(self._start_call(name, request, seconds))
 
@@ -294,6 +305,8 @@ class ReapiBackend:
             return self._capabilities
 
     def _ask_capabilities(self) -> reapi.ServerCapabilities:
+        """Ask the server for its capabilities, and lower `_limit` to its limit of a message. Raises
+        `RemoteTroubleError`, also for a server without SHA256."""
         request = reapi.GetCapabilitiesRequest(instance_name=self._settings.instance)
         name, seconds = f"{V2}.Capabilities/GetCapabilities", self._settings.connect_timeout
         server: reapi.ServerCapabilities = self._finish_call(
@@ -315,6 +328,8 @@ class ReapiBackend:
         return [*headers, (key, self._about)]
 
     def _begin_call(self, call: Callable[..., Any], data: Any, seconds: float | None = None) -> Any:
+        """Start a call with the client's headers, and a timeout in seconds (by default that of the
+        settings). Return grpc's object for its answer. Raises `RemoteTroubleError`."""
         timeout = self._settings.timeout if seconds is None else seconds
         metadata = self._make_metadata()
         try:
@@ -327,7 +342,8 @@ class ReapiBackend:
         return self._begin_call(call, request.SerializeToString(), seconds)
 
     def _finish_call(self, call: Any, kind: Any = None, *, absent: bool = False) -> Any:
-        """Return the answer, of a kind; None for "not found", where that is one."""
+        """Wait for a call. Return its answer, parsed as a message of class `kind`; None without a
+        `kind`, and with `absent` also for the status NOT_FOUND. Raises `RemoteTroubleError`."""
         try:
             data = call.result()
         except grpc.FutureCancelledError:
@@ -356,13 +372,14 @@ class ReapiBackend:
             answers.cancel()  # of one that is too long
 
     def _write_stream(self, blob: Blob, data: bytes) -> None:
+        """Send the content of a large blob as a stream. Raises `RemoteTroubleError`."""
         name = f"{self._instance}uploads/{uuid.uuid4()}/blobs/{blob.digest}/{blob.size}"
 
         def generate_requests() -> Iterator[bytes]:
             for start in range(0, len(data), _CHUNK):
                 yield reapi.WriteRequest(
                     # The protocol wants it in the first message only.
-                    resource_name=name if not start else "",
+                    resource_name=name if start == 0 else "",
                     write_offset=start,
                     data=data[start : start + _CHUNK],
                     finish_write=start + _CHUNK >= len(data),
@@ -394,8 +411,9 @@ class ReapiBackend:
 
 
 def clean_line(text: str) -> str:
-    """Return the first line of a server's text, without unprintable characters."""
-    return "".join(c for c in text.partition("\n")[0][:200] if c.isprintable())
+    """Return the first line of a server's text without unprintable characters, cut to
+    `_MAX_LINE`."""
+    return "".join(c for c in text.partition("\n")[0][:_MAX_LINE] if c.isprintable())
 
 
 def describe_status(status: reapi.Status) -> str:
@@ -404,7 +422,8 @@ def describe_status(status: reapi.Status) -> str:
 
 
 def split_into_batches(blobs: Iterable[Blob], limit: int) -> Iterator[list[Blob]]:
-    """Yield blobs in lists that make messages of at most `limit` bytes."""
+    """Yield blobs in lists that make messages of at most `limit` bytes; a larger blob comes
+    alone."""
     batch: list[Blob] = []
     size = 0
     for blob in blobs:
@@ -431,6 +450,8 @@ def parse_message(kind: Any, data: bytes) -> Any:
 
 
 def _load_credentials(settings: RemoteSettings) -> Any:
+    """Return grpc's credentials with the CA and the client's certificate of the settings. Raises
+    `RemoteTroubleError` for files that cannot be read."""
     paths = (settings.tls_ca, settings.tls_key, settings.tls_certificate)
     try:
         texts = [read_bytes(os.path.expanduser(path)) if path else None for path in paths]

@@ -91,7 +91,8 @@ class ExecutionCounts(Struct):
         """Count a command that a worker ran."""
         with self.lock:
             self.commands += 1
-            self.remembered += completed.elsewhere is not None and completed.elsewhere.remembered
+            if completed.elsewhere is not None and completed.elsewhere.remembered:
+                self.remembered += 1
             self.seconds += completed.seconds
 
     def add_bytes(self, *, inputs: int = 0, outputs: int = 0) -> None:
@@ -134,14 +135,18 @@ class RemoteExecutor:
         """Return whether a command can run now. The first call starts the probe."""
         with self._lock, suppress(OSError):
             self._probe_thread = self._probe_thread or start_thread(self._probe_worker)
-        free = len(self._running) < self._settings.jobs
-        return bool(self._probe_passed) and free and not self._guard.is_broken
+        has_room = len(self._running) < self._settings.jobs
+        return bool(self._probe_passed) and has_room and not self._guard.is_broken
 
     def run_command(
         self, command: Command, cancelled: threading.Event, report_place: ReportPlace
     ) -> CompletedCommand | None:
-        """Run to the end, outputs brought into `cwd`; return None when that is not possible now.
-        Raises `CancelledError` once `cancelled` is set and `cancel` was called."""
+        """Run a command on a worker to its end, and write its outputs into its `cwd`. Return None
+        if no worker can run it now, or if the answer is not usable.
+
+        `report_place` is called with the stages. Raises `CancelledError` after `cancelled` was set
+        and `cancel_command` was called.
+        """
         if not self.is_ready():
             return None
         try:
@@ -161,7 +166,7 @@ class RemoteExecutor:
             self._operations.abandon_action(running)
 
     def close(self) -> None:
-        """Give everything up."""
+        """Cancel all commands, wait for the probe (`_JOIN_SECONDS` at most), and disconnect."""
         self._guard.break_circuit(None)
         with self._lock:
             running = list(self._running.values())
@@ -174,6 +179,9 @@ class RemoteExecutor:
         self._backend.close()
 
     def _probe_worker(self) -> None:
+        """Run the probe on a worker, and set `_probe_passed` if it finds no problem; else break the
+        circuit. A broken circuit or a cancellation ends it quietly."""
+
         def run_uncached(command: Command) -> CompletedCommand:
             running = RunningAction(threading.Event())
             return self._guard.call_request(
@@ -197,6 +205,12 @@ class RemoteExecutor:
     def _run_action(
         self, command: Command, running: RunningAction, *, cached: bool = True
     ) -> CompletedCommand:
+        """Run a command on a worker and return its result, outputs written into its `cwd`.
+
+        Inputs that the server misses are sent first, and once again if it has removed some. Without
+        `cached`, the server runs the command even if it has the result. Raises `_NoAnswerError`,
+        `RemoteTroubleError`, `CancelledError`, `BlobError`, `OSError`.
+        """
         action, sources = self._actions.build_action(command, cached=cached)
         request = reapi.ExecuteRequest(
             instance_name=self._settings.instance,
@@ -218,15 +232,17 @@ class RemoteExecutor:
                     answer = self._operations.execute_action(request, running, command.timeout)
                     return self._read_result(answer, command)
                 except InputsAbsentError as error:
-                    absent = clean_line(str(error))
+                    server_message = clean_line(str(error))
             raise RemoteTroubleError(
-                f"{self._settings.address}: {absent or 'inputs are missing there'}"
+                f"{self._settings.address}: {server_message or 'inputs are missing there'}"
             )
         finally:
             with self._lock:
                 del self._running[running.cancelled]
 
     def _upload_inputs(self, sources: Sources, *, again: bool) -> None:
+        """Send the inputs that the server does not have. With `again`, ask it also for those that
+        were sent before. Raises `RemoteTroubleError`."""
         with self._lock:
             if again:  # the server has removed something
                 self._uploaded_blobs.difference_update(sources)
@@ -240,8 +256,10 @@ class RemoteExecutor:
 
     def _read_result(self, answer: reapi.ExecuteResponse, command: Command) -> CompletedCommand:
         """Write the outputs of a command into its directory and return its status and output.
+
         Raises `RemoteTroubleError` for a malformed answer, `_NoAnswerError` for an answer that says
-        nothing about the program."""
+        nothing about the program, `BlobError` and `OSError`.
+        """
         result = answer.result
         status = result.exit_code
         timed_out = answer.status.code == _TIMED_OUT and command.timeout is not None
@@ -283,45 +301,49 @@ class RemoteExecutor:
         return CompletedCommand(status, output, seconds, 0, timed_out, worker)
 
     def _read_output(self, result: reapi.ActionResult, limit: int) -> bytes:
+        """Return stdout and then stderr of a command, cut to `limit` bytes. Raises
+        `RemoteTroubleError`, and `BlobError` for one of more than `_MAX_OUTPUT` bytes."""
         captured = CapturedOutput(limit)
-        for raw, named in (
+        for raw, digest in (
             (result.stdout_raw, result.stdout_digest),
             (result.stderr_raw, result.stderr_digest),
         ):
-            if raw or not named.size_bytes:
+            # A server puts a short output into the answer, and names a long one by its digest.
+            if raw or not digest.size_bytes:
                 captured.add_data(raw)
                 continue
-            if (blob := parse_digest(named)).size > _MAX_OUTPUT:
+            blob = parse_digest(digest)
+            if blob.size > _MAX_OUTPUT:
                 raise BlobError(f"{blob.size} bytes of output")
-            printed = self._backend.read_blobs([blob]).get(blob, b"")
-            if make_blob(printed) != blob:
+            data = self._backend.read_blobs([blob]).get(blob, b"")
+            if make_blob(data) != blob:
                 raise self._make_digest_error()
             self.executed.add_bytes(outputs=blob.size)
-            captured.add_data(printed)
+            captured.add_data(data)
         return captured.join_pieces()
 
     def _make_digest_error(self) -> RemoteTroubleError:
         return RemoteTroubleError(f"{self._settings.address}: an output is not what it says")
 
     def _fetch_output(self, file: reapi.OutputFile, path: str) -> None:
-        """Write an output of a command to a file. Raises `BlobError`, `OSError`, and
-        `RemoteTroubleError` for content with another digest."""
+        """Write an output of a command to a file, which is removed again if its content is wrong.
+        Raises `BlobError`, `OSError`, and `RemoteTroubleError` for content with another digest."""
         blob = parse_digest(file.digest)
         # Servers may put small files into the answer; else the contents are empty, and wrong.
-        right = _write_blob(path, blob, (file.contents,))
+        is_right = _write_blob(path, blob, (file.contents,))
 
         def keep_output(_: Blob, pieces: Iterable[bytes]) -> None:
-            nonlocal right
-            right = _write_blob(path, blob, pieces)
+            nonlocal is_right
+            is_right = _write_blob(path, blob, pieces)
 
         try:
-            if not right:
+            if not is_right:
                 self._backend.fetch_blobs({blob}, keep_output)
             self.executed.add_bytes(outputs=blob.size)
-            if not right:
+            if not is_right:
                 raise self._make_digest_error()
         finally:
-            if not right:
+            if not is_right:
                 os.unlink(path)
 
 
@@ -340,7 +362,8 @@ def _write_blob(path: str, blob: Blob, pieces: Iterable[bytes]) -> bool:
 
 
 def _count_seconds(start: Any, end: Any) -> float:
-    """Return the seconds between two times of one machine; 0 where one is not said."""
+    """Return the seconds between two times of one machine (protobuf's Timestamp); 0 if one of them
+    is not set."""
     if not start.seconds or not end.seconds:
         return 0.0
     seconds: float = end.seconds - start.seconds + (end.nanos - start.nanos) / 1e9
@@ -365,24 +388,25 @@ class ActionBuilder:
             self._platform.properties.add(name=name, value=value)
 
     def build_action(self, command: Command, *, cached: bool = True) -> tuple[Blob, Sources]:
-        """Return the digest of a command's Action, and all of its blobs. Raises `OSError`."""
+        """Return the blob of a command's Action, and the contents of all blobs that the Action
+        needs. With `cached`, the server may keep the result. Raises `OSError`."""
         sources: Sources = {}
         worker = command.on_worker
-        more = {} if worker is None else worker.files
-        inside = self._add_directory(command.cwd, sources, more)
+        extra_files = {} if worker is None else worker.files
+        working_tree = self._add_directory(command.cwd, sources, extra_files)
         root = reapi.Directory()
-        root.directories.add(name=WORKING, digest=make_digest(inside))
+        root.directories.add(name=WORKING, digest=make_digest(working_tree))
         environment = command.env if worker is None else worker.env
-        about = reapi.Command(
+        message = reapi.Command(
             arguments=command.argv if worker is None else worker.argv,
             output_paths=sorted(command.outputs),
             working_directory=WORKING,
             platform=self._platform,
         )
         for name, value in sorted(environment.items()):
-            about.environment_variables.add(name=name, value=value)
+            message.environment_variables.add(name=name, value=value)
         action = reapi.Action(
-            command_digest=make_digest(_add_message(about, sources)),
+            command_digest=make_digest(_add_message(message, sources)),
             input_root_digest=make_digest(_add_message(root, sources)),
             platform=self._platform,
             do_not_cache=not cached,
@@ -392,27 +416,34 @@ class ActionBuilder:
         return _add_message(action, sources), sources
 
     def _add_directory(
-        self, path: str, sources: Sources, more: Mapping[str, str] | None = None
+        self, path: str, sources: Sources, extra_files: Mapping[str, str] | None = None
     ) -> Blob:
-        """Return the tree of a directory, with `more` files by their names in it."""
+        """Add a directory with all below it to `sources`; return the blob of its Directory message.
+        `extra_files` has paths of further files by their names in it. Raises `OSError`."""
         directory = reapi.Directory()
-        files = {**{name: os.path.join(path, name) for name in os.listdir(path)}, **(more or {})}
+        path_of_name = {name: os.path.join(path, name) for name in os.listdir(path)}
+        path_of_name |= extra_files or {}
         # Sorted, as the protocol wants it: equal directories have one digest.
-        for name, inside in sorted(files.items()):
-            if os.path.islink(inside):
-                self._add_link(inside, name, directory, sources)
-            elif os.path.isdir(inside):
-                blob = self._add_directory(inside, sources)
+        for name, source in sorted(path_of_name.items()):
+            if os.path.islink(source):
+                self._add_link(source, name, directory, sources)
+            elif os.path.isdir(source):
+                blob = self._add_directory(source, sources)
                 directory.directories.add(name=name, digest=make_digest(blob))
             else:
-                data = read_bytes(inside)
+                data = read_bytes(source)
                 blob = make_blob(data)
                 sources[blob] = data
-                runs = os.access(inside, os.X_OK)
-                directory.files.add(name=name, digest=make_digest(blob), is_executable=runs)
+                directory.files.add(
+                    name=name,
+                    digest=make_digest(blob),
+                    is_executable=os.access(source, os.X_OK),
+                )
         return _add_message(directory, sources)
 
     def _add_link(self, path: str, name: str, directory: reapi.Directory, sources: Sources) -> None:
+        """Add a link to a directory message: as a link or, if its target is a header directory, as
+        that directory, whose tree is read once. Raises `OSError`."""
         target = os.readlink(path)
         if not os.path.isfile(os.path.join(path, layout.MANIFEST)):
             directory.symlinks.add(name=name, target=target)
@@ -428,6 +459,7 @@ class ActionBuilder:
 
 
 def _add_message(message: Any, sources: Sources) -> Blob:
+    """Add the bytes of a message to `sources`; return their blob."""
     # Protobuf does not order the entries of maps; the digest is of the bytes.
     data = message.SerializeToString(deterministic=True)
     blob = make_blob(data)

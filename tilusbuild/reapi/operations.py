@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from msgspec import Struct
@@ -75,9 +75,12 @@ class Operations:
     def execute_action(
         self, request: reapi.ExecuteRequest, running: RunningAction, timeout: float | None
     ) -> reapi.ExecuteResponse:
-        """Run an action and return the server's response, which may report an error. `timeout` is
-        the command's, in seconds. Raises `CancelledError`, `InputsAbsentError`,
-        `RemoteTroubleError`."""
+        """Run an action and return the server's response, which may report an error.
+
+        A stream that is lost is taken up again, at most `_MAX_LOSSES` times. The fields of
+        `running` follow the action. `timeout` is the command's, in seconds. Raises
+        `CancelledError`, `InputsAbsentError`, `RemoteTroubleError`.
+        """
         until = time.monotonic() + (timeout or _MAX_LENGTH) + self._settings.timeout
         while True:
             if running.name:
@@ -111,14 +114,17 @@ class Operations:
     def _follow_stream(
         self, name: str, request: Any, running: RunningAction
     ) -> reapi.ExecuteResponse | None:
-        """Return an action's answer; None when the stream ends without."""
+        """Return an action's answer; None when the stream ends without one. Reports the action's
+        stages, and sets the operation's name in `running`. Raises `grpc.RpcError`,
+        `InputsAbsentError`, `RemoteTroubleError`."""
         running.call = self._backend.open_stream(name, request)
         # Set while the stream was opened: `abandon_action` had no call to cancel.
         if running.cancelled.is_set():
             running.call.cancel()
         for data in running.call:
             operation = parse_message(reapi.Operation, data)
-            running.name, running.has_messages = operation.name or running.name, True
+            running.name = operation.name or running.name
+            running.has_messages = True
             if running.cancelled.is_set():
                 running.call.cancel()
                 continue
@@ -135,6 +141,8 @@ class Operations:
             running.report_place(stage, clean_worker_name(about.partial_execution_metadata.worker))
 
     def _read_answer(self, operation: reapi.Operation) -> reapi.ExecuteResponse:
+        """Return the answer in an operation that has ended. Raises `InputsAbsentError`, and
+        `RemoteTroubleError` for another error or no answer."""
         error = operation.error
         if error.code in _ABSENT_STATUS:
             raise InputsAbsentError(error.message)
@@ -148,20 +156,25 @@ class Operations:
         return answer
 
     def _handle_lost_stream(self, error: Any, running: RunningAction, until: float) -> None:
-        """Return when a stream that has ended is to be taken up again. Raises `CancelledError`,
-        `InputsAbsentError`, `RemoteTroubleError`."""
+        """Return when a stream that ended with an error is to be taken up again: at once, or after
+        a pause. Forget the operation's name if the server does not know the operation.
+
+        Raises `CancelledError`, `InputsAbsentError`, and `RemoteTroubleError` to give the action
+        up.
+        """
         if running.cancelled.is_set():
             self._cancel_operation(running)
             raise CancelledError
         code = error.code()
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             # casd says nothing more of an action until it has ended; then the server is asked.
-            silent = not running.has_messages and not (running.name and self._backend.is_alive())
-            if silent or running.stage in _QUEUED_STAGES or time.monotonic() > until:
-                why = "no answer in time" if silent else "no worker took a compile in time"
-                if not silent and running.stage not in _QUEUED_STAGES:
-                    why = "a worker did not end a compile in time"
-                self._raise_given_up(running, why)
+            is_silent = not running.has_messages and not (running.name and self._backend.is_alive())
+            if is_silent:
+                self._give_up(running, "no answer in time")
+            if running.stage in _QUEUED_STAGES:
+                self._give_up(running, "no worker took a compile in time")
+            if time.monotonic() > until:
+                self._give_up(running, "a worker did not end a compile in time")
             return
         if code is grpc.StatusCode.NOT_FOUND and running.name:
             running.name = ""  # a server that was started again knows it no more
@@ -172,15 +185,17 @@ class Operations:
         self._wait_to_resume(running, until, str(self._backend.explain_error(error)))
 
     def _wait_to_resume(self, running: RunningAction, until: float, why: str) -> None:
-        """Wait before a stream goes on. Raises `CancelledError`, `RemoteTroubleError`."""
+        """Count a loss, and wait before the stream is taken up again. Raises `CancelledError`, and
+        `RemoteTroubleError` with the reason `why` after too many losses or too long."""
         running.losses += 1
         if running.losses > _MAX_LOSSES or time.monotonic() > until:
-            self._raise_given_up(running, why)
+            self._give_up(running, why)
         if running.cancelled.wait(min(_PAUSE * 2 ** (running.losses - 1), 1.0)):
             self._cancel_operation(running)
             raise CancelledError
 
-    def _raise_given_up(self, running: RunningAction, why: str) -> None:
+    def _give_up(self, running: RunningAction, why: str) -> NoReturn:
+        """Cancel the operation on the server. Raises `RemoteTroubleError` without a retry."""
         self._cancel_operation(running)
         raise RemoteTroubleError(f"{self._settings.address}: {why}", retry=False)
 

@@ -32,21 +32,26 @@ def probe_worker(
     toolchain: Toolchain, runner: Runner, run_there: Callable[[Command], CompletedCommand]
 ) -> str | None:
     """Return a text on the first difference between a worker's tools and this machine's; None
-    without one. Raises the exceptions of both runners."""
+    without one. Both digest their headers at the same time, here with `runner`. Raises the
+    exceptions of both runners."""
     tools, directories = _list_tools(toolchain), toolchain.find_reach().headers
     with TemporaryDirectory("probe") as empty:
         # The tools' digests are those of the fingerprint; of the headers it has other sums.
         local = _make_command(empty.path, directories, ())
         with ThreadPoolExecutor(1) as thread:
-            running = thread.submit(runner.run, local)
-            answer = run_there(_make_command(empty.path, directories, tuple(tools)))
-            headers = running.result().output.splitlines()
-    answers = answer.output.splitlines()
-    for directory, digest, answered in zip(directories, headers, answers, strict=False):
-        if digest != answered:
+            local_run = thread.submit(runner.run, local)
+            worker_run = run_there(_make_command(empty.path, directories, tuple(tools)))
+            local_digests = local_run.result().output.splitlines()
+    worker_lines = worker_run.output.splitlines()
+    # Not strict: a worker may print anything.
+    for directory, local_digest, worker_digest in zip(
+        directories, local_digests, worker_lines, strict=False
+    ):
+        if local_digest != worker_digest:
             return f"a worker has other headers in {directory} than this machine"
-    lines = (line.decode("utf-8", "replace").split(None, 1) for line in answers[len(headers) :])
-    digests = {fields[1]: fields[0] for fields in lines if len(fields) == 2}
+    tool_lines = worker_lines[len(local_digests) :]
+    rows = (line.decode("utf-8", "replace").split(None, 1) for line in tool_lines)
+    digests = {row[1]: row[0] for row in rows if len(row) == 2}
     for path, expected in tools.items():
         if digests.get(path) != expected:
             return f"a worker has another {path} than this machine, or none"
@@ -56,17 +61,19 @@ def probe_worker(
 def _find_nvrtc_problem(
     toolchain: Toolchain, run_there: Callable[[Command], CompletedCommand]
 ) -> str | None:
-    """Return why a worker cannot be given NVRTC's command: its library is this machine's."""
+    """Run NVRTC's command `identify` on a worker. Return why its answer is not that of this
+    machine's NVRTC; None if it is, or without NVRTC. Raises the exceptions of `run_there`."""
     nvrtc = toolchain.nvrtc
     if nvrtc is None:
         return None
     worker = nvrtc.build_worker_command(("identify",))
     with TemporaryDirectory("probe") as empty:
-        done = run_there(
+        completed = run_there(
             Command(worker.argv, empty.path, worker.env, _PROBE_SECONDS, on_worker=worker)
         )
+    # The release, and the architectures that this NVRTC compiles for.
     expected = f"{nvrtc.release[0]}.{nvrtc.release[1]}\n{' '.join(map(str, nvrtc.numbers))}\n"
-    if done.output.decode("utf-8", "replace") != expected:
+    if completed.output.decode("utf-8", "replace") != expected:
         return "a worker does not run NVRTC: it needs Python 3.8 or later, as python3"
     return None
 
@@ -77,7 +84,8 @@ def _make_command(directory: str, directories: Sequence[str], files: Sequence[st
 
 
 def _list_tools(toolchain: Toolchain) -> dict[str, str]:
-    """Return the digest of each program that compiles, by its path."""
+    """Return the digest of each program and library that compiles, by its path. Missing files are
+    left out."""
     host, cuda = toolchain.host, toolchain.cuda
     files: Sequence[tuple[str, str]] = [
         (tool.path, tool.digest)
@@ -87,9 +95,10 @@ def _list_tools(toolchain: Toolchain) -> dict[str, str]:
         )
     ]
     libraries: Sequence[tuple[str, str]] = ()
-    if (nvrtc := toolchain.nvrtc) is not None:
-        # A line for each, in their order. libnvfatbin joins what comes back, and runs here.
-        both = zip((nvrtc.library, *nvrtc.builtins), toolchain.fingerprint_nvrtc, strict=False)
-        libraries = [(path, line.split()[-1]) for path, line in both]
-    every = (*files, *libraries)
-    return {path: digest for path, digest in every if path and os.path.isfile(path)}
+    nvrtc = toolchain.nvrtc
+    if nvrtc is not None:
+        # The fingerprint has a line for each of these libraries, in this order, and then others:
+        # libnvfatbin joins what comes back, and runs here.
+        pairs = zip((nvrtc.library, *nvrtc.builtins), toolchain.fingerprint_nvrtc, strict=False)
+        libraries = [(path, line.split()[-1]) for path, line in pairs]
+    return {path: digest for path, digest in (*files, *libraries) if path and os.path.isfile(path)}

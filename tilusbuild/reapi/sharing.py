@@ -83,27 +83,27 @@ class Sharing:
                 executor.close()
 
     def _find_executor(self, toolchain: Toolchain) -> RemoteExecutor | None:
-        """Return the executor for a toolchain, opened on the first call; None if it cannot be
-        opened."""
+        """Return the executor for a toolchain, opened on the first call; None, after one warning,
+        if it cannot be opened."""
         with self._lock:
-            for known, executor in self._executors:
+            for known_toolchain, executor in self._executors:
                 # By identity first: to compare two toolchains compares all of their digests.
-                if known is toolchain or known == toolchain:
+                if known_toolchain is toolchain or known_toolchain == toolchain:
                     return executor
-            opened = None
+            new_executor = None
             try:
                 from tilusbuild.reapi.execute import RemoteExecutor
                 from tilusbuild.reapi.probe import probe_worker
 
                 compare = partial(probe_worker, toolchain, self._runner)
-                opened = RemoteExecutor(self._settings, compare, self._emit_warning)
+                new_executor = RemoteExecutor(self._settings, compare, self._emit_warning)
             except ImportError as error:
                 self._emit_warning(explain_missing_package(error))
             except RemoteTroubleError as error:
                 self._emit_warning(str(error))
             # Also None: a server that cannot be used is not tried by each program.
-            self._executors.append((toolchain, opened))
-            return opened
+            self._executors.append((toolchain, new_executor))
+            return new_executor
 
     def _emit_warning(self, why: str) -> None:
         self._listen(Warned(f"remote execution: {why}"))
@@ -120,9 +120,10 @@ class CompileSlots:
     def try_acquire(self) -> bool:
         """Take a slot. Return False when none is free."""
         with self._freed:
-            free = self._used < self._limit()
-            self._used += free
-            return free
+            is_free = self._used < self._limit()
+            if is_free:
+                self._used += 1
+            return is_free
 
     def wait_briefly(self) -> None:
         """Wait a moment, or until a slot is free."""
@@ -158,15 +159,24 @@ class SharingRunner:
         self._cancelled = threading.Event()
 
     def run(self, command: Command) -> CompletedCommand:
+        """Run a command in a slot of this machine, or on a worker if that takes the command before
+        a slot is free. Return what came of it.
+
+        A command without outputs runs here, without a slot. Reports where the command is. Raises
+        `CancelledError`, and the exceptions of `inner`.
+        """
         if not command.outputs and not command.stays:
             return self._inner.run(command)
-        # A command goes to a worker once. What it could not do waits for a slot here.
-        tried, is_waiting = command.stays, False
+        # A command goes to a worker once, and one that `stays` never. What the worker could not do
+        # waits for a slot here.
+        is_tried = command.stays
+        is_waiting = False
         while not self._slots.try_acquire():
-            if not tried:
+            if not is_tried:
                 self._executor = self._executor or self._find()
-            if not tried and self._executor and self._executor.is_ready():
-                tried, is_waiting = True, False
+            if not is_tried and self._executor and self._executor.is_ready():
+                is_tried = True
+                is_waiting = False
                 completed = self._executor.run_command(command, self._cancelled, self._report_place)
                 if completed is not None:
                     return completed
@@ -179,7 +189,7 @@ class SharingRunner:
                 raise CancelledError
         try:
             # A command that got a slot at once needs no report: `here` is the default.
-            if tried or is_waiting:
+            if is_tried or is_waiting:
                 self._report_place(HERE, "")
             return self._inner.run(command)
         finally:

@@ -85,6 +85,7 @@ def pack_entry(files: Mapping[str, bytes], seconds: float = 0.0) -> bytes:
     sizes = {name: len(files[name]) for name in sorted(files)}
     if sum(sizes.values()) > MAX_BYTES or len(sizes) > MAX_FILES:
         raise ArchiveError(f"it has more than {MAX_BYTES >> 20} MiB or {MAX_FILES} files")
+    # - 1: a reader accepts only less than `MAX_SECONDS`.
     head = json.encode(_Head(sizes, min(seconds, MAX_SECONDS - 1)))
     content = b"".join((head, b"\n", *(files[name] for name in sizes)))
     return ZstdCompressor(level=_LEVEL, write_checksum=True).compress(content)
@@ -111,6 +112,8 @@ class Unpacker:
             raise ArchiveError(f"it cannot be unpacked: {error!s:.200}") from None
 
     def _read_entry(self, content: IO[bytes]) -> Archive:
+        """Return the entry in the unpacked bytes of an archive. The first `_MAX_HELD` bytes of its
+        files stay in memory; later files are written. Raises `ArchiveError`, `OSError`."""
         line = content.readline(_MAX_HEAD)
         try:
             head = _HEAD.decode(line)
@@ -157,8 +160,12 @@ class _Source:
         self._size = 0
 
     def read(self, size: int) -> memoryview:
-        """Return the next bytes, `size` at most; none at the end."""
-        while not self._rest and (piece := next(self._pieces, None)) is not None:
+        """Return the next bytes, `size` at most; none at the end. Raises `ArchiveError` for pieces
+        of more than `MAX_BYTES` in all."""
+        while not self._rest:  # a piece may be empty
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
             self._rest = memoryview(piece)
             self._size += len(piece)
             if self._size > MAX_BYTES:

@@ -101,15 +101,16 @@ _BACKENDS = {
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
-    """Return the back end for an address: one of these, or an optional room's. Connects to nothing
-    yet. Raises `RemoteTroubleError`, also where a library is not installed."""
-    kind = _BACKENDS.get(settings.scheme) or find_contributions("remote backend").get(
+    """Return the back end for an address, one of `_BACKENDS` or of an optional room: a part of
+    tilusbuild with libraries of its own. Connects to nothing yet. Raises `RemoteTroubleError`, also
+    where a library is not installed."""
+    class_path = _BACKENDS.get(settings.scheme) or find_contributions("remote backend").get(
         settings.scheme
     )
-    if kind is None:
+    if class_path is None:
         raise RemoteTroubleError(f"nothing here speaks {settings.scheme}://", retry=False)
     try:
-        backend: Backend = import_value(kind)(settings)
+        backend: Backend = import_value(class_path)(settings)
         return backend
     except ImportError as error:
         raise RemoteTroubleError(explain_missing_package(error), retry=False) from None
@@ -133,7 +134,11 @@ class Guard:
         return self._broken.is_set()
 
     def call_request(self, request: Callable[[], Answer]) -> Answer:
-        """Return the answer to a request. Raises `BrokenError`."""
+        """Call `request` and return its answer.
+
+        A request whose `RemoteTroubleError` says so is tried again, 3 times in all. The last
+        failure breaks the circuit. Raises `BrokenError`, at once if the circuit is broken already.
+        """
         for attempt in range(_ATTEMPTS):
             if self._broken.is_set():
                 raise BrokenError
@@ -148,12 +153,13 @@ class Guard:
         raise BrokenError
 
     def break_circuit(self, why: str | None) -> None:
-        """Break the circuit; without a reason, quietly."""
+        """Break the circuit, and wake the requests that pause. Report the reason `why` if this is
+        the first break; None reports nothing."""
         # Several threads fail together when a server ends: one of them reports it.
         with self._lock:
-            first = not self._broken.is_set()
+            is_first = not self._broken.is_set()
             self._broken.set()
-        if first and why is not None:
+        if is_first and why is not None:
             self._report_break(why)
 
 
@@ -175,19 +181,27 @@ class Credentials:
     def __init__(self, settings: RemoteSettings) -> None:
         self._settings = settings
         self._guard = threading.Lock()
-        self._of_helper: dict[str, str] = {}
-        self._until: float | None = 0.0
+        self._helper_headers: dict[str, str] = {}
+        self._helper_expiry: float | None = 0.0
         """By `time.time`; None: for ever."""
 
     def collect_headers(self) -> dict[str, str]:
-        """Return the headers. Raises `RemoteTroubleError` if the helper fails, or if a header has
-        characters that HTTP does not allow."""
+        """Return the headers, those of the helper over the user's. Run the helper first if its last
+        answer expires within a minute.
+
+        Raises `RemoteTroubleError` if the helper fails, or if a header has characters that HTTP
+        does not allow.
+        """
         headers = dict(self._settings.headers)
-        if (helper := self._settings.credential_helper) is not None:
+        helper = self._settings.credential_helper
+        if helper is not None:
             with self._guard:
-                if self._until is not None and time.time() >= self._until - _RENEWAL_SECONDS:
-                    self._of_helper, self._until = _ask_helper(helper, self._settings.address)
-                headers |= self._of_helper
+                expiry = self._helper_expiry
+                if expiry is not None and time.time() >= expiry - _RENEWAL_SECONDS:
+                    self._helper_headers, self._helper_expiry = _ask_helper(
+                        helper, self._settings.address
+                    )
+                headers |= self._helper_headers
         if not all(
             _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
             for name, value in headers.items()
@@ -198,6 +212,8 @@ class Credentials:
 
 
 def _ask_helper(helper: str, address: str) -> tuple[dict[str, str], float | None]:
+    """Run the credential helper for an address. Return its headers, and when they expire: seconds
+    since 1970, None for never. Raises `RemoteTroubleError`."""
     try:
         completed = subprocess.run(
             [os.path.expanduser(helper), "get"],

@@ -75,12 +75,15 @@ class RemoteCache:
     # On the build's thread.
 
     def request_programs(self, labels: Mapping[str, str]) -> Collection[str]:
-        """Start to fetch programs, given as labels by hash. Return the hashes that get an
-        answer."""
+        """Queue programs to be fetched. `labels` has the label of each program by its hash.
+
+        Return the hashes that get a `RemoteAnswered`: all, or none if the remote is broken or no
+        thread can be started.
+        """
         if self._asking.is_broken:
             return ()
         items = list(labels.items())
-        # All threads have a part of few programs: what one has on its way, a fault takes along.
+        # Few programs are split over all threads: a batch that fails then loses few of them.
         size = max(1, min(self._backend.batch, math.ceil(len(items) / self._backend.width)))
         batches = [items[start : start + size] for start in range(0, len(items), size)]
         try:
@@ -102,11 +105,13 @@ class RemoteCache:
         return self._uploads.is_busy()
 
     def stop_transfers(self) -> None:
+        """End all fetches and uploads, and drop the connections; does not wait, and warns of
+        nothing from now on."""
         self._stopped = True
         self._asking.break_circuit(None)
         self._uploads.stop_sending()
         self._backend.close()
-        # One for each thread: each takes one, and ends.
+        # None ends a thread that takes it: one for each.
         for _ in self._askers:
             self._to_ask.put(None)
 
@@ -119,6 +124,7 @@ class RemoteCache:
         self._fetcher.close()
 
     def make_summary(self) -> events.RemoteSummary:
+        """Return the numbers of programs, bytes and seconds of this build."""
         return events.RemoteSummary(
             address=self._settings.address,
             sent=self._uploads.sent,
@@ -132,6 +138,8 @@ class RemoteCache:
     # On threads of its own.
 
     def _answer_batches(self) -> None:
+        """Fetch batches from the queue until None comes. Each program gets a `RemoteAnswered`, also
+        when its fetch fails; an unexpected exception breaks the circuit."""
         while (batch := self._to_ask.get()) is not None:
             unanswered = dict(batch)
             try:
@@ -142,16 +150,17 @@ class RemoteCache:
             except Exception as error:
                 # Whatever is wrong with us, or with the disk: the build has compilers.
                 # A library's text is not shown: it may have the headers in it.
-                more = f": {error}" if isinstance(error, OSError) else ""
-                self._asking.break_circuit(f"{type(error).__name__}{more}")
+                details = f": {error}" if isinstance(error, OSError) else ""
+                self._asking.break_circuit(f"{type(error).__name__}{details}")
             for program in unanswered:
                 self._listen(RemoteAnswered(program, None))
 
     def _report_outcome(self, outcome: Outcome, label: str) -> None:
-        """Count and report how the fetch of a program ended."""
+        """Count how the fetch of a program ended, warn of a refused one, and report the answer.
+        An outdated entry of the remote is marked, so that an upload replaces it."""
         with self._lock:
-            self._counts["verified"] += outcome.verified
-            self._counts["wrong"] += outcome.wrong
+            self._counts["verified"] += int(outcome.verified)
+            self._counts["wrong"] += int(outcome.wrong)
             if outcome.answer is not None:
                 self._counts["hits"] += 1
                 self._saved += outcome.seconds
@@ -169,7 +178,8 @@ class RemoteCache:
         """Warn of a refused program. Stop using the remote after `_MAX_REFUSED` of them, or after
         one that this machine compiles to other bytes."""
         with self._lock:
-            self._counts["refused"] += not wrong
+            if not wrong:
+                self._counts["refused"] += 1
             number = self._counts["refused"]
         address = self._settings.address
         if wrong:
@@ -189,10 +199,11 @@ class RemoteCache:
         self._warn_once(f"{why}; the rest of this build does not use it")
 
     def _warn_once(self, message: str) -> None:
-        """Warn, unless its other use has failed before: once is enough of one server."""
+        """Warn, unless this did so before: fetching and sending may fail for the same reason."""
         with self._lock:
-            first, self._troubled = not self._troubled, True
-        if first:
+            is_first = not self._troubled
+            self._troubled = True
+        if is_first:
             self._emit_warning(message)
 
     def _emit_warning(self, message: str) -> None:
@@ -238,7 +249,8 @@ class Uploads:
         return self._lost + self._waiting
 
     def add_program(self, program: str, seconds: float) -> None:
-        """Queue a program to be sent. Its compile took `seconds`."""
+        """Queue a program to be sent; do nothing once nothing more is sent. Its compile took
+        `seconds`. Starts a thread if fewer than `_SENDERS` run."""
         if self._stopped or self.guard.is_broken:
             return
         with self._lock:
@@ -257,7 +269,11 @@ class Uploads:
         self._outdated.add(program)
 
     def is_busy(self) -> bool:
-        """Return whether something is on its way that is worth waiting for."""
+        """Return whether something is on its way that is worth waiting for.
+
+        The patience runs from the first call since a program was added. When it is over, this gives
+        up sending, and returns False.
+        """
         with self._lock:
             if not self._waiting or self._stopped:
                 return False
@@ -265,10 +281,10 @@ class Uploads:
             now = time.monotonic()
             if self._idle_since is None:
                 self._idle_since = now
-            late = now - self._idle_since > self._patience
-        if late:
+            is_late = now - self._idle_since > self._patience
+        if is_late:
             self.guard.break_circuit(f"not everything was sent in {self._patience:g} s")
-        return not late
+        return not is_late
 
     def stop_sending(self) -> None:
         """Send nothing more; does not wait."""
@@ -278,25 +294,34 @@ class Uploads:
             self._queue.put(None)
 
     def _send_programs(self) -> None:
+        """Send programs from the queue until None comes, and count them as sent or lost. Call
+        `listen` with None, which wakes the build, when none wait any longer."""
         while (upload := self._queue.get()) is not None:
             size = None
-            # The last two: it is damaged here. It counts as unsent, and `verify` names it.
+            # OSError and ArchiveError: the entry is damaged here. It counts as unsent, and `verify`
+            # names it.
             with suppress(BrokenError, OSError, ArchiveError):
                 size = self._send_program(*upload)
             with self._lock:
-                self.sent += size is not None
-                self.sent_bytes += size or 0
-                self._lost += size is None
+                if size is None:
+                    self._lost += 1
+                else:
+                    self.sent += 1
+                    self.sent_bytes += size
                 self._waiting -= 1
-                done = not self._waiting
-            if done:
+                is_last = not self._waiting
+            if is_last:
                 self._listen(None)
 
     def _send_program(self, program: str, seconds: float) -> int | None:
-        """Send one program. Return the number of bytes sent, 0 for a program that the remote has,
-        and None for a program that the cache does not have. Raises `BrokenError`, `OSError`,
-        `ArchiveError`."""
-        if (entry := lookup_entry(self._cache, program)) is None:
+        """Send one program after its include directories. Directories and entries that the remote
+        has are not sent.
+
+        Return the number of bytes sent; None for a program that the cache does not have. Raises
+        `BrokenError`, and for a damaged entry `OSError`, `ArchiveError`.
+        """
+        entry = lookup_entry(self._cache, program)
+        if entry is None:
             return None
         size = 0
         for digest in read_header_digests(entry.path):
@@ -311,6 +336,8 @@ class Uploads:
         return size + self._send_file(key, pack_entry(_read_entry_files(entry), seconds))
 
     def _send_include(self, digest: str) -> int:
+        """Send an include directory unless the remote has it. Return the number of bytes sent.
+        Raises `BrokenError`, and for a damaged directory `OSError`, `ArchiveError`."""
         key = include_key(digest)
         if self.guard.call_request(lambda: self._backend.has_file(key)):
             return 0

@@ -141,7 +141,8 @@ class Fetcher:
             self._private.discard()
 
     def fetch_programs(self, programs: Sequence[str]) -> Iterator[Outcome]:
-        """Yield how each of these ended. Raises `BrokenError`, `OSError`, `CacheError`."""
+        """Fetch programs, publish those whose entries are right, and yield the outcome of each, in
+        any order. Raises `BrokenError`, `OSError`, `CacheError`."""
         archives = self._receive_archives(program_key, programs)
         try:
             candidates: list[_Candidate] = []
@@ -164,9 +165,17 @@ class Fetcher:
                     _remove_files(archive)
 
     def _accept_candidates(self, candidates: Sequence[_Candidate]) -> Iterator[Outcome]:
-        """Check candidates and publish those that pass. Yield the outcome of each."""
+        """Check candidates and publish those that pass; compile a sample again first. Yield the
+        outcome of each.
+
+        A program whose lock another process holds is tried `_ATTEMPTS` times, with pauses.
+        """
         self._receive_includes(
-            {digest for one in candidates for digest in one.directories[:_MAX_DIRECTORIES]}
+            {
+                digest
+                for candidate in candidates
+                for digest in candidate.directories[:_MAX_DIRECTORIES]
+            }
         )
         accepted: list[_Candidate] = []
         verified: set[str] = set()
@@ -194,18 +203,22 @@ class Fetcher:
     def _receive_archives(
         self, key_of: Callable[[str], str], names: Collection[str]
     ) -> dict[str, Archive | ArchiveError]:
-        """Fetch and unpack the archives under these names. Return each archive, or the error of one
-        that cannot be unpacked, by name. A name that the remote does not have is left out. Raises
-        `BrokenError`, `OSError`."""
-        missing = {key_of(name): name for name in names}
+        """Fetch and unpack the archives of programs or include directories, whose keys `key_of`
+        returns. Return each archive, or the error of one that cannot be unpacked, by name.
+
+        A name that the remote does not have is left out. Raises `BrokenError`, `OSError`.
+        """
+        pending_names = {key_of(name): name for name in names}
         archives: dict[str, Archive | ArchiveError] = {}
 
         def take_archive(key: str, pieces: Iterable[bytes]) -> None:
-            archives[missing[key]] = self._unpack_archive(pieces)
-            del missing[key]
+            archives[pending_names[key]] = self._unpack_archive(pieces)
+            # A request that is tried again asks only for what has not come.
+            del pending_names[key]
 
-        # A request that is tried again asks only for what has not come.
-        self._guard.call_request(lambda: self._backend.fetch_files(list(missing), take_archive))
+        self._guard.call_request(
+            lambda: self._backend.fetch_files(list(pending_names), take_archive)
+        )
         return archives
 
     def _unpack_archive(self, pieces: Iterable[bytes]) -> Archive | ArchiveError:
@@ -229,7 +242,7 @@ class Fetcher:
 
     def _receive_includes(self, digests: Collection[str]) -> None:
         """Fetch the include directories that the cache does not have and that were not fetched
-        before.
+        before. Add an entry for each of these digests to `_includes`.
 
         The lock is held during the fetch, so that two threads do not fetch the same directory.
         """
@@ -249,23 +262,24 @@ class Fetcher:
                 )
 
     def _check_candidate(self, candidate: _Candidate) -> Outcome | None:
-        """Return why an entry is not accepted; None for one that is right."""
+        """Return the outcome of an entry that is refused, or misses an include directory; None for
+        one that is right."""
         program, contents = candidate.program, candidate.contents
         manifests: dict[str, bytes] = {}
-        absent = False
+        is_incomplete = False
         for digest in candidate.directories[:_MAX_DIRECTORIES]:
             include = self._includes[digest]
             if isinstance(include, ArchiveError):
                 return _refuse_entry(program, f"{layout.INCLUDE}/{digest}: {include}")
             if include is None:
-                absent = True
+                is_incomplete = True
             else:
                 manifests[digest] = include.manifest
         # The rest is checked all the same: a wrong entry is named, and not taken for a miss.
-        carried = None if absent else manifests
-        if problems := check_entry(program, contents, carried, origin=Origin.REMOTE):
+        checked_manifests = None if is_incomplete else manifests
+        if problems := check_entry(program, contents, checked_manifests, origin=Origin.REMOTE):
             return _refuse_entry(program, problems[0])
-        return Outcome(program, outdated=True) if absent else None
+        return Outcome(program, outdated=True) if is_incomplete else None
 
     def _is_sample(self, candidate: _Candidate) -> bool:
         """Return whether to verify a program; a writer of the remote cannot know which."""
@@ -298,8 +312,9 @@ class Fetcher:
     def _publish_candidates(
         self, candidates: Sequence[_Candidate], verified: Collection[str]
     ) -> tuple[list[Outcome], list[_Candidate]]:
-        """Put programs into the store; return how they ended, and those of which another process
-        has the lock, or the one of a program that shares it."""
+        """Publish programs in the cache, all at once. Return their outcomes, and the candidates
+        whose locks were taken: by another process, or by this one for a program with the same lock
+        file. Raises `CacheError`."""
         outcomes: list[Outcome] = []
         locked: list[_Candidate] = []
         with ExitStack() as locks, EntryBatch(self._cache) as arrivals:
@@ -313,7 +328,7 @@ class Fetcher:
                 if entry is not None and entry.status in RECORDED:
                     outcomes.append(Outcome(program, make_answer(entry)))
                     continue
-                files = {n: content for n, content in archive.files.items() if n != layout.META}
+                files = {name: data for name, data in archive.files.items() if name != layout.META}
                 arrivals.add_program(program, files, candidate.read_text(layout.META))
                 meta = candidate.meta
                 compiled = Compiled(Status(meta["status"]), reason=meta["reason"])
@@ -332,8 +347,9 @@ def _refuse_entry(program: str, problem: object) -> Outcome:
 
 
 def _map_contents(files: Mapping[str, bytes | str]) -> dict[str, Content]:
-    """Return the files of a program as they are checked. Raises `ArchiveError` for a text that is
-    too large to be read."""
+    """Return the contents of an archive's files by name: of texts as bytes, of other files that
+    were written to the disk as `mmap`. Raises `ArchiveError` for a text that is too large, and
+    `OSError`."""
     contents: dict[str, Content] = {}
     for name, source in files.items():
         if isinstance(source, bytes):

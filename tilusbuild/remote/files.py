@@ -30,6 +30,8 @@ class FileBackend:
         self._root = unquote(settings.path)
 
     def check_access(self, *, write: bool) -> str:
+        """Return a text on the directory. Raises `RemoteTroubleError` if it cannot be written, with
+        `write`, or does not exist, without."""
         # Reading what is not there is no trouble; a directory that is not mounted would be, and
         # looks the same.
         if not os.path.isdir(self._root):
@@ -65,7 +67,7 @@ class FileBackend:
         return os.path.join(self._root, "ac", key_digest(key))
 
     def _read_pieces(self, key: str) -> Iterator[bytes]:
-        # A file that is removed after `has` is trouble that may pass.
+        # A file that is removed after `has_file` is trouble that may pass.
         with self._translate_errors(), open_file(self._locate_file(key)) as file:
             while piece := file.read(_PIECE):
                 yield piece

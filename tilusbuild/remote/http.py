@@ -123,6 +123,8 @@ class HttpBackend:
         self._pool.close()
 
     def _explain_refusal(self, method: str, status: int) -> RemoteTroubleError:
+        """Return the error for an unexpected status, with advice on credentials where they may be
+        the cause. It says to retry for statuses that may pass."""
         message = f"{self._settings.address} answers {method} with status {status}"
         if status in (401, 403):
             message += f"; {explain_credentials(self._settings)}"
@@ -135,8 +137,12 @@ class HttpBackend:
     def _send_request(
         self, method: str, key: str, body: bytes | None = None
     ) -> Iterator[Iterator[bytes] | None]:
-        """Yield the content of an answer with status 200, in pieces; None for a key without a
-        file. Raises `RemoteTroubleError`, also for other answers."""
+        """Send a request for a key's file. Yield the content of an answer with status 200, in
+        pieces, and None for another expected status: the key has no file, or the file was written.
+
+        Raises `RemoteTroubleError`, also for a status that `_EXPECTED_STATUS` does not list; HEAD
+        expects any.
+        """
         headers = {"User-Agent": f"tilusbuild/{__version__}", **self._credentials.collect_headers()}
         with RequestBudget(self._settings.timeout, self._closed):
             with self._translate_errors():
@@ -151,10 +157,12 @@ class HttpBackend:
                     decode_content=False,
                 )
             status = response.status
+            limit = MAX_BYTES if status == 200 else _MAX_REFUSAL
             # One byte more than is accepted: then the reader sees that it is too long.
-            pieces = self._read_pieces(response, 1 + (MAX_BYTES if status == 200 else _MAX_REFUSAL))
+            pieces = self._read_pieces(response, limit + 1)
             try:
-                if status not in _EXPECTED_STATUS.get(method, (status,)):
+                expected = _EXPECTED_STATUS.get(method)
+                if expected is not None and status not in expected:
                     raise self._explain_refusal(method, status)
                 yield pieces if status == 200 else None
                 # A connection is in the pool again once its answer was read to the end.
@@ -163,6 +171,8 @@ class HttpBackend:
                 response.close()
 
     def _read_pieces(self, response: BaseHTTPResponse, limit: int) -> Iterator[bytes]:
+        """Yield the content of an answer in pieces, up to `limit` bytes, which do not count against
+        the request's allowance. Raises `RemoteTroubleError`."""
         while limit > 0:
             with self._translate_errors():
                 data = response.read(min(limit, _PIECE))
@@ -180,6 +190,8 @@ class HttpBackend:
             raise self._explain_error(error) from None
 
     def _explain_error(self, error: Exception) -> RemoteTroubleError:
+        """Return the error for an exception of a request, with the reason of its innermost cause.
+        It says to retry unless the next attempt would fail alike."""
         cause: BaseException = error
         # urllib3 puts what happened into an error of its own.
         while inside := [e for e in (cause.__cause__, *cause.args) if isinstance(e, Exception)]:
@@ -194,10 +206,10 @@ class HttpBackend:
         ):
             why = UNTRUSTED
         # The next attempt would take as long, or end alike.
-        final = isinstance(
+        is_final = isinstance(
             cause, TimeoutError | ConnectionAbortedError | socket.gaierror | ssl.SSLError
         )
-        return RemoteTroubleError(f"{self._settings.address}: {why}", retry=not final)
+        return RemoteTroubleError(f"{self._settings.address}: {why}", retry=not is_final)
 
 
 class RequestBudget:
@@ -216,10 +228,12 @@ class RequestBudget:
         del _thread.request
 
     def check_deadline(self) -> float:
-        """Return the seconds that are left. Raises `TimeoutError`, `ConnectionError`."""
+        """Return the seconds that are left. Raises `TimeoutError` if none are, and
+        `ConnectionAbortedError` once the back end is closed."""
         if self._closed.is_set():
             raise ConnectionAbortedError("closed")
-        if (seconds := self._until - time.monotonic()) <= 0:
+        seconds = self._until - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError
         return seconds
 
@@ -228,9 +242,11 @@ class RequestBudget:
         self._bytes += size
 
     def count_bytes(self, size: int, *, came: bool) -> None:
-        """Count bytes. Raises `ConnectionError`."""
+        """Count bytes that were moved: they make the request longer and, if they `came`, use up
+        its allowance. Raises `ConnectionAbortedError` if more came than is allowed."""
         self._until += size / _RATE
-        self._bytes -= size if came else 0
+        if came:
+            self._bytes -= size
         if self._bytes < 0:
             raise ConnectionAbortedError("more comes than was asked for")
 
@@ -244,6 +260,8 @@ class BudgetedSocket(socket.socket):
         return size
 
     def sendall(self, data: Any, flags: int = 0) -> None:
+        """Send all data, as the base class does, in the time of the request. Raises `TimeoutError`,
+        `ConnectionAbortedError`."""
         remaining = memoryview(data).cast("B")
         while remaining:
             size = self._call_in_time(partial(super().send, remaining[:_PIECE], flags))
@@ -251,6 +269,8 @@ class BudgetedSocket(socket.socket):
             remaining = remaining[size:]
 
     def _call_in_time(self, call: Callable[[], int]) -> int:
+        """Repeat a call that moves bytes until it moves some; return their number. Raises
+        `TimeoutError`, `ConnectionAbortedError` as `check_deadline`."""
         while True:
             # Short: a thread that waits here sees the end of the build soon.
             self.settimeout(min(_thread.request.check_deadline(), _POLL_SECONDS))
@@ -264,6 +284,8 @@ class BudgetedTlsSocket(BudgetedSocket, ssl.SSLSocket):
 
 class _Connection(HTTPConnection):
     def _new_conn(self) -> BudgetedSocket:
+        """Return a connected socket, as urllib3 calls it. Raises `TimeoutError` when the connection
+        takes longer than `timeout`; its thread is then left behind."""
         connected: Future[socket.socket] = Future()
         connect = super()._new_conn
 
@@ -277,9 +299,9 @@ class _Connection(HTTPConnection):
         start_thread(connect_socket)
         if not wait([connected], self.timeout).done:
             raise TimeoutError
-        line = BudgetedSocket(fileno=connected.result().detach())
-        line.settimeout(self.timeout)  # for the handshake
-        return line
+        budgeted = BudgetedSocket(fileno=connected.result().detach())
+        budgeted.settimeout(self.timeout)  # for the handshake
+        return budgeted
 
 
 class _SecureConnection(_Connection, HTTPSConnection):
@@ -287,7 +309,8 @@ class _SecureConnection(_Connection, HTTPSConnection):
 
 
 def make_tls_context(settings: RemoteSettings) -> ssl.SSLContext:
-    """Return the certificates for a server. Raises `RemoteTroubleError`."""
+    """Return a TLS context with the CA and the client's certificate of the settings. Raises
+    `RemoteTroubleError` for files that cannot be read."""
     try:
         ca = settings.tls_ca and os.path.expanduser(settings.tls_ca)
         context = ssl.create_default_context(cafile=ca)

@@ -77,6 +77,11 @@ class LazyRemote(Remote):
         return 0.0 if self._settings is None else self._settings.patience
 
     def ask(self, jobs: Sequence[Job], listen: Callable[[Any], None], /) -> Collection[str]:
+        """Start to fetch the programs of these jobs. Return the hashes of those for which `listen`
+        gets an answer; none without a remote cache.
+
+        The first call with jobs opens the remote; later events go to the `listen` of the last call.
+        """
         self._listen = listen
         if jobs and not self._opened and self._settings is not None:
             self._opened = True  # whatever comes of it, once is enough
@@ -98,13 +103,24 @@ class LazyRemote(Remote):
             self._client.stop_transfers()
 
     def summary(self) -> events.RemoteSummary | None:
+        """Return the counts of the remote cache and of the workers; None if neither was used."""
         summary = None if self._client is None else self._client.make_summary()
         counts = {} if self._executors is None else self._executors.make_counts()
         if not counts:
             return summary
         # An executor without a remote cache: all that a cache counts is 0.
-        nothing = events.RemoteSummary(counts["executor"], 0, 0, 0, 0, 0, 0, 0, 0.0)
-        return replace(summary or nothing, **counts)
+        unused_cache = events.RemoteSummary(
+            address=counts["executor"],
+            hits=0,
+            misses=0,
+            refused=0,
+            sent=0,
+            unsent=0,
+            fetched_bytes=0,
+            sent_bytes=0,
+            saved_seconds=0.0,
+        )
+        return replace(summary or unused_cache, **counts)
 
     def open_executors(
         self, settings: RemoteSettings, runner: Runner, limit: Callable[[], int]
@@ -112,16 +128,17 @@ class LazyRemote(Remote):
         """Open the workers of a server. Return the function that makes a job's runner; None if no
         room speaks the address' protocol. `limit` returns how many compiles run on this machine at
         once."""
-        kind = find_contributions("remote executor").get(settings.scheme)
-        if kind is None:
+        class_path = find_contributions("remote executor").get(settings.scheme)
+        if class_path is None:
             return None
-        executors: Executors = import_value(kind)(
+        executors: Executors = import_value(class_path)(
             settings, runner, limit, lambda event: self._listen(event)
         )
         self._executors = executors
         return executors.make_runner
 
     def _open_client(self, settings: RemoteSettings, listen: Callable[[Any], None]) -> None:
+        """Open the remote cache; if that fails, warn, and leave `_client` None."""
         from tilusbuild.remote.backend import RemoteTroubleError
         from tilusbuild.remote.client import RemoteCache
 

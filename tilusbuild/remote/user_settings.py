@@ -29,36 +29,42 @@ def choose_remote(
 ) -> RemoteSettings | None:
     """Return the settings of the remote cache; with the key "executor", those of the executor.
     Return None if no address is set. Raises `InputError` for wrong settings."""
-    environ: Mapping[str, Any] = {}
+    variables: Mapping[str, Any] = {}
     if any(name.startswith(REMOTE_PREFIX) for name in environment):
-        environ = read_environment(environment)
-    if environ.get(key) == REMOTE_OFF:
+        variables = read_environment(environment)
+    if variables.get(key) == REMOTE_OFF:
         return None
     path = find_user_file(environment)
-    user: Mapping[str, Any] = {}
+    user_values: Mapping[str, Any] = {}
     if path is not None and os.path.lexists(path):
-        user = read_user_file(path)
-    declared = {} if section is None else section.given
-    layers = ((environ, REMOTE_PREFIX), (declared, "tilus.toml"), (user, path or ""))
+        user_values = read_user_file(path)
+    manifest_values = {} if section is None else section.given
+    layers = (
+        (variables, f"{REMOTE_PREFIX}{key.upper()}"),
+        (manifest_values, "tilus.toml"),
+        (user_values, path or ""),
+    )
     address, source = next(
         ((layer[key], source) for layer, source in layers if layer.get(key)), (None, "")
     )
     if address is None:
         return None
-    values: dict[str, Any] = {**user, **declared, **environ}
-    own = environ.get(key) or user.get(key)
-    withheld = False
+    values: dict[str, Any] = {**user_values, **manifest_values, **variables}
+    user_address = variables.get(key) or user_values.get(key)
+    is_withheld = False
     # The user's own address decides: a manifest may name any server, and wait for secrets there.
-    if own is None or _server_of_address(own) != _server_of_address(address):
-        withheld = any([values.pop(name, None) for name in _SECRETS])  # noqa: C419 - take out all
+    if user_address is None or _server_of_address(user_address) != _server_of_address(address):
+        for name in _SECRETS:
+            if values.pop(name, None):
+                is_withheld = True
     for name in REMOTE_ADDRESSES:
         values.pop(name, None)
-    source = f"{source}{key.upper()}" if source == REMOTE_PREFIX else source
-    return make_settings(address, source, _withheld=withheld, **values)
+    return make_settings(address, source, _withheld=is_withheld, **values)
 
 
 def find_user_file(environment: Mapping[str, str]) -> str | None:
-    """Return the path of the user's settings; None without a home."""
+    """Return the path of the user's settings, which need not exist; None if the environment has
+    neither an absolute XDG_CONFIG_HOME nor an absolute HOME."""
     base = environment.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):
         home = environment.get("HOME", "")
@@ -96,9 +102,11 @@ def read_user_file(path: str) -> dict[str, Any]:
     )
 
 
-def _check_table(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]) -> dict[str, Any]:
-    """Return the values of a table. Raises `InputError` with the diagnostics that `wrong` makes of
-    a key's path, a message and a hint."""
+def _check_table(
+    table: Any, make_diagnostic: Callable[[Any, str, str | None], Diagnostic]
+) -> dict[str, Any]:
+    """Return the values of a table. Raises `InputError` with a diagnostic for each mistake, which
+    `make_diagnostic` makes of a key's path, a message and a hint."""
     from pydantic import ValidationError  # slow to import, and few users have settings
 
     try:
@@ -106,7 +114,7 @@ def _check_table(table: Any, wrong: Callable[[Any, str, str | None], Diagnostic]
     except ValidationError as error:
         details = error.errors(include_url=False)
         raise InputError(
-            *(wrong(detail["loc"], *_describe_mistake(detail)) for detail in details)
+            *(make_diagnostic(detail["loc"], *_describe_mistake(detail)) for detail in details)
         ) from None
 
 
@@ -125,7 +133,8 @@ def _hide_source_line(position: Place) -> Place:
 
 
 def _describe_mistake(detail: Any) -> tuple[str, str | None]:
-    """Return a message and a hint for a mistake, with our own keys only."""
+    """Return a message and a hint for a mistake, one of pydantic's error details. Both name our own
+    keys only, and show no value."""
     key = str(detail["loc"][0]) if detail["loc"] else "remote"
     if detail["type"] == "extra_forbidden":
         return "an unknown key in [remote]", did_you_mean(key, RemoteSettings.fields_by_key())
@@ -152,16 +161,18 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Yield the key of `[remote]` and the value of each variable that is set; an address "off" is
+    left out. Raises `InputError` for a text that cannot be a value of its key."""
     for name in RemoteSettings.fields_by_key().values():
         variable = REMOTE_PREFIX + name.upper()
+        text = environment.get(variable)
         # An empty variable is how a shell unsets one for a single command.
-        if not (text := environment.get(variable)) or (
-            name in REMOTE_ADDRESSES and text == REMOTE_OFF
-        ):
+        if not text or (name in REMOTE_ADDRESSES and text == REMOTE_OFF):
             continue
         value: Any = text
         if name == "write":
-            if (value := SWITCH.get(text.lower())) is None:
+            value = SWITCH.get(text.lower())
+            if value is None:
                 raise input_error(f"{variable} must be 1 or 0")
         elif name == "headers":
             lines = [line for line in text.splitlines() if line.strip()]
@@ -174,9 +185,10 @@ def _read_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]
         yield name.replace("_", "-"), value
 
 
-def _parse_pairs(texts: Sequence[str], between: str, form: str) -> dict[str, str]:
-    """Return names and values. Raises `InputError` that says the form, and no secret."""
-    parts = [text.partition(between) for text in texts]
+def _parse_pairs(texts: Sequence[str], separator: str, message: str) -> dict[str, str]:
+    """Return the values by name of texts of the form NAME, separator, VALUE. Raises `InputError`
+    with this message, and without the text, which may be a secret."""
+    parts = [text.partition(separator) for text in texts]
     if not all(sign and name.strip() for name, sign, _ in parts):
-        raise input_error(form)
+        raise input_error(message)
     return {name.strip(): value.strip() for name, _, value in parts}
