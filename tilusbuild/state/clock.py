@@ -83,14 +83,16 @@ class FileClock:
             return FileTime(kernel_time, remote=remote)
         device, device_time = status.st_dev, status.st_mtime_ns
         # The file's time also for local files: it is the tick that stamps them, not our clock.
-        return FileTime(
-            kernel_time if device in remote else device_time, device, device_time, remote
-        )
+        local_time = kernel_time if device in remote else device_time
+        return FileTime(local_time, device, device_time, remote)
 
 
 def _stat_probe_file(directory: str) -> os.stat_result | None:
     """Return the status of a file made now, in the directory or in the nearest one above that
-    exists; None when none can be made."""
+    exists; None if no file can be made.
+
+    The file has no name or, where the system needs one, is `clock` in `directory`, and stays.
+    """
     nearest = os.path.abspath(directory)
     while not os.path.isdir(nearest) and nearest != os.path.dirname(nearest):
         nearest = os.path.dirname(nearest)

@@ -52,7 +52,7 @@ class DigestSource(Struct, frozen=True):
         return self.size
 
     def is_unchanged(self) -> bool:
-        """Return whether all of the files have the same stamps."""
+        """Return whether the same files are selected, and have the stamps that they had."""
         files = [("", self.path)]
         try:
             if self.select is not None:
@@ -111,24 +111,27 @@ class DigestMemory:
         """Return the digest of `digest_tree`, and the files with their stamps. Raise `OSError`."""
         root = os.path.abspath(root)
         key = f"trees:{label}\n{root}"
-        entered: dict[str, Stamp] = {}
+        directories: dict[str, Stamp] = {}
 
         def note_directories(stamps: Mapping[str, DeviceStamp]) -> None:
             self._note_inputs(stamps)
-            entered.update({path: stamp for path, (stamp, _) in stamps.items()})
+            directories.update({path: stamp for path, (stamp, _) in stamps.items()})
 
         with self._guard:
             self._note_inputs({root: read_device_stamp(root)})
             files = sorted(walk_files(root, select, note_directories))
             digest, stamp = self._find_or_digest(key, files, lambda: _digest_files(files))
-        return digest, DigestSource(key, root, stamp, select, entered, len(files))
+        return digest, DigestSource(key, root, stamp, select, directories, len(files))
 
     def _find_or_digest(
         self, key: str, files: Sequence[tuple[str, str]], digest_now: Callable[[], str]
     ) -> tuple[str, str]:
-        """Return the digest in memory when the stamps are equal, else that of `digest_now`; and the
-        stamps as text. A new digest is remembered only when no file changed meanwhile or could
-        change under its stamp."""
+        """Return the digest in memory if the files still have its stamps, else that of
+        `digest_now`; and the stamps as text. `files` are (relative name, path).
+
+        The files are added to the inputs. A new digest is remembered only if no file changed
+        meanwhile or could change under its stamp. Raise `OSError`.
+        """
         stamps = _stat_files(files)
         self._note_inputs(stamps)
         stamp_text = _format_stamps(files, stamps)
@@ -236,6 +239,8 @@ def _format_stamps(
 
 
 def _digest_files(files: list[tuple[str, str]]) -> str:
+    """Return one digest of files, given as (relative name, path): that of the text which
+    `sha256sum` prints for them. Raise `OSError`."""
     combined = make_hasher()
     for name, path in files:
         combined.update(f"{sha256_file(path)}  {name}\n".encode("utf-8", "surrogateescape"))

@@ -72,8 +72,11 @@ def list_below(root: str, *names: str) -> list[str]:
 
 
 def is_machine_error(error: OSError, directory: str) -> bool:
-    """Return whether reading a directory failed because of the machine: not because the path is no
-    directory, or because we may not read it (then a compiler may not either)."""
+    """Return whether reading a directory failed because of the machine, as by an error of the disk.
+
+    Return False if there is no directory at the path, or if we may not read it: then a compiler may
+    not either.
+    """
     if isinstance(error, PermissionError):
         return os.access(directory, os.R_OK | os.X_OK)
     return error.errno not in _NO_DIRECTORY
@@ -122,12 +125,13 @@ class Mount(NamedTuple):
 def parse_mounts(text: str) -> Iterator[Mount]:
     """Yield the mounts in the text of a mountinfo. Malformed lines are skipped."""
     for line in text.splitlines():
+        # ID PARENT MAJOR:MINOR ROOT POINT OPTIONS … - KIND SOURCE OPTIONS,…
         before, _, after = line.partition(" - ")
-        fields, rest = before.split(" "), after.split(" ")
+        fields, kind_fields = before.split(" "), after.split(" ")
         try:
             device = os.makedev(*map(int, fields[2].split(":")))
             root, point = (_ESCAPE.sub(lambda m: chr(int(m[1], 8)), path) for path in fields[3:5])
-            yield Mount(device, root, point, rest[0], rest[2].split(","))
+            yield Mount(device, root, point, kind_fields[0], kind_fields[2].split(","))
         except (ValueError, TypeError, IndexError):
             continue
 

@@ -119,7 +119,7 @@ class StateFile:
 
     @property
     def unsaved(self) -> int:
-        """How many records wait for `save`."""
+        """How many records wait for `save_records`."""
         return len(self._unsaved)
 
     def save_records(self, keep: Callable[[str], bool] = lambda _: True) -> None:
@@ -127,8 +127,8 @@ class StateFile:
         `keep` refuses. Do nothing where that is not possible."""
         if self._path is not None and self._unsaved:
             # Read again: another builder may have saved since.
-            every = {**self._load_records(), **self._read_records(), **self._unsaved}
-            self._records = {key: value for key, value in every.items() if keep(key)}
+            all_records = {**self._load_records(), **self._read_records(), **self._unsaved}
+            self._records = {key: value for key, value in all_records.items() if keep(key)}
             self._envelope.save_value(self._path, self._records)
         self._unsaved = {}
 
@@ -182,6 +182,8 @@ class StepStore:
             return output
 
     def _keep_in_memory(self, key: str, output: bytes) -> None:
+        """Keep an output as the one that was used last. Drop others, the longest unused first,
+        until `in_memory` bytes remain; without a directory, all stay."""
         with self._guard:
             self._outputs.pop(key, None)
             self._outputs[key] = output
@@ -192,10 +194,12 @@ class StepStore:
                     total -= len(self._outputs.pop(next(iter(self._outputs))))
 
     def drop_output(self, key: str) -> None:
-        """Remove an output that proved unusable, so that the next compile makes it again."""
+        """Remove an output that proved unusable from memory and directory, so that the next compile
+        makes it again. A file that cannot be removed stays."""
         with self._guard:
             self._outputs.pop(key, None)
-        if (path := self._get_path(key)) is not None:
+        path = self._get_path(key)
+        if path is not None:
             with suppress(OSError):
                 make_directory(os.path.dirname(path))  # raises for a link: others' files stay
                 os.unlink(path)

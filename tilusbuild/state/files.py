@@ -86,6 +86,8 @@ def write_output(path: str, data: bytes) -> None:
 
 
 def _open_target(path: str) -> AbstractContextManager[BinaryIO]:
+    """Return the file of `write_output`, open: a temporary one that replaces a regular file or
+    makes a missing one, or the FIFO, device or descriptor at `path`. Raise `OSError`."""
     if _DESCRIPTOR.fullmatch(path):
         number = {"/dev/stdout": 1, "/dev/stderr": 2}.get(path) or int(path.rpartition("/")[2])
         # Opened by its path, its file would be written from the start, over what it has.
@@ -121,6 +123,7 @@ def sweep_temporary_files(directory: str, *, deep: bool = False) -> None:
 
 
 def _remove_unlocked(path: str) -> None:
+    """Remove a temporary file unless its writer holds its lock. Ignores `OSError`."""
     # One that was made this instant may not be locked yet: its writer fails, and saves nothing.
     with suppress(OSError):
         handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

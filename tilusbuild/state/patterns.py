@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable
 from itertools import islice
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -43,6 +44,16 @@ class Matches(Struct):
     directories: set[str] = field(default_factory=set)
 
 
+class _Search(NamedTuple):
+    """A directory in which a part of the pattern is to match."""
+
+    name: str
+    """The directory, relative to the root."""
+    part_index: int
+    link_origins: tuple[str, ...]
+    """The real paths of the directories whose links led here."""
+
+
 def find_matches(root: str, pattern: str) -> Matches:
     """Return the files and directories that a pattern matches below `root`, and the directories
     that were read. Raise `PatternTooWideError`."""
@@ -50,9 +61,7 @@ def find_matches(root: str, pattern: str) -> Matches:
     matches = [re.compile(fnmatch.translate(part)).match for part in parts]
     names, directories, visited = set[str](), set[str](), set[tuple[str, int]]()
     listings: dict[str, list[os.DirEntry[str]]] = {}
-    # A directory, the number of the part that is to match in it, and the real paths of those that
-    # links led away from.
-    pending: list[tuple[str, int, tuple[str, ...]]] = [("", 0, ())] if parts else []
+    pending = [_Search("", part_index=0, link_origins=())] if parts else []
     count = 0
     while pending:
         name, part_index, link_origins = pending.pop()
@@ -64,14 +73,15 @@ def find_matches(root: str, pattern: str) -> Matches:
         part, is_last = parts[part_index], part_index == len(parts) - 1
         is_deep = part == _ANY_DEPTH
         if is_deep and not is_last:
-            pending.append((name, part_index + 1, link_origins))  # it may stand for no directory
+            # It may stand for no directory.
+            pending.append(_Search(name, part_index + 1, link_origins))
         # A name without magic is looked up: its directory need not be readable.
         if not _MAGIC.search(part):
             literal_path, relative = os.path.join(path, part), os.path.join(name, part)
             if is_last and os.path.lexists(literal_path):
                 names.add(relative)
             elif not is_last and os.path.isdir(literal_path):
-                pending.append((relative, part_index + 1, link_origins))
+                pending.append(_Search(relative, part_index + 1, link_origins))
             continue
         # Once for all parts: several ways through `**` lead here.
         if name not in listings:
@@ -84,11 +94,12 @@ def find_matches(root: str, pattern: str) -> Matches:
             relative = os.path.join(name, entry.name)
             if is_last:
                 names.add(relative)
-            if is_deep or not is_last:
-                through = _follow_entry(path, entry, link_origins)
-                pending += (
-                    [] if through is None else [(relative, part_index + (not is_deep), through)]
-                )
+            can_enter = is_deep or not is_last
+            entry_origins = _follow_entry(path, entry, link_origins) if can_enter else None
+            if entry_origins is not None:
+                # `**` is to match again below: it stands for any number of directories.
+                next_index = part_index if is_deep else part_index + 1
+                pending.append(_Search(relative, next_index, entry_origins))
     return Matches(sorted(names), directories)
 
 
@@ -121,8 +132,10 @@ def _follow_entry(
 
 
 def _list_entries(path: str, *, is_root: bool) -> list[os.DirEntry[str]]:
-    """Return the entries of a directory, at most one more than `MAX_NAMES`; none without a
-    directory, and of a cache that is not the root."""
+    """Return the entries of a directory; none if it cannot be read, or is a cache and not the root.
+
+    At most `MAX_NAMES` and one more are read, so that the caller sees that there are too many.
+    """
     try:
         with os.scandir(path) as entries:
             listing = list(islice(entries, MAX_NAMES + 1))

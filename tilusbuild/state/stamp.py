@@ -133,7 +133,7 @@ def read_path_content(
     before: PathContent | None = None,
 ) -> PathContent:
     """Return the stamp and content of `path`; `before` itself when its stamp proves that nothing
-    changed.
+    changed. The content is None for a path that is missing or cannot be read.
 
     `digest` returns the digest of a file, `names` the names in a directory that count; both may
     raise `OSError`. `now` returns an instant, as `FileClock.read_recent_time` does.
@@ -141,7 +141,7 @@ def read_path_content(
     time = now()  # before `stat`: a change after it must not count as settled
     status = try_stat(path)
     if status is None:
-        return PathContent(ABSENT, None, True)
+        return PathContent(ABSENT, content=None, settled=True)
     path_stamp, device = make_stamp(status), status.st_dev
     if before is not None and before.settled and before.stamp == path_stamp:
         return before
@@ -149,5 +149,5 @@ def read_path_content(
         content = names(path) if stat.S_ISDIR(status.st_mode) else digest(path)
     except OSError:
         # Not settled: an error of the disk may pass without a change of the stamp.
-        return PathContent(path_stamp, None, False, device)
+        return PathContent(path_stamp, content=None, settled=False, device=device)
     return PathContent(path_stamp, content, path_stamp.is_settled(time.get_time_on(device)), device)

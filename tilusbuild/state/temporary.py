@@ -24,7 +24,8 @@ _NAME = re.compile(rf"\.?{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
 
 
 def find_temporary_root() -> str:
-    """Return TMPDIR, or the first directory of the usual ones in which this user may make files."""
+    """Return the first directory in which this user may make files: of TMPDIR, TEMP, TMP, `/tmp`
+    and `/var/tmp`, else the current one."""
     # Not `tempfile.gettempdir`: it creates a probe file in each, which a kill could leave behind.
     named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
     for directory in (*named, "/tmp", "/var/tmp"):  # noqa: S108
@@ -36,13 +37,14 @@ def find_temporary_root() -> str:
 class TemporaryDirectory:
     """A private directory `path`; use it as a context manager. `purpose` is part of its name, in
     lower-case letters. It is in TMPDIR, or hidden in `parent`, from which a rename stays on one
-    file system. Raise `OSError`."""
+    file system. Making one removes those whose owners have died. Raise `OSError`."""
 
     def __init__(self, purpose: str, parent: str | None = None) -> None:
-        top, hidden = (find_temporary_root(), "") if parent is None else (parent, ".")
+        top = find_temporary_root() if parent is None else parent
+        dot = "" if parent is None else "."  # a name that begins with a dot is hidden
         _sweep_abandoned(top)
         while True:
-            self.path = tempfile.mkdtemp(prefix=f"{hidden}{_PREFIX}{purpose}-", dir=top)
+            self.path = tempfile.mkdtemp(prefix=f"{dot}{_PREFIX}{purpose}-", dir=top)
             # Another process may sweep it before it is locked: then another one is made.
             with suppress(FileNotFoundError):
                 self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
