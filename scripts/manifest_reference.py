@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.shape import NAME, list_tables, make_schema, table_at
+from tilusbuild.manifest.shape import NAME, find_table, list_tables, make_schema
 from tilusbuild.manifest.table import KeyInfo, Table, format_toml, list_keys, read_docstrings
 
 _INTRODUCTION = """\
@@ -114,7 +114,7 @@ def _title(path: Path) -> str:
 
 
 def _properties(definitions: Mapping[str, Any], table: type[Table]) -> Mapping[str, Any]:
-    node = make_schema() if table is table_at(()) else definitions[table.__name__]
+    node = make_schema() if table is find_table(()) else definitions[table.__name__]
     for choice in (node, *node.get("anyOf", ())):
         if "properties" in choice:
             properties: Mapping[str, Any] = choice["properties"]

@@ -106,7 +106,8 @@ class Arg(Table, frozen=True):
 
 
 def make_argument(name: str, arg: Arg) -> Argument:
-    """Return an argument by itself. Raises `SignatureError`."""
+    """Return the signature's argument for one of the manifest, checked without the others. Raises
+    `SignatureError`."""
     if arg.tensor_map is not None:
         return _make_tensor_map(name, arg, arg.tensor_map)
     # Values are compared: a key that is written with its default passes.
@@ -139,17 +140,18 @@ _MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'
 
 def _make_tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
     """Return the argument of a tensor map. Raises `SignatureError` for keys of other arguments."""
-    others = (arg.out or arg.inout, arg.bounds, arg.align, arg.optional, arg.strides, arg.constant)
-    if any(others) or arg.type != TENSOR_MAP or arg.box is None:
+    tensor_keys = (arg.out, arg.inout, arg.bounds, arg.align, arg.optional, arg.strides)
+    has_other_keys = any((*tensor_keys, arg.constant)) or arg.type != TENSOR_MAP
+    if has_other_keys or arg.box is None:
         rule = "has a box" if arg.box is None else "has no type and no key of a tensor"
         raise SignatureError(f"a tensor map {rule}", hint=_MAP_HINT)
     tile = Tile(
         tensor,
         tuple(parse_cached(source) for source in arg.box),
         tuple(parse_cached(source) for source in arg.element_strides or ()),
-        parse_cached(arg.interleave),
-        parse_cached(arg.swizzle),
-        parse_cached(arg.l2_promotion),
+        interleave=parse_cached(arg.interleave),
+        swizzle=parse_cached(arg.swizzle),
+        l2_promotion=parse_cached(arg.l2_promotion),
         nan=arg.oob_fill == "nan",
     )
     return Argument(name, TENSOR_MAP, None, tile=tile, is_parameter=arg.parameter)

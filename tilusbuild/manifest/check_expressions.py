@@ -71,7 +71,8 @@ def check_expressions(checks: Checks) -> None:
             _check_cycles(checks, path, target, script)
 
 
-# The path of an expression in its script, its source, and the sections of names it may use.
+# The path of an expression in its script, its source, and what it sees: the sections of
+# `NameScope` whose names it may use.
 _ExpressionSite: TypeAlias = tuple[Path, Value, frozenset[str]]
 
 _STATIC = frozenset({"params", "space", "derived"})
@@ -132,7 +133,8 @@ def _resolve_path(path: Path, target: str, inner: Path, checks: Checks) -> Path:
 
 
 def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection) -> NameScope:
-    """Return the declared names of a script for a target.
+    """Return the declared names of a script for a target; without one, "", those of the script
+    alone.
 
     Names come from the file, so that an entry with a mistake still declares its name.
     """
@@ -168,7 +170,8 @@ _NO_INTEGERS = FLOATS | {"bool", POINTER, TENSOR_MAP}
 def _check_expression(
     checks: Checks, path: Path, source: Value, scope: NameScope, sees: frozenset[str]
 ) -> None:
-    """Report the mistakes of one expression: its syntax, and each unknown name."""
+    """Report the mistakes of one expression: its syntax, and each unknown name. `sees` has the
+    sections of names that it may use."""
     try:
         parsed = parse_cached(source)
     except ExprError as error:
@@ -186,6 +189,8 @@ def _check_expression(
 
 
 def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:
+    """Return the first place of a name in an expression; that of the expression if it is not
+    found."""
     pattern = r"\s*\.\s*".join(re.escape(part) for part in name.split("."))
     match = re.search(rf"(?<![\w.]){pattern}(?!\w)", source)
     # A name may be spelt otherwise in the text: Python normalizes identifiers (NFKC).
@@ -226,8 +231,11 @@ def _explain_name(
             message = f'"{name}" is not declared for target "{scope.target}"'
             return message, "another target's override declares it"
     # Who forgets `arch.` gets the whole name, which is not like the short one.
-    dotted = (*(f"arch.{each}" for each in ARCH_NAMES), *(f"facts.{each}" for each in scope.facts))
-    exact = next((each for each in sorted(dotted) if each.endswith(f".{name}")), None)
+    dotted = [f"arch.{attribute}" for attribute in ARCH_NAMES]
+    dotted += [f"facts.{fact}" for fact in scope.facts]
+    exact = next(
+        (full_name for full_name in sorted(dotted) if full_name.endswith(f".{name}")), None
+    )
     plain = {declared for section in sees for declared in scope.sections[section]}
     hint = f'did you mean "{exact}"?' if exact else _suggest_name(name, plain)
     return f'unknown name "{name}"', hint
@@ -248,7 +256,7 @@ def _explain_dotted_name(path: Path, name: str, scope: NameScope) -> _Problem | 
         return f'"{name}" is not known here', "only the model of [dispatch] sees resources"
     # The parser lets no other prefix through.
     names = ARCH_NAMES if prefix == "arch" else RESOURCE_NAMES
-    known = [f"{prefix}.{each}" for each in names]
+    known = [f"{prefix}.{attribute}" for attribute in names]
     return None if name in known else (f'there is no "{name}"', _suggest_name(name, known))
 
 
@@ -296,8 +304,11 @@ _STAND_IN = Argument("_", "i32", None)
 def _add_signature_error(
     checks: Checks, path: Path, name: str, error: SignatureError, script: ScriptSection
 ) -> None:
-    of = script.args[name].type if name in script.args else None
-    place = checks.document.locate_inside((*path, "args", name, "type"), error.column, of=of)
+    """Report a mistake in an argument, at its column in the argument's type."""
+    # The column is that of the whole type, of which the file may have the end only.
+    full_type = script.args[name].type if name in script.args else None
+    path = (*path, "args", name, "type")
+    place = checks.document.locate_inside(path, error.column, of=full_type)
     checks.add_error(place, error.message, error.hint)
 
 

@@ -43,7 +43,8 @@ def check_files(checks: Checks) -> None:
 
 
 def _check_file(checks: Checks, path: Path, name: str, kind: str) -> None:
-    """Check that a path, links followed, is a regular file inside the project."""
+    """Report a path that, links followed, is not a regular file inside the project. Add the path
+    to `checks.looked_for`. A missing file of measurements is not a mistake."""
     root = checks.manifest.root
     full = os.path.normpath(os.path.join(root, name))
     checks.looked_for.add(full)
@@ -62,7 +63,7 @@ def _check_file(checks: Checks, path: Path, name: str, kind: str) -> None:
     except FileNotFoundError:
         # The file of measurements is written by `dispatch export`, after the first tuning.
         if path[-1] != "measured":
-            problem = missing_file_error(root, name, checks.document.locate_value(*path))
+            problem = make_missing_file_error(root, name, checks.document.locate_value(*path))
             checks.add_value_error(path, problem.message, problem.hint)
         return
     except OSError as error:
@@ -78,14 +79,15 @@ def _check_file(checks: Checks, path: Path, name: str, kind: str) -> None:
         checks.add_value_error(path, f"the {kind} is not a regular file")
 
 
-def missing_file_error(root: str, name: str, place: Place) -> Diagnostic:
-    """Return the error for a file of the project that is not there."""
+def make_missing_file_error(root: str, name: str, place: Place) -> Diagnostic:
+    """Return the error for a missing file of the project, with a similar name as its hint."""
     full = os.path.normpath(os.path.join(root, name))
     return Diagnostic(f'file not found: "{name}"', place, _find_similar(full, name))
 
 
 def _find_similar(full: str, name: str) -> str | None:
-    """Return the file beside it whose name is nearest, or the nearest directory that exists."""
+    """Return a hint on a missing file: that its directory is missing, or the nearest name in the
+    directory; None if no name is near. `name` is the path as written, `full` its full path."""
     directory, base = os.path.split(full)
     try:
         names = os.listdir(directory)
@@ -98,7 +100,8 @@ def _find_similar(full: str, name: str) -> str | None:
 def check_include_dirs(
     checks: Checks, path: Path, directories: Sequence[Directory], key: str = "include-dirs"
 ) -> None:
-    """Check that the directories of the project that `key` lists are there."""
+    """Report directories of the project, listed under `key`, that do not exist, and directories of
+    packages that lead out of these. Add the paths of the project's to `checks.looked_for`."""
     kind = "include directory" if key == "include-dirs" else "directory"
     for number, directory in enumerate(directories):
         own: Path = (*path, key, number, "path")

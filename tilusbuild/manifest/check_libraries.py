@@ -61,27 +61,27 @@ def _check_patterns(
     # The project itself may be reached through a link.
     real_root = os.path.realpath(root)
     for number, pattern in enumerate(patterns):
-        own = (*path, number)
+        item = (*path, number)
         if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
             hint = f"the project is {root}"
-            checks.add_value_error(own, f'"{pattern}" leads out of the project', hint)
+            checks.add_value_error(item, f'"{pattern}" leads out of the project', hint)
             continue
         try:
             names = match_files(root, pattern)
         except PatternTooWideError as error:
-            checks.add_value_error(own, str(error), "name the directory that they are in")
+            checks.add_value_error(item, str(error), "name the directory that they are in")
             continue
         if not names:
             hint = "patterns start at the manifest"
-            checks.add_value_error(own, f'no file matches "{pattern}"', hint)
+            checks.add_value_error(item, f'no file matches "{pattern}"', hint)
         for name in names:
             if os.path.splitext(name)[1] not in suffixes:
                 hint = f"files here end in {', '.join(suffixes)}"
-                checks.add_value_error(own, f'"{name}" has the wrong suffix', hint)
+                checks.add_value_error(item, f'"{name}" has the wrong suffix', hint)
                 break  # a pattern that is too wide matches many of them
             if not is_within(os.path.realpath(os.path.join(root, name)), real_root):
                 message = f'"{name}" is outside the project, through a symbolic link'
-                checks.add_value_error(own, message)
+                checks.add_value_error(item, message)
                 break
 
 
@@ -109,7 +109,9 @@ def _check_library_name(checks: Checks, path: Path, library: str) -> None:
     libraries = checks.manifest.libraries
     hint = "a library is declared as [library.NAME]"
     if library not in libraries:
-        near = did_you_mean(library, [n for n, each in libraries.items() if each.library is None])
+        # A part, which names its library, is not suggested.
+        names = [name for name, section in libraries.items() if section.library is None]
+        near = did_you_mean(library, names)
         checks.add_value_error((*path, "library"), f'unknown library "{library}"', near or hint)
     elif libraries[library].library is not None:
         checks.add_value_error((*path, "library"), f'"{library}" is a part itself', hint)

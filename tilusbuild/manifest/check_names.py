@@ -63,32 +63,33 @@ def _check_declared_names(checks: Checks, path: Path) -> None:
 def _check_override_names(
     checks: Checks, path: Path, target: str, override: OverrideSection
 ) -> None:
-    """Report names that an override declares in another section, or under another key.
+    """Report names that an override declares in another section than the script does, or under
+    another key, and rules that it removes though the script does not have them.
 
     An override may add names, but not move them.
     """
-    own = (*path, "override", target)
-    homes = {
+    override_path = (*path, "override", target)
+    first_use = {
         name: (section, key)
         for section in _SECTIONS
         for key in checks.list_keys(*path, section)
         for name in split_declared_names(section, key)
     }
     for section in ("params", "space", "derived"):
-        for key in checks.list_keys(*own, section):
+        for key in checks.list_keys(*override_path, section):
+            key_path = (*override_path, section, key)
             for name in split_declared_names(section, key):
-                home, declared = homes.setdefault(name, (section, key))
-                if home != section:
-                    hint = f"override it in {home}"
+                first_section, first_key = first_use.setdefault(name, (section, key))
+                if first_section != section:
+                    hint = f"override it in {first_section}"
+                    checks.add_key_error(key_path, f'"{name}" is declared in {first_section}', hint)
+                elif first_key != key:
                     checks.add_key_error(
-                        (*own, section, key), f'"{name}" is declared in {home}', hint
-                    )
-                elif declared != key:
-                    checks.add_key_error(
-                        (*own, section, key),
-                        f'"{name}" is declared as "{declared}"',
+                        key_path,
+                        f'"{name}" is declared as "{first_key}"',
                         "override it under that key",
                     )
     for rule, value in override.restrict.items():
         if value is False and rule not in checks.list_keys(*path, "restrict"):
-            checks.add_key_error((*own, "restrict", rule), f'there is no rule "{rule}" to remove')
+            rule_path = (*override_path, "restrict", rule)
+            checks.add_key_error(rule_path, f'there is no rule "{rule}" to remove')

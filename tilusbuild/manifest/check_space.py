@@ -180,24 +180,27 @@ def _check_chosen_values(
     parameter: ParameterSection,
     target: str | None = None,
 ) -> None:
-    """Check that the values chosen for a parameter, or for some of linked ones, are in one row.
+    """Report values chosen for a parameter, or for some of linked ones, that are not in one row:
+    the first such value, or all of them together.
 
-    With a `target` the parameter is that of its override.
+    With a `target` the parameter is that of its override, and the message says so.
     """
     names = split_linked_names(key)
     positions = [number for number, name in enumerate(names) if name in chosen]
     rows = _list_rows(key, parameter) if positions else []
+    if not rows:
+        return
     # One by one first: the message about a single value is the clearer one.
-    for group in (*([number] for number in positions), positions) if rows else ():
+    for group in (*([number] for number in positions), positions):
         values = [chosen[names[number]] for number in group]
         if _identify(values) in (_identify([row[number] for number in group]) for row in rows):
             continue
-        message = (
-            f'{format_toml(values[0])} is not a value of "{names[group[0]]}"'
-            if len(group) == 1
-            else f"{format_toml(values)} is not a row of the linked parameters {key}"
-        )
-        hint = _format_rows(parameter, group if len(group) == 1 else range(len(names)))
+        if len(group) == 1:
+            message = f'{format_toml(values[0])} is not a value of "{names[group[0]]}"'
+            hint = _format_rows(parameter, group)
+        else:
+            message = f"{format_toml(values)} is not a row of the linked parameters {key}"
+            hint = _format_rows(parameter, range(len(names)))
         if target is not None:
             message += f' for target "{target}"'
             hint += f"\nset override.{target}.default"

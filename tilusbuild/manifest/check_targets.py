@@ -79,7 +79,8 @@ def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
 def check_references(
     checks: Checks, path: Path, names: Sequence[str] | None, kind: str, *also: str
 ) -> None:
-    """Check that the names at a path are declared, as one of these kinds, once each."""
+    """Report names at a path that are not declared, as `kind` or as one of the kinds `also`, and
+    names that come twice."""
     known = [name for section in (kind, *also) for name in checks.list_keys(section)]
     hint = f"a {kind} is declared as [{kind}.NAME]"
     checks.check_references(path, names or (), known, kind, hint)
@@ -157,18 +158,20 @@ def _check_launch(checks: Checks, path: Path, name: str, script: ScriptSection) 
 
 
 def _check_kernels(checks: Checks, path: Path) -> None:
-    """Report kernels that could not be taken for scripts."""
+    """Report a table `kernels` beside a key of another form, an empty one, and kernels whose script
+    `NAME.KERNEL` exists already."""
     own = (*path, "kernels")
-    beside = [key for key in _FORMS[:-1] if checks.has(*path, key)]
-    if beside:
-        message = f'both "{beside[0]}" and "kernels" are set'
+    other_forms = [key for key in _FORMS if key != "kernels" and checks.has(*path, key)]
+    if other_forms:
+        message = f'both "{other_forms[0]}" and "kernels" are set'
         checks.add_key_error(own, message, "keep one of them")
     elif not checks.list_keys(*own):
         hint = "as in: kernels.forward.args = { … }"
         checks.add_key_error(own, "there is no kernel in kernels", hint)
     for kernel in checks.list_keys(*own):
-        if (full := f"{path[1]}.{kernel}") in checks.list_keys("script"):
-            message = f'there is a script "{full}" already'
+        script = f"{path[1]}.{kernel}"
+        if script in checks.list_keys("script"):
+            message = f'there is a script "{script}" already'
             checks.add_key_error((*own, kernel), message, "rename one of them")
 
 
@@ -217,8 +220,11 @@ def check_flags(checks: Checks) -> None:
 def check_flag_list(
     checks: Checks, path: Path, flags: Sequence[str], unsafe: bool, cpu: bool = False
 ) -> None:
-    """Check that each flag is one argument, not denied unless `unsafe`, and not set by
-    tilusbuild."""
+    """Report flags that are not one argument, that tilusbuild sets, or that are denied, unless
+    `unsafe`. With `cpu` they are for the host compiler.
+
+    If one has an expression (`{{ … }}`), only the syntax of the expressions is checked.
+    """
     if not any(map(has_values, flags)):
         for number, message, hint in list_flag_problems(flags, unsafe=unsafe, cpu=cpu):
             checks.add_value_error((*path, number), message, hint)

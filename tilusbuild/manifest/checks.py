@@ -72,7 +72,8 @@ class Checks(Struct):
         kind: str,
         hint: str | None = None,
     ) -> None:
-        """Check that all names in the array at a path are known, and that each is there once."""
+        """Report names in the array at a path that are not `known`, and names that come twice.
+        `kind` says in the message what they name; `hint` is used if no known name is near."""
         for number, name in enumerate(names):
             if name not in known:
                 near = did_you_mean(name, known)
@@ -114,6 +115,7 @@ class Checks(Struct):
 
 
 def _get_member(value: Any, part: str | int) -> Any:
+    """Return the value of a table's key, or the item of an array; None without one."""
     if isinstance(value, dict):
         return value.get(part)
     if isinstance(value, list) and isinstance(part, int) and part < len(value):

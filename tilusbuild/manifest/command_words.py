@@ -60,8 +60,10 @@ class _ArgumentReader(Struct):
     open_paths: list[str] = field(default_factory=list)
 
     def read_arguments(self, words: Sequence[str]) -> Iterator[str]:
-        """Yield the arguments, those of a file in its place. Raises `ValueError` for too many."""
-        rest, before = iter(words), ""
+        """Yield the arguments, those of a file in its place. Count the words; add files that cannot
+        be read to `unread`. Raises `ValueError` for more than `_MAX_WORDS`."""
+        rest = iter(words)
+        before = ""
         for word in rest:
             self.count += 1
             if self.count > _MAX_WORDS:
@@ -129,7 +131,8 @@ def has_value(words: Sequence[str], index: int) -> bool:
 
 
 def split_command(command: str) -> list[str]:
-    """Return the words of a shell's command."""
+    """Return the words of a shell's command; of one with an open quote, the parts between
+    blanks."""
     try:
         return shlex.split(command)
     except ValueError:  # a quote that does not end

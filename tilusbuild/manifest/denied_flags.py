@@ -190,11 +190,14 @@ def find_denied_flags(flags: Sequence[str], *, cpu: bool) -> Iterator[DeniedFlag
         is_last = index == len(flags) - 1
         # A macro's name begins with a letter: gcc takes no flag for one.
         is_macro = _DEFINES.match(flag) or (_DEFINES.fullmatch(before) and flag[:1] != "-")
+        denial = None if is_macro else _find_reason(flag, before, cpu=cpu)
         if is_last and _takes_value(flag):
-            yield DeniedFlag(index, flag, "takes the word after it, and there is none", "")
-        elif not is_macro and (denial := _find_reason(flag, before, cpu=cpu)):
+            reason = "takes the word after it, and there is none"
+            yield DeniedFlag(index, flag, reason, remedy="")
+        elif denial is not None:
+            reason, remedy = denial
             text = f"{before} {flag}" if _takes_value(before) else flag
-            yield DeniedFlag(index, text, *denial)
+            yield DeniedFlag(index, text, reason, remedy)
         before = flag
 
 
@@ -212,12 +215,12 @@ def _find_reason(flag: str, before: str, *, cpu: bool) -> tuple[str, str] | None
     if not cpu and _NVCC_WORDS.fullmatch(flag):
         return None
     tool = before if _PASSES_ON.fullmatch(before) else flag.partition("=")[0]
-    links = _DEVICE_TOOLS.fullmatch(tool) is None
+    is_for_linker = _DEVICE_TOOLS.fullmatch(tool) is None
     for part in _split_parts(flag):
         for pattern, reason, remedy in _DENIED:
             if pattern.fullmatch(part):
                 return reason, remedy
-        if links and _LINKS.fullmatch(part) and not _OF_TOOLCHAIN.fullmatch(part):
+        if is_for_linker and _LINKS.fullmatch(part) and not _OF_TOOLCHAIN.fullmatch(part):
             return "links a file that no hash covers", _LIBRARY_KEYS
         if _names_file(part):
             return "names a file or a directory that no hash covers", _INCLUDES

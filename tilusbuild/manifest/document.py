@@ -94,10 +94,12 @@ class Document:
             return self.locate_value(*path)
         quotes = 3 if raw[:3] in ('"""', "'''") and len(raw) >= 6 else 1
         # TOML leaves out a line end right behind three quotes.
-        start = quotes + (quotes == 3 and raw[3] == "\n")
+        has_line_end = quotes == 3 and raw[3] == "\n"
+        start = quotes + 1 if has_line_end else quotes
         content = raw[start:-quotes]
-        added = 0 if of is None else len(of) - len(content)
-        index = min(max(0, column - 1 - added), len(content))
+        # The characters of the longer text that stand before the value.
+        prefix_length = 0 if of is None else len(of) - len(content)
+        index = min(max(0, column - 1 - prefix_length), len(content))
         offset = span[0] + start + index
         return self.locate_span((offset, offset + max(1, min(width, len(content) - index))))
 
@@ -131,8 +133,9 @@ class Document:
 
 def find_kernel_tables(keys: Iterable[Path]) -> dict[str, tuple[str, str]]:
     """Return (script, kernel) of each kernel's table, by the name of the script made of it."""
-    named = (path for path in keys if path[:1] == ("script",) and path[2:3] == ("kernels",))
-    return {f"{path[1]}.{path[3]}": (str(path[1]), str(path[3])) for path in named if len(path) > 3}
+    # ("script", NAME, "kernels", KERNEL, …)
+    paths = (path for path in keys if path[:1] == ("script",) and path[2:3] == ("kernels",))
+    return {f"{path[1]}.{path[3]}": (str(path[1]), str(path[3])) for path in paths if len(path) > 3}
 
 
 def _add_kernels(spans: dict[Path, TextSpan], kernels: Mapping[str, tuple[str, str]]) -> None:
@@ -243,11 +246,14 @@ def _explain_syntax_error(document: Document, message: str) -> Diagnostic:
         text = document.lines[line - 1] if line <= len(document.lines) else ""
     else:
         # At the end of the document, that is of its last line with text.
-        line, text = max(enumerate(document.lines, 1), key=lambda pair: pair[0] * bool(pair[1]))
+        lines_with_text = [number for number, text in enumerate(document.lines, 1) if text]
+        line = lines_with_text[-1] if lines_with_text else 1
+        text = document.lines[line - 1]
         column = len(text) + 1
     reason = re.sub(r"\(('[^()]*')\)", _dot_keys, reason)
     # A line end prints as an escape in the message, and means an end that came too early.
-    reason = "the line ends too early" if reason == "Illegal character '\\n'" else reason
+    if reason == "Illegal character '\\n'":
+        reason = "the line ends too early"
     hint = _suggest_syntax(text, column)
     if locations.broken is not None and document.find_line(locations.broken)[0] == line:
         reason, hint = "the line ends inside of { … }", _INLINE

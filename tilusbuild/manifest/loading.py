@@ -40,10 +40,10 @@ from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import KernelSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, REMOTE_SECRETS, WHERE_SECRETS_ARE
 from tilusbuild.manifest.shape import (
-    example_at,
+    find_table,
     format_header,
+    format_key_example,
     list_tables,
-    table_at,
 )
 from tilusbuild.manifest.table import ValueFault, check_table, describe_kind, format_toml, list_keys
 
@@ -76,25 +76,24 @@ def _load_checked(path: str) -> Manifest:
     """Return the checked manifest. Raises `InputError`, or `RecursionError` for deep nesting."""
     document = read_document(path)
     expand_kernels(document)
-    read, unread = fill_from_templates(document)
+    reading, template_mistakes = fill_from_templates(document)
     manifest, diagnostics = validate_structure(document)
-    diagnostics += unread
-    looked_for = set(read.sightings)
+    diagnostics += template_mistakes
+    looked_for = set(reading.sightings)
     if manifest is not None:
         checks = Checks(document, manifest, diagnostics)
         with suppress(TooManyMistakesError):
             # After a template that cannot be read, other checks would only report consequences.
-            for check in (check_files,) if unread else _CHECKS:
+            for check in (check_files,) if template_mistakes else _CHECKS:
                 check(checks)
         looked_for |= checks.looked_for | manifest.searched_directories
     if diagnostics or manifest is None:
-        last = []
+        shown = sorted(diagnostics[:MAX_MISTAKES], key=_position_of)
         if len(diagnostics) > MAX_MISTAKES:
-            more = "they appear when you have fixed these"
-            last = [Diagnostic("there are more mistakes", Place(document.shown), more)]
-        diagnostics = [*sorted(diagnostics[:MAX_MISTAKES], key=_position_of), *last]
-        raise InputError(*diagnostics, looked_for=looked_for)
-    return manifest.replace_values(_reading=read).with_libraries()
+            hint = "they appear when you have fixed these"
+            shown.append(Diagnostic("there are more mistakes", Place(document.shown), hint))
+        raise InputError(*shown, looked_for=looked_for)
+    return manifest.replace_values(_reading=reading).with_libraries()
 
 
 # Keys that a script with kernels cannot have.
@@ -129,6 +128,7 @@ def expand_kernels(document: Document) -> None:
 
 
 def _are_kernel_tables(kernels: Any) -> bool:
+    """Return whether a value of `kernels` is a table of one or more tables with known keys."""
     known = KernelSection.fields_by_key().keys()
     return (
         isinstance(kernels, dict)
@@ -187,6 +187,7 @@ def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagno
 
 
 def _validate_tables(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
+    """Return the manifest in the data, or pydantic's errors."""
     try:
         return check_table(Manifest, _freeze_arrays(data))
     except ValidationError as error:
@@ -200,6 +201,7 @@ def _drop_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
 
 
 def _freeze_arrays(value: Any) -> Any:
+    """Return a value with tuples in place of its lists, at all depths."""
     # In strict mode pydantic takes no list for a tuple.
     if isinstance(value, list):
         return tuple(_freeze_arrays(item) for item in value)
@@ -296,7 +298,7 @@ def _count_items(number: int) -> str:
 
 
 def _format_example(path: Path) -> str | None:
-    example = example_at(path)
+    example = format_key_example(path)
     return f"as in: {example}" if example else None
 
 
@@ -316,16 +318,21 @@ def _suggest_kind(kind: str, value: Any, path: Path) -> str | None:
 
 
 def _explain_missing_key(document: Document, path: Path) -> Diagnostic:
+    """Return the diagnostic of a required key that is missing, at the place of its table."""
     *table, key = path
-    subject = format_header(tuple(table)) if table else "the manifest"
-    if table and isinstance(table[-1], int):
+    if not table:
+        subject = "the manifest"
+    elif isinstance(table[-1], int):
         subject = _quote_key(tuple(table))
+    else:
+        subject = format_header(tuple(table))
     place = document.locate_key(*table)
     return Diagnostic(f'{subject} is missing "{key}"', place, _format_example(path))
 
 
 def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagnostic:
-    """Return the diagnostic of a key that its table does not have."""
+    """Return the diagnostic of a key that its table does not have, with the key that was probably
+    meant. The line of a secret is not shown."""
     *outer, last = path
     key = str(last)
     if outer == ["remote"] and key in REMOTE_SECRETS:
@@ -333,7 +340,7 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
         variable = REMOTE_PREFIX + key.upper().replace("-", "_")
         where = f"[remote] of {WHERE_SECRETS_ARE} has it, or {variable}"
         return Diagnostic(f'a manifest cannot hold "{key}"', place, where)
-    table = table_at(tuple(outer))
+    table = find_table(tuple(outer))
     own = list(list_keys(table)) if table else []
     # A slip in a key of this table, then a key of another table, then anything that is near.
     hint = did_you_mean(key, own, likeness=_ALIKE, max_listed=0)

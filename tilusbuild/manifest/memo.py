@@ -37,7 +37,8 @@ _Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]
 
 
 def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | None:
-    """Return the remembered manifest of a path, equal to `load_manifest`'s, or None."""
+    """Return the remembered manifest of a path, equal to `load_manifest`'s. Return None if there
+    is none, or if it does not hold any longer."""
     file = _memo_path(path, environment)
     body = None if file is None or not _is_own(file) else _ENVELOPE.read_body(file)
     if body is None:
@@ -70,7 +71,10 @@ def reread(manifest: Manifest) -> Manifest | None:
 
 def _strip_derived(manifest: Manifest) -> Manifest:
     """Return a manifest without its libraries' scripts and the flags of the command line."""
-    scripts = {name: own for name, own in manifest.scripts.items() if type(own) is ScriptSection}
+    # Not `isinstance`: the scripts of libraries have classes of their own.
+    scripts = {
+        name: script for name, script in manifest.scripts.items() if type(script) is ScriptSection
+    }
     return manifest.replace_values(scripts=scripts, _last_flags=())
 
 
@@ -118,9 +122,9 @@ def _memo_key(path: str, text: str) -> list[str]:
 
 
 def _stamp_own_code() -> list[list[Any]] | None:
-    """Return the stamps of all imported files of tilusbuild: only they took part in loading.
+    """Return `[path, *stamp]` of each imported file of tilusbuild: only they took part in loading.
 
-    None if one of them changed in the last minute, so that an equal stamp would prove nothing.
+    Return None if one of them changed in the last minute: an equal stamp would prove nothing.
     """
     files = {
         module.__file__

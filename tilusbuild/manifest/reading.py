@@ -50,7 +50,8 @@ class TemplateReading(Struct, frozen=True):
     """The start of the reading, by `time.time_ns`."""
 
     def reread(self) -> TemplateReading | None:
-        """Read files again that may have changed. Return None if the values differ."""
+        """Read files again that may have changed. Return the reading with new stamps; None if one
+        of the values differs."""
         began = time.time_ns()
         stamps = {path: read_device_stamp(path) for path in self.sightings}
         for path, digest in self.digests.items():
@@ -68,6 +69,9 @@ class TemplateReading(Struct, frozen=True):
 
 
 class _KernelTemplate:
+    """A template, and what a manifest reads of it: its kernels, and whether it has code for cpu
+    targets. `digest` is of these values."""
+
     def __init__(self, path: str) -> None:
         self.shown = shorten_path(path)
         self.text = try_read_text(path, "replace") or ""  # `check_files` says what is wrong
@@ -77,10 +81,15 @@ class _KernelTemplate:
         self.digest = sha256_text(repr((values, self.has_cpu)))
 
     def locate_kernel(self, kernel: DeclaredKernel) -> Place:
-        before, _, _ = self.text[: kernel.start].rpartition("\n")
-        start = len(before) + bool(before)
-        line, text = before.count("\n") + 1 + bool(before), self.text[start:].partition("\n")[0]
-        return Place(self.shown, line, kernel.start - start + 1, text, len("__global__"))
+        """Return the place of a kernel's `__global__` in the template."""
+        line_start = self.text.rfind("\n", 0, kernel.start) + 1  # 0 in the first line
+        return Place(
+            self.shown,
+            line=self.text.count("\n", 0, line_start) + 1,
+            column=kernel.start - line_start + 1,
+            text=self.text[line_start:].partition("\n")[0],
+            width=len("__global__"),
+        )
 
 
 def _digest_machine_archs() -> str:
@@ -88,15 +97,20 @@ def _digest_machine_archs() -> str:
 
 
 def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagnostic]]:
-    """Add the values that the manifest omits to `document.data`.
+    """Add the values that the manifest omits to `document.data`: the project, the kernels and
+    arguments of scripts, and targets.
 
     Return the reading, and a mistake for each value that neither the manifest nor a template
     decides.
     """
-    began, data, root = time.time_ns(), document.data, os.path.dirname(document.path)
-    notes, problems = list[str](), list[Diagnostic]()
-    digests, stamps = dict[str, str](), dict[str, DeviceStamp]()
-    branches = dict[str, bool]()
+    began = time.time_ns()
+    data = document.data
+    root = os.path.dirname(document.path)
+    notes: list[str] = []
+    problems: list[Diagnostic] = []
+    digests: dict[str, str] = {}
+    stamps: dict[str, DeviceStamp] = {}
+    has_cpu_branch_by_script: dict[str, bool] = {}
     if "project" not in data:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(root)).strip("-._") or "kernels"
         data["project"] = {"name": name, "version": "0.1.0"}
@@ -110,62 +124,70 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
         # Before the file is read: an edit in between then shows as another stamp.
         stamps.setdefault(path, read_device_stamp(path))
         template = _KernelTemplate(path)
-        digests[path], branches[name] = template.digest, template.has_cpu
+        digests[path] = template.digest
+        has_cpu_branch_by_script[name] = template.has_cpu
         if not {"entry", "library", "kernels"} & script.keys():
             problems += _complete_script(f"[script.{name}]", script, template, notes)
     if "target" not in data and ("script" in data or "library" in data):
         digests[""] = _digest_machine_archs()
         stamps |= {path: read_device_stamp(path) for path in DEVICES}
-        notes.append(_add_targets(data, branches))
+        notes.append(_add_targets(data, has_cpu_branch_by_script))
     return TemplateReading(tuple(notes), digests, stamps, began), problems
 
 
-def _add_targets(data: dict[str, Any], branches: Mapping[str, bool]) -> str:
+def _add_targets(data: dict[str, Any], has_cpu_branch_by_script: Mapping[str, bool]) -> str:
     """Add targets to the data: this machine's GPUs, and `cpu` for scripts with a branch for it.
+    Other scripts, and libraries, get a list of the GPUs as their `targets` if they have none.
 
-    Return a note about them.
+    Return a note about the targets.
     """
     local = {arch: {"arch": arch} for arch in find_local_archs()}
     gpus: dict[str, Any] = local or _NO_GPU
-    cpu = [name for name, has_cpu in branches.items() if has_cpu]
-    data["target"] = {**gpus, **({"cpu": {"arch": "cpu"}} if cpu else {})}
+    cpu_scripts = [name for name, has_cpu in has_cpu_branch_by_script.items() if has_cpu]
+    data["target"] = {**gpus, **({"cpu": {"arch": "cpu"}} if cpu_scripts else {})}
     for tables in (data.get("script"), data.get("library")):
         for name, table in tables.items() if isinstance(tables, dict) else ():
             # Without `targets` a script is built for all of them.
-            if isinstance(table, dict) and name not in cpu:
+            if isinstance(table, dict) and name not in cpu_scripts:
                 table.setdefault("targets", list(gpus))
     source = "of this machine" if local else "with PTX: there is no GPU here"
-    return f"targets: {', '.join(gpus)} ({source})" + (f", cpu for {', '.join(cpu)}" if cpu else "")
+    note = f"targets: {', '.join(gpus)} ({source})"
+    if cpu_scripts:
+        note += f", cpu for {', '.join(cpu_scripts)}"
+    return note
 
 
 def _complete_script(
     table: str, script: dict[str, Any], template: _KernelTemplate, notes: list[str]
 ) -> Iterator[Diagnostic]:
-    """Add the kernel and its arguments from the template to a script. Yield the mistakes."""
+    """Add the kernel and its arguments from the template to a script, and lines about that to
+    `notes`. Yield the mistakes; with one, nothing is added. `table` is the script's header."""
     name, args = script.get("kernel"), script.get("args") or {}
     if not isinstance(name, str | None) or not isinstance(args, dict):
         return  # `validate_structure` reports it
-    plain = (name or "").partition("<")[0].rpartition("::")[2]
-    kernels = [kernel for kernel in template.kernels if name is None or kernel.plain == plain]
+    # Of `ns::kernel<4>`: kernel.
+    plain_name = (name or "").partition("<")[0].rpartition("::")[2]
+    kernels = [kernel for kernel in template.kernels if name is None or kernel.plain == plain_name]
     if not kernels:
         return  # `check_targets` asks for a kernel
     kernel, place = kernels[0], template.locate_kernel(kernels[0])
     names = {parameter.name for parameter in kernel.parameters}
     declared = {name for name, arg in args.items() if _is_parameter(arg)}
-    short = {name for name, arg in args.items() if _type_of(arg)[:1] in ("", "[")}
+    # Those without an element type: `[m, k]`, or a table without `type`.
+    untyped = {name for name, arg in args.items() if _type_of(arg)[:1] in ("", "[")}
     # Other names than the kernel's, or all of them: then nothing is added to the manifest's.
-    is_complete = bool(args) and not short and (declared >= names or not declared <= names)
+    is_complete = bool(args) and not untyped and (declared >= names or not declared <= names)
     unknown = [
         parameter
         for parameter in kernel.parameters
         if not is_complete
         and not (parameter.name and parameter.dtype)
-        and parameter.name not in args.keys() - short
+        and parameter.name not in args.keys() - untyped
     ]
     # A name with template arguments says which instance of a C++ template is meant.
     problem, hint = "" if name and kernel.template else kernel.problem, f"write args in {table}"
-    if len({(each.name, each.parameters) for each in kernels}) > 1:
-        lines = (f'"{each.plain}" in line {template.locate_kernel(each).line}' for each in kernels)
+    if len({(declaration.name, declaration.parameters) for declaration in kernels}) > 1:
+        lines = (f'"{item.plain}" in line {template.locate_kernel(item).line}' for item in kernels)
         problem = f"{len(kernels)} kernels are declared: {', '.join(lines)}"
     if unknown and not problem:
         first = unknown[0]
@@ -176,7 +198,7 @@ def _complete_script(
         hint = f'write kernel = "NAME" in {table}, and its args'
     if problem:
         # A manifest that says all does not need the template's text.
-        if name is None or short or not args:
+        if name is None or untyped or not args:
             yield Diagnostic(problem, place, hint)
         return
     additions: dict[str, object] = {} if name else {"kernel": kernel.name}
@@ -205,8 +227,13 @@ def _is_parameter(arg: object) -> bool:
 
 
 def _complete_argument(parameter: KernelParameter, written: object) -> object:
-    """Return an argument's value in the manifest, completed by the template's parameter."""
-    own = written if isinstance(written, dict) else {} if written is None else {"type": written}
+    """Return an argument's value in the manifest, completed by the template's parameter: a type, or
+    a table with further keys. One that has an element type is returned as written."""
+    own: dict[str, Any] = {}
+    if isinstance(written, dict):
+        own = written
+    elif written is not None:
+        own = {"type": written}
     if _type_of(own)[:1] not in ("", "["):
         return written
     # An opaque pointer has no elements, and so no shape.

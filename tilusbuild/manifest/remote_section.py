@@ -1,11 +1,14 @@
 """`[remote]`: the cache that machines share, in a manifest and in the user's settings."""
 
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tilusbuild.manifest.table import NOTHING, Entries, Key, Table, ValueFault
 from tilusbuild.manifest.values import Duration, Text
 from tilusbuild.rooms import find_contributions, import_value
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 
 def check_address(value: str) -> str:
@@ -20,10 +23,12 @@ def check_address(value: str) -> str:
         port = parts.port
     except ValueError:  # its text holds a part of the value, which may be a password
         raise ValueFault("is not an address", _ADDRESSES) from None
-    optional = {} if parts.scheme in _SCHEMES else find_contributions("remote backend")
-    if parts.scheme not in (*_SCHEMES, *optional):
-        every = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, *optional))
-        raise ValueFault(f"must begin with one of {every}", _ADDRESSES)
+    # Optional rooms (parts of tilusbuild with libraries of their own) are asked only if necessary.
+    room_schemes = {} if parts.scheme in _SCHEMES else find_contributions("remote backend")
+    schemes = (*_SCHEMES, *room_schemes)
+    if parts.scheme not in schemes:
+        prefixes = ", ".join(f"{scheme}://" for scheme in schemes)
+        raise ValueFault(f"must begin with one of {prefixes}", _ADDRESSES)
     if parts.query or parts.fragment or not value.isascii() or not value.isprintable():
         raise ValueFault("must be a plain address, without query and fragment", _ADDRESSES)
     # A manifest is committed, and a secret in it with it.
@@ -38,11 +43,19 @@ def check_address(value: str) -> str:
     elif parts.scheme in _SCHEMES:
         if not parts.hostname or port == 0:
             raise ValueFault("must name a host", _ADDRESSES)
-    elif (rule := find_contributions("remote address").get(parts.scheme)) is not None:
-        problem = import_value(rule)(parts)
-        if problem is not None:
-            raise ValueFault(*problem)
+    else:
+        _check_room_address(parts)
     return value.rstrip("/")
+
+
+def _check_room_address(parts: "SplitResult") -> None:
+    """Raise `ValueFault` if the room of an address' scheme has a rule that refuses the address."""
+    rule = find_contributions("remote address").get(parts.scheme)
+    if rule is None:
+        return
+    problem = import_value(rule)(parts)
+    if problem is not None:
+        raise ValueFault(*problem)
 
 
 _SCHEMES = ("file", "http", "https")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
@@ -43,6 +43,14 @@ def import_toml() -> ModuleType:
     return tomllib
 
 
+class RepeatedKey(NamedTuple):
+    """A key or header that is set twice."""
+
+    path: Path
+    first: TextSpan
+    again: TextSpan
+
+
 class Locations(Struct):
     """The spans of all keys and values of one text.
 
@@ -52,8 +60,8 @@ class Locations(Struct):
 
     keys: dict[Path, TextSpan] = field(default_factory=dict)
     values: dict[Path, TextSpan] = field(default_factory=dict)
-    repeated: tuple[Path, TextSpan, TextSpan] | None = None
-    """The first key or header that is set twice: its path, its first and its second span."""
+    repeated: RepeatedKey | None = None
+    """The first key or header that is set twice."""
     broken: int | None = None
     """The offset of the first line end inside of `{ … }`, which TOML forbids."""
 
@@ -84,6 +92,7 @@ class _TomlScanner:
         self.headers: dict[Path, TextSpan] = {}
 
     def scan_document(self) -> None:
+        """Add the positions of all keys and values."""
         prefix: Path = ()
         while True:
             self.skip_pattern(_BLANK_LINES)
@@ -109,8 +118,8 @@ class _TomlScanner:
 
     def scan_header(self) -> Path:
         """Add the tables of a `[header]` or `[[header]]`, and return the path of the last one."""
-        many = self.is_next("[[")
-        self.read_token("[[" if many else "[")
+        is_array = self.is_next("[[")
+        self.read_token("[[" if is_array else "[")
         names = self.scan_key()
         path: Path = ()
         for name, span in names[:-1]:
@@ -119,7 +128,7 @@ class _TomlScanner:
             path = self.resolve_table(path)
         name, span = names[-1]
         path = (*path, name)
-        if many:
+        if is_array:
             self.locations.add_table(path, span)
             # Each such header begins another table of the array.
             number = self.counts[path] = self.counts.get(path, -1) + 1
@@ -129,7 +138,7 @@ class _TomlScanner:
         # Its own header is its place, also where a longer header has named the table before.
         self.headers[path] = span
         self.locations.keys[path] = self.locations.values[path] = span
-        self.read_token("]]" if many else "]")
+        self.read_token("]]" if is_array else "]")
         return path
 
     def resolve_table(self, path: Path) -> Path:
@@ -176,7 +185,7 @@ class _TomlScanner:
 
     def note_repeat(self, path: Path, first: TextSpan, again: TextSpan) -> None:
         if self.locations.repeated is None:
-            self.locations.repeated = (path, first, again)
+            self.locations.repeated = RepeatedKey(path, first, again)
 
     def scan_value(self, path: Path) -> None:
         """Add the value of a key, with all values in it."""
@@ -209,6 +218,7 @@ class _TomlScanner:
         self.read_token("]")
 
     def scan_inline_table(self, path: Path) -> None:
+        """Add the keys and values of a table `{ … }`, which is at `path`."""
         self.read_token("{")
         self.skip_lines("}")
         while not self.is_next("}"):

@@ -72,6 +72,8 @@ _MAX_VALUES = 1_000_000
 
 
 def _check_bounds(key: str, bounds: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the bounds of a `range` or `pow2`, which is `key`. Raises `ValueFault` for a number of
+    more than 64 bits, and if the first is larger than the last."""
     first, last, *_ = bounds
     if max(map(abs, bounds)) >= 2**63:
         raise ValueFault("does not fit in 64 bits")
@@ -82,8 +84,10 @@ def _check_bounds(key: str, bounds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_range(bounds: tuple[int, ...]) -> tuple[int, ...]:
-    # Without a step it is 1.
-    first, last, step = (*_check_bounds("range", bounds), 1)[:3]
+    """Return a range: its first value, its last, and the step if there is one. Raises
+    `ValueFault` for an empty or too large one."""
+    first, last, *steps = _check_bounds("range", bounds)
+    step = steps[0] if steps else 1
     if step < 1:
         raise ValueFault("must have a step of at least 1")
     if (last - first) // step >= _MAX_VALUES:
@@ -92,6 +96,7 @@ def _check_range(bounds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_powers(bounds: tuple[int, int]) -> tuple[int, ...]:
+    """Return the first and the last power of two. Raises `ValueFault` for other numbers."""
     for bound in bounds:
         if bound < 1 or bound.bit_count() != 1:
             lower = 1 << max(0, bound.bit_length() - 1)
@@ -142,7 +147,7 @@ class ParameterSection(Table, frozen=True):
         if self.bounds is not None:
             first, last, *step = self.bounds
             return tuple(range(first, last + 1, step[0] if step else 1))
-        first, last = self.pow2 or (1, 0)
+        first, last = self.pow2 or (1, 0)  # never the latter: `__post_init__` found one of three
         return tuple(1 << n for n in range(first.bit_length() - 1, last.bit_length()))
 
 

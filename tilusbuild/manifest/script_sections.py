@@ -150,7 +150,8 @@ class DispatchSection(Table, frozen=True):
 
 
 def _flatten_members(value: object) -> object:
-    """Give the members of structs names of their own: `p.alpha`, `p.strides[0]`."""
+    """Return sizes with a name for each member of a struct: `p.alpha`, `p.strides[0]`. A value that
+    is not a table is returned unchanged, for the check of its type."""
     if not isinstance(value, dict):
         return value
     # TOML's dotted key `p.alpha = 1` is a table: { p = { alpha = 1 } }.
@@ -161,7 +162,7 @@ def _flatten_members(value: object) -> object:
             continue
         for key, item in size.items():
             if isinstance(item, list | tuple):
-                sizes |= {f"{name}.{key}[{number}]": own for number, own in enumerate(item)}
+                sizes |= {f"{name}.{key}[{number}]": size for number, size in enumerate(item)}
             else:
                 sizes[f"{name}.{key}"] = item
     return sizes
@@ -200,6 +201,8 @@ class TuneSection(Table, frozen=True):
 
 
 def _check_template_name(value: object) -> object:
+    """Return the name of a template of a package, `package:PACKAGE/PATH`, for a table; any other
+    value unchanged. Raises `ValueFault`, and pydantic's `ValidationError`."""
     if not isinstance(value, dict):
         return value
     file = check_table(Directory, value)
@@ -238,7 +241,8 @@ def list_expressions(text: str) -> Iterator[str]:
 
 
 def fill_in_values(text: str, value_of: Callable[[str], Value]) -> str:
-    """Return a text with the values of its expressions."""
+    """Return a text with values in place of its expressions. `value_of` gets the source of each,
+    without blanks around it."""
 
     def replace_expression(match: re.Match[str]) -> str:
         value = value_of(match[1].strip())

@@ -31,6 +31,7 @@ Level = Annotated[Literal[0, 1, 2], Key(before=reject_boolean)]
 
 
 def _check_macro_value(value: object) -> Value:
+    """Return the value of a macro. Raises `ValueFault` for a text of several lines."""
     text = check_value(value)
     # nvcc hands macros to a shell, and g++ reads none of several lines.
     if isinstance(text, str) and (_NO_MACRO.search(text) or text.rstrip().endswith("\\")):
@@ -334,6 +335,7 @@ class TargetSection(Table, frozen=True):
 
 
 def _check_format(value: object) -> str:
+    """Return the name of a package format. Raises `ValueFault`, with a near name as its hint."""
     names = find_contributions("package format")
     if not isinstance(value, str):
         raise ValueFault(f"must be a string, not {describe_kind(value)}")

@@ -130,7 +130,8 @@ def decide_settings(
 
 
 def read_settings(manifest: Manifest) -> dict[str, str | float | None]:
-    """Return the settings that a manifest has, in the form that `settings` takes."""
+    """Return the settings that a manifest has, in the form that `decide_settings` takes. A setting
+    that it does not set is None."""
     names = ("cache-dir", "jobs", "load-average", "nice", "level")
     settings = {name: getattr(manifest.build, name.replace("-", "_")) for name in names}
     # The toolchain has a default of its own, which is not a choice of the manifest.
@@ -169,6 +170,7 @@ def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | No
 
 
 def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
+    """Return the directory of the cache: the first that a source names, else the default."""
     options, program, environment, declared = sources
     value = declared.get("cache-dir")
     # Not by `_find_first`: `load` decides by the same two functions.

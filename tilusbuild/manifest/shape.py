@@ -28,25 +28,28 @@ NAME = "NAME"
 """Stands for the user's own name in the path of a table."""
 
 
-def table_at(path: Path) -> type[Table] | None:
-    """Return the model of the table at `path`; None where none with known keys is there."""
+def find_table(path: Path) -> type[Table] | None:
+    """Return the model of the table at `path`; None for a path to anything else, to a table of the
+    user's own keys for example."""
     kind, inner = "table", Manifest
     for part in path:
         hint: Any = inner
         if kind == "table":
-            if (field := list_keys(inner).get(str(part))) is None:
+            field = list_keys(inner).get(str(part))
+            if field is None:
                 return None
             hint = field.hint
         kind, inner = _peel_annotation(hint)
     return inner if kind == "table" else None
 
 
-def field_at(path: Path) -> KeyInfo | None:
-    """Return the field that the last name of `path` sets, or that holds the item it leads to."""
+def find_key(path: Path) -> KeyInfo | None:
+    """Return the description of the key at `path`, or of the nearest key above; else None."""
     # From the longest: an item of an array is held by the key above it.
     for length in range(len(path), 0, -1):
-        table = table_at(path[: length - 1])
-        if table is not None and (field := list_keys(table).get(str(path[length - 1]))):
+        table = find_table(path[: length - 1])
+        field = None if table is None else list_keys(table).get(str(path[length - 1]))
+        if field is not None:
             return field
     return None
 
@@ -76,23 +79,28 @@ def format_header(path: Path) -> str:
     return f"[{'.'.join(names)}]" if names else "the top level"
 
 
-def example_at(path: Path) -> str | None:
-    """Return a line that sets the key, or the user's entry, at `path`: its field's example."""
+def format_key_example(path: Path) -> str | None:
+    """Return a line of TOML that sets the key, or the user's entry, at `path` to the first example
+    of its field; None without an example."""
     while path and isinstance(path[-1], int):
         path = path[:-1]
-    field = field_at(path)
+    field = find_key(path)
     if field is None or not field.examples:
         return None
     example: Any = field.examples[0]
     # An example of an open table shows whole entries; the user's entry is one of them.
-    table = table_at(path[:-1])
+    table = find_table(path[:-1])
     if table is None and isinstance(example, Mapping):
         example = next(iter(example.values()))
     return f"{format_toml_key(str(path[-1]))} = {format_toml(example)}"
 
 
 def _peel_annotation(annotation: Any) -> tuple[str, Any]:
-    """("table", model), ("entries", item), ("array", item) or ("value", None)."""
+    """Return the structure of a field's type, and the type inside: ("table", model), ("entries",
+    type of a value), ("array", type of an item), or ("value", None) for a single value.
+
+    Of a union, return the first member that is not a single value.
+    """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _peel_annotation(arguments[0])

@@ -83,15 +83,18 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
     def __post_init__(self) -> None:
         # `frozen` holds the fields, and not the dictionaries in them.
         for name in self.__struct_fields__:
-            if isinstance(items := getattr(self, name), dict):
-                force_setattr(self, name, MappingProxyType(items))
+            value = getattr(self, name)
+            if isinstance(value, dict):
+                force_setattr(self, name, MappingProxyType(value))
 
     @classmethod
     def read(cls, value: object) -> object:
-        """Return a value of the manifest as a dictionary of keys. Raises `ValueFault`."""
+        """Return the dictionary of keys that a shorter spelling stands for. Return a dictionary, or
+        any value without `shorthands`, unchanged. Raises `ValueFault` for another type."""
         if not cls.shorthands or isinstance(value, dict):
             return value
-        if (key := dict(cls.shorthands).get(type(value))) is None:
+        key = dict(cls.shorthands).get(type(value))
+        if key is None:
             kinds = ", ".join(describe_kind(kind()) for kind, _ in cls.shorthands)
             raise ValueFault(f"must be {kinds} or a table, not {describe_kind(value)}")
         return {key: value}
@@ -252,7 +255,11 @@ def _make_key_schema(key: Key, source: Any, handler: Any) -> Any:
     bounded: Any = schema
     while bounded["type"] in ("nullable", "function-before", "function-after"):
         bounded = bounded["schema"]
-    bounded |= {name: bound for name in _BOUNDS if (bound := getattr(key, name)) is not None}
+    # In place, so that `schema` has the bounds, too.
+    for name in _BOUNDS:
+        bound = getattr(key, name)
+        if bound is not None:
+            bounded[name] = bound
     if key.after is not None:
         schema = core_schema.no_info_after_validator_function(key.after, schema)
     if key.before is not None:
@@ -261,7 +268,8 @@ def _make_key_schema(key: Key, source: Any, handler: Any) -> Any:
 
 
 def _describe_table(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
-    """Return a table's JSON schema with its docstrings as descriptions, and shorter spellings."""
+    """Return a table's JSON schema with its docstrings as descriptions, and shorter spellings. The
+    properties of `node`, pydantic's schema, get descriptions, examples and defaults in place."""
     import inspect
 
     docstrings = read_docstrings(table)

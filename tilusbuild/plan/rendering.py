@@ -19,7 +19,7 @@ from tilusbuild.compile.geometry import LaunchError
 from tilusbuild.compile.model import Includes
 from tilusbuild.compile.steps import DEFINE_FLAGS
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.manifest.check_files import missing_file_error
+from tilusbuild.manifest.check_files import make_missing_file_error
 from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import (
@@ -168,7 +168,7 @@ def _render_template(
         # It was deleted since the manifest was checked.
         if not os.path.lexists(renderer.resolve_path(template)):
             place = spec.manifest.locate_value("script", spec.script, *keys)
-            raise InputError(missing_file_error(spec.manifest.root, template, place)) from None
+            raise InputError(make_missing_file_error(spec.manifest.root, template, place)) from None
         if spec.grouping is not None and isinstance(error, UndefinedVariableError):
             raise spec.grouping.explain_undefined(error) from None
         raise
