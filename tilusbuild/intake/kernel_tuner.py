@@ -146,7 +146,8 @@ class _CallReader(Struct):
             self._add_note(f"Kernel Tuner writes {name} into the source; tilusbuild does not")
 
     def _add_restrictions(self) -> None:
-        """Add the restrictions, and the limit of threads per block if it can be exceeded."""
+        """Add the restrictions to the kernel, and a rule for the threads of a block if the space
+        can exceed their limit. A restriction that is not understood becomes a note."""
         for number, rule in enumerate(_to_list(self.call.get("restrictions")), 1):
             text = self._to_expression(rule)
             if text is None:
@@ -229,7 +230,8 @@ class _CallReader(Struct):
         return f"cdiv({size}, {' * '.join(texts)})" if texts else size
 
     def _add_options(self) -> None:
-        """Add the compiler's options that a manifest may have, and note the others."""
+        """Add the compiler's options to the kernel's flags, and `-std` to the draft's toolchain. An
+        option that a manifest may not have becomes a note."""
         for word in _to_list(self.call.get("compiler_options")):
             std_option = re.fullmatch(r"--?std[= ](\S+)", str(word))
             std = to_standard(std_option[1]) if std_option else None

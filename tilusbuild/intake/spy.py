@@ -84,7 +84,8 @@ def get_tool_name(word: str) -> str:
 
 
 def _compiles_temporary_only(argv: list[str], cwd: str) -> bool:
-    """Return whether a command tries the compiler: it has sources, all of them temporary."""
+    """Return whether a command only tries the compiler: it has sources, and all are temporary files
+    outside of the project."""
     sources = [os.path.realpath(os.path.join(cwd, w)) for w in argv if _SOURCE.fullmatch(w)]
     # The project itself may be in a temporary directory, as pip unpacks it.
     return bool(sources) and all(

@@ -122,7 +122,8 @@ def _make_links(cache: ListedCache, missing: set[str], unpacked: str) -> None:
 def _publish_units(
     cache: ListedCache, missing: set[str], unpacked: str, destination: str
 ) -> Iterator[str]:
-    """Rename the units into the destination. Yield those that no other process published."""
+    """Rename the missing units into the destination. Yield each one that was renamed; a unit that
+    another process has published meanwhile stays as it is. Raises `OSError`."""
     # Units with links come last: no link leads to an entry that does not exist yet.
     linking = {unit for _, unit in cache.pair_with_units(cache.links)}
     for unit in sorted(missing, key=lambda unit: (unit in linking, unit)):

@@ -163,7 +163,8 @@ class _CacheCollector(Struct):
         self.libraries.append(PackedLibrary(path, needs, command))
 
     def _find_library(self, entry: ForeignEntry) -> str:
-        """Return the path of an entry's library, relative to the entry. Raises `PackageError`."""
+        """Return the path of an entry's library or fatbin, relative to the entry. Raises
+        `PackageError` if it has neither."""
         for path in entry.files:
             full = self.directory.join_path(path)
             if entry.library is not None and path.endswith((".so", ".cubin", ".hsaco")):

@@ -149,7 +149,8 @@ def _normalize_pass_configs(configs: Mapping[str, Any]) -> tuple[tuple[str, bool
 
 
 def _split_flags(flags: object) -> tuple[str, ...]:
-    """Return flags that are given as a list or as one string. Raises `TypeError`."""
+    """Return the flags of a list, or of one string that is split at blanks; none for None. Raises
+    `TypeError` for anything else."""
     if flags is None:
         return ()
     items = flags.split() if isinstance(flags, str) else flags

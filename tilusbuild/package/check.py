@@ -162,7 +162,8 @@ class PackageChecker(Struct):
                 self._run_check(check_script, self.listing, script, self.directory)
 
     def _add_waiting(self, member: ContainerFile, limit: int) -> None:
-        """Count a file that is held until its program is complete. Raises `PackageError`."""
+        """Add the size of a file to `_waiting_bytes`. Raises `PackageError` for a file of more than
+        `limit` bytes, or if more than `_MAX_WAITING` bytes wait for their programs' other files."""
         if member.size > limit:
             raise over_limit(f"{member.path} has more than {limit} bytes")
         # A container that leaves every program one file short would fill the memory.

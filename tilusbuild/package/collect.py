@@ -217,7 +217,8 @@ class _Collector(Struct):
         return ProgramEntry(script.name, script.target, images)
 
     def _add_headers(self, digest: str) -> None:
-        """Add a header directory, unless it was added. Raises `PackageError`."""
+        """Check a header directory and add its files, unless it was added before. Raises
+        `PackageError`."""
         root = f"{layout.INCLUDE}/{digest}"
         if f"{root}/{layout.MANIFEST}" in self.files:
             return

@@ -43,7 +43,8 @@ class Contents(Struct, frozen=True):
         return sha256_bytes(self.encoded)
 
     def read_listed(self, path: str) -> bytes:
-        """Return a listed file's bytes. Raises `PackageError` when they are not those listed."""
+        """Read a listed file again. Raises `PackageError` if its size or sha256 differs from the
+        list."""
         origin = self.origins[path]
         data = origin if isinstance(origin, bytes) else read_file(origin)
         if FileEntry(len(data), sha256_bytes(data)) != self.listed.files[path]:

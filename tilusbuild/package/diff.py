@@ -65,7 +65,8 @@ def open_side(path: str, limits: Limits) -> Iterator[PackageSide]:
 
 
 def _read_cache(cache: Tree) -> PackageSide:
-    """Return a cache's side: the scripts of its last builds, and all built programs."""
+    """Read a cache as one side of a comparison: the scripts of its last builds, and all built
+    programs. Raises `TilusbuildError`."""
     indexed = {pair for project in read_index(cache).values() for pair in project.scripts}
     present = [(script.directory, script.hash) for script in list_scripts(cache)]
     # A cache keeps the scripts of earlier builds until `gc`; one that was copied may have no index.
@@ -139,7 +140,8 @@ def _classify(before: object, after: object) -> str:
 def _diff_programs(
     a: PackageSide, b: PackageSide, old: Script, new: Script
 ) -> Iterator[ChangeLine]:
-    """Yield the changes between the programs of two scripts with one key."""
+    """Yield the changes between the programs of two scripts with the same `ScriptKey`: programs
+    with equal schedules are compared. Raises `TilusbuildError`."""
     # By schedule and not by number: a value that was added to a space moves all numbers after it.
     before, after = _map_schedules(a, old), _map_schedules(b, new)
     for schedule in dict.fromkeys([*after, *before]):
@@ -182,7 +184,8 @@ def _list_reasons(
 
 
 def _diff_tables(old: Script, new: Script) -> Iterator[ChangeLine]:
-    """Yield the changes between the dispatch tables of two scripts with one key."""
+    """Yield the changes between the rows of the dispatch tables of two scripts with the same
+    `ScriptKey`. Raises `TilusbuildError`."""
     before, after = _list_rows(old), _list_rows(new)
     for name in dict.fromkeys([*after, *before]):
         old_choice, new_choice = before.get(name), after.get(name)

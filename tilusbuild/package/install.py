@@ -179,7 +179,8 @@ def _list_project_scripts(cache: Tree) -> set[tuple[str, str]]:
 
 
 def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
-    """Return whether the cache has a script with the listed files, measurements apart."""
+    """Return whether the cache has the script with exactly the listed files. Measurements are not
+    compared."""
     prefix = f"{script.root}/"
     # Measurements are this machine's own; and the links to programs are made by publishing.
     paths = (p for p in listing.files if p.startswith(prefix) and f"/{layout.LATENCY}/" not in p)

@@ -138,7 +138,8 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Raise `PackageError` for the first inconsistency of the kind's own part."""
 
     def encode(self) -> bytes:
-        """Return the text of the list. Raises `PackageError` where `parse_list` would."""
+        """Return the text of the list, in canonical JSON. Raises `PackageError` for a list that
+        `parse_list` would refuse."""
         check_list(self)
         try:
             value = to_builtins(self)

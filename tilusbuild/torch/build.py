@@ -160,7 +160,8 @@ def build_ninja_file(request: NinjaRequest) -> None:
 
 
 def _open_user_project(request: NinjaRequest) -> Project:
-    """Return a project without a manifest, whose cache is the user's."""
+    """Open a project with an empty manifest, whose cache is the user's unless an option or the
+    environment names another."""
     arguments = {"jobs": request.jobs}
     # Projects that are installed are unpacked anywhere: the cache is the user's, not a checkout's.
     defaults = {"cache-dir": get_user_cache()}

@@ -85,7 +85,8 @@ def remove_unless_in_use(
 
 
 def _remove_directory(directory: CacheDirectory, path: str) -> None:
-    """Rename a directory out of the cache, and delete it. Raises `TilusbuildError`."""
+    """Rename a directory into a private one, and delete it. Does nothing if it is missing. Raises
+    `TilusbuildError`."""
     try:
         # In the cache itself: no rename crosses file systems.
         with (

@@ -132,7 +132,8 @@ _READERS: Mapping[str, Callable[[ForeignEntry], None]] = {
 
 
 def _check_file(entry: ForeignEntry, name: str, facts: Any) -> None:
-    """Add a problem if a file has another size or digest than its entry lists."""
+    """Add a problem to the entry if the file `name` is missing, or has another size or sha256 than
+    `facts`, its value in the entry's JSON."""
     if "/" in name or not isinstance(facts, dict):
         entry.add_problem(f"lists {name!r:.80}, which is not a file of an entry")
         return

@@ -105,7 +105,8 @@ def _list_program_links(directory: CacheDirectory, home: str) -> Iterator[tuple[
 def _read_scripts(
     directory: CacheDirectory,
 ) -> tuple[list[ForeignProblem], list[StaleFile], list[str]]:
-    """Return the problems of scripts, scripts without programs, and the files of scripts."""
+    """Return three lists: links to missing programs, as problems; scripts without programs, as
+    stale; and the files of all scripts."""
     problems, stale, shared = [], [], []
     for _, home in _list_script_directories(directory):
         links = list(_list_program_links(directory, home))

@@ -81,7 +81,8 @@ def _check_group_files(entry: ForeignEntry, group: str) -> None:
 
 
 def _read_metadata(entry: ForeignEntry, name: str) -> None:
-    """Set the architecture and the compiler of an entry by its JSON."""
+    """Set the architecture and the compiler of an entry from its JSON file `name`. Add a problem if
+    it cannot be read."""
     value = entry.directory.read_json(f"{entry.path}/{name}")
     if not isinstance(value, dict):
         entry.add_problem("is missing or not JSON", name)

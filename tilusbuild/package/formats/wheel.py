@@ -77,7 +77,8 @@ class Distribution(Struct, frozen=True):
 
 
 def make_distribution(listed: FileList) -> Distribution:
-    """Return the wheel of a package. Raises `PackageError`."""
+    """Return the names and the tag of a package's wheel. Raises `PackageError` for a name or a
+    version that a wheel cannot have."""
     name = normalize_name(listed.title)
     if not name[0].isalpha() or iskeyword(name):
         raise cannot_pack(
@@ -132,7 +133,8 @@ def choose_platform(needs: HostNeeds) -> str:
 
 
 def _list_members(contents: Contents, wheel: Distribution) -> Iterator[tuple[str, bytes]]:
-    """Yield each file but the record, in the order of the zip. Raises `PackageError`."""
+    """Yield (name, bytes) of each file of the wheel except RECORD, in the order of the zip: code,
+    list, packed files, metadata. Raises `PackageError`."""
     module = wheel.module
     code = _CODE.format(title=wheel.title, module=module, runtime=RUNTIME, inside=INSIDE)
     yield f"{module}/__init__.py", code.encode()
