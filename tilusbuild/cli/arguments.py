@@ -43,8 +43,10 @@ def option(
     variable: str | None = None,
     **keywords: Any,
 ) -> Any:
-    """Declare an option with a value, or without `names` a positional argument. argparse takes
-    `keywords`."""
+    """Declare a field as an option with a value, or without `names` as a positional argument.
+
+    `setting` and `variable` are as in `_Spec`. argparse's `add_argument` gets `keywords`.
+    """
 
     def add_to_parser(parser: Any, name: str, **override: Any) -> None:
         option_strings, destination = (names, {"dest": name}) if names else ((name,), {})
@@ -79,7 +81,8 @@ def positionals(metavar: str, *, help: str, at_least_one: bool = False) -> Any:
 
 
 def one_of(flags: Mapping[str, str]) -> Any:
-    """Declare flags that exclude each other, with their help. The value is the name of one."""
+    """Declare flags that exclude each other, with their help. The field's value is the name of the
+    flag that is given, or None."""
 
     def add_to_parser(parser: Any, name: str) -> None:
         group = parser.add_mutually_exclusive_group()
@@ -126,7 +129,7 @@ SIGN: Any = option(
 
 def list_specs(kind: type[Common]) -> dict[str, _Spec | None]:
     """Return how each field of a class becomes an argument; None for a field that is not one."""
-    # Fields without a default come first.
+    # `__struct_defaults__` has no entry for the fields without a default, which come first.
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
     specs = [default.factory if hasattr(default, "factory") else None for default in defaults]
     unset = [None] * (len(names) - len(specs))
@@ -259,7 +262,8 @@ def add_arguments(
 def fill_arguments(
     kind: type[A], namespace: argparse.Namespace, environment: Mapping[str, str] = os.environ
 ) -> A:
-    """Return the parsed arguments as a value of `kind`. A missing one comes from its variable."""
+    """Return the parsed arguments as a value of `kind`. An option that is not given has the value
+    of its environment variable, if it declares one."""
     values: dict[str, Any] = {}
     for name, spec in list_specs(kind).items():
         # A field without an option keeps its default, unless the caller gave it.
@@ -273,7 +277,8 @@ def fill_arguments(
 
 
 def _parse_variable(absent_value: object, word: str) -> object:
-    """Return a variable's word as a value of the type of the absent one."""
+    """Return the value `word` of an environment variable, converted to the type of the option's
+    `absent_value`; `absent_value` itself for "" and "auto" of an option with text."""
     if isinstance(absent_value, bool):
         return word.lower() not in _FALSE
     if isinstance(absent_value, int):
@@ -285,7 +290,8 @@ def _parse_variable(absent_value: object, word: str) -> object:
 
 
 def collect_settings(arguments: Common) -> dict[str, Any]:
-    """Return the settings of the command line by name; None for one that is not given."""
+    """Return the value of each option that overrides a setting, by the setting's name; None for an
+    option that is not given."""
     settings = {}
     for name, spec in list_specs(type(arguments)).items():
         if spec is not None and spec.setting is not None:

@@ -21,7 +21,14 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from tilusbuild._version import __version__
-from tilusbuild.errors import PROCESSES, InputError, Shortage, TilusbuildError, find_shortage
+from tilusbuild.errors import (
+    PROCESSES,
+    Diagnostic,
+    InputError,
+    Shortage,
+    TilusbuildError,
+    find_shortage,
+)
 from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
 from tilusbuild.rooms import find_missing_package
 from tilusbuild.runtime.errors import LoadError
@@ -57,18 +64,20 @@ ErrorLine = declare_line("error", message=str, problems=tuple[ErrorPart, ...], e
 def make_error_line(error: TilusbuildError) -> JsonLine:
     """Return the line of `--json` for an error."""
     diagnostics = error.diagnostics if isinstance(error, InputError) else ()
-    problems = (
-        ErrorPart(
-            diagnostic.message,
-            diagnostic.place.path if diagnostic.place else None,
-            diagnostic.place.line if diagnostic.place else None,
-            diagnostic.place.column if diagnostic.place else None,
-            diagnostic.place.text if diagnostic.place else None,
-            diagnostic.hint,
-        )
-        for diagnostic in diagnostics
+    problems = tuple(_make_error_part(diagnostic) for diagnostic in diagnostics)
+    return ErrorLine(error.render(), problems, error.exit_status)
+
+
+def _make_error_part(diagnostic: Diagnostic) -> ErrorPart:
+    place = diagnostic.place
+    return ErrorPart(
+        message=diagnostic.message,
+        path=place.path if place else None,
+        line=place.line if place else None,
+        column=place.column if place else None,
+        text=place.text if place else None,
+        hint=diagnostic.hint,
     )
-    return ErrorLine(error.render(), tuple(problems), error.exit_status)
 
 
 InternalErrorLine = declare_line(
@@ -78,7 +87,8 @@ InternalErrorLine = declare_line(
 
 
 def report_exception(error: Exception, argv: list[str]) -> int:
-    """Print an exception as a message for people. Return the exit status."""
+    """Print an exception to stderr. Return the exit status: 1 for an error of the machine or a
+    damaged cache, 70 for a bug, whose traceback is written to a file."""
     if os.environ.get("TILUSBUILD_DEBUG") == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, OSError) and error.errno is not None:

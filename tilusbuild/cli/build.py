@@ -32,7 +32,8 @@ class BuildArgs(CompilingArgs, frozen=True, kw_only=True):
 
 
 def run(arguments: BuildArgs) -> int:
-    """Build; the exit status is the summary's."""
+    """Build the selection, and report on the options' displays. Return the exit status of the
+    build's summary. Raises `InputError`, also for a report that cannot be written."""
     from tilusbuild.builder.build import build_project
     from tilusbuild.builder.noop_record import Invocation
     from tilusbuild.builder.shards import parse_shard

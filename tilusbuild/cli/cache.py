@@ -55,11 +55,13 @@ CacheStatsLine = declare_line(
 
 
 def _print_stats(arguments: CacheStatsArgs) -> int:
-    """Print how many programs have which status, and the size of each directory."""
+    """Print the number of programs with each status, and the size of each directory. Return the
+    exit status."""
     from tilusbuild.cache.index import collect_stats
     from tilusbuild.table import format_table
 
-    if (status := options.run_foreign_verb("stats", arguments.other, arguments)) is not None:
+    status = options.run_foreign_verb("stats", arguments.other, arguments)
+    if status is not None:
         return status
     stats = collect_stats(options.find_named_cache(arguments.other, arguments))
     if arguments.json:
@@ -78,10 +80,12 @@ class CacheVerifyArgs(Common, frozen=True, kw_only=True):
 
 
 def _verify_cache(arguments: CacheVerifyArgs) -> int:
-    """Print the problems of a cache, and repair it if asked. Return 1 if a problem remains."""
+    """Print the problems of a cache; with --repair remove the damaged entries and what killed
+    processes left. Foreign files are named on stderr. Return 1 if a problem remains."""
     from tilusbuild.cache.verify import repair_cache, verify_cache
 
-    if (status := options.run_foreign_verb("verify", arguments.other, arguments)) is not None:
+    status = options.run_foreign_verb("verify", arguments.other, arguments)
+    if status is not None:
         return status
     cache = options.find_named_cache(arguments.other, arguments)
     problems = verify_cache(cache)
@@ -108,13 +112,15 @@ def report_foreign_files(cache: Tree) -> None:
     """Print to stderr which files in a cache tilusbuild did not write."""
     from tilusbuild.cache.verify import list_unknown_names
 
-    if names := list_unknown_names(cache):
+    names = list_unknown_names(cache)
+    if names:
         listed_names = ", ".join(names[:_NAMED]) + (", …" if names[_NAMED:] else "")
         print_message(f"note: left alone, as tilusbuild did not write it: {listed_names}\n")
 
 
 def _report_leftovers(cache: Tree, *, remove: bool) -> None:
-    """Print to stderr the stages of killed processes in a cache; with `remove`, remove them."""
+    """Print to stderr the temporary directories that killed processes left in a cache; with
+    `remove`, remove them."""
     from tilusbuild.cache.garbage import list_abandoned
 
     paths = list_abandoned(cache)
@@ -132,22 +138,23 @@ class CacheMergeArgs(Common, frozen=True, kw_only=True):
 
 
 def _merge_caches(arguments: CacheMergeArgs) -> int:
-    """Copy the programs of other caches, and print what was refused. Return 1 if anything was."""
+    """Copy the programs and scripts of other caches into this one, and print what was refused.
+    Return 1 if anything was refused, else 0."""
     from tilusbuild.cache.merging import merge_caches, open_sources
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find_project_manifest
 
     cache = options.find_cache(arguments.cache_dir)
     sources = open_sources(cache, arguments.sources)
-    own = None
+    own_project = None
     try:
         find_project_manifest(os.getcwd())
     except InputError:
         pass
-    else:  # not in the `try`: a manifest that is there and broken is an error
+    else:  # not in the `try`: a broken manifest is an error
         with options.open_project(arguments) as project:
-            own = (project.manifest.path, project.manifest.project.name)
-    result = merge_caches(cache, sources, own)
+            own_project = (project.manifest.path, project.manifest.project.name)
+    result = merge_caches(cache, sources, own_project)
     for kind, problems in (("refused", result.refused), ("not merged", result.measurements)):
         for problem in problems:
             if arguments.json:
@@ -187,13 +194,15 @@ class CacheGcArgs(Common, frozen=True, kw_only=True):
 
 
 def _collect_garbage(arguments: CacheGcArgs) -> int:
-    """Remove entries that no project's last build made."""
+    """Remove entries that no project's last build made, and print how much. With --dry-run print
+    only; with --forget also remove projects from the cache's index. Return the exit status."""
     from tilusbuild.cache.garbage import collect_garbage
     from tilusbuild.cache.index import forget_projects
     from tilusbuild.errors import input_error
     from tilusbuild.manifest.values import parse_duration, parse_size
 
-    if (status := options.run_foreign_verb("gc", arguments.other, arguments)) is not None:
+    status = options.run_foreign_verb("gc", arguments.other, arguments)
+    if status is not None:
         return status
     # Of ours a broken entry is found by its digests, which `verify` reads and gc does not.
     if arguments.broken:
@@ -246,7 +255,7 @@ def _find_projects(cache: Tree, manifests: Sequence[str]) -> list[str]:
 
 
 def _clear_cache(arguments: Common) -> int:
-    """Remove every entry, and the state."""
+    """Remove every entry and the state of the cache. Return 0."""
     from tilusbuild.cache.garbage import clear_cache
 
     cache = options.find_cache(arguments.cache_dir)
@@ -267,19 +276,22 @@ def _transfer_programs(arguments: SelectionArgs, *, push: bool) -> int:
     with options.open_project(arguments) as project:
         plan = project.make_plan(options.make_selection(arguments, project))
         result = transfer_programs(project, plan, warnings.append, push=push)
-    moved = (result.sent, result.sent_bytes) if push else (result.hits, result.fetched_bytes)
-    remaining = result.unsent if push else result.misses + result.refused
+    if push:
+        count, byte_count, remaining = result.sent, result.sent_bytes, result.unsent
+    else:
+        count, byte_count = result.hits, result.fetched_bytes
+        remaining = result.misses + result.refused
     if arguments.json:
         for warning in warnings:
             emit_line(ProblemLine(warning, result.address))
-        emit_line(CountsLine({"programs": moved[0], "bytes": moved[1], "left": remaining}))
+        emit_line(CountsLine({"programs": count, "bytes": byte_count, "left": remaining}))
     else:
         for warning in warnings:
             print_message(f"warning: {warning}\n")
         if not arguments.quiet:
             verb = "sent" if push else "fetched"
             rest = f", {remaining} not {verb}" if remaining else ""
-            programs = f"{format_count(moved[0], 'program')} ({format_bytes(moved[1])})"
+            programs = f"{format_count(count, 'program')} ({format_bytes(byte_count)})"
             print(f"{result.address}: {verb} {programs}{rest}")
     # The next build compiles what was not fetched.
     return 1 if warnings or (push and remaining) else 0

@@ -59,11 +59,13 @@ CachedProgramLine = declare_line(
 
 
 def list_cache(arguments: CacheLsArgs) -> int:
-    """List the scripts of a cache, or the programs of one script."""
+    """List the scripts of a cache, the programs of one script, or a foreign cache. Return the exit
+    status."""
     word = " ".join(arguments.names)
     # The name of a script is not a path: a directory with the name of a script comes first.
     if os.path.isdir(word) or _is_path(word):
-        if (status := options.run_foreign_verb("ls", word, arguments)) is not None:
+        status = options.run_foreign_verb("ls", word, arguments)
+        if status is not None:
             return status
         return _list_scripts(options.find_named_cache(word, arguments), arguments)
     cache = options.find_cache(arguments.cache_dir)
@@ -71,7 +73,7 @@ def list_cache(arguments: CacheLsArgs) -> int:
 
 
 def _is_path(word: str) -> bool:
-    """Return whether a word is a path: it has a slash, and is not a name."""
+    """Return whether a word has a slash and is not the name of a script or program."""
     from tilusbuild.runtime.naming import parse_name
 
     try:
@@ -82,7 +84,7 @@ def _is_path(word: str) -> bool:
 
 
 def _list_scripts(cache: Tree, arguments: Common) -> int:
-    """Print a row, or a line of JSON, for each script of the last builds."""
+    """Print a row, or a line of JSON, for each script in a cache. Return 0."""
     from tilusbuild.cache.index import list_scripts
     from tilusbuild.runtime.naming import format_instance_name
     from tilusbuild.table import format_table
@@ -91,9 +93,15 @@ def _list_scripts(cache: Tree, arguments: Common) -> int:
     if arguments.json:
         for script in listings:
             key = (script.directory, script.hash)
-            target, of = script.head.get("target"), tuple(roots.get(key, ()))
             emit_line(
-                CachedScriptLine(*key, target, dict(script.statuses), script.size, of, script.label)
+                CachedScriptLine(
+                    *key,
+                    script.head.get("target"),
+                    dict(script.statuses),
+                    script.size,
+                    tuple(roots.get(key, ())),
+                    script.label,
+                )
             )
         return 0
     rows = [
@@ -134,7 +142,7 @@ def _collect_roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
 
 
 def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
-    """Print the programs of each instance that a name means."""
+    """Print the programs of each instance that the name `word` means. Return 0."""
     from tilusbuild.cache import index as cache_index
     from tilusbuild.cache.entries import lookup_entry
 
@@ -153,7 +161,7 @@ def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
 
 
 def _print_programs(cache: Tree, script: ScriptListing, numbers: Sequence[int]) -> None:
-    """Print the rows of an instance's table of schedules that have these numbers."""
+    """Print an instance's path, and the rows of its `schedule.txt` that have these numbers."""
     path = cache.script_path(script.directory, script.hash)
     print(f"{script.label}: {os.path.relpath(path)}")
     try:
@@ -162,7 +170,8 @@ def _print_programs(cache: Tree, script: ScriptListing, numbers: Sequence[int]) 
         print(f"  schedule.txt: {error.strerror}")
         return
     # Two lines of heads, then one a program. A damaged file may have fewer.
-    rows = [line for line, own in zip(lines[2:], script.numbered, strict=False) if own in numbers]
+    pairs = zip(lines[2:], script.numbered, strict=False)
+    rows = [line for line, number in pairs if number in numbers]
     print("\n".join([*lines[:2], *rows, ""]))
 
 
@@ -243,7 +252,8 @@ def _read_part(program: str, directory: str, part: str) -> str:
         return _read_file(os.path.join(directory, "module", files[part]))
     from tilusbuild.cache.entries import read_dump
 
-    if text := read_dump(directory, part):
+    text = read_dump(directory, part)
+    if text:
         return text
     hint = "`tilusbuild build SCRIPT --dump-ir` dumps it, and compiles nothing else again"
     if part == "sass":

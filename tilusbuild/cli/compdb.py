@@ -56,7 +56,8 @@ class CommandLine(JsonLine, frozen=True):
 
 
 def run(arguments: CompdbArgs) -> int:
-    """Print or write the database. Writes nothing to the tree."""
+    """Print the database, or write it to a file. Print to stderr how many programs have no source
+    yet. Return 0. Writes nothing to the tree."""
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
         commands, missing = collect_commands(
@@ -113,7 +114,7 @@ def _make_commands(
     project: Project, jobs_with_source: list[ProgramJob], sources: dict[str, str], *, clang: bool
 ) -> Iterator[CommandLine]:
     """Yield the command of each job. Raises `InputError` when a recipe has none."""
-    command = make_clang_command if clang else make_compile_command
+    make_command = make_clang_command if clang else make_compile_command
     for job in jobs_with_source:
         # Rendered, as the include directories depend on where the template is.
         rendered = job.render()
@@ -122,7 +123,7 @@ def _make_commands(
         recipe = replace(rendered.recipe, includes=Includes(roots=root_names))
         directories = {root.name: root.path for root in roots}
         try:
-            argv = command(recipe, job.planned.spec.toolchain, sources[job.hash], directories)
+            argv = make_command(recipe, job.planned.spec.toolchain, sources[job.hash], directories)
         except ValueError as error:
             raise input_error(
                 f"{job.label}: {error}",
@@ -150,7 +151,7 @@ def make_compile_command(
     }
     for link, directory in recipe.pipeline.list_include_links(recipe).items():
         paths[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
-    # clangd wants no output, and the cache has no place for one.
+    # Without `-o FILE`: clangd wants no output, and the cache has no place for one.
     output = argv.index("-o")
     argv = collect_tools(toolchain).fill_placeholders((*argv[:output], *argv[output + 2 :]))
     return tuple(paths.get(word, word) for word in argv)
@@ -192,7 +193,8 @@ def make_clang_command(
 
 
 def _find_toolkit(toolchain: Toolchain) -> str | None:
-    """Return the directory of the toolkit, or of NVRTC's headers."""
+    """Return the root of the CUDA toolkit, else the directory around NVRTC's headers; None without
+    either."""
     if toolchain.cuda is not None:
         return toolchain.cuda.root
     headers = toolchain.nvrtc.include_dir if toolchain.nvrtc is not None else None
@@ -200,7 +202,8 @@ def _find_toolkit(toolchain: Toolchain) -> str | None:
 
 
 def _select_common_flags(flags: tuple[str, ...]) -> list[str]:
-    """Return the flags that nvcc and clang both know."""
+    """Return the flags that nvcc and clang both know: definitions, include directories and included
+    files, with their values."""
     common_flags: list[str] = []
     remaining = iter(flags)
     for word in remaining:

@@ -75,15 +75,16 @@ CoverageLine = declare_line(
 
 
 def run(arguments: DispatchArgs) -> int:
-    """Print to stdout; 1 when `check` finds a problem."""
+    """Run the action that the arguments name, and print its results. Return the exit status: 1
+    when `check` finds a problem, else 0."""
     with options.open_project(arguments) as project:
-        overviews_of_instances = list(_read_overviews(arguments, project))
+        overviews = list(_read_overviews(arguments, project))
         if arguments.action == "build":
-            return _build_dispatchers(arguments, project, overviews_of_instances)
+            return _build_dispatchers(arguments, project, overviews)
         if arguments.action == "export":
-            return _export_measurements(arguments, project, overviews_of_instances)
+            return _export_measurements(arguments, project, overviews)
         actions = {"show": _show_tables, "check": _check_tables, "coverage": _show_coverage}
-        return actions[arguments.action](arguments, overviews_of_instances)
+        return actions[arguments.action](arguments, overviews)
 
 
 def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
@@ -98,7 +99,7 @@ def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[Dispa
 
 
 def _show_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
-    """Print the rules, the model, the default and the tables of each instance."""
+    """Print the rules, the model, the default and the tables of each instance. Return 0."""
     from tilusbuild.dispatch.tables import format_text
 
     for number, overview in enumerate(overviews):
@@ -138,9 +139,11 @@ def _make_line(overview: DispatchOverview) -> JsonLine:
 
 
 def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
-    """Print the problems of each instance. Return 1 if there is one."""
+    """Print the problems of each instance. Return 1 if there is a problem, else 0."""
     problems = [
-        (look.script.label, problem) for look in overviews for problem in look.find_problems()
+        (overview.script.label, problem)
+        for overview in overviews
+        for problem in overview.find_problems()
     ]
     for label, problem in problems:
         show_result(arguments, ProblemLine(problem, of=label), f"{label}: {problem}")
@@ -152,22 +155,28 @@ def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]
 
 
 def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
-    """Print the program for each size that is known of an instance, and why."""
+    """Print the program that each known size of an instance gets, and the reason. Return 0."""
     from tilusbuild.table import format_table
 
     for number, overview in enumerate(overviews):
         rows = overview.list_coverage()
         if arguments.json:
             for sizes, choice in rows:
-                emit_line(CoverageLine(overview.script.label, sizes, *choice[:3]))
+                emit_line(
+                    CoverageLine(
+                        overview.script.label, sizes, choice.program, choice.source, choice.why
+                    )
+                )
             continue
         print(
             ("\n" if number else "")
             + f"{overview.script.label} on {overview.device or 'any device'}"
         )
-        shown = [(*sizes.values(), *choice[:3]) for sizes, choice in rows]
+        cells = [
+            (*sizes.values(), choice.program, choice.source, choice.why) for sizes, choice in rows
+        ]
         names = tuple(rows[0][0]) if rows else overview.script.keys
-        print(format_table((*names, "choice", "source", "why"), shown), end="")
+        print(format_table((*names, "choice", "source", "why"), cells), end="")
         counts = Counter(choice.source for _, choice in rows)
         print(", ".join(f"{count} by {source}" for source, count in sorted(counts.items())))
     return _emit_summary(arguments, overviews)
@@ -176,7 +185,8 @@ def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview
 def _build_dispatchers(
     arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
 ) -> int:
-    """Compile the C dispatchers again, and print their paths."""
+    """Build the C dispatchers that are not current, and print the path of each. Return 0. Raises
+    `InputError` without the part that makes dispatchers."""
     from tilusbuild.dispatch.refresh import refresh_dispatcher
 
     options.load_contribution("dispatcher", "c", "makes C dispatchers")
@@ -194,7 +204,8 @@ def _build_dispatchers(
 def _export_measurements(
     arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
 ) -> int:
-    """Write new measurements of this machine to the manifest's file. Raises `InputError`."""
+    """Write the measurements of this machine to the file `measured` of the manifest, and print the
+    new and changed rows. Return 0. Raises `InputError`."""
     from tilusbuild.dispatch.committed import ChangedRow, merge_measured_rows
     from tilusbuild.errors import input_error
     from tilusbuild.plan.tuned import TunedRow, format_tuned_rows, read_tuned_rows
@@ -217,14 +228,16 @@ def _export_measurements(
         with suppress(OSError):  # the write says why
             os.makedirs(os.path.dirname(path), exist_ok=True)
         options.write_file(path, format_tuned_rows(script, rows).encode())
-    replaced = sum(before is not None for _, before in changed)
-    counts = {"rows": len(rows), "new": len(changed) - replaced, "changed": replaced}
+    replaced_count = sum(row.replaced is not None for row in changed)
+    new_count = len(changed) - replaced_count
+    counts = {"rows": len(rows), "new": new_count, "changed": replaced_count}
     if arguments.json:
         emit_line(CountsLine(counts))
         return 0
-    for row, before in changed:
-        print(f"{'new' if before is None else 'changed'}: {row.line}")
-    print(f"{file}: {format_count(len(rows), 'row')}, {counts['new']} new, {replaced} changed")
+    for row, replaced in changed:
+        print(f"{'new' if replaced is None else 'changed'}: {row.line}")
+    rows_text = format_count(len(rows), "row")
+    print(f"{file}: {rows_text}, {new_count} new, {replaced_count} changed")
     return 0
 
 

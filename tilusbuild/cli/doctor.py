@@ -37,7 +37,8 @@ DoctorSummary = declare_line("summary", missing=tuple[str, ...])
 
 
 def run(arguments: Common) -> int:
-    """Print findings and settings; 1 when something that the project needs is missing."""
+    """Print the components of this machine, the settings and the project. Return 1 when a component
+    that the project needs is missing. Remote servers are asked."""
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import decide_settings, find_project_manifest
     from tilusbuild.manifest.loading import load_manifest
@@ -104,7 +105,8 @@ def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
         ("cache", "remote cache", "programs that others compiled"),
         ("executor", "remote executor", "compiles on other machines"),
     ):
-        if (remote := choose_remote(section, os.environ, key)) is None:
+        remote = choose_remote(section, os.environ, key)
+        if remote is None:
             continue
         detail, is_ok = _query_server(remote, executes=key == "executor")
         remedy = f"set by {remote.source}; builds go on without it"
@@ -112,7 +114,8 @@ def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
 
 
 def _query_server(remote: RemoteSettings, *, executes: bool) -> tuple[str, bool]:
-    """Return a server's answer in words, and whether builds can use the server."""
+    """Ask a remote server. Return its answer in words, and whether builds can use the server.
+    `executes` asks about compiles instead of the cache."""
     from tilusbuild.remote.backend import RemoteTroubleError, open_backend
 
     try:
@@ -124,8 +127,12 @@ def _query_server(remote: RemoteSettings, *, executes: bool) -> tuple[str, bool]
             reply += f", a round trip in {1e3 * (time.monotonic() - began):.1f} ms"
     except RemoteTroubleError as error:
         return str(error), False
-    access = "read and written" if remote.write else "read"
-    access = "asked to execute" if executes else access
+    if executes:
+        access = "asked to execute"
+    elif remote.write:
+        access = "read and written"
+    else:
+        access = "read"
     is_ok = not executes or "executes nothing" not in reply
     return f"{remote.address}, {access}: {reply}", is_ok
 

@@ -11,6 +11,7 @@ from tilusbuild.cli.options import emit_line
 from tilusbuild.report.text import format_count
 from tilusbuild.status import Status
 
+_MAX_NAMED = 3
 _WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to date"}
 
 
@@ -50,8 +51,8 @@ def _print_groups(explanations: Sequence[ExplanationLine], *, every: bool) -> No
             why = f": {reasons[0]}" if reasons else ""
             print(f"{format_count(len(members), 'program')} are up to date{why}")
             continue
-        names = ", ".join(explanation.program for explanation in members[:3])
-        more = f" and {len(members) - 3} more" if len(members) > 3 else ""
+        names = ", ".join(explanation.program for explanation in members[:_MAX_NAMED])
+        more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
         print(f"{names}{more}: {_WORDS.get(state, state)}")
         for reason in reasons:
             print(f"  {reason}")

@@ -20,7 +20,8 @@ CreatedLine = declare_line("created", directory=str, files=tuple[str, ...])
 
 
 def run(arguments: InitArgs) -> int:
-    """Copy the starter project."""
+    """Copy the starter project, and print the next commands. Return 0. Raises `InputError` for a
+    file that exists, except for .gitignore, or that cannot be written."""
     from tilusbuild.errors import input_error
     from tilusbuild.render import find_templates_directory
     from tilusbuild.state.files import write_atomic
@@ -28,14 +29,16 @@ def run(arguments: InitArgs) -> int:
     directory = os.path.abspath(arguments.into or ".")
     starter = os.path.join(find_templates_directory(), "starter")
     files = sorted(
-        os.path.relpath(os.path.join(where, name), starter)
-        for where, _, names in os.walk(starter)
+        os.path.relpath(os.path.join(folder, name), starter)
+        for folder, _, names in os.walk(starter)
         for name in names
-        if not where.endswith("__pycache__")  # whoever imported a file of it left one
+        if not folder.endswith("__pycache__")  # Python makes it when a starter file is imported
     )
     targets = {name: os.path.join(directory, _restore_dot(name)) for name in files}
     # A .gitignore that exists has the user's own lines.
-    if existing := [t for t in targets.values() if os.path.lexists(t) and not t.endswith("ignore")]:
+    new_paths = (path for path in targets.values() if not path.endswith(".gitignore"))
+    existing = [path for path in new_paths if os.path.lexists(path)]
+    if existing:
         raise input_error(
             f"{os.path.relpath(existing[0])} already exists",
             hint="name an empty or a new directory",

@@ -39,7 +39,8 @@ UninstalledLine = declare_line("removed", cache=str, name=str)
 
 
 def run(arguments: InstallArgs) -> int:
-    """Install or uninstall."""
+    """Install or uninstall a package. Return the exit status. Raises `InputError` unless the
+    arguments name exactly one of the two."""
     from tilusbuild.errors import input_error
 
     cache = options.find_cache(arguments.cache_dir)
@@ -51,7 +52,8 @@ def run(arguments: InstallArgs) -> int:
 
 
 def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
-    """Install a package, or give one of a foreign cache to its room. Return the exit status."""
+    """Check a package's signature and install it. A package of a foreign cache is installed by the
+    optional part that knows the cache. Return the exit status."""
     from tilusbuild.errors import input_error
     from tilusbuild.package.install import install_package
     from tilusbuild.package.names import load_command
@@ -60,8 +62,9 @@ def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
     with open_package(path) as reader:
         # Before anything is unpacked.
         options.check_signature(arguments, reader)
-        if (other := load_command(reader.list_bytes())) is not None:
-            status: int = other.install(reader, arguments)
+        foreign_module = load_command(reader.list_bytes())
+        if foreign_module is not None:
+            status: int = foreign_module.install(reader, arguments)
             return status
         if arguments.into is not None:
             raise input_error(
@@ -70,8 +73,8 @@ def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
         result = install_package(reader, cache, options.parse_limits(arguments))
     listing, programs = result.listing, len(result.listing.programs)
     if arguments.json:
-        named = (cache.root, listing.title, listing.version, listing.digest)
-        emit_line(InstalledLine(*named, programs, result.new, result.size))
+        names = (cache.root, listing.title, listing.version, listing.digest)
+        emit_line(InstalledLine(*names, programs, result.new, result.size))
     elif not arguments.quiet:
         print(
             f"installed {listing.title} {listing.version} into {cache.root}:"

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status."""
+    """Run one command; return the exit status. Never raises an `Exception`: each is printed.
+
+    A build of the process's own command line exits the process instead of returning.
+    """
     started = time.monotonic_ns()
     # Python has None for a stream that was closed: `print` says nothing then, and `write` fails.
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb, status = "build", noop.answer_build(arguments)
         if status is None:
             verb, status = _run_verb(arguments, started)
-        # Here, so that a full disk is an error: at exit Python only prints it.
+        # Flushed here, so that a full disk is an error: at exit Python only prints it.
         if sys.stdout is not None:
             sys.stdout.flush()
         _write_stderr("")  # flushes, and drops a stream without a reader
@@ -47,16 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             # has closed what it opened, and runs no code of others that could rely on atexit.
             os._exit(status)
         return status
-    except KeyboardInterrupt as stopped:
+    except KeyboardInterrupt as interrupt:
         _write_stderr("interrupted\n")
         # The number of SIGTERM or SIGHUP, as `raise_on_signals` makes it; Python's own has none.
-        return 128 + getattr(stopped, "number", 2)
+        return 128 + getattr(interrupt, "number", 2)
     except BrokenPipeError:
         # The reader ended, as `head` does: a message would reach no one.
         _silence_stream(sys.stdout)
         return 1
     except Exception as error:
-        # Only what was printed has no file name to go with it.
+        # An error without a file name is one of writing to stdout.
         if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE:
             _silence_stream(sys.stdout)
             _write_stderr(f"error: the output cannot be written: {error.strerror}\n")
@@ -65,14 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Open the null device for each closed standard stream (`>&-`).
+    """Replace each standard stream that is None: closed ones (`>&-`) get the null device.
 
     Otherwise the next file that is opened would get its descriptor, and the command's output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             if not _is_open(number):
-                # It gets this number: the lowest that is free, as those before it are open by now.
+                # It gets `number`, the lowest free descriptor: those below it are open by now.
                 os.open(os.devnull, os.O_RDWR)
             stream = open(number, "w" if number else "r", encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, stream)
@@ -96,9 +99,9 @@ def _report_unforeseen(error: Exception, argv: list[str]) -> int:
 
         with show_all_characters(os.environ):
             return boundary.report_exception(error, argv)
-    except (OSError, ImportError, MemoryError) as another:
-        # Whatever ended the command also keeps us from saying it well.
-        _write_stderr(f"error: {str(error)!a}; then {type(another).__name__}\n")
+    except (OSError, ImportError, MemoryError) as reporting_error:
+        # The cause of the first error, such as a full disk, may prevent a good report.
+        _write_stderr(f"error: {str(error)!a}; then {type(reporting_error).__name__}\n")
         return 1
 
 
@@ -121,7 +124,10 @@ def _silence_stream(stream: TextIO) -> None:
 
 
 def _run_verb(argv: Sequence[str], started: int) -> tuple[str, int]:
-    """Run the command. Return its verb and its exit status."""
+    """Run the command. Return its verb ("" if it cannot be parsed) and its exit status.
+
+    Print a `TilusbuildError`, and on GitHub annotate it. The working directory becomes that of -C.
+    """
     # Imports are in the functions for start-up time: a build with nothing to do, and `--help`, do
     # not wait for modules that they do not need.
     import gc
@@ -177,8 +183,9 @@ def _print_warnings(messages: Sequence[str], command: ParsedCommand) -> None:
 
 
 def _show_progress_notice(command: ParsedCommand, started: int) -> AbstractContextManager[None]:
-    """Return a context that prints `working …` on a terminal after a while without output."""
-    # Elsewhere the context is empty, so that the text of a log does not depend on time.
+    """Return a context that prints `working …` on a terminal after a while without output. Not on
+    a terminal, and with options such as --quiet, the context does nothing."""
+    # On a terminal only, so that the text of a log does not depend on time.
     from contextlib import nullcontext
 
     from tilusbuild.report.terminal import PATIENCE, can_redraw, show_working
@@ -192,7 +199,8 @@ def _show_progress_notice(command: ParsedCommand, started: int) -> AbstractConte
 
 
 def _print_error(error: TilusbuildError, json: bool, color: str) -> None:
-    """Print an error in colour if wanted; with `json`, print its line first."""
+    """Print an error to stderr, in colour if `color` and the terminal want it. With `json`, first
+    print its line to stdout."""
     from tilusbuild.cli.boundary import make_error_line
     from tilusbuild.cli.options import emit_line
     from tilusbuild.report import terminal
@@ -204,8 +212,9 @@ def _print_error(error: TilusbuildError, json: bool, color: str) -> None:
         _write_stderr(error.render() + "\n")
         return
     text = terminal.colour_marks(spell_out_controls(error.render())) + "\n"
+    # `show_all_characters` may have replaced stderr by a stream that escapes control characters.
     getattr(sys.stderr, "write_styled", sys.stderr.write)(text)
-    _write_stderr("")
+    _write_stderr("")  # flushes
 
 
 def _enter_directory(directory: str | None) -> None:

@@ -35,7 +35,9 @@ def open_project(arguments: Common, *, remembered: bool = False) -> Project:
 
 
 def find_cache(cache_dir: str | None) -> Tree:
-    """Return the cache of the project around the current directory, else of the settings."""
+    """Return the cache of the project around the current directory; outside of a project, the cache
+    that the settings name. `cache_dir` overrides both. Raises `InputError` for a broken manifest.
+    """
     from tilusbuild.cache.tree import Tree
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import decide_settings, find_project_manifest
@@ -70,8 +72,8 @@ def find_named_cache(path: str | None, arguments: Common) -> Tree:
 
 
 def run_foreign_verb(verb: str, path: str | None, arguments: Common) -> int | None:
-    """Run a verb of `cache` on the foreign cache in a directory. Return the exit status; None when
-    no room knows the cache."""
+    """Run a verb of `cache` on the foreign cache in the directory `path`. Return the exit status;
+    None when `path` is not a directory, or no optional part (`rooms.py`) knows the cache."""
     if path is not None and os.path.isdir(path):
         # One module may know several systems.
         for name in dict.fromkeys(find_contributions("foreign cache").values()):
@@ -85,9 +87,9 @@ def run_foreign_verb(verb: str, path: str | None, arguments: Common) -> int | No
 def describe_other_cache() -> str:
     """Return the help of an argument that names a cache, with the systems that rooms know."""
     systems = ["tilusbuild", *find_contributions("foreign cache")]
-    return "another cache" + (
-        ": of {} or {}".format(", ".join(systems[:-1]), systems[-1]) if len(systems) > 1 else ""
-    )
+    if len(systems) == 1:
+        return "another cache"
+    return f"another cache: of {', '.join(systems[:-1])} or {systems[-1]}"
 
 
 def make_selection(arguments: SelectionArgs, project: Project) -> PlanSelection:
@@ -155,8 +157,8 @@ def find_attester(key: str | None) -> Attest:
 
 
 def load_contribution(point: str, name: str, purpose: str) -> Callable[..., Any]:
-    """Return the function that an optional room has for a point. Raises `InputError` without the
-    room; `purpose` ends the message."""
+    """Return the function `name` that an optional part (`rooms.py`) contributes at `point`. Raises
+    `InputError` if the part is not installed; `purpose` ends the message."""
     from tilusbuild.errors import input_error
 
     functions = find_contributions(point)

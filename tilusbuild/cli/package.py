@@ -65,7 +65,8 @@ PackageLine = declare_line(
 
 
 def run(arguments: PackageArgs) -> int:
-    """Write the packages, and print the path of each file or directory."""
+    """Write the packages, and print the path of each file or directory. Return 0. Sizes without a
+    test are reported on stderr. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.package import pack
     from tilusbuild.state.temporary import TemporaryDirectory
@@ -79,8 +80,8 @@ def run(arguments: PackageArgs) -> int:
     write_tests: Callable[..., Mapping[str, str]] | None = None
     if with_tests:
         write_tests = options.load_contribution("package tests", "write", "makes tests")
-        report = lambda case: print_message(f"no test of {case}\n")  # noqa: E731
-        write_tests = partial(write_tests, report=report, large=arguments.large_tests)
+        report_missing = lambda case: print_message(f"no test of {case}\n")  # noqa: E731
+        write_tests = partial(write_tests, report=report_missing, large=arguments.large_tests)
     formats_of_options = parse_formats(arguments.formats, _FORMATS)
     attest = options.find_attester(arguments.sign)
     with options.open_project(arguments) as project:

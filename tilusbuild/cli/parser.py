@@ -125,9 +125,9 @@ class _Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: "):
             word = (message.removeprefix("unrecognized arguments: ").split() or [""])[0]
             known = [name for action in walk_actions(self) for name in action.option_strings]
-            hint = _ELSEWHERE.get(word) or (
-                did_you_mean(word.split("=")[0], known) if word.startswith("-") else None
-            )
+            hint = _ELSEWHERE.get(word)
+            if not hint and word.startswith("-"):
+                hint = did_you_mean(word.split("=")[0], known)
         see = f"see `{self.prog} --help`"
         raise input_error(message, hint=f"{hint}\n{see}" if hint else see)
 
@@ -151,6 +151,7 @@ def walk_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 def load_actions(verb: str) -> Mapping[str, Verb[Any]]:
     """Import a verb. Return its actions by name; the key is "" for a verb without actions."""
+    # A verb of an optional room is (summary, group, example, module).
     module_name = f"tilusbuild.cli.{verb}" if verb in VERBS else find_contributions("verb")[verb][3]
     module = importlib.import_module(module_name)
     actions: Mapping[str, Verb[Any]] = getattr(module, "ACTIONS", None) or {"": module.VERB}
@@ -170,7 +171,8 @@ def list_verbs() -> dict[str, Sequence[str]]:
 def _make_parser(
     actions_by_verb: Mapping[str, Mapping[str, Verb[Any]]], *, listed: bool = False
 ) -> argparse.ArgumentParser:
-    """Return a parser of these verbs and their options; without a verb, of all verbs by name.
+    """Return a parser of these verbs and their options. Without a verb, return one that knows all
+    verbs by name, without their options.
 
     With `listed` each verb has its summary, which is otherwise in the groups of `--help`.
     """
@@ -214,7 +216,9 @@ def _format_listing() -> str:
     lines = []
     for title in dict.fromkeys(group for _, group, *_ in descriptions.values()):
         rows = (
-            f"  {name:<{width}}{verb[0]}" for name, verb in descriptions.items() if verb[1] == title
+            f"  {name:<{width}}{summary}"
+            for name, (summary, group, *_) in descriptions.items()
+            if group == title
         )
         lines += [f"{title}:", *rows, ""]
     return "\n".join([*lines, "exit status:", *_STATUSES])
@@ -240,6 +244,7 @@ def _format_sentence(summary: str) -> str:
 
 def _find_verb(argv: Sequence[str]) -> str | None:
     """Return the first word that is neither an option nor an option's value; None without one."""
+    # Only options of every verb can come before the verb; these four of them take a value.
     is_value = False
     for word in argv:
         if is_value:

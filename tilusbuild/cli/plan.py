@@ -70,13 +70,14 @@ class SpaceLine(JsonLine, frozen=True):
 
 
 def run(arguments: PlanArgs) -> int:
-    """Print the plan to stdout. Runs no compiler and writes nothing to the tree."""
+    """Print the plan, or with --space the rules of each space. Return 2 for an empty space, else 0.
+    Runs no compiler and writes nothing to the tree."""
     with options.open_project(arguments) as project:
         if arguments.verbose and not arguments.json:
             notes = project.manifest.reading.notes
-            print(
-                "\n".join(["read, as the manifest does not say it:", *notes, ""] if notes else [])
-            )
+            # An empty line when there are no notes.
+            heading = ["read, as the manifest does not say it:"]
+            print("\n".join([*heading, *notes, ""] if notes else []))
         if arguments.space:
             return _print_spaces(arguments, project)
         plan = project.make_plan(options.make_selection(arguments, project))
@@ -91,14 +92,13 @@ def run(arguments: PlanArgs) -> int:
 
 
 def _make_row(project: Project, plan: Plan, number: int) -> InstanceLine:
-    """Return the line of an instance: its space, and its programs in the cache by status."""
+    """Return the line of the plan's instance `number`: the size of its space, and the counts of its
+    programs in the cache by status."""
     from tilusbuild.cache.entries import lookup_entry
 
     instance = plan.instances[number]
-    statuses = [
-        entry.status if (entry := lookup_entry(project.cache, program)) else Status.MISSING
-        for program in instance.programs
-    ]
+    entries = [lookup_entry(project.cache, program) for program in instance.programs]
+    statuses = [Status.MISSING if entry is None else entry.status for entry in entries]
     return InstanceLine(
         script=instance.script,
         params=dict(instance.params),

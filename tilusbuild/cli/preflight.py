@@ -103,8 +103,9 @@ def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
         # ".0" for a version without a minor part; the driver's number is that of CUDA's API.
         major, minor = (int(word) for word in f"{arguments.driver}.0".split(".")[:2])
         driver = 1000 * major + 10 * minor
+    name = arguments.gpu_name or ANY_GPU
     return DescribedHost(
-        Device(kind, 0, arguments.gpu_name or ANY_GPU, device.rstrip("af"), driver),
+        Device(kind, ordinal=0, name=name, arch=device.rstrip("af"), driver=driver),
         arguments.machine or os.uname().machine,
         arguments.glibc,
         arguments.libstdcxx,

@@ -48,7 +48,8 @@ def run(arguments: RenderArgs) -> int:
 
 
 def _write_source(arguments: RenderArgs, job: ProgramJob) -> None:
-    """Write a program's source to a file below the output directory, or print it."""
+    """Write a program's source to a file below the output directory, or print it; with --json
+    print its line. Raises `InputError` for a directory that cannot be made."""
     from tilusbuild.errors import input_error
 
     recipe = job.render().recipe

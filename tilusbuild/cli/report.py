@@ -61,7 +61,8 @@ CostSummary = declare_line("summary", inlined="total", total=Total)
 
 
 def run(arguments: ReportArgs) -> int:
-    """Print or write the report. Runs no compiler and writes nothing to the tree."""
+    """Print the report, or write it as a page. Return 0. Runs no compiler and writes nothing to
+    the tree. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
     if arguments.top < 0:
@@ -105,8 +106,11 @@ def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonL
         yield from lines
         if overview.script.keys:
             for sizes, choice in overview.list_coverage():
-                yield CoverageLine(overview.script.label, sizes, *choice[:3])
-    if (timeline := read_timeline(project.cache.state_path)) is not None:
+                yield CoverageLine(
+                    overview.script.label, sizes, choice.program, choice.source, choice.why
+                )
+    timeline = read_timeline(project.cache.state_path)
+    if timeline is not None:
         yield timeline
     yield CostSummary(sum_costs(program_costs))
 

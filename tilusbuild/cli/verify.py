@@ -27,7 +27,8 @@ RebuiltProgramLine = declare_line(
 
 
 def run(arguments: VerifyArgs) -> int:
-    """Print the problems of a package or a cache. Return 1 if there is one."""
+    """Print the problems of a package or a cache, and with --rebuild the programs that differ.
+    Return 1 if there are any, else 0. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.package.read import is_cache
 
@@ -45,16 +46,16 @@ def run(arguments: VerifyArgs) -> int:
     problems, success_text = (
         _verify_cache(path) if is_cache(path) else _verify_package(path, arguments)
     )
-    for kind, what in problems:
-        show_result(arguments, ProblemLine(what, kind=kind), f"{kind}: {what}")
+    for kind, message in problems:
+        show_result(arguments, ProblemLine(message, kind=kind), f"{kind}: {message}")
     counts = {"problems": len(problems)}
-    failed = 0
+    differing = 0
     # Damaged programs differ anyway.
     if share is not None and not problems:
-        rebuilt, failed = _rebuild_programs(path, arguments, share)
-        counts |= {"rebuilt": rebuilt, "not_reproduced": failed}
+        rebuilt, differing = _rebuild_programs(path, arguments, share)
+        counts |= {"rebuilt": rebuilt, "not_reproduced": differing}
         success_text += (
-            f"; {format_count(rebuilt, 'program')} compiled again, {failed} not reproduced"
+            f"; {format_count(rebuilt, 'program')} compiled again, {differing} not reproduced"
         )
     if arguments.json:
         emit_line(CountsLine(counts))
@@ -62,7 +63,7 @@ def run(arguments: VerifyArgs) -> int:
         print(success_text)
     else:
         print_message(format_count(len(problems), "problem") + "\n")
-    return 1 if problems or failed else 0
+    return 1 if problems or differing else 0
 
 
 def _parse_share(word: str | None) -> float | None:
@@ -81,7 +82,8 @@ def _parse_share(word: str | None) -> float | None:
 
 
 def _verify_package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, str]], str]:
-    """Return a package's problems by kind, and the text for none."""
+    """Return the problems of a package as (kind, message), and the text to print if there are
+    none. Raises `InputError`."""
     from tilusbuild.package.check import verify_package
     from tilusbuild.package.errors import PackageError
     from tilusbuild.package.read import open_package
@@ -104,7 +106,8 @@ def _verify_package(path: str, arguments: VerifyArgs) -> tuple[list[tuple[str, s
 
 
 def _verify_cache(path: str) -> tuple[list[tuple[str, str]], str]:
-    """Return a cache's problems by kind, and the text for none."""
+    """Return the problems of a cache as (kind, message), and the text to print if there are none.
+    Print the names of foreign files to stderr."""
     from tilusbuild.cache.tree import Tree
     from tilusbuild.cache.verify import verify_cache
     from tilusbuild.cli.cache import report_foreign_files
@@ -116,13 +119,15 @@ def _verify_cache(path: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def _rebuild_programs(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
-    """Compile a share of the programs again. Return how many, and how many differ."""
+    """Compile a share of the programs again, and print those that differ. Return how many were
+    compiled, and how many of them differ."""
     from tilusbuild.package.rebuild import rebuild_share
 
-    rebuilt = failed = 0
+    rebuilt = differing = 0
     for result in rebuild_share(path, share, options.parse_limits(arguments)):
         rebuilt += 1
-        failed += not result.same
+        if not result.same:
+            differing += 1
         if arguments.json:
             digests = (result.recorded_sha256, result.rebuilt_sha256)
             emit_line(RebuiltProgramLine(result.program, result.same, *digests, result.error))
@@ -130,7 +135,7 @@ def _rebuild_programs(path: str, arguments: VerifyArgs, share: float) -> tuple[i
             print(f"NotReproduced: {result}")
         elif arguments.verbose:
             print(result)
-    return rebuilt, failed
+    return rebuilt, differing
 
 
 VERB = Verb(VerifyArgs, run, (ProblemLine, RebuiltProgramLine, CountsLine))
