@@ -49,7 +49,8 @@ def check_seed(number: int) -> int:
 
 
 def _parse_number(word: str, text: str) -> Value:
-    """Return an integer, else a float. Raises `InputError` for other text of `--size`."""
+    """Return `text` as an integer, else as a float. Raises `InputError` for any other text; `word`
+    is the value of `--size` for the message."""
     for kind in (int, float):
         try:
             return kind(text)

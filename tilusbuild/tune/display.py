@@ -40,7 +40,7 @@ class TuningReporter:
         """What the cases that are done took, and the one in progress so far."""
 
     def begin_tuning(self, label: str, device: str, programs: int, cases: int) -> None:
-        """Note that a tuning begins."""
+        """Count from the first case again, and print a line about the tuning."""
         self._cases, self._done_cases, self._runs, self._seconds = cases, 0, 0, 0.0
         counts = f"{format_count(programs, 'program')}, {format_count(cases, 'size')}"
         self.print_line(f"{label} on {device}: {counts}")
@@ -50,7 +50,8 @@ class TuningReporter:
         self.print_line(f"waiting for another tuning on {device} to end")
 
     def report_run(self, answer: Answer, replayed: bool) -> None:
-        """Note that a check or a sample was taken, or read."""
+        """Count a check or a sample, and now and then print the progress. A `replayed` answer was
+        read from the log."""
         self._runs += 1
         self._seconds += 0.0 if replayed else answer.cost
         now = self._now()
@@ -62,9 +63,8 @@ class TuningReporter:
         text = f"size {case}/{self._cases}: run {self._runs}"
         if self._done_cases and self._seconds:
             # The case in progress counts as half done.
-            remaining = (
-                self._seconds / (self._done_cases + 0.5) * (self._cases - self._done_cases - 0.5)
-            )
+            done = self._done_cases + 0.5
+            remaining = self._seconds / done * (self._cases - done)
             text += f", about {format_clock(max(0.0, remaining))} left"
         if self._live:
             self._out.write(f"{_ERASE}{text}")
@@ -73,7 +73,7 @@ class TuningReporter:
             self._out.write(text + "\n")
 
     def end_case(self, text: str) -> None:
-        """Note that a case is decided."""
+        """Count a decided case, and print `text`."""
         self._done_cases, self._runs = self._done_cases + 1, 0
         self.print_line(text)
 

@@ -109,12 +109,14 @@ def import_log(project: Project, path: str) -> tuple[list[TunedInstance], list[s
             hint="\n".join(problems) or None,
         )
     # A program that was wrong on one device is refused on all.
-    condemned = collect_logged_refusals(row for log in logs for row in log.rows)
-    return [_publish_log(project, log, condemned, problems) for log in logs], problems
+    refusals = collect_logged_refusals(row for log in logs for row in log.rows)
+    tuned = [_publish_log(project, log, refusals, problems) for log in logs]
+    return tuned, problems
 
 
 def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[ScriptLog]:
-    """Return the usable rows by script and device; count the others by reason in `skipped`."""
+    """Return the usable rows by script and device; count the others by reason in `skipped`. Raise
+    `InputError` without the file, and `LoadError` for a damaged script."""
     if not os.path.isfile(path):
         raise input_error(f"no log {path}")
     logs: dict[tuple[object, ...], ScriptLog] = {}
@@ -128,7 +130,8 @@ def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[Script
                 current, reason = None, "the row that names their script is malformed"
                 run = convert(row, RunNote)
                 reason = f"{run.script} {run.script_hash[:12]} is not in this cache"
-                if (script := _find_script(project, run)) is not None:
+                script = _find_script(project, run)
+                if script is not None:
                     current = logs.setdefault((script.hash, run.device), ScriptLog(script, run))
                     # The same tuning may have been resumed: only its last run says how many sizes
                     # there are.
@@ -159,7 +162,8 @@ def _find_script(project: Project, run: RunNote) -> Script | None:
 
 
 def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
-    """Add a case. Raises `ValueError` and `ValidationError` for one that cannot be the script's."""
+    """Add a case to the log, in place of an earlier case of equal sizes. Raises `ValueError` and
+    `ValidationError` for a case that cannot be the script's."""
     note = convert(row, CaseNote)
     if not all(0 <= note.integers.get(key, -1) < _MAX_SIZE for key in log.script.keys):
         raise ValueError("malformed: a size is missing, or is not one")
@@ -172,7 +176,8 @@ def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
 
 
 def _add_answer(log: ScriptLog, row: dict[str, Any]) -> bool:
-    """Add an answer; return whether its program is one of the script's."""
+    """Add an answer to the log, unless the script does not have its program. Return whether it has.
+    Raises `ValueError` for a malformed row."""
     # It reaches tables, which people read on a terminal.
     why = "".join(c if c.isprintable() else " " for c in str(row.get("why"))[:_MAX_TEXT])
     row = {**row, "why": why}
@@ -191,18 +196,19 @@ def _to_case(note: CaseNote) -> Case:
 
 
 def _publish_log(
-    project: Project, log: ScriptLog, condemned: Mapping[str, Refusal], problems: list[str]
+    project: Project, log: ScriptLog, refusals: Mapping[str, Refusal], problems: list[str]
 ) -> TunedInstance:
-    """Decide every case of a log and write the tables; add undecided ones to `problems`."""
+    """Decide every case of a log, and write the tables. Return the results. Append a message to
+    `problems` for each case that is not decided."""
     script, run = log.script, log.run
     device = Device(script.kind, 0, run.device.name, run.device.arch, run.device.driver)
     publisher = TuningPublisher(script, device.make_fingerprint(script.hash), run.judge)
     hashes = {*script.programs.values()}
-    publisher.add_refusals(refusal for refusal in condemned.values() if refusal.program in hashes)
+    publisher.add_refusals(refusal for refusal in refusals.values() if refusal.program in hashes)
     programs = [make_candidate(script, index) for index in run.programs]
     decisions = []
     for note in log.cases.values():
-        decision, undecided = _decide_case(log, note, programs, condemned)
+        decision, undecided = _decide_case(log, note, programs, refusals)
         if undecided:
             problems.append(f"not finished: {decision.case.label}: {undecided}")
         else:
@@ -214,15 +220,17 @@ def _publish_log(
 
 
 def _decide_case(
-    log: ScriptLog, note: CaseNote, programs: list[Candidate], condemned: Mapping[str, Refusal]
+    log: ScriptLog, note: CaseNote, programs: list[Candidate], refusals: Mapping[str, Refusal]
 ) -> tuple[Decision, str]:
-    """Return the choice for a case by its answers, and "" or why the race had not ended."""
+    """Return the decision for a case by its logged answers, and the reason why it is not final; ""
+    for a final one."""
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
-    outcomes = [
-        outcome
-        for p in programs
-        if (outcome := _find_outcome(p, [*answers[p.hash].values()], condemned.get(p.hash)))
-    ]
+    outcomes: list[Outcome] = []
+    for program in programs:
+        program_answers = [*answers[program.hash].values()]
+        outcome = _find_outcome(program, program_answers, refusals.get(program.hash))
+        if outcome is not None:
+            outcomes.append(outcome)
     times = {
         outcome.program.index: outcome.seconds
         for outcome in outcomes
@@ -235,7 +243,7 @@ def _decide_case(
     undecided = ""
     if winner is None and unseen:
         undecided = f"{format_count(unseen, 'program')} not measured, and no other is usable"
-    # A race ends with a second check of its winner.
+    # A race ends with a second check of its winner: checks count from 0.
     elif winner is not None and ("check", 1) not in answers[winner.program.hash]:
         undecided = f"program {best} was not checked again"
     return Decision(_to_case(note), winner, tuple(outcomes), unseen), undecided

@@ -116,9 +116,9 @@ def to_call_value(argument: Argument, value: Input) -> Input | bytes:
     """Return a value for the library's call: a struct as its bytes."""
     if not isinstance(value, dict):
         return value
-    kind = parse_struct(argument.dtype)
-    data = bytearray(kind.size)
-    for member in kind.members:
+    struct_type = parse_struct(argument.dtype)
+    data = bytearray(struct_type.size)
+    for member in struct_type.members:
         if member.dtype == POINTER:
             elements = np.asarray(value[member.name], np.uint64)
         else:
@@ -142,7 +142,8 @@ def round_to_dtype(value: float, dtype: str) -> bool | int | float:
 
 
 def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, int]:
-    """Return the dimensions. Raises `InputError` for missing, unknown and wrong sizes."""
+    """Return the size of each dimension of the signature. Raises `InputError` for missing, unknown
+    and wrong sizes, and for addresses other than null."""
     known_names: list[str] = []
     for argument in signature.value_arguments:
         if is_struct(argument.dtype):
@@ -189,7 +190,9 @@ def _look_up_size(argument: Argument, sizes: Mapping[str, Value], signature: Sig
     # No dimension is below 0, whatever the range says.
     low = max(0, argument.low or 0)
     limits = get_integer_limits(argument.dtype)
-    high = argument.high if argument.high is not None else limits[1] if limits else value
+    high = value if limits is None else limits[1]
+    if argument.high is not None:
+        high = argument.high
     if not low <= value <= high:
         raise input_error(f"size {argument.name}={value} is outside its range {low}..{high}")
     return value
@@ -226,13 +229,15 @@ def make_tensor_seed(argument: Argument, seed: int) -> str:
 
 
 def _make_tensor(argument: Argument, shape: tuple[int, ...], seed: int) -> Input:
-    kind = get_numpy_type(argument.dtype)
+    numpy_type = get_numpy_type(argument.dtype)
     data = make_noise(argument.dtype, math.prod(shape), make_tensor_seed(argument, seed))
-    return np.frombuffer(bytearray(data), kind).reshape(shape)
+    # A bytearray, since an array over `bytes` is read-only.
+    return np.frombuffer(bytearray(data), numpy_type).reshape(shape)
 
 
 def _draw_scalar(argument: Argument, random: np.random.Generator) -> Input:
-    """Return a random scalar within the declared range."""
+    """Return a random scalar: an integer of the declared range (1 to 4 without one), else a number
+    as of `_draw_number`. A draw advances `random`."""
     if argument.dtype != "bool" and get_integer_limits(argument.dtype):
         low = argument.low if argument.low is not None else 1
         high = argument.high if argument.high is not None else max(low, 4)
@@ -241,7 +246,8 @@ def _draw_scalar(argument: Argument, random: np.random.Generator) -> Input:
 
 
 def _draw_number(dtype: str, random: np.random.Generator) -> bool | int | float:
-    """Return a random number of an element type."""
+    """Return a random number of an element type: an integer of 1 to 4, or a float of 0.5 to 1.5.
+    A draw advances `random`."""
     if dtype == "bool":
         return bool(random.integers(0, 2))
     if get_integer_limits(dtype):

@@ -53,8 +53,9 @@ class OutputCheck(Struct, frozen=True):
 
 
 def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck:
-    """Return how the manifest checks outputs. Raises `InputError` when it names no reference,
-    or the reference cannot be loaded."""
+    """Return how the manifest checks the outputs of a script; with `unchecked` nothing is compared.
+    The reference's file is executed. Raises `InputError` when the manifest names no reference, or
+    the reference cannot be loaded."""
     tune = manifest.scripts[script].tune
     if unchecked:
         return OutputCheck(None, None, None)
@@ -74,7 +75,8 @@ def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> Ou
 
 
 def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
-    """Return the digest of the reference, the tolerances and the project's loaded modules."""
+    """Return the digest of the reference, the tolerances, and the loaded modules in the directory
+    of the reference."""
     # The reference may have imported any of them. Modules elsewhere do not belong to the project.
     reference = os.path.join(root, ref.partition(":")[0])
     directory = os.path.join(os.path.dirname(reference), "")
@@ -82,7 +84,8 @@ def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | Non
     files = {p for p in paths if p.startswith(directory) and "site-packages" not in p}
     hasher = hashlib.sha256(f"{ref} {rtol!r} {atol!r}".encode())
     for path in sorted({reference, *files}):
-        if (code := try_read_bytes(path)) is not None:
+        code = try_read_bytes(path)
+        if code is not None:
             hasher.update(hashlib.sha256(code).digest())
     return hasher.hexdigest()
 
@@ -93,7 +96,8 @@ def find_sizes(
     requested_sizes: Sequence[Mapping[str, Value]],
     signature: Signature,
 ) -> list[dict[str, Value]]:
-    """Return the requested sizes, else those of the manifest. Raises `InputError`."""
+    """Return the requested sizes, else those of the manifest; `[{}]` for a script that needs none.
+    Raises `InputError` for missing and wrong sizes."""
     tune = manifest.scripts[script].tune
     sizes = [dict(size) for size in requested_sizes or (tune.sizes if tune else ())]
     if not sizes and signature.dimensions:
@@ -115,7 +119,8 @@ def prepare_case(
     seed: int,
     cold: bool,
 ) -> Case:
-    """Write a case into a new directory, and return it. Raises `InputError` and `OSError`."""
+    """Write a case with its expected outputs into a new directory, and return the case. The
+    reference is called once. Raises `InputError` and `OSError`."""
     # Before the directory is made: a mistake in the sizes leaves nothing.
     inputs_by_name = inputs.generate_inputs(signature, sizes, seed=seed)
     expected_outputs: Mapping[str, Any] = {}
@@ -160,8 +165,8 @@ def prepare_case(
 
 
 def find_tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[float, float]:
-    """Return the relative and the absolute tolerance of outputs of a type: those of the manifest,
-    else the type's own, which is both."""
+    """Return (rtol, atol) for outputs of a type. Without `rtol` the type's default is used; without
+    `atol` it is the relative tolerance."""
     # Of the narrow types twice (fp8: once) the spacing at 1: 2^-10 of f16, 2^-7 of bf16.
     float_defaults = {"f16": 2.0**-9, "bf16": 2.0**-6, "f8e4m3": 0.25, "f8e5m2": 0.25, "f32": 1e-5}
     default = float_defaults.get(dtype, 1e-12 if dtype == "f64" else 0.0)
@@ -170,8 +175,9 @@ def find_tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple
 
 
 def find_expected_type(dtype: str) -> str:
-    """Return the element type of expected outputs: references compute in a wider one."""
-    return ("f64" if dtype == "f64" else "f32") if dtype in FLOATS else dtype
+    """Return the element type of expected outputs: f32 for narrower floats, since references
+    compute in f32, else `dtype`."""
+    return "f32" if dtype in FLOATS and dtype != "f64" else dtype
 
 
 def to_expected_output(
@@ -199,7 +205,8 @@ def _to_json_scalar(value: Any) -> Any:
 
 
 def load_reference(root: str, text: str, place: Place | None = None) -> Callable[..., Any]:
-    """Return the function that `file.py:name` means. Raises `InputError`."""
+    """Execute the file of `file.py:name`, relative to `root`, and return its function. Raises
+    `InputError`; `place` is where the manifest names the reference."""
     file, _, name = text.partition(":")
     path = os.path.join(root, file)
     if not name or not os.path.isfile(path):
@@ -274,8 +281,8 @@ def call_reference(
 def _bind_reference(
     function: Callable[..., Any], inputs_by_name: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return the positional and the named arguments for a reference. Raises `InputError` when
-    it cannot take the kernel's arguments."""
+    """Return the positional and the named arguments for a reference: named when its parameters have
+    names of arguments, else all in order. Raises `InputError` when it cannot take them."""
     parameters = _list_parameters(function)
     if parameters is not None and set(parameters) <= set(inputs_by_name):
         return (), {name: inputs_by_name[name] for name in parameters}
@@ -370,7 +377,8 @@ def write_package_tests(
 def _select_sizes(
     manifest: Manifest, instance: PlannedInstance, report: Callable[[str], None], large: bool
 ) -> Iterator[Mapping[str, Value]]:
-    """Yield the sizes that become cases, and report the others."""
+    """Yield the sizes that become cases: with `large` all, else those with at most `MAX_CASE` bytes
+    of outputs. Call `report` with a message for each of the others."""
     signature = instance.spec.signature
     try:
         sizes = find_sizes(manifest, instance.script, (), signature)
@@ -378,9 +386,9 @@ def _select_sizes(
         report(f"{instance.label}: {error}")
         return
     for size in sizes:
-        count = inputs.count_output_bytes(signature, size)
-        if large or count <= MAX_CASE:
+        output_bytes = inputs.count_output_bytes(signature, size)
+        if large or output_bytes <= MAX_CASE:
             yield size
         else:
             size_text = ", ".join(f"{name}={value}" for name, value in size.items())
-            report(f"{instance.label}: {size_text}: {count >> 20} MiB of outputs")
+            report(f"{instance.label}: {size_text}: {output_bytes >> 20} MiB of outputs")

@@ -66,7 +66,7 @@ def choose_target(
     """Return the target to measure: the named one, else the best for GPU `index`, else the
     cpu's; with `cpu_first` the cpu's before a GPU's. Raises `InputError` when this machine can
     run none."""
-    # A library has no call; a name that is none is an error of its own.
+    # For its errors: an unknown script, or a library, which has no call.
     find_called_script(project.manifest, name)
     selection = PlanSelection((name,), (target,) if target else ())
     targets = [target for _, target in select_script_targets(project.manifest, selection)]
@@ -74,13 +74,16 @@ def choose_target(
     # A GPU is asked only if its answer can matter: that takes a process and a driver start.
     is_cpu_enough = cpu_targets and (cpu_first or len(targets) == 1)
     gpu = None if is_cpu_enough or not may_have_cuda() else ask_gpu(project.runner, index)
-    ranked_targets = [
-        (rank, target)
-        for target in targets
-        if gpu and (rank := rank_code([a.name for a in target.archs], target.ptx, gpu)[0])
-    ]
-    if ranked_targets or cpu_targets:
-        return min(ranked_targets, key=lambda fit: fit[0])[1] if ranked_targets else cpu_targets[0]
+    ranked_targets = []
+    if gpu is not None:
+        for candidate in targets:
+            rank, _ = rank_code([arch.name for arch in candidate.archs], candidate.ptx, gpu)
+            if rank is not None:
+                ranked_targets.append((rank, candidate))
+    if ranked_targets:
+        return min(ranked_targets, key=lambda ranked: ranked[0])[1]
+    if cpu_targets:
+        return cpu_targets[0]
     names = ", ".join(f"{target.name} ({target.arch})" for target in targets)
     machine_text = f"its GPU is {gpu}" if gpu else "it has no CUDA device"
     newer = "`ptx = true` in an older target runs on newer GPUs, too;\n" if gpu else ""
@@ -158,13 +161,15 @@ def run_program(
 def _call_program(
     bench: DeviceBench, case: Case, program: Candidate, *, compared: bool
 ) -> CallLine:
-    """Call a program once to check it and 15 times to time it. Raises `TilusbuildError` and
-    `WorkerUnusableError`."""
-    check_answer = bench.check_program(case, program, 0)
+    """Call a program to check it, and take 15 samples; return the line. Raises `TilusbuildError`
+    for a program that cannot be called or timed, and `WorkerUnusableError`."""
+    check_answer = bench.check_program(case, program, number=0)
     # A wrong program is timed, too: `run` reports both.
     if check_answer.status not in (OK, INCORRECT):
         raise TilusbuildError(f"program {program.index}: {check_answer.status}: {check_answer.why}")
-    samples = [bench.time_program(case, program, number, 0.0) for number in range(_SAMPLES)]
+    samples = [
+        bench.time_program(case, program, number, expected=0.0) for number in range(_SAMPLES)
+    ]
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
     if not seconds:
         raise TilusbuildError(f"program {program.index}: {samples[0].status}: {samples[0].why}")

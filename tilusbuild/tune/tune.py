@@ -62,8 +62,8 @@ BucketKey = tuple[int, ...]
 
 
 class TuningPublisher:
-    """Writes the decisions of one tuning, one by one, as tables and latency reports. `judge` is
-    the digest of the reference and the tolerances.
+    """Writes the decisions of one tuning, one after the other, as tables and latency reports.
+    `judge` is the digest of the reference and the tolerances.
 
     A program without a time in one of the cases of a bucket is not chosen for the bucket. A program
     that was incorrect or crashed is refused at all sizes until it is rebuilt
@@ -74,7 +74,8 @@ class TuningPublisher:
         self._script = script
         self._fingerprint = dict(fingerprint)
         self._judge = judge
-        # Of a bucket, by the digests of the cases: a case that is decided again replaces itself.
+        # By bucket and digest of the case: the sizes and the decision. A case that is decided again
+        # replaces its first decision.
         self._decisions: dict[BucketKey, dict[str, tuple[tuple[int, ...], Decision]]] = {}
         self._refused = {
             refusal.program: refusal for refusal in read_dispatch_table(script).refused
@@ -91,7 +92,8 @@ class TuningPublisher:
         return dict(self._refused)
 
     def add_refusals(self, refusals: Iterable[Refusal]) -> None:
-        """Add new refusals to the script's file. Raises `LoadError` and `OSError`."""
+        """Add refusals of programs that are not refused yet to the script's table file. Raises
+        `LoadError` and `OSError`."""
         new = {
             refusal.program: refusal for refusal in refusals if refusal.program not in self._refused
         }
@@ -99,7 +101,8 @@ class TuningPublisher:
         write_refusals(self._script, new.values())
 
     def add_decision(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
-        """Record a decision, and write its bucket again. Raises `LoadError` and `OSError`."""
+        """Record a decision. Update the refusals by it, and write the report and the table row of
+        its bucket. Raises `LoadError` and `OSError`."""
         self._update_refusals(decision)
         sizes = tuple(int(integers[name]) for name in self._script.keys)
         buckets = self._script.buckets.items()
@@ -113,7 +116,8 @@ class TuningPublisher:
         return sorted(self._decisions[key].values(), key=lambda sized: sized[0])[::-1]
 
     def _update_refusals(self, decision: Decision) -> None:
-        """Refuse programs that computed wrong; lift refusals that another judge decided."""
+        """Refuse the programs that computed wrong or crashed. Lift the refusals by another judge of
+        programs that are right now. Write both to the table file."""
         new_refusals = {
             refusal.program: refusal for refusal in collect_refusals(decision, self._judge)
         }
@@ -125,7 +129,7 @@ class TuningPublisher:
 
     def _write_bucket(self, key: BucketKey) -> None:
         """Write the report and the table row of a bucket. The case of the greatest sizes decides;
-        the others only exclude programs."""
+        the others only exclude programs. Without a usable program the row is removed."""
         # The greatest: a bucket is known by the greatest size in it.
         (sizes, deciding), *others = self._sort_decisions(key)
         refused: dict[int, str] = {}
@@ -228,8 +232,9 @@ def build_instances(
     jobs: int,
     reporter: Reporter,
 ) -> list[BuiltInstance]:
-    """Build the programs of the instances for a target, and return the instances. Raises
-    `InputError`, `StoppedError` on a signal, and `TilusbuildError` when a build stops."""
+    """Build the programs of the requested instances for a target, and return the instances. Raises
+    `InputError` for wrong sizes and for an instance without a built program, `StoppedError` on a
+    signal, and `TilusbuildError` when a build stops."""
     selection = PlanSelection((request.to_name(target.name),), (), level)
     plan = project.make_plan(selection)
     # A mistake in them need not wait for a build.

@@ -33,7 +33,8 @@ class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
 
 
 def run(arguments: RunArgs) -> int:
-    """Print a line for each size; 1 when a result is wrong."""
+    """Build a program if it is not built, call it at each size, and print the times. Return 1 when
+    a result is wrong, else 0."""
     from tilusbuild.cache.entries import lookup_entry
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import parse_program_name

@@ -111,7 +111,8 @@ TunedLine = declare_line(
 
 
 def run(arguments: TuneArgs) -> int:
-    """Tune or import; 1 when some sizes have no program."""
+    """Tune a script, or import a log, and print the choices. Return 1 when some sizes have no
+    program, or a rule chooses a refused one; else 0."""
     from tilusbuild.errors import TilusbuildError, input_error
 
     if not arguments.script and arguments.import_ is None:
@@ -196,8 +197,8 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
             emit_line(_make_tuned_line(work.label, decision), flush=True)
         winner, choice = decision.winner, "no program is usable"
         if winner is not None and winner.seconds is not None:
-            unit, (shown,) = format_times([winner.seconds])
-            choice = f"program {winner.program.index}, {shown} {unit}"
+            unit, (time_text,) = format_times([winner.seconds])
+            choice = f"program {winner.program.index}, {time_text} {unit}"
         display.end_case(f"{decision.case.label}: {choice}")
 
     try:
@@ -211,7 +212,8 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
 
 
 def _import_log(arguments: TuneArgs, project: Project, log: str) -> int:
-    """Write tables from a log of `check --measure`. Return the exit status."""
+    """Write tables from a log of `check --measure`; print the choices and the problems. Return the
+    exit status: 1 if there is a problem."""
     from tilusbuild.tune.importing import import_log
 
     tuned, problems = import_log(project, log)
@@ -246,7 +248,8 @@ def _make_tuned_line(label: str, decision: Decision) -> JsonLine:
 def _show_results(
     arguments: TuneArgs, project: Project, tuned: Sequence[TunedInstance], *, replayed: bool
 ) -> int:
-    """Print the choices. Return the exit status.
+    """Print the choices, and the rules and rows that choose refused programs. Return 1 for such a
+    rule and for sizes without a program, else 0.
 
     With `--json`, the lines were printed during the tuning, unless they are `replayed` from a log.
     """
@@ -319,7 +322,7 @@ def _print_instance(tuned: TunedInstance) -> None:
     for decision, time, gain in zip(tuned.decisions, latencies, gains, strict=True):
         winner = decision.winner
         schedule = winner.program.schedule if winner else {}
-        tried = f"{len(decision.outcomes)}" + ("" if not decision.unseen else " (budget)")
+        tried = f"{len(decision.outcomes)}" + (" (budget)" if decision.unseen else "")
         refused_programs = sum(outcome.seconds is None for outcome in decision.outcomes)
         rows.append(
             (
@@ -339,29 +342,28 @@ def _print_instance(tuned: TunedInstance) -> None:
     if tuned.reasons_by_number:
         listed = ", ".join(map(str, sorted(tuned.reasons_by_number)))
         print(f"not chosen for any size until rebuilt: {listed}")
-    for decides, gives_way in tuned.shared_buckets:
-        print(f"{gives_way} and {decides} share a bucket: the latter decides")
+    for deciding_label, other_label in tuned.shared_buckets:
+        print(f"{other_label} and {deciding_label} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")
-    if known_gains := [gain for gain in gains if gain is not None]:
-        where = (
-            "all sizes"
-            if len(known_gains) == len(gains)
-            else f"{len(known_gains)} of {len(gains)} sizes"
-        )
-        over = f"{geometric_mean(known_gains):.2f}x over {where} (geometric mean)"
-        print(f"speed-up over {default_name}: {over}")
+    known_gains = [gain for gain in gains if gain is not None]
+    if known_gains:
+        extent = "all sizes"
+        if len(known_gains) < len(gains):
+            extent = f"{len(known_gains)} of {len(gains)} sizes"
+        mean = f"{geometric_mean(known_gains):.2f}x over {extent} (geometric mean)"
+        print(f"speed-up over {default_name}: {mean}")
 
 
 def _compute_gain(decision: Decision, default: int) -> float | None:
     """Return the speed-up over the default schedule; None when one of the times is unknown."""
     seconds = {outcome.program.index: outcome.seconds for outcome in decision.outcomes}
-    before = seconds.get(default)
-    after = decision.winner and decision.winner.seconds
-    return before / after if before and after else None
+    default_seconds = seconds.get(default)
+    winner_seconds = decision.winner and decision.winner.seconds
+    return default_seconds / winner_seconds if default_seconds and winner_seconds else None
 
 
 def _list_refused(tuned: TunedInstance) -> Iterator[str]:
-    """Yield a line for each program that cannot be used."""
+    """Yield a line for each program that was refused at some size, with the first reason."""
     # Once for all sizes: the first reason is enough.
     reported: set[int] = set()
     for decision in tuned.decisions:

@@ -115,14 +115,15 @@ class DeviceBench:
             worker.ended.wait()
 
     def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
-        """Call a program and compare its outputs. `number` counts the checks of this program in
-        this case: the first calls it once, later ones many times."""
+        """Call a program and compare its outputs; return the answer. `number` counts the checks of
+        this program in this case: number 0 calls it once, later ones many times."""
         seconds = min(_SOAK_SECONDS, self._limit / 4) if number else 0.0
         request = {"do": "check", "library": program.library, "soak": seconds}
         return self._ask_and_confirm(case, request, self._limit)
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
-        """Take one sample. `expected` is the time of the whole sample before, or 0."""
+        """Return the answer with one sample. `expected` is the seconds of the longest sample so
+        far, from which the time limit follows; 0 without one."""
         # A hang ends soon where it is known how long a sample takes.
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library, "warmup": self._warmup}

@@ -40,10 +40,12 @@ from tilusbuild.tune.bench.session import (
 )
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
-# Rounds of the first stage, and how much slower than the best may be who takes part in it; then the
-# same of the last stage, whose rounds are the session's.
-_LOOK, _LAST = (4, 1.25), 1.05
+# The number of rounds of the first stage; the session has that of the last stage.
+_FIRST_ROUNDS = 4
+# Programs take part in a stage whose median is at most this multiple of the best.
+_FIRST_FACTOR, _LAST_FACTOR = 1.25, 1.05
 TIE = 0.01
+"""Programs within this share of the best median are as good as the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +98,16 @@ class Race:
         self._is_cut = False
 
     def run_race(self, seed: int) -> Decision:
-        """Search the programs, sample the fast ones, check the winner; return the choice."""
+        """Search the programs, sample the fast ones, check the winner again. Return the choice. A
+        winner that fails this check is out, and the next best is checked."""
         # A case that is decided again gets the logged answers, from the first on.
         self._session.restart_questions()
         search_programs(self._work, self._quota, self._look_at, seed)
         max_rounds = self._session.rounds
         # With fewer rounds than the first stage has, the second stage adds none.
-        for rounds, within in ((min(_LOOK[0], max_rounds), _LOOK[1]), (max_rounds, _LAST)):
-            self._run_rounds(self._select_within(self._score_programs(), within), rounds)
+        stages = ((min(_FIRST_ROUNDS, max_rounds), _FIRST_FACTOR), (max_rounds, _LAST_FACTOR))
+        for rounds, factor in stages:
+            self._run_rounds(self._select_within(self._score_programs(), factor), rounds)
         winner = self._find_best()
         # A race between threads may show only in the second check, which calls a program many
         # times.
@@ -122,7 +126,8 @@ class Race:
         )
 
     def _look_at(self, program: Candidate) -> float | None:
-        """Check a program and take its first sample. Return the seconds, None if refused."""
+        """Check a program and take its first sample; make its record. Return the seconds of the
+        sample; None if the program failed."""
         record = self._records[program.index] = ProgramRecord(program)
         is_right = self._session.check_program(self._case, record)
         if is_right and self._session.time_program(self._case, record, 0.0):
@@ -245,13 +250,15 @@ def _refusals_at_case(
 ) -> dict[str, Refusal]:
     """Return the refusals that hold from this case on, by hash: new ones, and known ones at the
     same sizes that this case does not lift."""
-    # Found right here by another judge: it stays in.
+    # A program that is right by another judge takes part in later cases.
     lifted = find_lifted(decision, known_refusals, judge)
     sizes = dict(decision.case.sizes)
-    earlier = {
-        d: r for d, r in known_refusals.items() if dict(r.sizes) == sizes and d not in lifted
+    known = {
+        digest: refusal
+        for digest, refusal in known_refusals.items()
+        if dict(refusal.sizes) == sizes and digest not in lifted
     }
-    return earlier | {refusal.program: refusal for refusal in collect_refusals(decision, judge)}
+    return known | {refusal.program: refusal for refusal in collect_refusals(decision, judge)}
 
 
 def find_lifted(decision: Decision, known_refusals: Mapping[str, Refusal], judge: str) -> list[str]:
@@ -276,15 +283,16 @@ def collect_refusals(decision: Decision, judge: str) -> list[Refusal]:
 
 
 def _uses_refused(decision: Decision, refused_hashes: Container[str]) -> bool:
-    """Return whether a refused program was timed, and so may have excluded others."""
+    """Return whether a refused program was timed, and so may have kept others out of the last
+    rounds."""
     return any(
         outcome.samples and outcome.program.hash in refused_hashes for outcome in decision.outcomes
     )
 
 
 def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:
-    """Return the refusals that follow from a log, by hash, at all of its sizes; those that a
-    later answer lifts are left out."""
+    """Return the refusals that follow from the lines of a log, by program hash. A refusal that a
+    later answer lifts is left out."""
     refusals: dict[str, Refusal] = {}
     sizes: dict[str, Mapping[str, CallScalar]] = {}
     judge = ""
@@ -304,7 +312,8 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
 
 
 def _is_overruled(refusal: Refusal, judge: str, sizes: Mapping[str, Any]) -> bool:
-    """Return whether a right result at these sizes, by this judge, lifts a refusal."""
+    """Return whether a right result at these sizes, by this judge (the digest of the reference and
+    the tolerances), lifts a refusal."""
     # A crash needs no judge, and "" compares nothing.
     if refusal.status != INCORRECT or judge in ("", refusal.judge):
         return False
@@ -350,22 +359,22 @@ def _search_neighbors(
     quota: Quota,
     look: Look,
 ) -> None:
-    """Look at the nearest program of the best one that has a new neighbor; if none has, at the
-    next program in `order`. Repeat until `LOOK_SHARE` is used."""
+    """Look at programs until `LOOK_SHARE` of the quota is used, and add their seconds to `scores`.
+
+    The next program is the nearest new neighbor of the best program that has one; if none has one,
+    the next new program in `order`.
+    """
     coordinates = index_programs(work)
     programs = {program.index: program for program in order}
     neighbors: dict[int, Iterator[int]] = {}
     while quota.used_share < LOOK_SHARE and len(scores) < len(programs):
-        best = sorted((s, i) for i, s in scores.items() if s is not None)
+        fastest_first = sorted((s, i) for i, s in scores.items() if s is not None)
         next_index = None
-        for _, index in best:
+        for _, index in fastest_first:
             # Iterators are kept: each yields a neighbor once, over all iterations.
             candidates = neighbors.setdefault(index, iterate_neighbors(coordinates, index))
-            if (
-                next_index := next(
-                    (candidate for candidate in candidates if candidate not in scores), None
-                )
-            ) is not None:
+            next_index = next((i for i in candidates if i not in scores), None)
+            if next_index is not None:
                 break
         if next_index is None:
             next_index = next(index for index in programs if index not in scores)
@@ -373,7 +382,8 @@ def _search_neighbors(
 
 
 def find_linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of parameters that change together in all programs."""
+    """Return the work's groups of parameters, with the groups joined that change together in all
+    programs."""
     # A script in a package lists single parameters: which ones the manifest links is seen from the
     # columns, which are equal.
     columns: dict[tuple[int, ...], list[str]] = {}
@@ -397,12 +407,12 @@ def index_programs(work: Work) -> dict[int, tuple[int, ...]]:
 
 
 def iterate_neighbors(coordinates: Mapping[int, tuple[int, ...]], index: int) -> Iterator[int]:
-    """Yield the programs that differ from one in exactly one group, the nearest first."""
+    """Yield the programs that differ from the program `index` in exactly one group of parameters,
+    the nearest first."""
     neighbors = []
-    for other, other_coordinates in coordinates.items():
-        steps = [
-            abs(a - b) for a, b in zip(other_coordinates, coordinates[index], strict=True) if a != b
-        ]
+    for candidate, candidate_coordinates in coordinates.items():
+        pairs = zip(candidate_coordinates, coordinates[index], strict=True)
+        steps = [abs(a - b) for a, b in pairs if a != b]
         if len(steps) == 1:
-            neighbors.append((steps[0], other))
-    yield from (other for _, other in sorted(neighbors))
+            neighbors.append((steps[0], candidate))
+    yield from (candidate for _, candidate in sorted(neighbors))

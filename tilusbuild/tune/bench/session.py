@@ -146,7 +146,8 @@ class TuningSession:
         self._question_counts.clear()
 
     def check_program(self, case: Case, record: ProgramRecord) -> bool:
-        """Check a program, update its record, and return whether it is right."""
+        """Check a program, and return whether it is right. Set the error, and the failure of a
+        wrong program, in its record."""
         program = record.program
         check = lambda number: self._bench.check_program(case, program, number)  # noqa: E731
         answer = self._answer_question(case, program, "check", check)
@@ -156,7 +157,8 @@ class TuningSession:
         return answer.status == OK
 
     def time_program(self, case: Case, record: ProgramRecord, expected: float) -> bool:
-        """Add a sample to a program's record; else set the failure and return False."""
+        """Take a sample of a program, and return whether that succeeded. Add the sample, or set the
+        failure, in its record. `expected` is as for `DeviceBench.time_program`."""
         program = record.program
         sample = lambda number: self._bench.time_program(case, program, number, expected)  # noqa: E731
         answer = self._answer_question(case, program, "sample", sample)
@@ -169,7 +171,8 @@ class TuningSession:
     def _answer_question(
         self, case: Case, program: Candidate, kind: str, measure: Callable[[int], Answer]
     ) -> Answer:
-        """Return the logged answer to a question, or measure and log it; count its cost."""
+        """Return the logged answer to a question, else measure and log it. Count the question and
+        its cost, and call `on_answer`."""
         question = (case.digest, program.hash, kind)
         number = self._question_counts.get(question, 0)
         self._question_counts[question] = number + 1
@@ -194,7 +197,8 @@ QuestionKey = tuple[str, str, str, int]
 
 
 def read_lines(path: str) -> Iterator[dict[str, Any]]:
-    """Yield every object of a log that is whole; nothing without a file. Raises `OSError`."""
+    """Yield the object in each line of a log; lines of another form are skipped. Yield nothing
+    without a file. Raises `OSError`."""
     with suppress(FileNotFoundError):
         for line in read_bytes(path).split(b"\n"):
             with suppress(ValueError):
@@ -214,14 +218,15 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def collect_answers(rows: Iterable[Mapping[str, Any]]) -> dict[QuestionKey, Answer]:
-    """Return the answers in these lines; of two to the same question the first."""
-    known: dict[QuestionKey, Answer] = {}
-    for line in rows:
+    """Return the answers in these rows by question; of two to the same question the first. Other
+    rows are skipped."""
+    answers: dict[QuestionKey, Answer] = {}
+    for row in rows:
         with suppress(ValueError):
-            key, answer = parse_answer(line)
+            key, answer = parse_answer(row)
             # The first, as the later questions followed from it.
-            known.setdefault(key, answer)
-    return known
+            answers.setdefault(key, answer)
+    return answers
 
 
 def parse_answer(line: Mapping[str, Any]) -> tuple[QuestionKey, Answer]:
@@ -278,7 +283,8 @@ class SampleLog:
             self._handle = -1
 
     def _open_log(self) -> int:
-        """Return a descriptor of the file for appending. Raises `OSError`."""
+        """Return a descriptor of the file for appending. Make its directory, and end a line that
+        was cut short. Raises `OSError`."""
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         handle = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         size = os.fstat(handle).st_size

@@ -113,10 +113,10 @@ def make_work(
 def make_candidate(script: Script, program: int) -> Candidate:
     """Return a program of a script by its number."""
     return Candidate(
-        program,
-        script.programs[program],
-        script.get_library_path(program),
-        script.get_schedule(program),
+        index=program,
+        hash=script.programs[program],
+        library=script.get_library_path(program),
+        schedule=script.get_schedule(program),
     )
 
 

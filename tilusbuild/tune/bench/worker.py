@@ -60,8 +60,8 @@ class Worker:
                     return self._check_program(request["library"], request.get("soak", 0.0))
                 case "time":
                     return self._time_program(request["library"], request["warmup"])
-                case other:
-                    return {"status": "broken", "why": f"no request: {other}"}
+                case unknown:
+                    return {"status": "broken", "why": f"no request: {unknown}"}
         except LaunchRefusedError as error:
             return {"status": "launch error", "why": str(error), "harmless": True}
         except LaunchError as error:
@@ -70,13 +70,15 @@ class Worker:
             return {"status": "broken", "why": f"{type(error).__name__}: {error}"}
 
     def _load_case(self, directory: str) -> None:
-        """Load a case onto the device. Raises `OSError` and `ValueError`."""
+        """Load a case onto the device, in place of the last one. Raises `OSError` and
+        `ValueError`."""
         self._case = read_case(directory)
         self._buffers = Buffers(self._device, self._case, directory)
         self._bound.clear()
 
     def _load_program(self, library: str) -> tuple[BoundLaunch, Buffers, Case]:
-        """Return a library's launch with the case's arguments. Raises `LaunchError`."""
+        """Return a library's launch with the case's arguments, and the case. The launch is kept
+        until the next case. Raises `LaunchError`, and `ValueError` without a case."""
         if self._case is None or self._buffers is None:
             raise ValueError("no case is given yet")
         if library not in self._bound:
@@ -129,7 +131,7 @@ class Worker:
 
 
 def serve_requests(address: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer until the other side has closed the channel."""
+    """Connect to an abstract socket, and answer requests until the other side closes it."""
     # An abstract address, which needs no file.
     channel = socket.socket(socket.AF_UNIX)
     channel.connect("\0" + address)
@@ -202,7 +204,7 @@ class Buffers:
         self.reset_all()
 
     def _make_tensor(self, argument: CaseArgument, directory: str) -> _GuardedTensor:
-        """Return a tensor with its noise and its expected content."""
+        """Allocate and return a tensor with its noise, its guards and its expected content."""
         count = math.prod(argument.shape or ())
         tensor = _GuardedTensor(
             argument, self._memory, make_noise(argument.dtype, count, str(argument.value))
