@@ -14,8 +14,8 @@ from tilusbuild.tune.bench.session import Budget
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return the exit status: 1 when a program is wrong or nothing serves a script, 2 for a mistake
-    on the command line."""
+    """Check a package and print the results. Return the exit status: 1 when a program is wrong or
+    a script has no instance for the device, 2 for a mistake on the command line, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="python -m tilusbuild.check", description="Check a package on this machine."
     )
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         options = vars(parser.parse_args(argv))
         as_json = options.pop("json")
         request = CheckRequest(shown=options["root"], **options)
-        _, bad = count_results(write_results(request, sys.stdout, as_json=as_json))
+        _, wrong = count_results(write_results(request, sys.stdout, as_json=as_json))
     except KeyboardInterrupt:
         return 130
     except TilusbuildError as error:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     except (LoadError, OSError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    return 1 if bad else 0
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

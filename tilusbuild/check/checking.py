@@ -80,8 +80,9 @@ class CheckRequest:
 
 
 def check_package(request: CheckRequest) -> Iterator[ResultLine]:
-    """Check a package, and yield each result at once. Raises `InputError` for a place without
-    tests, a name or a device that is not there, and `WorkerUnusableError`."""
+    """Check a package, and yield each result as soon as it is known. With a log, samples are
+    appended to it. Raises `InputError` for a package without tests and for an unknown name or
+    device, and `WorkerUnusableError`."""
     if not os.path.isdir(os.path.join(request.root, TESTS)):
         raise input_error(
             f"{request.shown} has no tests",
@@ -114,7 +115,8 @@ def check_package(request: CheckRequest) -> Iterator[ResultLine]:
 
 
 def _find_device(runner: LocalRunner, device: str | None) -> Device:
-    """Return the named device. Raises `InputError` and `WorkerUnusableError`."""
+    """Return the named device; without a name GPU 0, else the cpu. Raises `InputError` and
+    `WorkerUnusableError`."""
     if device == "cpu" or (device is None and not may_have_cuda()):
         return get_cpu()
     if device is not None and not device.isdigit():
@@ -123,8 +125,8 @@ def _find_device(runner: LocalRunner, device: str | None) -> Device:
 
 
 def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[Script]]]:
-    """Yield the scripts that are to be checked, each with its instances of equal constants. Raises
-    `InputError` for a name that no script has."""
+    """Yield (name, instances) for each name in the request, and each script and set of constants
+    that the name matches. Raises `InputError` for a name that no script has."""
     groups: dict[str, list[Script]] = {}
     top = os.path.join(request.root, "scripts")
     # Directories are named by digests: only the file in one says which script it is of.
@@ -150,6 +152,7 @@ def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[S
 
 
 def _name_script(script: Script) -> str:
+    """Return the script's name with its constants: `gemm[dtype=f16]`."""
     return script.label.rpartition(" ")[0]
 
 
@@ -165,7 +168,8 @@ def _choose_instance(
 
 
 def _read_cases(request: CheckRequest, script: Script) -> list[tuple[str, Case]]:
-    """Return the cases of a script, in the manifest's order, with their directories."""
+    """Return (directory, case) for each case of a script that has the request's sizes, in the
+    manifest's order. Raises `InputError` for a damaged case."""
     top = os.path.abspath(os.path.join(request.root, TESTS, script.hash))
     try:
         # Their numbers are those of the manifest's `sizes`.
@@ -206,7 +210,16 @@ def _open_check(
     programs = usable if program is None else [program]
     chosen = request.chosen and program is None
     called_cases = [case for _, case in cases]
-    return _ScriptCheck(request, script, called_cases, programs, chosen, device, chooser, bench)
+    return _ScriptCheck(
+        request=request,
+        script=script,
+        cases=called_cases,
+        programs=programs,
+        chosen=chosen,
+        device=device,
+        chooser=chooser,
+        bench=bench,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +237,7 @@ class _ScriptCheck:
     bench: DeviceBench
 
     def check_programs(self) -> Iterator[CheckedLine]:
-        """Call and time each program, or only those that a call would choose."""
+        """Call and time the programs with each case, and yield a line for each."""
         for case in self.cases:
             programs = [self.choose_program(case)] if self.chosen else self.programs
             for program in programs:
@@ -236,21 +249,26 @@ class _ScriptCheck:
         return self.chooser.choose_program(sizes).program
 
     def _check_program(self, case: Case, program: int) -> Outcome:
-        """Call a program with a case and time it."""
+        """Call a program with a case and time it; return the outcome. A damaged library is not
+        called, and a program that is wrong is not timed."""
         candidate = make_candidate(self.script, program)
-        # A damaged library is not called: it may do anything.
-        if damage := self._find_damage(program):
+        # A damaged library may do anything.
+        damage = self._find_damage(program)
+        if damage:
             return Outcome(candidate, CORRUPT, damage)
-        answer = self.bench.check_program(case, candidate, 0)
-        answers = [answer]
-        if answer.status == OK:
-            answers += [self.bench.time_program(case, candidate, n, 0.0) for n in range(_SAMPLES)]
+        check_answer = self.bench.check_program(case, candidate, number=0)
+        answers = [check_answer]
+        if check_answer.status == OK:
+            answers += [
+                self.bench.time_program(case, candidate, number, expected=0.0)
+                for number in range(_SAMPLES)
+            ]
         wrong = next((answer for answer in answers if answer.status != OK), None)
         if wrong is not None:
-            return Outcome(candidate, wrong.status, wrong.why, error=answer.error)
+            return Outcome(candidate, wrong.status, wrong.why, error=check_answer.error)
         samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
         seconds = median(samples or [0])
-        return Outcome(candidate, OK, seconds=seconds, samples=samples, error=answer.error)
+        return Outcome(candidate, OK, seconds=seconds, samples=samples, error=check_answer.error)
 
     def _find_damage(self, program: int) -> str:
         """Return why a program's library is not the one that was built, or not one for the device;
@@ -266,32 +284,35 @@ class _ScriptCheck:
         return ""
 
     def compare_programs(self, path: str) -> Iterator[CheckedLine]:
-        """Compare the programs as `tune` does, and append the samples to a log. Raises `InputError`
+        """Compare the programs as `tune` does, append the samples to the log `path`, and yield a
+        line for each program and case. Samples in the log are not taken again. Raises `InputError`
         for a log of another device, and `OSError`."""
         if not self.cases:
             return
         damages = {program: self._find_damage(program) for program in self.programs}
         for program, damage in damages.items():
+            if not damage:
+                continue
             candidate = make_candidate(self.script, program)
-            for case in self.cases if damage else ():
+            for case in self.cases:
                 yield self._make_line(case, Outcome(candidate, CORRUPT, damage))
-        sound = [program for program, damage in damages.items() if not damage]
-        names = [(name,) for name in self.script.schedules]
-        work = make_work(self.script, sound, names, self.cases[0].judge)
+        sound_programs = [program for program, damage in damages.items() if not damage]
+        parameters = [(name,) for name in self.script.schedules]
+        work = make_work(self.script, sound_programs, parameters, self.cases[0].judge)
         work = replace(work, groups=find_linked_groups(work))
         facts = self.bench.describe_device()
         _check_same_device(path, facts)
-        waiting = lock_device(str(facts["id"]), _report_waiting)
-        with waiting, closing(SampleLog(path)) as log:
+        device_lock = lock_device(str(facts["id"]), _report_waiting)
+        with device_lock, closing(SampleLog(path)) as log:
             log.append_line(format_run_note(work, facts, len(self.cases)))
             decisions = decide_cases(
                 TuningSession(log, self.bench, self.request.budget),
                 work,
                 lambda numbers: (self.cases[number] for number in numbers),
                 [case.sizes for case in self.cases],
-                0,
-                lambda decision: None,
-                collect_logged_refusals(read_lines(path)),
+                seed=0,
+                on_decision=lambda decision: None,
+                known_refusals=collect_logged_refusals(read_lines(path)),
             )
         for decision in decisions:
             yield from (self._make_line(decision.case, outcome) for outcome in decision.outcomes)
@@ -348,7 +369,8 @@ def parse_sizes(text: str) -> dict[str, str]:
 
 
 def write_results(request: CheckRequest, out: TextIO, *, as_json: bool) -> list[ResultLine]:
-    """Check, and write each result as a line of JSON, or a report at the end."""
+    """Check a package, and write each result as a line of JSON, else a report at the end. Return
+    the results. Raises as `check_package`."""
     rows = []
     for row in check_package(request):
         rows.append(row)

@@ -14,6 +14,7 @@ from tilusbuild.tune.bench.work import CallScalar
 
 # Failures that the report shows in full.
 _MAX_SHOWN = 20
+_MAX_REASON_LINES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +76,23 @@ def format_report(rows: Sequence[ResultLine]) -> str:
     groups: dict[tuple[str, str], list[CheckedLine]] = {}
     for call in calls:
         groups.setdefault((call.script, str(dict(call.sizes))), []).append(call)
-    best = [_find_least_seconds(calls) for calls in groups.values()]
-    chosen = [
-        _find_least_seconds([call for call in calls if call.chosen]) for calls in groups.values()
+    best_seconds = [_find_least_seconds(group) for group in groups.values()]
+    chosen_seconds = [
+        _find_least_seconds([call for call in group if call.chosen]) for group in groups.values()
     ]
     # In one call, so that the two columns have one unit.
-    unit, times = format_times([*best, *chosen])
+    unit, times = format_times([*best_seconds, *chosen_seconds])
+    best_times, chosen_times = times[: len(groups)], times[len(groups) :]
     cells = [
         (
-            calls[0].script,
-            _format_sizes(calls[0]),
-            len(calls),
-            _count_outcomes(calls),
-            times[number],
-            times[number + len(groups)],
+            group[0].script,
+            _format_sizes(group[0]),
+            len(group),
+            _count_outcomes(group),
+            best_times[number],
+            chosen_times[number],
         )
-        for number, calls in enumerate(groups.values())
+        for number, group in enumerate(groups.values())
     ]
     if cells:
         headers = ("script", "sizes", "programs", "outcome", f"best ({unit})", f"chosen ({unit})")
@@ -99,7 +101,8 @@ def format_report(rows: Sequence[ResultLine]) -> str:
     for call in wrong[:_MAX_SHOWN]:
         name = f"{call.script}/{call.program} {call.target}"
         lines += ["", f"{name} at {_format_sizes(call)}: {call.status}"]
-        lines += [f"  {line}" for line in [*call.why.splitlines()[:8], f"again: {call.again}"]]
+        reason_lines = call.why.splitlines()[:_MAX_REASON_LINES]
+        lines += [f"  {line}" for line in [*reason_lines, f"again: {call.again}"]]
     if len(wrong) > _MAX_SHOWN:
         lines += ["", f"and {len(wrong) - _MAX_SHOWN} more"]
     return "\n".join(lines) + "\n"
@@ -121,29 +124,32 @@ def _count_outcomes(calls: Sequence[CheckedLine]) -> str:
 
 
 def count_results(rows: Sequence[ResultLine]) -> tuple[int, int]:
-    """Return how many calls were right, and how many were not; a script that nothing serves counts
-    as one of these."""
-    calls = [row.status == OK for row in rows if isinstance(row, CheckedLine)]
-    unserved = sum(isinstance(row, ServedLine) and row.target is None for row in rows)
-    return sum(calls), calls.count(False) + unserved
+    """Return the number of right calls, and that of failures: wrong calls, and scripts without an
+    instance for the device."""
+    statuses = [row.status for row in rows if isinstance(row, CheckedLine)]
+    targets = [row.target for row in rows if isinstance(row, ServedLine)]
+    right = statuses.count(OK)
+    return right, len(statuses) - right + targets.count(None)
 
 
 def format_junit(rows: Sequence[ResultLine]) -> bytes:
-    """Return the results as JUnit's XML: a suite for each script, a case for each call."""
+    """Return the results as JUnit's XML: a suite for each script, with a case for each call, and a
+    failed case if no instance serves the device."""
     top = Xml.Element("testsuites")
     for script in dict.fromkeys(row.script for row in rows):
         suite = Xml.SubElement(top, "testsuite", name=script)
         for row in (row for row in rows if row.script == script):
             if isinstance(row, CheckedLine):
-                bad = row.status != OK
+                is_failure = row.status != OK
                 name = f"program {row.program} {row.target}, {_format_sizes(row)}"
                 message, text = row.status, f"{row.why}\nagain: {row.again}"
             elif row.target is None:
-                name, bad, message, text = "serves the device", True, "; ".join(row.why), ""
+                name, is_failure = "serves the device", True
+                message, text = "; ".join(row.why), ""
             else:
                 continue
             case = Xml.SubElement(suite, "testcase", name=name, classname=script)
-            if bad:
+            if is_failure:
                 failure = Xml.SubElement(case, "failure", message=message)
                 # XML has no control characters, not even escaped.
                 failure.text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

@@ -43,7 +43,8 @@ class CheckArgs(LimitArgs, frozen=True, kw_only=True):
 
 
 def run(arguments: CheckArgs) -> int:
-    """Check, and print a table; 1 when a program is wrong or nothing serves a script."""
+    """Check a package, print the results, and write the JUnit file. Return 1 when a program is
+    wrong or a script has no instance for the device, else 0."""
     from tilusbuild.package import names
     from tilusbuild.package.read import unpack_package
 
@@ -55,23 +56,23 @@ def run(arguments: CheckArgs) -> int:
             package = unpack_package(root, lambda listing: set(listing.files), limits)
             root = stack.enter_context(package)[1]
         request = checking.CheckRequest(
-            root,
-            arguments.path,
-            arguments.names,
-            None if arguments.size is None else checking.parse_sizes(arguments.size),
-            arguments.chosen,
-            arguments.device,
-            arguments.time_limit,
-            arguments.measure,
-            Budget.parse_budget(arguments.budget) if arguments.budget else Budget(),
+            root=root,
+            shown=arguments.path,
+            names=arguments.names,
+            sizes=None if arguments.size is None else checking.parse_sizes(arguments.size),
+            chosen=arguments.chosen,
+            device=arguments.device,
+            limit=arguments.time_limit,
+            log=arguments.measure,
+            budget=Budget.parse_budget(arguments.budget) if arguments.budget else Budget(),
         )
         rows = checking.write_results(request, sys.stdout, as_json=arguments.json)
     if arguments.junit is not None:
         options.write_file(arguments.junit, results.format_junit(rows))
-    good, bad = results.count_results(rows)
+    right, wrong = results.count_results(rows)
     if arguments.json:
-        emit_line(CountsLine({"right": good, "wrong": bad}))
-    return 1 if bad else 0
+        emit_line(CountsLine({"right": right, "wrong": wrong}))
+    return 1 if wrong else 0
 
 
 VERB = Verb(CheckArgs, run, (results.ServedLine, results.CheckedLine, CountsLine))
