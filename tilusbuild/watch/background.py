@@ -72,8 +72,8 @@ class BuildThread:
         self._thread = start_thread(self._run_build)
 
     def replace_plan(self, state: PlanState) -> bool:
-        """Build the programs of this plan and no others. Return False when this build cannot: it
-        has ended, or it runs with other tools or settings."""
+        """Build the programs of this plan and no others. Return False, and change nothing, when the
+        build has ended or runs with other tools or settings."""
         with self._lock:
             fixed = _list_fixed_settings(self._project)
             if self._has_ended or _list_fixed_settings(state.project) != fixed:
@@ -97,6 +97,8 @@ class BuildThread:
         self._thread.join()
 
     def _run_build(self) -> None:
+        """Build, close the reporter, and report the end, an exception, too. Runs on the build's
+        thread."""
         result: Result | None = None
         error: BaseException | None = None
         try:
@@ -109,10 +111,14 @@ class BuildThread:
             self._has_ended = True
             state = self._state
         planned = state.programs if state is not None else set()
-        programs = tuple((s, p) for s, p in self._reporter.compiled if p in planned)
+        programs = tuple(
+            (script, program) for script, program in self._reporter.compiled if program in planned
+        )
         self._report_end(BuildEnded(state, result, error, programs))
 
     def _build_programs(self) -> Result:
+        """Build until no newer plan came, and publish the latest one unless it was abandoned or the
+        build was stopped. Return the result."""
         with open_builder(self._project, self._config) as builder:
             config, cache = builder.config, self._project.cache
             with (
@@ -133,7 +139,8 @@ class BuildThread:
 
 
 def _list_fixed_settings(project: Project) -> tuple[object, ...]:
-    """Return the tools and settings of a project that a running build cannot exchange."""
+    """Return the tools and settings of a project that a running build cannot exchange, to be
+    compared with those of another project."""
     settings = project.settings
     return (
         project.cache.root,
@@ -171,6 +178,8 @@ class LineSplitter:
         self._unfinished = ""
 
     def add_output(self, output: bytes) -> None:
+        """Report the lines that this piece of output completes, and the first part of an unfinished
+        line of more than `MAX_LINE` characters."""
         *lines, self._unfinished = (self._unfinished + self._decoder.decode(output)).split("\n")
         for line in lines:
             self._report_line(line)
@@ -217,6 +226,8 @@ class CommandRun:
         self._thread.join()
 
     def _run_command(self) -> None:
+        """Run the command by `/bin/sh`, with the scripts in TILUSBUILD_REBUILT, and report its end.
+        A command that cannot be started prints the error."""
         status: int | None = None
         seconds = 0.0
         try:

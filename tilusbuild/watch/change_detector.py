@@ -64,10 +64,10 @@ class PathStates:
     def find_changes(
         self, paths: Iterable[str], *, since: FileTime | None = None, read: Collection[str] = ()
     ) -> dict[str, Change]:
-        """Return what changed among `paths`, which from now on are those that are remembered.
+        """Return the changes of `paths` since the last call, by path. Forget all other paths.
 
-        A path that is checked for the first time counts as changed when it is among those that
-        were `read` since `since`, and may have changed after that.
+        A path that the last call did not have counts as changed only if it is in `read`, the paths
+        that a plan has read since the time `since`, and may have changed after that time.
         """
         previous, self._observations = self._observations, {}
         changes: dict[str, Change] = {}
@@ -81,8 +81,9 @@ class PathStates:
                 if since is not None and path in read and new.may_have_changed_since(since):
                     changes[path] = Change(path)
             elif new.content != old.content:
-                # Of a directory that stays one, the names that came or went.
-                before, after, names = old.content, new.content, None
+                before, after = old.content, new.content
+                names: frozenset[str] | None = None
+                # The content of a directory is its names: those that came or went.
                 if isinstance(before, frozenset) and isinstance(after, frozenset):
                     names = before ^ after
                 changes[path] = Change(path, names)
@@ -135,8 +136,11 @@ class ChangeDetector:
         self._first_hint_at = self._first_hint_at or self._last_hint_at
 
     def take_due_time(self) -> float | None:
-        """Return when the first unchecked hint came, if a check is due now; without hints the time
-        of a regular check. Return None when no check is due. The hints count as checked."""
+        """Return None when no check is due now. Else return the monotonic time of the first hint
+        since the last check; now, if there was none.
+
+        The hints count as checked then, and the observer is given the directories again.
+        """
         now = time.monotonic()
         if not self._first_hint_at:
             return now if now >= self.next_check else None
@@ -150,8 +154,11 @@ class ChangeDetector:
     def find_changes(
         self, watched: Collection[str], *, started: FileTime | None = None
     ) -> dict[str, Change]:
-        """Return what changed among the watched paths since the last check. `started` is when a
-        plan began to read them, and None when this check does not follow a plan."""
+        """Return the changes of the watched paths since the last check, by path. Drop the hints.
+
+        `started` is the time when a plan began to read the paths; None when this check does not
+        follow a plan.
+        """
         # The next plan may read a hinted path for the first time. The path is remembered before
         # that plan: otherwise it would count as changed after it.
         hinted = {path for path in self._hinted_paths if _is_small(path)}

@@ -81,27 +81,30 @@ class WatchList:
         )
 
     def describe_changes(self, changes: Mapping[str, Change]) -> events.Changed | None:
-        """Return the event that reports changes of watched paths; None when none of them counts.
-        Paths in the project are relative to its directory."""
+        """Return the event that reports changes of watched paths; None when no part of the project
+        is affected. Paths in the project are relative to its directory; the first few are named."""
         root = self._manifest.root
         changed_paths: dict[str, None] = {}
         parts: dict[str, None] = {}
         for change in changes.values():
-            affected = list(self._list_parts(change))
+            affected = list(self._list_affected_parts(change))
+            # A path that a failed plan missed belongs to no instance yet.
             if not affected and change.names is None and change.path in self._looked_for:
                 affected = ["the project"]
             parts.update(dict.fromkeys(affected))
             for path in change.paths if affected else ():
-                changed_paths[os.path.relpath(path, root) if is_within(path, root) else path] = None
+                shown_path = os.path.relpath(path, root) if is_within(path, root) else path
+                changed_paths[shown_path] = None
         if not parts:
             return None
         paths = tuple(changed_paths)
         hidden = max(0, len(paths) - _MAX_SHOWN)
         return events.Changed(paths[:_MAX_SHOWN], hidden, tuple(parts))
 
-    def _list_parts(self, change: Change) -> Iterator[str]:
-        """Yield the parts of the project that a change concerns: the manifest, tools, references,
-        scripts with a target; none for names in a directory that no include asks for."""
+    def _list_affected_parts(self, change: Change) -> Iterator[str]:
+        """Yield "manifest", "tools", "references" or "SCRIPT TARGET" for each part of the project
+        that a change affects. A name that came to a directory, or went from it, affects a script
+        only if an include of the script asks for the name."""
         manifest, path = self._manifest, change.path
         if path == manifest.path or path in manifest.searched_directories:
             yield "manifest"
@@ -116,7 +119,8 @@ class WatchList:
                 yield f"{script} {instance.target.name}"
 
     def _concerns_tool(self, change: Change) -> bool:
-        """Return whether a tool may have come to a directory, or gone from it."""
+        """Return whether a tool may have come to a directory, or gone from it: a name of the change
+        is a tool's, but for a version at its end, or the change has no names."""
         if change.names is None:
             return True
         known = _TOOL_NAMES.union(map(os.path.basename, self._tools))

@@ -55,7 +55,12 @@ def choose_watch_roots(
     is_directory: Callable[[str], bool] = os.path.isdir,
     resolve_links: Callable[[str], str] = os.path.realpath,
 ) -> dict[str, bool]:
-    """Return the directories to watch for `paths`, each with whether all below counts too."""
+    """Return the directories to watch for `paths`, at most `MAX_ROOTS`. The value of each tells
+    whether everything below it is watched, too.
+
+    `root` is the project's directory, `cache` the cache's, in which nothing is watched. Of a link,
+    the directory of its end is watched, too.
+    """
     roots = {root: False}
     outside: set[str] = set()
     directories: set[str] = set()
@@ -79,6 +84,8 @@ def choose_watch_roots(
 
 
 def _add_root_inside(roots: dict[str, bool], directory: str, root: str, cache: str) -> None:
+    """Add to `roots` the directory at the top of the project that holds `directory`, with all that
+    is below. If the cache is below, add each directory on the way to `directory` alone."""
     parts = os.path.relpath(directory, root).split("/")
     if parts == ["."]:
         return
@@ -124,15 +131,18 @@ class Observer:
         self._native: BaseObserver | None = None
 
     def watch_roots(self, roots: Mapping[str, bool]) -> None:
-        """Watch these directories, each with everything below it or not, and no others."""
+        """Watch these directories and no others; the value of each is whether everything below it
+        is watched, too. A directory that is missing or cannot be watched is left out."""
         # Compared by device and inode: the system watches a directory and not its name, under which
         # there may be another one by now.
-        requests = {path: (below, *_read_device_and_inode(path)) for path, below in roots.items()}
-        for path in [p for p, (_, key) in self._watches.items() if requests.get(p) != key]:
+        keys = {path: (below, *_read_device_and_inode(path)) for path, below in roots.items()}
+        outdated = [path for path, (_, key) in self._watches.items() if keys.get(path) != key]
+        for path in outdated:
             watch, _ = self._watches.pop(path)
             with suppress(KeyError, OSError):
                 self._get_native().unschedule(watch)
-        for path, key in requests.items():
+        for path, key in keys.items():
+            # Without a device and an inode there is no such directory.
             if path not in self._watches and len(key) > 1:
                 self._schedule_watch(path, key)
 
@@ -143,6 +153,8 @@ class Observer:
             self._native.join()
 
     def _schedule_watch(self, path: str, key: tuple[object, ...]) -> None:
+        """Watch a directory and keep the watch with its key, whose first item is whether everything
+        below is watched, too. Do nothing when the system refuses."""
         with suppress(OSError), convert_thread_errors():
             watch = self._get_native().schedule(
                 self._handler, path, recursive=bool(key[0]), event_filter=_CHANGES
@@ -150,6 +162,7 @@ class Observer:
             self._watches[path] = watch, key
 
     def _get_native(self) -> BaseObserver:
+        """Return watchdog's observer, started at the first call. Raises `OSError`."""
         if self._native is None:
             observer = NativeObserver()
             with convert_thread_errors():
@@ -175,6 +188,7 @@ class _Handler(events.FileSystemEventHandler):
 
 
 def _read_device_and_inode(path: str) -> tuple[object, ...]:
+    """Return the device and the inode of a path; () if it is missing."""
     try:
         status = os.stat(path)
     except OSError:

@@ -59,7 +59,8 @@ class Screen:
         """The last line of the terminal."""
 
     def start_display(self) -> Reporter:
-        """Return the display of a build that begins now."""
+        """Return a new display, for a build that begins now. Remove the status; lines of `watch` go
+        above this display from now on."""
         with self._lock:
             self._set_status("")
             self._display = _LockedReporter(
@@ -68,7 +69,8 @@ class Screen:
             return self._display
 
     def emit(self, event: Event) -> None:
-        """Show an event of watching, not of a build."""
+        """Show an event of `watch.events`: `Watching` and `CommandStarted` as the terminal's last
+        line, all others as lines above. With JSON, write it to that stream, too."""
         with self._lock:
             if self._json is not None:
                 self._json.emit(event)
@@ -102,6 +104,7 @@ class Screen:
             self._set_status("")
 
     def _format_event(self, event: Event) -> list[str]:
+        """Return the lines that an event prints; with `quiet` or JSON few, often none."""
         is_silent = self._quiet or (self._json is not None and not self._verbose)
         match event:
             case events.Problem(message):
@@ -142,7 +145,9 @@ class Screen:
 
 
 def _format_rebuilt(event: events.Rebuilt) -> str:
-    after = f"{format_duration(event.seconds)} after the {'start' if event.first else 'save'}"
+    """Return the end of a build as one line."""
+    beginning = "start" if event.first else "save"
+    after = f"{format_duration(event.seconds)} after the {beginning}"
     if not event.programs:
         return f"nothing to rebuild ({after})" if event.ok else f"not built ({after})"
     scripts = to_one_line(", ".join(event.scripts))

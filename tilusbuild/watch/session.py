@@ -97,7 +97,12 @@ class Session:
         self._is_resting = False
 
     def run(self) -> int:
-        """Watch until a signal comes; return the exit status that stands for it."""
+        """Plan and build the project, again after each change, until a signal comes. Return the
+        exit status: 128 plus the signal.
+
+        At the end no build and no command runs. Raises an error of our own, and `TilusbuildError`
+        when the cache cannot be used at the start.
+        """
         _prepare_for_threads()
         with catch_signals(self._inbox.put):
             try:
@@ -112,7 +117,8 @@ class Session:
     # Waiting.
 
     def _handle_next(self) -> None:
-        """Wait for messages or the next check, handle them, and plan if something changed."""
+        """Wait for messages or the next check, handle them, and plan if something changed. Report
+        rest before, if nothing is left to do; stop, as by SIGPIPE, if nobody reads the output."""
         if not self._is_resting and self._is_idle():
             self._report_rest()
         if not self._screen.is_read:
@@ -121,9 +127,8 @@ class Session:
         # The hint of a change that came while a plan was made is used up: waiting for the next
         # message here would leave it unbuilt until something else happens.
         is_pending = self._is_stale or self._signal is not None
-        self._handle_messages(
-            0.0 if is_pending else max(0.0, self._detector.next_check - time.monotonic())
-        )
+        wait = 0.0 if is_pending else max(0.0, self._detector.next_check - time.monotonic())
+        self._handle_messages(wait)
         if (since := self._detector.take_due_time()) is not None:
             self._check_files(since)
         if self._signal is None and self._is_stale:
@@ -134,6 +139,7 @@ class Session:
         return self._build_thread is None and self._command_run is None and not waits
 
     def _handle_messages(self, seconds: float) -> None:
+        """Wait up to `seconds` for a message; handle it and all others that are in the inbox."""
         try:
             self._handle_message(
                 self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait()
@@ -144,6 +150,7 @@ class Session:
             return
 
     def _handle_message(self, message: str | BuildEnded | events.CommandEnded | int) -> None:
+        """Handle a signal by its number, the hint of a path, or the end of a build or a command."""
         if isinstance(message, int):
             self._signal = message
         elif isinstance(message, str):
@@ -158,8 +165,12 @@ class Session:
     # Checking.
 
     def _check_files(self, since: float, *, started: FileTime | None = None) -> None:
-        """Check every watched path. A change is reported, and makes the plan stale. `since` is the
-        monotonic time of a change, `started` the moment at which the latest plan began to read."""
+        """Check every watched path. Report a change that affects the project, and mark the plan as
+        stale.
+
+        `since` is the monotonic time that counts as the time of the change. `started` is when the
+        plan that was just made began to read; None after another event.
+        """
         changes = self._detector.find_changes(self._watch_list.paths, started=started)
         changed = self._watch_list.describe_changes(changes)
         if changed is None:
@@ -174,8 +185,11 @@ class Session:
     # Planning.
 
     def _plan_project(self) -> None:
-        """Plan the project as it is, and build the plan. A mistake is reported, and the last plan
-        stays."""
+        """End the command, plan the project as it is, and build the plan. Watch the plan's paths,
+        and check them for changes since it was begun.
+
+        A mistake in the project is reported, and the last plan stays.
+        """
         self._cancel_command()
         began_at, started = time.monotonic(), self._project.clock.read_time()
         self._saved_at = self._changed_at or began_at
@@ -187,9 +201,15 @@ class Session:
             self._report_problem(error)
         else:
             self._state, self._problem = state, ""
-            changed = len(state.programs - (state.previous_programs or frozenset()))
-            seconds = time.monotonic() - began_at
-            self._screen.emit(events.Replanned(state.plan.size, changed, state.renders, seconds))
+            new_programs = state.programs - (state.previous_programs or frozenset())
+            self._screen.emit(
+                events.Replanned(
+                    programs=state.plan.size,
+                    changed=len(new_programs),
+                    renders=state.renders,
+                    seconds=time.monotonic() - began_at,
+                )
+            )
             self._build_plan(state)
             self._watch_list = WatchList(state.project, state)
         self._detector.watch_paths(
@@ -199,8 +219,8 @@ class Session:
         self._check_files(time.monotonic(), started=started)
 
     def _make_plan(self) -> PlanState:
-        """Return the plan of the project, which is read again unless it was just opened. Raises
-        `TilusbuildError`."""
+        """Return a new plan. The manifest is read again, unless this is the first plan, and sets
+        `_project`; the tools are discovered again if they changed. Raises `TilusbuildError`."""
         if self._state is not None or self._problem:
             toolchains = self._project.toolchains.values()
             # A toolkit has more parts than are watched.
@@ -219,7 +239,8 @@ class Session:
         return PlanState(project, plan, project.memo.renders - renders_before, previous_programs)
 
     def _report_problem(self, error: TilusbuildError) -> None:
-        """Report an error, and watch also the paths that the failed attempt read or looked for."""
+        """Report an error of planning, unless it is the same as before. Watch also the paths that
+        the failed attempt read or looked for."""
         self._is_resting = False
         previous, self._problem = self._problem, error.render()
         if self._problem != previous:
@@ -235,7 +256,7 @@ class Session:
     # Building.
 
     def _build_plan(self, state: PlanState) -> None:
-        """Build a plan: by the build that runs, if it can."""
+        """Have the running build change to a plan; if it cannot, end it and start another build."""
         self._is_resting = False
         if self._build_thread is not None and self._build_thread.replace_plan(state):
             return
@@ -254,6 +275,8 @@ class Session:
         )
 
     def _handle_build_end(self, end: BuildEnded) -> None:
+        """Report the end of a build. After a success start the command, unless a signal or a change
+        came. Raises an error of our own."""
         self._build_thread = None
         self._is_resting = False
         self._project.digests.save_records()
@@ -267,15 +290,22 @@ class Session:
             return
         self._is_build_ok = end.ok
         scripts = tuple(dict.fromkeys(script for script, _ in end.programs))
-        seconds = time.monotonic() - self._saved_at
         ok = end.ok and not self._problem
-        count = len(end.programs)
-        self._screen.emit(events.Rebuilt(ok, count, scripts, seconds, not self._save_count))
+        self._screen.emit(
+            events.Rebuilt(
+                ok=ok,
+                programs=len(end.programs),
+                scripts=scripts,
+                seconds=time.monotonic() - self._saved_at,
+                first=not self._save_count,
+            )
+        )
         superseded = self._signal is not None or self._is_stale
         if ok and self._command is not None and not superseded:
             self._start_command(self._command, scripts)
 
     def _start_command(self, command: str, scripts: Sequence[str]) -> None:
+        """End the command that runs, if any, and start this one. `scripts` were just built."""
         self._cancel_command()
         project = self._project
         self._screen.emit(events.CommandStarted(command))
@@ -296,6 +326,7 @@ class Session:
     # The end.
 
     def _report_rest(self) -> None:
+        """Report that nothing is left to do, and collect garbage."""
         self._is_resting = True
         ok = self._is_build_ok and not self._problem
         self._screen.emit(events.Watching(len(self._watch_list.paths), ok))
@@ -305,6 +336,6 @@ class Session:
     def _stop_all(self) -> None:
         self._detector.close()
         if self._build_thread is not None:
-            self._build_thread.stop_compilers(self._signal or 15)
+            self._build_thread.stop_compilers(self._signal or signal.SIGTERM)
         self._cancel_command()
         self._screen.close()

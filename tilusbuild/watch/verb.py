@@ -20,7 +20,8 @@ class WatchArgs(CompilingArgs, frozen=True, kw_only=True):
 
 
 def run(arguments: WatchArgs) -> int:
-    """Watch until a signal; the exit status is 128 plus its number."""
+    """Build, and build again on every change, until a signal. Return the exit status, 128 plus the
+    signal. Raises `InputError`, also for the name of a single program."""
     from tilusbuild.engine.running import BuildConfig
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import select_script_targets
@@ -31,8 +32,10 @@ def run(arguments: WatchArgs) -> int:
 
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
+        # Iterated for its errors: the session would report a wrong name, and wait for an edit.
         list(select_script_targets(project.manifest, selection))
-        if single := next((name for name in selection.names if name.program is not None), None):
+        single = next((name for name in selection.names if name.program is not None), None)
+        if single is not None:
             raise input_error(
                 f'"{single}" is one program: `watch` builds scripts and instances',
                 hint=f"`{naming.format_command('watch', single.script)}`",
