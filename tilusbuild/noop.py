@@ -43,6 +43,9 @@ DIRECTORY = "\1"
 _DIRECTORY_STAMP = struct.Struct("<8x3q")
 _directory_numbers = attrgetter("st_mtime_ns", "st_ctime_ns", "st_ino")
 
+# S_IFMT and S_IFDIR of the module `stat`, which is not imported here.
+_FILE_TYPE, _DIRECTORY_TYPE = 0o170000, 0o040000
+
 # A fork takes 1 ms, and 4,000 entries take 13.
 _SHARE = 4_000
 
@@ -56,8 +59,9 @@ _VERBOSE = ("-v", "--verbose")
 
 
 def answer_build(words: Sequence[str]) -> int | None:
-    """Print the summary and return the exit status, when a record says that this build has nothing
-    to do. Return None when the build has to run in full."""
+    """Print the recorded summary and return the exit status, if a record shows that this build has
+    nothing to do; else print nothing and return None. `words` are the command line's. With -v or
+    --junit, or on GitHub Actions, no record is used."""
     if "build" not in words or not set(words).isdisjoint(_VERBOSE):
         return None
     # A record has no JUnit file and no annotations: the full build writes them.
@@ -67,13 +71,13 @@ def answer_build(words: Sequence[str]) -> int | None:
     summary = read_record(make_key(words, os.environ), os.environ)
     if summary is None:
         return None
-    status, text, quiet, lines = summary.decode("utf-8", "surrogateescape").split("\0")
+    status, text, quiet_text, lines = summary.decode("utf-8", "surrogateescape").split("\0")
     seconds = time.perf_counter() - started
     if "--json" in words:
         sys.stdout.write(lines.replace('"seconds": 0.0,', f'"seconds": {seconds:.3f},', 1))
-        text = quiet
+        text = quiet_text
     elif "-q" in words or "--quiet" in words:
-        text = quiet
+        text = quiet_text
     try:  # noqa: SIM105 - nothing is imported here that need not be
         sys.stderr.write(text.replace("(0.00 s)", f"({seconds:.2f} s)"))
     except OSError:
@@ -88,7 +92,7 @@ def make_key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
     settings = [
         f"{name}={value}"
         for name, value in sorted(environment.items())
-        if name in _ENVIRONMENT or (name.startswith("TILUSBUILD_") and name[:18] != _REMOTE)
+        if name in _ENVIRONMENT or (name.startswith("TILUSBUILD_") and not name.startswith(_REMOTE))
     ]
     try:
         working_directory = os.getcwd()
@@ -135,8 +139,8 @@ def split_groups(pieces: Sequence[memoryview]) -> list[_Group]:
 
 
 def split_pieces(data: bytes) -> list[memoryview]:
-    """Return the key, the summary, and the names and stamps of each group; nothing for bytes that
-    are not a whole record."""
+    """Return the pieces of a record: the key, the summary, and then the names and the stamps of
+    each group. Return an empty list for bytes that are not a whole record."""
     start = len(MAGIC) + HEAD.size
     if len(data) < start or not data.startswith(MAGIC):
         return []
@@ -155,6 +159,8 @@ def split_pieces(data: bytes) -> list[memoryview]:
 
 
 def _are_groups_unchanged(groups: Sequence[_Group]) -> bool:
+    """Return whether all stamps are equal, looked at by this process and, of many entries, forks of
+    it; False after an error of the system."""
     # Forks, as threads would wait for Python's lock during most of the loop.
     entries = sum(len(stamps) for _, stamps in groups) // STAMP.size
     shares = min(len(os.sched_getaffinity(0)), 1 + entries // _SHARE)
@@ -178,6 +184,8 @@ def _are_groups_unchanged(groups: Sequence[_Group]) -> bool:
 
 
 def _is_share_unchanged(groups: Sequence[_Group]) -> bool:
+    """Return whether the stamps of these groups are equal. The working directory changes meanwhile,
+    and is the same again at the end."""
     # A short name, in the directory that we are in, is found soonest.
     try:
         working_directory = os.open(".", os.O_PATH | os.O_CLOEXEC)
@@ -191,6 +199,8 @@ def _is_share_unchanged(groups: Sequence[_Group]) -> bool:
 
 
 def _is_group_unchanged(names: memoryview, stamps: memoryview) -> bool:
+    """Return whether the paths of a group have its stamps. `names` are the beginning and the ending
+    of its paths and the words between, with NULs. Changes the working directory."""
     # Names stay bytes, as the system takes them.
     before, after, *rest = bytes(names).split(b"\0", 2)
     ending = after.removeprefix(DIRECTORY.encode())
@@ -219,8 +229,9 @@ def _is_path_unchanged(path: bytes, stamp: tuple[int, int, int, int]) -> bool:
         status = os.stat(path)
     except OSError:
         return stamp[0] == -1
-    is_directory = status.st_mode & 0o170000 == 0o040000
-    return _numbers(status)[is_directory:] == stamp[is_directory:]
+    # The size, the first number, does not count for a directory.
+    first = 1 if status.st_mode & _FILE_TYPE == _DIRECTORY_TYPE else 0
+    return _numbers(status)[first:] == stamp[first:]
 
 
 def read_record(name: bytes, environment: Mapping[str, str]) -> bytes | None:

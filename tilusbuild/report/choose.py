@@ -43,12 +43,14 @@ def make_reporter(
     progress: str = "auto",
     color: str = "auto",
 ) -> Reporter:
-    """Return the reporter for a command. Imports no display that it does not need."""
+    """Return the reporter for a command: with `json` a `ResultReporter`, on a capable terminal the
+    live display, else plain lines; with the progress "none" only failures. Imports no display that
+    it does not need."""
     if progress == "none" and not json:
         return PlainReporter(stderr, quiet=True)
     if json:
-        others = PlainReporter(stderr, quiet=quiet or not verbose, verbose=verbose)
-        return ResultReporter(stdout, others)
+        plain = PlainReporter(stderr, quiet=quiet or not verbose, verbose=verbose)
+        return ResultReporter(stdout, plain)
     if not quiet and progress == "auto" and can_redraw(stderr, env):
         from tilusbuild.report.live import LiveReporter
 
@@ -64,8 +66,8 @@ def add_file_reporters(
     root: str,
     junit: JUnitReporter | None = None,
 ) -> Reporter:
-    """Return the reporter together with those for other programs: of `junit`, if there is one, and
-    of annotations on GitHub Actions. `root` is the project's directory."""
+    """Return a reporter that passes events to `reporter`, to `junit` if it is given, and on GitHub
+    Actions to one that writes annotations to `stderr`. `root` is the project's directory."""
     file_reporters: list[Reporter] = [] if junit is None else [junit]
     if env.get("GITHUB_ACTIONS") == "true":
         from tilusbuild.report.ci import GithubReporter

@@ -28,7 +28,8 @@ from tilusbuild.status import Status
 
 
 def path_below(file: str, root: str, top: str) -> str | None:
-    """Return the path of a project's file from the directory `top`; None if it is not below it."""
+    """Return the path of a file relative to the directory `top`; None if the file is not below it,
+    or does not exist. `file` is relative to `root`."""
     path = os.path.normpath(os.path.join(root, file))
     top = os.path.abspath(top)
     if not path.startswith(top.rstrip("/") + "/") or not os.path.isfile(path):
@@ -37,7 +38,8 @@ def path_below(file: str, root: str, top: str) -> str | None:
 
 
 def find_message(finished: Finished, groups: Iterable[FailureGroup]) -> str:
-    """Return the log of the failure group of a program that is not built; else its reason."""
+    """Return the log of the group of equal failures that a program belongs to; its own reason if it
+    belongs to none."""
     error = normalize_error(finished.reason)
     for group in groups:
         # A group names only its first programs.
@@ -60,6 +62,8 @@ class JUnitReporter(Reporter):
         self._finished: dict[tuple[str, ...], list[Finished]] = {}
 
     def emit(self, event: Event, /) -> None:
+        """Keep each `Finished`, and write the file at `Summary`. An error of the disk becomes
+        `lost`."""
         match event:
             case Finished():
                 self._finished.setdefault(event.instance, []).append(event)
@@ -71,7 +75,8 @@ class JUnitReporter(Reporter):
                     self.lost = error
 
     def format_document(self, summary: Summary) -> bytes:
-        """Return the file's bytes."""
+        """Return the JUnit file as bytes: a suite for each script of the summary, and one for the
+        error that stopped the build."""
         top = Xml.Element("testsuites", name="tilusbuild")
         for verdict in summary.scripts:
             self._add_suite(top, verdict, summary)
@@ -87,6 +92,8 @@ class JUnitReporter(Reporter):
         return data + b"\n"
 
     def _add_suite(self, top: Xml.Element, verdict: Verdict, summary: Summary) -> None:
+        """Append a script's suite to `top`: a case for each program that this build finished, and
+        one for the verdict."""
         name = _replace_invalid(verdict.label)
         suite = Xml.SubElement(top, "testsuite", name=name)
         programs = self._finished.get(verdict.instance, [])
@@ -108,6 +115,7 @@ class JUnitReporter(Reporter):
 
 
 def _add_outcome(case: Xml.Element, kind: str, message: str, log: str) -> None:
+    """Append the element `kind` ("failure", "error" or "skipped") to a case, with a log if any."""
     element = Xml.SubElement(case, kind, message=_replace_invalid(to_one_line(message)))
     if log:
         log_element = Xml.SubElement(case, "system-out") if kind == "skipped" else element
@@ -115,10 +123,12 @@ def _add_outcome(case: Xml.Element, kind: str, message: str, log: str) -> None:
 
 
 def _set_counts(element: Xml.Element) -> None:
+    """Set the attributes that count the cases below an element, and the sum of their seconds."""
     cases = list(element.iter("testcase"))
     element.set("tests", str(len(cases)))
     for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        element.set(name, str(sum(case.find(kind) is not None for case in cases)))
+        matching = [case for case in cases if case.find(kind) is not None]
+        element.set(name, str(len(matching)))
     element.set("time", f"{sum(float(case.get('time', '0')) for case in cases):.3f}")
 
 
@@ -128,6 +138,8 @@ def _replace_invalid(text: str) -> str:
 
 # The runner shows as many of each kind for a step.
 _MAX_ANNOTATIONS = 10
+# Programs that the title of an annotation names.
+_MAX_LABELS = 3
 
 
 class GithubReporter(Reporter):
@@ -144,20 +156,26 @@ class GithubReporter(Reporter):
                 self._out.write(line)
 
     def _format_annotations(self, summary: Summary) -> Iterator[str]:
+        """Yield a workflow command for each group of failures, each script that is not ok, and the
+        error that stopped the build; at most `_MAX_ANNOTATIONS` of a kind."""
         level = "error" if summary.exit_status else "warning"
         for group in summary.failures[:_MAX_ANNOTATIONS]:
-            labels = ", ".join(group.labels[:3]) + (" …" if group.count > 3 else "")
+            labels = ", ".join(group.labels[:_MAX_LABELS])
+            if group.count > _MAX_LABELS:
+                labels += " …"
             title, message = format_count(group.count, "schedule"), group.message or group.error
             place = self._locate_group(group)
             yield format_workflow_command(level, f"{title}: {labels}", message, place)
-        bad = [verdict for verdict in summary.scripts if not verdict.ok]
-        for verdict in bad[:_MAX_ANNOTATIONS]:
+        failed_verdicts = [verdict for verdict in summary.scripts if not verdict.ok]
+        for verdict in failed_verdicts[:_MAX_ANNOTATIONS]:
             name = verdict.label
             yield format_workflow_command("error", name, f"{name}: {verdict.reason}")
         if summary.error is not None:
             yield format_workflow_command("error", "the build stopped", summary.error)
 
     def _locate_group(self, group: FailureGroup) -> dict[str, object]:
+        """Return the properties `file`, `line` and `col` of a group's first error; {} if its file
+        is not in the workspace."""
         location = find_first_error(group.message)
         file = None if location is None else path_below(location.file, self._root, self._top)
         if location is None or file is None:
@@ -166,7 +184,8 @@ class GithubReporter(Reporter):
 
 
 def annotate_error(error: TilusbuildError, stderr: TextIO, environment: Mapping[str, str]) -> None:
-    """Write an annotation for each mistake of the input, at its place."""
+    """Write an annotation for each diagnostic of an error, but at most `_MAX_ANNOTATIONS`. Each is
+    at its place if that is in the workspace."""
     out = OutputStream(stderr, "command")
     diagnostics = error.diagnostics if isinstance(error, InputError) else (Diagnostic(str(error)),)
     top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
@@ -183,7 +202,8 @@ def annotate_error(error: TilusbuildError, stderr: TextIO, environment: Mapping[
 def format_workflow_command(
     level: str, title: str, message: str, place: Mapping[str, object] | None = None
 ) -> str:
-    """Return a workflow command in one line. Properties that are None or empty are left out."""
+    """Return a workflow command, as "::error file=a.cu,line=3,title=…::message" and a newline.
+    `place` has further properties; those that are None, and an empty title, are left out."""
     properties = {**(place or {}), "title": to_one_line(title) or None}
     listing = ",".join(
         f"{name}={_escape_data(str(value)).replace(':', '%3A').replace(',', '%2C')}"

@@ -38,9 +38,11 @@ class JsonLine(Struct, frozen=True):
 def declare_line(
     event: str, /, *, inlined: str | None = None, **keys: Any
 ) -> Callable[..., JsonLine]:
-    """Return a class of lines with these keys, in their order, each with the type of its value.
+    """Return a new class of lines. Each of `keys` is a field's name with its type, in their order;
+    `inlined` is as in `JsonLine`.
 
-    For a line that its verb only prints: a value that more code reads is a class of its own."""
+    For a line that its verb only prints: a value that more code reads is a class of its own.
+    """
     namespace = {"event": event, "inlined": inlined}
     kind = defstruct(event, keys.items(), bases=(JsonLine,), namespace=namespace, frozen=True)
     return cast(type[JsonLine], kind)
@@ -156,7 +158,8 @@ def _list_fields(value: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a value of the types of JSON."""
+    """Return a value as the types that JSON has: structs become dicts, tuples lists, and infinite
+    numbers and NaN None."""
     # json would write Infinity and NaN, which no other reader of JSON takes.
     if isinstance(value, float) and not math.isfinite(value):
         return None

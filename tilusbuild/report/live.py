@@ -8,6 +8,7 @@ are written once, above the frame, and scroll away as output does.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -41,7 +42,9 @@ _FRAME_PAUSE = 0.1
 # A build with nothing to do has ended by then: it draws nothing, and imports no rich.
 _FIRST_DRAW = 0.25
 _MAX_ROWS = 8
+# Cells of the bar, and columns of a terminal that has room for it beside the counts.
 _BAR = 24
+_MIN_COLUMNS_FOR_BAR = 60
 # The whole line, before it is written: cells that are only erased to its end still count as used
 # when some terminals wrap again.
 _ERASE_LINE = "\x1b[2K"
@@ -78,6 +81,8 @@ class LiveReporter:
         self._console: Console | None = None
 
     def emit(self, event: events.Event, /) -> None:
+        """Take an event into account. Its lines appear above the next frame; a summary removes the
+        frame and is written at once."""
         self._progress.take_event(event, self._now())
         if isinstance(event, events.Summary):
             self.close()
@@ -96,6 +101,7 @@ class LiveReporter:
         return True
 
     def tick(self) -> None:
+        """Draw the frame, if it is due and there is something to compile."""
         now = self._now()
         due = now - self._began_at >= _FIRST_DRAW and now - self._drawn_at >= _FRAME_PAUSE
         if due and self._progress.total and not self._is_closed:
@@ -103,15 +109,20 @@ class LiveReporter:
             self._draw_frame(now)
 
     def close(self) -> None:
+        """Erase the frame, and write the lines that were to appear above it. Draw no more."""
         if self._is_closed:
             return
         self._is_closed = True
-        erase = f"{self._format_cursor_home(self._size()[0])}\x1b[J" if self._widths else ""
+        erase = ""
+        if self._widths:
+            columns, _ = self._size()
+            erase = f"{self._format_cursor_home(columns)}\x1b[J"
         self._out.write(erase + self._take_lines_above())
         self._widths = []
 
     def _format_event(self, event: events.Event) -> str | None:
-        """Return the line that an event adds above the frame."""
+        """Return the line that an event adds above the frame; None for no line. Equal failures have
+        one line."""
         match event:
             case events.Finished(status=Status.BUILT | Status.PRUNED):
                 if not self._verbose:
@@ -134,10 +145,11 @@ class LiveReporter:
         """Return the escape that moves the cursor to the frame's first row."""
         # A frame leaves the cursor in the first column of its last line, where it stays when the
         # terminal wraps again; so only the rows of the lines above that one count.
-        above = sum(max(1, -(-width // max(1, columns))) for width in self._widths[:-1])
-        return "\r" + (f"\x1b[{above}A" if above else "")
+        above = sum(max(1, math.ceil(width / max(1, columns))) for width in self._widths[:-1])
+        return f"\r\x1b[{above}A" if above else "\r"
 
     def _draw_frame(self, now: float) -> None:
+        """Write the lines above and a new frame over the old one, in one call. Keep its widths."""
         columns, height = self._size()
         home = self._format_cursor_home(columns)
         lines = self._make_frame(now, columns, height)
@@ -148,7 +160,7 @@ class LiveReporter:
         self._out.write(_BEGIN_UPDATE + text + _END_UPDATE)
 
     def _render_line(self, line: Text, columns: int) -> str:
-        """Return a line as the terminal takes it. Cut the line."""
+        """Cut a line to less than the terminal's width, and return it with its escapes."""
         # Less than the terminal has, as a line that fills its row wraps on some.
         line.truncate(max(1, columns - 1), overflow="ellipsis")
         console = self._console or self._open_console()
@@ -157,6 +169,7 @@ class LiveReporter:
         return capture.get()
 
     def _open_console(self) -> Console:
+        """Open and keep the console of rich, which turns styles into escapes. Return it."""
         import io
 
         from rich.console import Console
@@ -167,6 +180,8 @@ class LiveReporter:
         return self._console
 
     def _make_frame(self, now: float, columns: int, height: int) -> list[Text]:
+        """Return the lines of a frame: the head, the compiles that run longest, and how many more
+        there are."""
         from rich.text import Text
 
         lines = [self._make_head(now, columns)]
@@ -180,13 +195,15 @@ class LiveReporter:
         return lines
 
     def _make_head(self, now: float, columns: int) -> Text:
+        """Return the frame's first line: a bar if there is room, counts, and the remaining time."""
         from rich.text import Text
 
         state = self._progress
         head = Text(no_wrap=True)
-        if columns >= 60 and state.total:
-            full = _BAR * state.done // state.total
-            head.append("━" * full, "green").append("━" * (_BAR - full), "bright_black").append(" ")
+        if columns >= _MIN_COLUMNS_FOR_BAR and state.total:
+            done_cells = _BAR * state.done // state.total
+            head.append("━" * done_cells, "green")
+            head.append("━" * (_BAR - done_cells), "bright_black").append(" ")
         head.append(f"{state.done}/{state.total}", "bold")
         if state.failed:
             head.append(f"  {state.failed} failed", "red")
@@ -198,7 +215,8 @@ class LiveReporter:
             queued = f" ({counts[QUEUED]} queued)" if counts[QUEUED] else ""
             elsewhere = counts[SENT] + counts[QUEUED] + counts[EXECUTING]
             parts = [f"{counts[HERE]} here", f"{elsewhere} elsewhere{queued}"]
-            parts += [f"{counts[WAITING]} waiting"] if counts[WAITING] else []
+            if counts[WAITING]:
+                parts.append(f"{counts[WAITING]} waiting")
             head.append(f"  {', '.join(parts)}", "dim")
         if state.waiting:
             head.append(f"  {len(state.waiting)} by other builds", "dim")
@@ -211,13 +229,15 @@ def _make_row(running: RunningCompile, now: float, columns: int) -> Text:
 
     expected = f" of {format_duration(running.expected)}" if running.expected else ""
     times = f"{max(0.0, now - running.since):.1f}{expected or ' s'}"
-    times += "" if running.place == HERE else f"  {describe_place(running)}"
+    if running.place != HERE:
+        times += f"  {describe_place(running)}"
     label = Text(to_one_line(running.label), no_wrap=True)
     label.truncate(max(1, columns - len(times) - 5), overflow="ellipsis")
     return Text("  ").append_text(label).append(f"  {times}", "dim")
 
 
 def _read_terminal_size(stream: TextIO) -> tuple[int, int]:
+    """Return the columns and rows of a terminal; 80 and 24 if it does not say."""
     try:
         size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):

@@ -39,6 +39,8 @@ _FIRST = 10
 _PAUSE = 1.0
 # Shorter estimates change more than they say.
 _SHORTEST_ETA = 5
+# The most by which an estimate is multiplied, or divided, after compiles took another time.
+_MAX_CORRECTION = 5.0
 
 
 class RunningCompile(Struct, frozen=True):
@@ -73,7 +75,8 @@ class Progress:
         self._seconds_done = 0.0
 
     def take_event(self, event: events.Event, now: float) -> None:
-        """Take an event into account."""
+        """Update the counts, the running compiles and the sums of seconds from an event. `now` is
+        its time."""
         match event:
             case events.BuildStarted():
                 self.jobs = event.jobs
@@ -99,15 +102,16 @@ class Progress:
                 self.running.pop(event.hash, None)
                 self.waiting.discard(event.hash)
                 self.done = event.done
-                self.failed += event.status not in _GOOD
+                if event.status not in _GOOD:
+                    self.failed += 1
                 self._expected_done += event.expected_seconds or 0.0
                 if not event.cached:
                     self.compiled += 1
                     self._seconds_done += event.seconds
 
     def find_same_failure(self, event: events.Finished | events.Retried) -> str | None:
-        """Return the label of the program of which the same was reported before; None when this is
-        the first."""
+        """Return the label of the first program that failed with this status and error; None for
+        the first one itself, which is remembered. Errors are equal but for names and numbers."""
         kind = event.status if isinstance(event, events.Finished) else event.event
         key = (kind, locate_error(event.reason) or normalize_error(event.reason))
         label = self.first_labels.setdefault(key, event.label)
@@ -118,7 +122,8 @@ class Progress:
         return Counter(running.place for running in self.running.values())
 
     def estimate_remaining(self, now: float) -> float | None:
-        """Return seconds until the end, or None where nothing is known."""
+        """Return the estimated seconds until the end of the build; None without a history, before a
+        compile has ended. See the head of this file for the estimate."""
         remaining = self.total - self.done
         if remaining <= 0:
             return 0.0
@@ -127,7 +132,8 @@ class Progress:
             work = self._expected - self._expected_done
             if self._expected_done > 0 and self._seconds_done > 0:
                 # How much longer than expected compiles take, in bounds: the first few may be odd.
-                work *= min(5.0, max(0.2, self._seconds_done / self._expected_done))
+                factor = self._seconds_done / self._expected_done
+                work *= min(_MAX_CORRECTION, max(1 / _MAX_CORRECTION, factor))
         elif self.compiled:
             work = remaining * self._seconds_done / self.compiled
         else:
@@ -156,6 +162,7 @@ class PlainReporter(events.Reporter):
         self._has_waited = False
 
     def emit(self, event: events.Event, /) -> None:
+        """Write the lines of an event. With `quiet` only failures and a summary of them."""
         now = self._now()
         self._progress.take_event(event, now)
         match event:
@@ -167,19 +174,24 @@ class PlainReporter(events.Reporter):
                 self._out.write(line + "\n")
 
     def _print_finished(self, event: events.Finished, now: float) -> None:
+        """Write a program's line and its details: the first of equal failures always, another
+        program if it gets a line now."""
         width = len(str(event.to_compile))
         counter = f"[{event.done:>{width}}/{event.to_compile}] "
-        bad = event.status not in _GOOD
-        same = self._progress.find_same_failure(event) if bad else None
-        if bad and same is None:
+        is_failure = event.status not in _GOOD
+        first_label = self._progress.find_same_failure(event) if is_failure else None
+        if is_failure and first_label is None:
             line = format_failure(event.label, event.status, event.reason)
             self._out.write(f"{counter}{line}\n")
-        elif not self._quiet and self._take_turn(event, now):
-            description = f": as {to_one_line(same)}" if same else self._describe_end(event, now)
+        elif not self._quiet and self._try_count_line(event, now):
+            description = self._describe_end(event, now)
+            if first_label:
+                description = f": as {to_one_line(first_label)}"
             self._out.write(f"{counter}{to_one_line(event.label)}{description}\n")
         self._out.write("".join(f"{line}\n" for line in list_details(event)))
 
     def _describe_end(self, event: events.Finished, now: float) -> str:
+        """Return how a program was made, and the remaining time of the build, after a space."""
         parts = ["by another build" if event.cached else format_duration(event.seconds)]
         if event.remote:
             parts = ["fetched"]
@@ -192,8 +204,9 @@ class PlainReporter(events.Reporter):
             parts.append(f"(about {format_clock(remaining)} left)")
         return f" {' '.join(parts)}"
 
-    def _take_turn(self, event: events.Finished, now: float) -> bool:
-        """Return whether a program gets a line; count the line."""
+    def _try_count_line(self, event: events.Finished, now: float) -> bool:
+        """Return whether a program gets a line; if so, count it. With `verbose` each does, else the
+        first `_FIRST`, the last, and one after `_PAUSE` seconds."""
         is_last = event.done == event.to_compile
         is_due = is_last or self._line_count < _FIRST or now - self._printed_at >= _PAUSE
         if self._verbose or is_due:
@@ -202,6 +215,8 @@ class PlainReporter(events.Reporter):
         return self._verbose or is_due
 
     def _format_event(self, event: events.Event) -> str | None:
+        """Return the line of an event; None for no line. Without `verbose`, only the first wait for
+        another build has one."""
         match event:
             case events.Planned():
                 return format_plan(event, self._progress)
@@ -212,8 +227,9 @@ class PlainReporter(events.Reporter):
             case events.Placed():
                 return f"{to_one_line(event.label)} … {describe_place(event)}"
             case events.Waiting():
-                first, self._has_waited = not self._has_waited, True
-                if self._verbose or first:
+                is_first = not self._has_waited
+                self._has_waited = True
+                if self._verbose or is_first:
                     return f"{to_one_line(event.label)} waits for another build; others first"
                 return None
             case events.Retried() if self._progress.find_same_failure(event) is not None:
@@ -236,7 +252,8 @@ def list_details(event: events.Finished) -> Iterator[str]:
 
 
 def format_rare_event(event: events.Event) -> str | None:
-    """Return the line for an event that is rare; None for the others."""
+    """Return the line of a shard, a dry run's program, a warning, a retry, schedules held back or
+    a stop; None for all other events."""
     match event:
         case events.Sharded():
             return (
@@ -250,10 +267,12 @@ def format_rare_event(event: events.Event) -> str | None:
         case events.Retried():
             return f"{to_one_line(event.label)}: {to_one_line(event.reason)}; retrying it alone"
         case events.HeldBack(label=label, programs=count):
-            others = f"its other {format_count(count, 'schedule')} are"
+            others = "one more is"
+            if count > 1:
+                others = f"its other {format_count(count, 'schedule')} are"
             return (
                 f"{to_one_line(label)} and another schedule fail alike:"
-                f" {others if count > 1 else 'one more is'} not compiled (-k 0 compiles them)"
+                f" {others} not compiled (-k 0 compiles them)"
             )
         case events.Stopping():
             return f"stopping ({to_one_line(event.message)}); {event.running} still running"
@@ -261,7 +280,8 @@ def format_rare_event(event: events.Event) -> str | None:
 
 
 def format_plan(event: events.Planned, progress: Progress) -> str | None:
-    """Return a line on the programs to compile; None without any, of which the summary has one."""
+    """Return the line of a plan: how many programs are to compile, and about how long that takes.
+    Return None if nothing is to compile: the summary says so."""
     if not event.to_compile:
         return None
     ready = event.programs - event.to_compile

@@ -24,7 +24,8 @@ _SAMPLE_LINES = 24
 
 
 def format_summary(summary: Summary, *, quiet: bool = False) -> str:
-    """Several lines with a final newline; with `quiet` only what is wrong, "" when all is well."""
+    """Return the end of a build as lines: groups of failures, verdicts that are not ok, the error,
+    the sums. With `quiet` the sums are left out, and the text of a good build is ""."""
     parts = []
     if not quiet or summary.exit_status:
         parts += [_format_group(group) for group in summary.failures]
@@ -69,7 +70,8 @@ def _format_totals(summary: Summary) -> str:
 
 
 def _format_remote(remote: RemoteSummary) -> str:
-    """Return a line for the remote cache and one for the executor, if they were of use."""
+    """Return a line for the remote cache and one for the executor, each if it was of use. A part
+    whose count is 0 is left out."""
     saves = remote.hits and remote.saved_seconds >= 1
     counts = (
         (remote.hits, f"{remote.hits} fetched ({format_bytes(remote.fetched_bytes)})"),
@@ -96,6 +98,8 @@ def _format_remote(remote: RemoteSummary) -> str:
 
 
 def _format_group(group: FailureGroup) -> str:
+    """Return a group of equal failures as lines: the error, the programs, the first lines of the
+    sample's log, and the command that reproduces it."""
     more = group.count - len(group.labels)
     labels = ", ".join(map(to_one_line, group.labels)) + (f" … {more} more" if more else "")
     lines = [f"{format_count(group.count, 'schedule')}: {to_one_line(group.error)}", f"  {labels}"]
@@ -146,12 +150,16 @@ class ErrorLocation(Struct, frozen=True):
 
 
 def find_first_error(log: str) -> ErrorLocation | None:
-    """Return the place of the first error in a log; None when no error has one."""
+    """Return the place and the text of the first error in a compiler's log; None when no error has
+    a place."""
     matches = [match for pattern in _PLACES if (match := pattern.search(log))]
     if not matches:
         return None
     first = min(matches, key=lambda match: match.start())
     column = first.groupdict().get("column")
     return ErrorLocation(
-        first["file"], int(first["line"]), int(column) if column else None, first["text"]
+        file=first["file"],
+        line=int(first["line"]),
+        column=int(column) if column else None,
+        message=first["text"],
     )

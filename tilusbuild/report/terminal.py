@@ -33,7 +33,8 @@ _MARKS = (
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str], choice: str = "auto") -> bool:
-    """Return whether to colour what goes to a stream."""
+    """Return whether to colour what goes to a stream. `choice` is "always", "never" or "auto": then
+    `NO_COLOR`, `FORCE_COLOR` and the terminal decide."""
     if choice != "auto":
         return choice == "always"
     if env.get("NO_COLOR"):
@@ -89,7 +90,8 @@ class TerminalStream(TextIOBase):
         return len(text)
 
     def write_styled(self, text: str) -> int:
-        """Write a text that may hold escapes of our own."""
+        """Write a text that may hold escapes of our own. In a workflow, only complete lines are
+        written, and those that would be commands get a backslash."""
         if not self._github:
             return self._write_below(text)
         lines, newline, self._line = (self._line + text).rpartition("\n")
@@ -134,7 +136,8 @@ class TerminalStream(TextIOBase):
 
 @contextmanager
 def show_all_characters(environment: Mapping[str, str]) -> Iterator[None]:
-    """Within the block, put a `TerminalStream` in the place of stdout and one in that of stderr."""
+    """Replace `sys.stdout` and `sys.stderr` by a `TerminalStream` each within the block. At its end
+    they write what they hold, and the former streams are back. Both become blocking for good."""
     originals = sys.stdout, sys.stderr
     github = environment.get("GITHUB_ACTIONS") == "true"
     for stream in originals:

@@ -36,6 +36,7 @@ def spell_out_controls(text: str) -> str:
 
 
 def _spell_character(match: re.Match[str]) -> str:
+    """Return a matched character spelt out, as `re.sub` asks for it."""
     code = ord(match.group())
     # A byte that Python could not decode.
     if 0xDC80 <= code <= 0xDCFF:
@@ -101,7 +102,8 @@ class OutputStream:
         """Why writing failed, unless there is no reader."""
 
     def write(self, text: str) -> None:
-        """Write and flush; do nothing once there is no reader any more. Never raises."""
+        """Write and flush, and never raise. When writing fails, `alive` becomes False, the stream
+        goes to /dev/null, and further calls do nothing."""
         if not self.alive:
             return
         try:
@@ -117,7 +119,7 @@ class OutputStream:
 
 def silence_stream(stream: TextIO) -> None:
     """Send the further output of a stream to /dev/null."""
-    # The rest of its buffer would raise again when the interpreter ends, which would end with 120.
+    # The rest of its buffer would raise again when the interpreter ends: its status would be 120.
     try:
         number = stream.fileno()
     except (OSError, ValueError):

@@ -55,8 +55,8 @@ def choose_watch_roots(
     is_directory: Callable[[str], bool] = os.path.isdir,
     resolve_links: Callable[[str], str] = os.path.realpath,
 ) -> dict[str, bool]:
-    """Return the directories to watch for `paths`, at most `MAX_ROOTS`. The value of each tells
-    whether everything below it is watched, too.
+    """Return the directories to watch for `paths`, at most `MAX_ROOTS`. The value of each is True
+    if everything below it is watched, too.
 
     `root` is the project's directory, `cache` the cache's, in which nothing is watched. Of a link,
     the directory of its end is watched, too.

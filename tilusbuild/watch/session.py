@@ -118,7 +118,7 @@ class Session:
 
     def _handle_next(self) -> None:
         """Wait for messages or the next check, handle them, and plan if something changed. Report
-        rest before, if nothing is left to do; stop, as by SIGPIPE, if nobody reads the output."""
+        rest before, if nothing is left to do; stop, as by SIGPIPE, if the output has no reader."""
         if not self._is_resting and self._is_idle():
             self._report_rest()
         if not self._screen.is_read:
