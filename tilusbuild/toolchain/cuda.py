@@ -107,7 +107,8 @@ class Cuda(Struct, frozen=True):
 def examine_toolkit(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     """Return the toolkit that `nvcc` belongs to. Raises `RejectedError`.
 
-    `ccbin` is the host compiler: without one, `nvcc --dryrun` fails.
+    `ccbin` is the host compiler: without one, `nvcc --dryrun` fails. Raises `OSError` for a
+    shortage of the machine.
     """
     if not os.path.isfile(nvcc):
         raise RejectedError("no such file")
@@ -126,10 +127,10 @@ def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     variables = _read_variables(nvcc, probe, ccbin)
     bin_dir = os.path.realpath(variables.get("_HERE_") or os.path.dirname(os.path.realpath(nvcc)))
     root = os.path.realpath(variables.get("TOP") or os.path.dirname(bin_dir))
-    real = os.path.join(bin_dir, "nvcc")
-    if not os.path.isfile(real):  # a distribution may rename the program behind its wrapper
-        real = os.path.realpath(nvcc)
-    match = _VERSION.search(probe.query_program(real, "--version"))
+    program = os.path.join(bin_dir, "nvcc")
+    if not os.path.isfile(program):  # a distribution may rename the program behind its wrapper
+        program = os.path.realpath(nvcc)
+    match = _VERSION.search(probe.query_program(program, "--version"))
     if match is None:
         raise RejectedError("prints no version of nvcc")
     version = match[1]
@@ -153,14 +154,14 @@ def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
         raise RejectedError(f"mixed releases: {mixed}", remedy)
     tools = [
         ToolFile(name, path, version, probe.memory.digest_file(path))
-        for name, path in {"nvcc": real, **programs}.items()
+        for name, path in {"nvcc": program, **programs}.items()
     ]
     library_dir, link_flags = _find_libraries(root, variables.get("LIBRARIES", ""))
     return Cuda(
-        nvcc=real,
+        nvcc=program,
         root=root,
         version=version,
-        archs=_list_archs(probe, real),
+        archs=_list_archs(probe, program),
         tools=tuple(tools),
         include_dirs=includes,
         libdevice=os.path.realpath(libdevice),
@@ -209,34 +210,44 @@ def _check_headers(directories: tuple[str, ...], remedy: str | None) -> None:
 
 
 def read_embedded_version(probe: Probe, program: str) -> str | None:
-    """Return the last version string in a program's file, for a program that does not print one.
-    Raises `OSError`, and `ValueError` for an empty file."""
+    """Return the last version string in a program's file; None without one.
+
+    This is for programs that do not print their version. The version is stored in the probe's
+    memory by the file's content. Raises `OSError`, and `ValueError` for an empty file.
+    """
     key = f"embedded version {probe.memory.digest_file(program)}"
-    known = probe.memory.get_answer(key)
-    if known is None:
+    version = probe.memory.get_answer(key)
+    if version is None:
         with (
             open_file(program) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            known = str([b"", *_EMBEDDED_VERSION.findall(data)][-1], "ascii")
-        probe.memory.put_answer(key, known)
-    return known or None
+            versions = _EMBEDDED_VERSION.findall(data)
+        version = versions[-1].decode("ascii") if versions else ""
+        probe.memory.put_answer(key, version)
+    return version or None
 
 
-def _find_libraries(root: str, listed: str) -> tuple[str, tuple[str, ...]]:
-    """Return the directory of cudart, and the `-L` that nvcc needs to find it, if any."""
-    own = [os.path.realpath(path) for path in re.findall(r'"-L(/[^"]*)"', listed)]
+def _find_libraries(root: str, flags: str) -> tuple[str, tuple[str, ...]]:
+    """Return the directory of cudart, and the `-L` that nvcc needs to find it; () if it needs none.
+
+    `flags` is nvcc's variable LIBRARIES. Without cudart the directory is `root`'s lib.
+    """
+    searched = [os.path.realpath(path) for path in re.findall(r'"-L(/[^"]*)"', flags)]
     fallbacks = [os.path.join(root, name) for name in ("lib64", "lib")]
-    for directory in (*own, *fallbacks):
+    for directory in (*searched, *fallbacks):
         if os.path.isfile(os.path.join(directory, "libcudart_static.a")):
             directory = os.path.realpath(directory)
-            return directory, () if directory in own else (f"-L{directory}",)
+            return directory, () if directory in searched else (f"-L{directory}",)
     return fallbacks[-1], ()
 
 
 def _find_shared_runtime(directory: str) -> str | None:
-    """Return the path of the shared CUDA runtime by its soname (`libcudart.so.13`), which is what
-    linked libraries load. Wheels have no `libcudart.so`, and a toolkit's file has a longer name."""
+    """Return the path of the shared CUDA runtime by its soname, `libcudart.so.13`; None if absent.
+
+    Linked libraries load the soname. Wheels have no `libcudart.so`, and a toolkit's file has a
+    longer name.
+    """
     paths = glob.glob(f"{glob.escape(directory)}/libcudart.so.*")
     return min(paths, key=lambda path: (len(path), path), default=None)
 

@@ -116,6 +116,7 @@ def _diagnose_nvcc(
 
 
 def _diagnose_driver() -> Finding:
+    """Return the finding on libcuda and the GPU devices; no GPU is initialised."""
     gives = "running and tuning kernels here; building needs none"
     try:
         driver = CudaDriver()
@@ -127,7 +128,7 @@ def _diagnose_driver() -> Finding:
     except (DriverError, AttributeError) as error:
         detail = f"libcuda.so.1 was found, but does not answer: {error}"
         return Finding("GPU driver", "warning", detail, gives)
-    major, minor = version // 1000, version % 1000 // 10
+    major, minor = version // 1000, version % 1000 // 10  # as cuDriverGetVersion has it
     devices = len(glob.glob("/dev/nvidia[0-9]*"))
     if not devices:
         detail = f"driver for CUDA {major}.{minor}, but no device in /dev"
@@ -136,6 +137,7 @@ def _diagnose_driver() -> Finding:
 
 
 def _diagnose_tvm_ffi() -> Finding:
+    """Return the finding on the Python package; it is not imported."""
     gives = "calling kernels from Python (torch, JAX, CuPy, NumPy)"
     try:
         version = importlib.metadata.version("apache-tvm-ffi")
@@ -146,6 +148,7 @@ def _diagnose_tvm_ffi() -> Finding:
 
 
 def _diagnose_nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
+    """Return the finding on NVRTC: a warning if its headers or libnvfatbin are missing."""
     gives = 'device-compiler = "nvrtc": small kernels compile 2 to 11 times faster'
     try:
         nvrtc, searched = find_nvrtc(request, probe)
@@ -156,30 +159,34 @@ def _diagnose_nvrtc(request: ToolchainRequest, probe: Probe) -> Finding:
         detail = "none that can be used" if locations else "no libnvrtc"
         return Finding("NVRTC", "missing", detail, gives, NVRTC_REMEDY, locations)
     detail = f"{nvrtc.version} ({nvrtc.library})"
-    missing = []
+    gaps = []
     if not nvrtc.include_dir:
-        missing.append("no headers of its release (cuda_fp16.h and the like)")
+        gaps.append("no headers of its release (cuda_fp16.h and the like)")
     if not nvrtc.joiner:
-        missing.append("no libnvfatbin (several architectures in one library)")
-    if missing:
-        detail = f"{detail}; {', '.join(missing)}"
+        gaps.append("no libnvfatbin (several architectures in one library)")
+    if gaps:
+        detail = f"{detail}; {', '.join(gaps)}"
         return Finding("NVRTC", "warning", detail, gives, NVRTC_REMEDY, locations)
     return Finding("NVRTC", "ok", f"{detail}, headers {nvrtc.include_dir}", gives, None, locations)
 
 
 def _diagnose_disassembler(cuda: Cuda | None) -> Finding:
+    """Return the finding on nvdisasm, which is searched beside `cuda`'s nvcc first."""
     gives = "SASS in module/ir with --dump-ir"
-    if (path := find_disassembler(cuda)) is None:
+    path = find_disassembler(cuda)
+    if path is None:
         remedy = f"pip install nvidia-cuda-{NVDISASM}"
         return Finding(NVDISASM, "missing", "not found", gives, remedy)
     return Finding(NVDISASM, "ok", path, gives)
 
 
 def _diagnose_sandbox(environment: Mapping[str, str]) -> Finding:
+    """Return the finding on Landlock: a warning if it is absent or switched off."""
     gives = "a compile cannot open files that its hash does not cover; else they are checked"
     if not is_sandbox_requested(environment):
         return Finding("sandbox", "warning", f"switched off by {SANDBOX}", gives)
-    if not (version := landlock.find_version()):
+    version = landlock.find_version()  # 0 without Landlock
+    if not version:
         detail = "the kernel, or the container, offers no Landlock"
         return Finding("sandbox", "warning", detail, gives, "Linux 5.13 has Landlock")
     return Finding("sandbox", "ok", f"Landlock {version}", gives)

@@ -25,7 +25,7 @@ from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, RejectedError, examine_toolkit
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
-from tilusbuild.toolchain.nvrtc import NvrtcLibrary, find_candidates
+from tilusbuild.toolchain.nvrtc import NvrtcLibrary, list_library_candidates
 from tilusbuild.toolchain.nvrtc import examine_library as examine_nvrtc
 from tilusbuild.toolchain.nvrtc_places import extract_numbers, list_wheel_roots
 from tilusbuild.toolchain.probe import Probe, ToolDigests
@@ -177,19 +177,22 @@ class Toolchain(Struct, frozen=True, eq=False):
 def discover_toolchain(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> Toolchain:
-    """Find the compilers of a request. Raises `InputError` with the searched locations and a
-    remedy."""
+    """Return the compilers of a request; their files are watched for changes from now on.
+
+    Raises `InputError` with the searched locations and a remedy, and `ToolsChangedError` if a tool
+    changes meanwhile.
+    """
     probe = Probe(runner, env, memory)
     host = find_host_compiler(request, probe)
     digests = ToolDigests(memory)
     # The assembler and the linker are the host's for every program, so its lines are in all.
     fingerprint_host = host.format_fingerprint(digests)
     toolchain = Toolchain(
-        None,
-        host,
-        (),
-        fingerprint_host,
-        (),
+        cuda=None,
+        host=host,
+        fingerprint_cuda=(),
+        fingerprint_host=fingerprint_host,
+        searched=(),
         device_compiler=request.device_compiler,
         name=request.name,
         digests=digests,
@@ -230,7 +233,7 @@ def find_host_compiler(request: ToolchainRequest, probe: Probe) -> HostCompiler:
 def discover_nvrtc(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> NvrtcLibrary:
-    """Return a toolchain of NVRTC alone; the machine need not have a compiler. Raises
+    """Return the NVRTC of a request; the machine need not have another compiler. Raises
     `InputError`."""
     nvrtc, searched = find_nvrtc(request, Probe(runner, env, memory))
     if nvrtc is not None:
@@ -260,7 +263,7 @@ def find_nvrtc(
     def examine_candidate(path: str) -> tuple[NvrtcLibrary, str]:
         return examine_nvrtc(path, probe, directories), path
 
-    return _search_locations(request, find_candidates(roots), examine_candidate)
+    return _search_locations(request, list_library_candidates(roots), examine_candidate)
 
 
 def find_cuda(
@@ -294,11 +297,12 @@ def _search_locations(
     seen: set[str] = set()
     for where, path in locations:
         if path is None:
-            searched.append(SearchResult(where, False, "none"))
+            searched.append(SearchResult(where, found=False, note="none"))
             continue
         # The rest is not examined, which takes time, but named: users ask why it was not chosen.
         if chosen is not None:
-            searched.append(SearchResult(where, True, "not needed: an earlier one was used"))
+            note = "not needed: an earlier one was used"
+            searched.append(SearchResult(where, found=True, note=note))
             continue
         try:
             tool, identity = examine(path)
@@ -313,29 +317,32 @@ def _search_locations(
         else:
             chosen = tool
             note = f"version {tool.version}: taken"
-        searched.append(SearchResult(where, True, note))
+        searched.append(SearchResult(where, found=True, note=note))
         seen.add(identity)
     return chosen, searched
 
 
 def _list_toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
-    """Yield (location in words, root, path of nvcc or None) of each toolkit in the order of
-    preference. A toolkit with NVRTC alone has no nvcc."""
-    named = ((name, probe.env.get(name)) for name in _VARIABLES)
+    """Yield (location in words, root, path of nvcc) of each toolkit in the order of preference.
+
+    Neither need exist: a variable may be wrong, and a toolkit with NVRTC alone has no nvcc.
+    """
+    variables = ((name, probe.env.get(name)) for name in _VARIABLES)
     newest_first = sorted(
         glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=extract_numbers, reverse=True
     )
     installed = (f"{_INSTALLED_UNDER}/cuda", *newest_first)
     # What a variable names comes before what is installed, and installed ones before wheels, which
     # other packages bring along.
-    yield from ((name, root, os.path.join(root, "bin", "nvcc")) for name, root in named if root)
+    yield from ((name, root, os.path.join(root, "bin", "nvcc")) for name, root in variables if root)
     yield from (("PATH", _find_root(path), path) for path in probe.find_all_executables("nvcc"))
     yield from ((f"{_INSTALLED_UNDER}/cuda*", root, f"{root}/bin/nvcc") for root in installed)
     yield from ((_WHEELS, root, os.path.join(root, "bin", "nvcc")) for root in list_wheel_roots())
 
 
 def _list_candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:
-    """Yield (location in words, path of nvcc or None) in the order of preference."""
+    """Yield (location in words, path of nvcc) in the order of preference. The path is None for a
+    location without any nvcc, so that messages name the location."""
     if (declared := _find_requested_path(request)) is not None:
         yield f"{request.nvcc_key} ({declared})", declared
         return

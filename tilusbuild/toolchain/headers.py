@@ -51,6 +51,7 @@ _SYSTEM_FILES = """
 """
 _IS_TOOLKIT_FILE = re.compile("|".join(translate(pattern) for pattern in _TOOLKIT_FILES.split()))
 _IS_SYSTEM_FILE = frozenset(_SYSTEM_FILES.split())
+# The directories of core files, which are searched for them.
 _ENTERED = frozenset(name.partition("/")[0] + "/" for name in _IS_SYSTEM_FILE if "/" in name)
 
 
@@ -132,7 +133,8 @@ class HeaderDirectories(Struct, frozen=True):
         )
 
     def is_external(self, name: str) -> bool:
-        """Return whether a name in an include finds an existing header that is not core."""
+        """Return whether a name in an include finds an existing header that is not core. The first
+        directory that has the name decides."""
         for directory in self.toolkit:
             if os.path.isfile(os.path.join(directory, name)):
                 return _is_beyond_toolkit_core(name)

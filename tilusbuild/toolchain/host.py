@@ -137,8 +137,9 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
         if paths[name] is None:
             raise _make_missing_error(f"{name} not found", "apt install binutils")
     compiler, system = _list_search_directories(probe, cxx, paths["cc1plus"])
-    features = [header for d in system if os.path.isfile(header := f"{d}/features.h")]
-    if not features:
+    candidates = [os.path.join(directory, "features.h") for directory in system]
+    features = next(filter(os.path.isfile, candidates), None)
+    if features is None:
         raise _make_missing_error(
             "the C library's headers are not installed", "apt install libc6-dev"
         )
@@ -162,7 +163,7 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
         as_=make_binutil("as"),
         parts=tuple(parts),
         target=target,
-        libc=_parse_libc_version(features[0]),
+        libc=_read_libc_version(features),
         compiler_headers=compiler,
         system_headers=system,
     )
@@ -174,6 +175,8 @@ def _read_version(probe: Probe, driver: str) -> str:
 
 
 def _find_driver(probe: Probe, name: str) -> str | None:
+    """Return the first executable of the name on PATH that is no compiler wrapper; None without
+    one."""
     for path in probe.find_all_executables(name):
         if os.path.basename(os.path.realpath(path)) not in _WRAPPERS:
             return path
@@ -181,14 +184,16 @@ def _find_driver(probe: Probe, name: str) -> str | None:
 
 
 def _find_subprogram(probe: Probe, driver: str, name: str) -> str | None:
-    """Return the program of a name that a driver runs: its own, or the first on PATH."""
+    """Return the path of the program `name` that a driver runs: its own, else the first on
+    PATH, else None."""
     # Without such a program of its own, gcc prints the bare name.
     path = probe.query_program(driver, f"-print-prog-name={name}").strip()
     return path if os.path.isabs(path) and os.path.isfile(path) else probe.find_executable(name)
 
 
 def _find_linked_file(probe: Probe, driver: str, name: str) -> str | None:
-    """Return the file of a name that a driver links into every library."""
+    """Return the path of the file `name` that a driver links into every library; None if
+    it is missing."""
     path = probe.query_program(driver, f"-print-file-name={name}").strip()
     return os.path.realpath(path) if os.path.isabs(path) and os.path.isfile(path) else None
 
@@ -196,20 +201,22 @@ def _find_linked_file(probe: Probe, driver: str, name: str) -> str | None:
 def _list_search_directories(
     probe: Probe, cxx: str, cc1plus: str | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the directories of `#include <…>` in two tuples: the compiler's, and the system's."""
+    """Return the directories of `#include <…>` in two tuples: the compiler's, and the system's.
+    Raises `ProbeError`."""
 
     def extract_search_list(output: str) -> str:
         # cc1plus does the search, and directories come and go: g++ alone does not decide the
         # output.
-        searching = probe.memory.digest_file(cc1plus) if cc1plus else ""
-        return f"{searching}\n{_list_mentioned_directories(output)}"
+        cc1plus_digest = probe.memory.digest_file(cc1plus) if cc1plus else ""
+        return f"{cc1plus_digest}\n{_list_mentioned_directories(output)}"
 
     output = probe.query_program(
         cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=extract_search_list
     )
     _, _, tail = output.partition("#include <...> search starts here:\n")
-    listed = [line.strip() for line in tail.partition("End of search list.")[0].splitlines()]
-    directories = [os.path.realpath(directory) for directory in listed if directory]
+    search_list, _, _ = tail.partition("End of search list.")
+    names = [line.strip() for line in search_list.splitlines()]
+    directories = [os.path.realpath(name) for name in names if name]
     if not directories:
         raise ProbeError("does not print its include directories")
     # glibc has no stddef.h of its own: it is the compiler's.
@@ -227,8 +234,11 @@ _MENTIONED = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTIL
 
 
 def _list_mentioned_directories(output: str) -> str:
-    """Return each directory that the compiler would search: its real path and whether it exists.
-    The compiler skips missing directories and duplicates, which may exist later."""
+    """Return a line for each directory that the compiler would search: its name, its real path and
+    whether it exists.
+
+    The compiler skips missing directories and duplicates, which may exist later.
+    """
     directories = [listed or ignored for listed, ignored in _MENTIONED.findall(output)]
     return "\n".join(
         f"{directory} {os.path.realpath(directory)} {os.path.isdir(directory)}"
@@ -236,7 +246,8 @@ def _list_mentioned_directories(output: str) -> str:
     )
 
 
-def _parse_libc_version(features: str) -> str:
+def _read_libc_version(features: str) -> str:
+    """Return glibc's version from the path of its features.h; "-" for another C library."""
     values = dict(_GLIBC.findall(read_text(features, "replace")))
     return f"{values['__GLIBC__']}.{values['__GLIBC_MINOR__']}" if len(values) == 2 else "-"
 

@@ -48,13 +48,16 @@ class NvrtcLibrary(Struct, frozen=True):
         """The start of a command of `nvrtc_command` with this library; arguments follow."""
         return (sys.executable, "-I", "-S", _COMMAND, "--library", self.library)
 
-    def build_worker_command(self, words: tuple[str, ...]) -> OnWorker:
-        """Return how a worker with the library at the same path runs the arguments `words`: with a
-        copy of `nvrtc_command`, by any Python. The Python has no effect on the output."""
+    def build_worker_command(self, arguments: tuple[str, ...]) -> OnWorker:
+        """Return the command by which a worker runs `nvrtc_command` with these arguments.
+
+        The worker has the library at the same path, and gets a copy of the script. Any Python runs
+        the script, since Python has no effect on the output.
+        """
         from tilusbuild.toolchain import nvrtc_command, nvrtc_library
 
         name = os.path.basename(_COMMAND)
-        argv = (PYTHON, "-I", "-S", name, "--library", self.library, *words)
+        argv = (PYTHON, "-I", "-S", name, "--library", self.library, *arguments)
         # A worker without the library says nothing about the program.
         silent = frozenset({nvrtc_command.USAGE, nvrtc_library.BROKEN})
         shipped = map(os.path.abspath, nvrtc_command.SHIPPED)
@@ -91,8 +94,11 @@ class NvrtcLibrary(Struct, frozen=True):
         return (f"nvfatbin - {memory.digest_file(self.joiner)}",) if self.joiner else ()
 
 
-def find_candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield (location in words, path of the library), each library once."""
+def list_library_candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield (location in words, path) of each NVRTC library in the roots, each file once.
+
+    `roots` are (location in words, root of a toolkit or of wheels).
+    """
     seen: set[str] = set()
     for where, root in roots:
         for path in nvrtc_places.list_libraries(root):
@@ -105,7 +111,8 @@ def find_candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str
 def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLibrary:
     """Return the NVRTC of a library. Raises `RejectedError`.
 
-    Headers of its release are taken from its own toolkit, else from the first of `roots`.
+    Headers of its release are taken from its own toolkit, else from the first of `roots` that has
+    them.
     """
     directory = os.path.dirname(os.path.realpath(library))
     beside = glob.escape(directory)
@@ -138,8 +145,11 @@ def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLi
 def _read_identity(
     library: str, builtins: tuple[str, ...], probe: Probe
 ) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """Return a library's release and its architectures. The answer is stored by the library's
-    content."""
+    """Return a library's release and the numbers of its architectures.
+
+    The answer is stored by the library's content. Raises `RejectedError` if the library fails,
+    `ValueError` or `IndexError` for another answer, `ProbeError` and `OSError`.
+    """
     # In a process of its own: a library that crashes while it is loaded would end this one.
     key = " ".join(("nvrtc identity", *map(probe.memory.digest_file, (library, *builtins))))
     answer = probe.memory.get_answer(key)
@@ -153,6 +163,6 @@ def _read_identity(
             lines = answer.strip().splitlines()
             raise RejectedError(lines[-1] if lines else f"ended with status {finished.status}")
         probe.memory.put_answer(key, answer)
-    first, second = answer.splitlines()[:2]
-    major, minor = first.split(".")
-    return (int(major), int(minor)), tuple(int(number) for number in second.split())
+    release, numbers = answer.splitlines()[:2]
+    major, minor = release.split(".")
+    return (int(major), int(minor)), tuple(int(number) for number in numbers.split())

@@ -103,7 +103,10 @@ def _parse_compile(argv: list[str]) -> CompileCommand | None:
 def run_command(
     nvrtc: nvrtc_library.Nvrtc, argv: list[str], compiler: Any = None
 ) -> tuple[int, bytes]:
-    """Run one command; return (status, output). `compiler` compiles in place of `nvrtc`."""
+    """Run one command, which writes its output files. Return (exit status, output for the user).
+
+    An unknown command has the status `USAGE`. `compiler` compiles in place of `nvrtc`.
+    """
     command = _parse_compile(argv)
     if command is not None:
         with open(command.source, "rb") as file:
@@ -132,8 +135,12 @@ def run_command(
 def run_confined(
     nvrtc: nvrtc_library.Nvrtc, argv: list[str], headers: Any = None
 ) -> tuple[int, bytes]:
-    """As `run_command`, in a thread that can open only the files that the command names. LANDLOCK
-    is the path of `process/landlock.py`; `headers` are `nvrtc_pch.PrecompiledHeaders`."""
+    """As `run_command`, in a thread that can open only the files that the command names.
+
+    `argv` is `--confine LANDLOCK READ… -- WRITE… -- VERB…`, where LANDLOCK is the path of
+    `process/landlock.py`. `headers` are `nvrtc_pch.PrecompiledHeaders`, which a compile uses
+    and may add to.
+    """
     landlock = _load_module(argv[1])
     first = argv.index("--")
     second = argv.index("--", first + 1)
@@ -176,8 +183,8 @@ def _run_in_sandbox(
 def try_command(
     nvrtc: nvrtc_library.Nvrtc, argv: list[str], headers: Any = None
 ) -> tuple[int, bytes]:
-    """As `run_command`, with what is raised as its output. Only a confined compile uses
-    `headers`."""
+    """As `run_command` or, for `--confine`, as `run_confined`; failures of the machine become the
+    output. Only a confined compile uses `headers`."""
     if argv[:1] == ["--confine"] and argv.count("--") >= 2:
         return _catch_failures(lambda: run_confined(nvrtc, argv, headers))
     return _catch_failures(lambda: run_command(nvrtc, argv))
@@ -201,7 +208,8 @@ def _write_file(path: str, data: bytes) -> None:
 
 
 def serve_commands(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
-    """Answer commands that come over the socket, until it closes."""
+    """Answer commands that come over the socket, until it closes or this process holds more than
+    `_MAX_KEPT` bytes."""
     import socket
 
     _keep_heap()

@@ -78,7 +78,7 @@ class Nvrtc:
         """
         if self.version >= _FIRST_WITH_CACHE:
             options = ["--no-cache", *options]
-        words = [os.fsencode(option) for option in options]
+        encoded_options = [os.fsencode(option) for option in options]
         program = ctypes.c_void_p()
         # Diagnostics and __FILE__ say source.cu; #include "x.h" looks in the folder of `name`.
         if text is None:
@@ -93,8 +93,9 @@ class Nvrtc:
         try:
             if kernel:
                 self.library.nvrtcAddNameExpression(program, os.fsencode(kernel))
-            array = (ctypes.c_char_p * len(words))(*words)
-            result = self.library.nvrtcCompileProgram(program, len(words), array)
+            count = len(encoded_options)
+            array = (ctypes.c_char_p * count)(*encoded_options)
+            result = self.library.nvrtcCompileProgram(program, count, array)
             if after is not None:
                 after(program)
             log = self._read_result(program, "ProgramLog").rstrip(b"\0")
@@ -139,6 +140,7 @@ def clear_times(cubin: bytes) -> bytes:
     if b".debug_line" not in cubin or cubin[:5] != b"\x7fELF\x02":
         return cubin
     data = bytearray(cubin)
+    # e_shoff, e_shentsize, e_shnum, e_shstrndx.
     table, size, count, names = struct.unpack_from("<Q10xHHH", data, 0x28)
     sections = [struct.unpack_from("<IIQQQQ", data, table + size * i) for i in range(count)]
     for name_offset, _, _, _, offset, length in sections:
@@ -151,9 +153,10 @@ def clear_times(cubin: bytes) -> bytes:
 
 def _clear_table_times(data: bytearray, table: int, end: int) -> None:
     """Clear the times of each line table between two offsets. DWARF 2 to 4, section 6.2.4."""
-    while table + 15 <= end:
+    while table + 15 <= end:  # the bytes of the shortest header
         length, version = struct.unpack_from("<IH", data, table)
         if 2 <= version <= 4:
+            # Since DWARF 4 there is a byte more, maximum_operations_per_instruction.
             offset = table + 10 + (5 if version < 4 else 6)
             offset += data[offset - 1]  # past the lengths of the opcodes
             while data[offset]:  # folders
@@ -176,8 +179,10 @@ def _skip_number(data: bytearray, offset: int) -> int:
 
 
 def join_images(nvrtc: Nvrtc, output: str, images: list[str]) -> tuple[int, bytes]:
-    """Join cubins and PTX, each as KIND:ARCH:FILE, to a fat binary. Return (status, log). Raises
-    `UnusableError`."""
+    """Write a fat binary of cubins and PTX, each given as KIND:ARCH:FILE, to the path `output`.
+
+    Return (status, log). Raises `UnusableError` without libnvfatbin, and `OSError`.
+    """
     # nvFatbin lies beside NVRTC, in toolkits and in wheels.
     paths = sorted(glob.glob(glob.escape(nvrtc.folder) + "/libnvfatbin.so*"))
     if not paths:

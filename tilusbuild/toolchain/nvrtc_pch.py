@@ -98,7 +98,7 @@ class PrecompiledHeaders:
         run_in_sandbox: Callable[[list[str], Callable[[], None]], None],
     ) -> None:
         """Precompile the headers of a compile that follows, if an earlier one with the same headers
-        took long.
+        took long. The oldest file is given up for the new one, and any failure leaves none.
 
         `run_in_sandbox` runs a function in a thread that can write below the given paths and read
         nothing but headers.
@@ -152,8 +152,12 @@ class PrecompiledHeaders:
         return self._nvrtc.compile(source, name, options, results, kernel, text)  # type: ignore[no-any-return]
 
     def _look_up_record(self, source: bytes, name: str, options: list[str]) -> _HeaderRecord | None:
-        """Return the record of a source's headers. Return None for a source without includes at its
-        top, and for one that may include a file which is not named by its content."""
+        """Return the record of a source's headers, new for unknown headers; the oldest records are
+        dropped.
+
+        Return None for a source without includes at its top, and for a source that may include a
+        file which is not named by its content.
+        """
         match = _INCLUDES.match(source)
         size = match.end("end") if match else -1
         if size <= 0 or b"\0" in source or _OWN_HEADERS in options:
@@ -173,7 +177,10 @@ class PrecompiledHeaders:
         return record
 
     def _create_file(self, includes: bytes, name: str, options: list[str], path: str) -> None:
-        """Precompile headers to a file at `path`. Write none if NVRTC reports anything."""
+        """Precompile headers to a file at `path`. Write none if NVRTC reports anything.
+
+        If NVRTC's heap was too small, enlarge it for the next attempt, and close all files.
+        """
         library = self._nvrtc.library
         if not self._heap:
             self._heap = _FIRST_HEAP
@@ -192,7 +199,7 @@ class PrecompiledHeaders:
         )
         status, needed = status_and_size or (-1, 0)
         if status == _EXHAUSTED and self._heap < needed < _MAX_HEAP:
-            self._heap = (needed // 4 * 5 >> 20) + 1 << 20
+            self._heap = (needed // 4 * 5 >> 20) + 1 << 20  # a quarter more, in whole MiB
             library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap))
             for record in self._list_kept():  # they belong to the earlier heap
                 record.close()

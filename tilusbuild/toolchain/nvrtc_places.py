@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def list_toolkit_roots() -> list[str]:
-    """Return the existing roots of CUDA toolkits outside of wheels."""
+    """Return the existing roots of CUDA toolkits outside of wheels, the preferred first."""
     from_environment = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     newest = sorted(glob.glob("/usr/local/cuda-*"), key=extract_numbers, reverse=True)
     return [

@@ -100,8 +100,9 @@ class Probe(Struct, frozen=True):
         `OSError` for a shortage of the machine.
 
         The output is stored by the program's content, its path and the arguments, unless it may
-        depend on more (`remember=False`, for scripts). `rests_on` returns the present state of
-        further files that the output depends on: if the state changed, the program runs again.
+        depend on more (`remember=False`, for scripts). `rests_on` takes the output, and returns the
+        present state of further files that the output depends on: if the state changed, the program
+        runs again.
         """
         try:
             identity = "\0".join((self.memory.digest_file(program), program, *arguments))
@@ -110,16 +111,17 @@ class Probe(Struct, frozen=True):
             raise ProbeError(error.strerror or str(error)) from error
         key = "answer " + sha256_text(identity)
         basis = f"{key} rests on"
-        known = self.memory.get_answer(key) if remember else None
-        if known is not None and rests_on is not None:
-            known = known if self.memory.get_answer(basis) == rests_on(known) else None
-        if known is None:
-            known = self._run_program(program, *arguments)
+        output = self.memory.get_answer(key) if remember else None
+        if output is not None and rests_on is not None:
+            is_current = self.memory.get_answer(basis) == rests_on(output)
+            output = output if is_current else None
+        if output is None:
+            output = self._run_program(program, *arguments)
             if remember:
-                self.memory.put_answer(key, known)
+                self.memory.put_answer(key, output)
             if remember and rests_on is not None:
-                self.memory.put_answer(basis, rests_on(known))
-        return known
+                self.memory.put_answer(basis, rests_on(output))
+        return output
 
     def find_executable(self, *names: str) -> str | None:
         """Return the first executable of one of these names on PATH, in PATH's order."""
@@ -153,8 +155,8 @@ class Probe(Struct, frozen=True):
             if os.strerror(number) in text:
                 raise OSError(number, os.strerror(number), program)
         lines = text.strip().splitlines()
-        how = "took over a minute" if finished.timed_out else f"exit status {finished.status}"
-        raise ProbeError(f"does not run ({how})" + (f": {lines[-1]}" if lines else ""))
+        end = "took over a minute" if finished.timed_out else f"exit status {finished.status}"
+        raise ProbeError(f"does not run ({end})" + (f": {lines[-1]}" if lines else ""))
 
 
 # The number of files up to which a tree is always checked in full.
@@ -178,20 +180,20 @@ class ToolDigests:
 
     def __init__(self, memory: DigestMemory) -> None:
         self._memory = memory
-        self._sights: dict[str, DigestSource] = {}
+        self._sources: dict[str, DigestSource] = {}
         self._directories: dict[str, Stamp] = {}
 
     def digest_file(self, path: str) -> str:
         """Return `DigestMemory.digest_file` of a file, and watch the file for changes."""
-        digest, sight = self._memory.digest_with_source(path)
-        self._sights[sight.key] = sight
+        digest, source = self._memory.digest_with_source(path)
+        self._sources[source.key] = source
         return digest
 
     def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
         """Return `DigestMemory.digest_tree` of a directory, and watch the directory for changes."""
-        digest, sight = self._memory.digest_tree_with_source(root, label, select)
-        self._sights[sight.key] = sight
-        self._directories.update(sight.directories)
+        digest, source = self._memory.digest_tree_with_source(root, label, select)
+        self._sources[source.key] = source
+        self._directories.update(source.directories)
         return digest
 
     def record_tool(self, path: str, digest: str) -> None:
@@ -204,17 +206,18 @@ class ToolDigests:
     def find_changed_path(self, *, whole: bool) -> str | None:
         """Return the path of a file that has changed since its digest was taken; None if none has.
         Without `whole`, overwritten files of large directories are not noticed, only added, removed
-        and replaced ones."""
-        now = {path: read_stamp(path) for path in self._directories}
-        moved = [path for path in now if now[path] != self._directories[path]]
-        for path in moved:
+        and replaced ones. If no file has changed, the present stamps of directories are kept for
+        the next comparison."""
+        stamps = {path: read_stamp(path) for path in self._directories}
+        changed = [path for path in stamps if stamps[path] != self._directories[path]]
+        for path in changed:
             if not os.path.isdir(path):
                 return path
         # A directory also changes when a file that no fingerprint covers comes or goes, so its
         # files decide.
-        whole = whole or bool(moved)
-        for sight in self._sights.values():
-            if (whole or len(sight) <= _SMALL) and not sight.is_unchanged():
-                return sight.path
-        self._directories.update(now)
+        whole = whole or bool(changed)
+        for source in self._sources.values():
+            if (whole or len(source) <= _SMALL) and not source.is_unchanged():
+                return source.path
+        self._directories.update(stamps)
         return None

@@ -60,7 +60,8 @@ def is_sandbox_requested(environment: Mapping[str, str]) -> bool:
 def find_reach(
     host: HostCompiler, cuda: Cuda | None, nvrtc: NvrtcLibrary | None, *, sandboxed: bool
 ) -> Reach:
-    """Return the paths that compiles with these tools need."""
+    """Return the existing paths that compiles with these tools need. The answer is cached, so
+    paths that appear later are not in it."""
     tools = [*_SYSTEM, *_list_host_files(host)]
     headers = [*host.compiler_headers, *host.system_headers]
     if cuda is not None:
@@ -72,10 +73,10 @@ def find_reach(
         libraries = [os.path.dirname(os.path.realpath(nvrtc.library))]
         headers += [nvrtc.include_dir] if nvrtc.include_dir else []
     return Reach(
-        _resolve_existing(tools),
-        _resolve_existing(headers),
-        _resolve_existing(libraries),
-        sandboxed,
+        tools=_resolve_existing(tools),
+        headers=_resolve_existing(headers),
+        nvrtc=_resolve_existing(libraries),
+        sandboxed=sandboxed,
     )
 
 
@@ -95,5 +96,5 @@ def _list_host_files(host: HostCompiler) -> Iterator[str]:
 
 
 def _resolve_existing(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the real paths of the existing ones, without those inside of another one."""
+    """Return the real paths of `paths` that exist, without paths inside of another one."""
     return tuple(drop_nested(os.path.realpath(path) for path in paths if os.path.exists(path)))
