@@ -112,7 +112,8 @@ def find_parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) 
             f"({names}){_describe_surplus_parameters(arguments, sizes)}"
         )
     for position, (argument, size) in enumerate(zip(arguments, sizes, strict=True), 1):
-        if size != (declared := _count_parameter_bytes(argument)):
+        declared = _count_parameter_bytes(argument)
+        if size != declared:
             return (
                 f"parameter {position} of the kernel has {size} bytes; "
                 f'"{argument.name}" is declared {argument.format_type()}, which has {declared}'

@@ -24,6 +24,7 @@ import posixpath
 import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -71,7 +72,8 @@ class StepError(Exception):
 
 
 def make_start_error(tool: str, error: OSError) -> StepError:
-    """Return the error for a tool whose process could not be started."""
+    """Return the error for a tool whose process could not be started. The cause is `TOOL` unless
+    the machine is short of something."""
     cause = Cause.TOOL
     if error.errno in _DISK_ERRORS:
         cause = Cause.DISK
@@ -106,33 +108,39 @@ def find_step_error(
     if number := _decode_signal(finished.status):
         reason = f"{tool} was ended by {name_signal(-number)}"
         # A tool may be killed, or abort, because of what it has just complained about.
-        if accident is not None and accident[0] is Cause.DISK:
-            return StepError(*accident)
-        if accident is not None and accident[0] is Cause.MEMORY:
+        if accident is not None and accident.cause is Cause.DISK:
+            return StepError(accident.cause, accident.line)
+        if accident is not None and accident.cause is Cause.MEMORY:
             return StepError(Cause.MEMORY, reason)
         if number == signal.SIGKILL:
             return StepError(Cause.KILLED, f"{reason}, as when memory runs out")
         return StepError(Cause.CRASH, reason)
     # A diagnosis beside an accident proves nothing: the accident may have caused it.
     if accident is not None:
-        cause, line = accident
-        if explanation and cause is Cause.CRASH:
-            return StepError(cause, explanation)
-        return StepError(cause, _explain_accident(line))
+        if explanation and accident.cause is Cause.CRASH:
+            return StepError(accident.cause, explanation)
+        return StepError(accident.cause, _explain_accident(accident.line))
     if diagnosis is not None:
         return StepError(Cause.SOURCE, explanation or diagnosis)
     reason = _find_first_error(log) or f"{tool} ended with status {finished.status}"
     return StepError(Cause.CRASH, reason)
 
 
-def _find_accident(lines: Sequence[str]) -> tuple[Cause, str] | None:
-    """Return the first accident of `_ACCIDENTS` that a line reports, and the line. Lines that match
-    none are a crash; None without lines."""
+class _Accident(NamedTuple):
+    """A fault of the machine, and the line of a log that reports it."""
+
+    cause: Cause
+    line: str
+
+
+def _find_accident(lines: Sequence[str]) -> _Accident | None:
+    """Return the first accident of `_ACCIDENTS` that a line reports. Lines that match none are a
+    crash; None without lines."""
     for cause, pattern in _ACCIDENTS:
         for line in lines:
             if pattern.search(line):
-                return cause, line
-    return (Cause.CRASH, lines[0]) if lines else None
+                return _Accident(cause, line)
+    return _Accident(Cause.CRASH, lines[0]) if lines else None
 
 
 def _explain_accident(line: str) -> str:
@@ -238,8 +246,8 @@ _END = 1000  # characters
 
 
 def find_diagnosis(log: str, program: ProgramInputs | None) -> tuple[str | None, list[str]]:
-    """Return the first line that blames the program (None if no line does), and all lines that
-    report an accident. With `program` None, no line blames the program."""
+    """Return (diagnosis, accidents): the first line that blames the program (None if no line does),
+    and all lines that report an accident. With `program` None, no line blames the program."""
     diagnosis: str | None = None
     accidents: list[str] = []
     for line in _split_messages(log):
@@ -308,6 +316,8 @@ def _is_caused_by_program(located: re.Match[str], program: ProgramInputs) -> boo
 
 
 def _has_header(program: ProgramInputs, includer: str, name: str) -> bool:
+    """Return whether the program has the header that the file `includer` includes as `name`; True
+    if the program's headers are unknown."""
     beside = posixpath.dirname(includer).removeprefix("include").lstrip("/")
     directories = (*program.roots, beside)
     names = {posixpath.normpath(posixpath.join(directory, name)) for directory in directories}
@@ -318,10 +328,10 @@ def _has_header(program: ProgramInputs, includer: str, name: str) -> bool:
 def _is_about_flag(line: str, flags: tuple[str, ...]) -> bool:
     """Return whether an error names a flag of the manifest, or quotes a flag's value."""
     parts = {part for flag in flags for part in (flag, *re.split("[=,]", flag))}
-    bare = {part.lstrip("-") for part in parts} - {""}
+    values = {part.lstrip("-") for part in parts} - {""}
     # ptxas says 'zzz' where the flag is -Xptxas=-zzz; nvcc says '-foo', or 'foo' for a value.
     return any(
-        token[0] in parts if token[1] is None else token[1].rstrip("=").lstrip("-") in bare
+        token[0] in parts if token[1] is None else token[1].rstrip("=").lstrip("-") in values
         for token in _TOKEN.finditer(line)
     )
 

@@ -38,7 +38,10 @@ from tilusbuild.runtime.dtypes import get_scalar_type
 from tilusbuild.signature import Tile
 from tilusbuild.status import Cause
 
-_MAX_CLUSTER = 16
+_MAX_CLUSTER = 16  # blocks, as on Hopper with cudaFuncAttributeNonPortableClusterSizeAllowed
+_PORTABLE_CLUSTER = 8  # blocks that every device with clusters supports
+_MAX_THREADS = 1024  # of a block
+_MAX_MAP_SIZES = {"box": 256, "element-strides": 8}  # cuTensorMapEncodeTiled
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": on every GPU.
 _MAX_SIZES = {
     "grid.x": 2**31 - 1,
@@ -63,8 +66,8 @@ def find_launch_problem(recipe: Recipe) -> str | None:
         if size is not None and not 1 <= size[0] <= limit:
             return f"{name} is {size[0]}, outside 1..{limit}"
     block, smem = launch.block, launch.smem
-    if block is not None and math.prod(block) > 1024:
-        return f"a block of {block} has {math.prod(block)} threads, more than 1024"
+    if block is not None and math.prod(block) > _MAX_THREADS:
+        return f"a block of {block} has {math.prod(block)} threads, more than {_MAX_THREADS}"
     if smem is not None and smem < 0:
         return f"smem is {smem} bytes"
     for arch in recipe.archs:
@@ -93,8 +96,8 @@ def _find_tensor_map_problem(recipe: Recipe, launch: Geometry) -> str | None:
             return f"tensor maps need sm_90 or later, which {old} is not"
         values = {number: launch.read_number(number) for number in collect_map_numbers(name, tile)}
         for number_name, value in values.items():
-            key = number_name.split(".")[1]
-            limit = {"box": 256, "element-strides": 8}.get(key)
+            key = number_name.split(".")[1]  # "x_map.box.0" → "box"
+            limit = _MAX_MAP_SIZES.get(key)
             if limit is not None and not 1 <= value <= limit:
                 return f"{number_name} is {value}, outside 1..{limit}"
             if limit is None and value not in _MAP_WIDTHS[key]:
@@ -135,11 +138,11 @@ def _find_attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
     if launch.read_number("pdl") and old:
         return f"pdl needs sm_90 or later, which {old} is not"
     cluster = launch.cluster
-    if cluster is None or math.prod(cluster) > 1:
-        if old:
-            return f"clusters need sm_90 or later, which {old} is not"
-        if cluster and (blocks := math.prod(cluster)) > _MAX_CLUSTER:
-            return f"a cluster of {cluster} has {blocks} blocks, more than {_MAX_CLUSTER}"
+    blocks = None if cluster is None else math.prod(cluster)  # None: arguments decide it
+    if old and blocks != 1:
+        return f"clusters need sm_90 or later, which {old} is not"
+    if blocks is not None and blocks > _MAX_CLUSTER:
+        return f"a cluster of {cluster} has {blocks} blocks, more than {_MAX_CLUSTER}"
     return _find_uneven_grid(launch, cluster)
 
 
@@ -149,6 +152,8 @@ def _find_before_hopper(recipe: Recipe) -> str | None:
 
 
 def _find_uneven_grid(launch: Geometry, cluster: tuple[int, ...] | None) -> str | None:
+    """Return which size of the grid is not a multiple of the cluster's; None if arguments decide
+    one of them."""
     for axis, size in zip("xyz", cluster or (), strict=False):
         blocks = launch.read_fixed_numbers(f"grid.{axis}")
         if blocks is not None and blocks[0] % size:
@@ -157,7 +162,8 @@ def _find_uneven_grid(launch: Geometry, cluster: tuple[int, ...] | None) -> str 
 
 
 def find_kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage]]) -> str | None:
-    """Return why the compiled kernel cannot be launched as the schedule declares."""
+    """Return why the compiled kernel cannot be launched as the schedule declares; None if it can on
+    each of the architectures. `usages` are the kernel's resources by architecture."""
     launch = build_geometry(recipe)
     threads = math.prod(launch.block) if launch.block is not None else None
     dynamic = launch.smem or 0
@@ -195,11 +201,13 @@ def _compute_occupancy(launch: Geometry, arch: Arch, usage: KernelUsage) -> Occu
 
 
 def _find_cluster_problem(recipe: Recipe, launch: Geometry, usage: KernelUsage) -> str | None:
-    """Return how the launch differs from the clusters that the kernel was compiled for."""
+    """Return how the launch differs from the clusters that the kernel was compiled for; None if it
+    does not."""
     if usage.cluster is None:
         return None
     if recipe.launch is None or not recipe.launch.cluster:
-        if math.prod(usage.cluster) > 8:  # the driver must be asked for more before a launch
+        # The driver must be asked for more before a launch.
+        if math.prod(usage.cluster) > _PORTABLE_CLUSTER:
             return f"the kernel has clusters of {usage.cluster} blocks: declare launch.cluster"
         return _find_uneven_grid(launch, usage.cluster)
     declared = launch.cluster
@@ -218,19 +226,22 @@ def find_exceeded_limit(
     usages: Sequence[tuple[Arch, KernelUsage]],
     ptxas: Sequence[PtxasUsage],
 ) -> str | None:
-    """Return the limit of `[script.x.prune]` that the kernel exceeds; None if it keeps all."""
+    """Return the limit of `[script.x.prune]` that the kernel `symbol` exceeds; None if it keeps
+    all. `ptxas` is from the compile's log, and has the kernels' spills."""
     limits = recipe.prune
     if limits is None:
         return None
     for arch, usage in usages:
         if limits.max_registers is not None and usage.registers > limits.max_registers:
             return f"{usage.registers} registers on {arch.name}, more than {limits.max_registers}"
-        least = limits.min_blocks_per_sm
+        min_blocks = limits.min_blocks_per_sm
         sm_occupancy = _compute_occupancy(build_geometry(recipe), arch, usage)
-        if sm_occupancy is not None and least is not None and sm_occupancy.blocks_per_sm < least:
+        if min_blocks is None or sm_occupancy is None:
+            continue
+        if sm_occupancy.blocks_per_sm < min_blocks:
             return (
                 f"{sm_occupancy.blocks_per_sm} blocks per SM on {arch.name}, "
-                f"fewer than {least} (limited by {' and '.join(sm_occupancy.limited_by)})"
+                f"fewer than {min_blocks} (limited by {' and '.join(sm_occupancy.limited_by)})"
             )
     if limits.max_spill_bytes is not None:
         for report in ptxas:
@@ -243,7 +254,8 @@ def find_exceeded_limit(
 
 
 def find_symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
-    """Return why the code has no kernel of the declared name."""
+    """Return why the code, which has kernels of these names, has none of the declared name; None if
+    it has one."""
     if recipe.symbol in names:
         return None
     if is_cpp_name(recipe.symbol):
@@ -291,8 +303,8 @@ def explain_link_error(recipe: Recipe, log: str) -> str | None:
 
 
 def _is_template(recipe: Recipe) -> bool:
-    head = rf"\btemplate\s*<[^;{{}}]*>[^;{{}}()]*\b{re.escape(recipe.symbol)}\s*\("
-    return re.search(head, recipe.source) is not None
+    template_head = rf"\btemplate\s*<[^;{{}}]*>[^;{{}}()]*\b{re.escape(recipe.symbol)}\s*\("
+    return re.search(template_head, recipe.source) is not None
 
 
 NO_DEVICE_LINK = (
@@ -317,10 +329,11 @@ def find_library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage
     if recipe.pipeline.launcher.starts_kernel and not needs.unwinds:
         # What ld leaves out where it could not read an object's entries, and ends well.
         return "lib.so has unwind entries and no index of them (.eh_frame_hdr)"
-    held: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
+    embedded: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
     expected = list_expected_images(recipe)
-    if held != expected:
-        return f"lib.so holds code for {_format_images(held)} instead of {_format_images(expected)}"
+    if embedded != expected:
+        actual = _format_images(embedded)
+        return f"lib.so holds code for {actual} instead of {_format_images(expected)}"
     return None
 
 
@@ -354,8 +367,11 @@ def check_symbol(recipe: Recipe, work: str) -> None:
 def check_device_code(
     recipe: Recipe, step: Step, data: bytes, work: str, log: str, findings: Findings
 ) -> None:
-    """Read the device code in `data`, check it, and add resources and images to `findings`. Raises
-    `StepError` for code that cannot be launched, or that exceeds a limit."""
+    """Check a step's device code, `data`, and set the resources and images of `findings`.
+
+    `log` is the output of all steps so far, `work` the compile's directory. Raises `StepError` for
+    code that cannot be read or launched, or that exceeds a limit.
+    """
     symbol = find_symbol(recipe, work)
     try:
         cubins = extract_cubins(data)

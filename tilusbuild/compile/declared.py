@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tilusbuild.runtime.dtypes import get_scalar_type
 from tilusbuild.runtime.structs import StructType, is_struct, parse_struct
@@ -82,10 +82,17 @@ template struct tl_count <0, std::tuple_size<tl_taken>::value, {count}>;
 """
 
 
-def write_declaration_check(recipe: Recipe) -> tuple[str, bool] | None:
-    """Return a C++ unit that compares the function with the declared arguments, and whether the
-    unit depends on the declaration alone. Return None if the host compiler cannot read the source
-    and the parameters are not of C's own types."""
+class DeclarationCheck(NamedTuple):
+    """A C++ unit that compares the template's function with the declared arguments."""
+
+    unit: str
+    shared: bool
+    """Whether the unit depends on the declaration alone, so that schedules share its answer."""
+
+
+def write_declaration_check(recipe: Recipe) -> DeclarationCheck | None:
+    """Return the unit that checks the recipe's function. Return None if the host compiler cannot
+    read the source and the parameters are not of C's own types."""
     written = _find_c_declaration(recipe)
     if written is None and recipe.pipeline.launcher.cuda:
         return None
@@ -103,12 +110,12 @@ def write_declaration_check(recipe: Recipe) -> tuple[str, bool] | None:
             for n, type_ in enumerate(parameter_types, 1)
         ),
     )
-    return unit, written is not None
+    return DeclarationCheck(unit, shared=written is not None)
 
 
 def derive_check_command(source_command: tuple[str, ...], *, shared: bool) -> tuple[str, ...]:
-    """Return the command that compiles the unit, derived from the command that compiles the
-    source."""
+    """Return the command that compiles the unit of a `DeclarationCheck`. Unless the unit is
+    `shared`, the command is derived from that of the source."""
     if shared:
         return ("{cxx}", "-fsyntax-only", "-x", "c++", "-std=c++17", "-w", CHECK)
     words = source_command[: source_command.index("-o")]
@@ -138,14 +145,14 @@ def find_declaration_problem(recipe: Recipe, log: str) -> str | None:
             f'{position}"{recipe.symbol}" takes {got} parameters; it is called with {want}: '
             f"the arguments {names}{stream}"
         )
-    wrong = sorted(number for kind, number in differences if kind == "parameter")
-    if not wrong:
+    first = min((number for kind, number in differences if kind == "parameter"), default=None)
+    if first is None:
         return None
-    got, _ = differences["parameter", wrong[0]]
-    difference = f'{position}parameter {wrong[0]} of "{recipe.symbol}" is {got}'
-    if wrong[0] > len(arguments):
+    got, _ = differences["parameter", first]
+    difference = f'{position}parameter {first} of "{recipe.symbol}" is {got}'
+    if first > len(arguments):
         return f"{difference}; it gets the stream"
-    argument = arguments[wrong[0] - 1]
+    argument = arguments[first - 1]
     return (
         f'{difference}; "{argument.name}" is declared {argument.format_type()}, which is '
         f"{_format_c_type(argument)}"

@@ -138,7 +138,8 @@ def _collect_numbers(launch: Launch, signature: Signature) -> _LaunchNumbers:
 
 
 def _find_manifest_keys(number_name: str) -> tuple[str | int, ...]:
-    # "grid.x" is the first of [launch] grid; "x_map.box.0" belongs to the argument x_map.
+    """Return where the script's table has a number: ("launch", "grid", 0) for "grid.x", and
+    ("args", "x_map") for "x_map.box.0"."""
     name, _, rest = number_name.partition(".")
     axis = (_AXES.index(rest),) if rest in _AXES else ()
     return ("args", name) if rest and not axis else ("launch", name, *axis)
@@ -151,8 +152,11 @@ def _pad_to_three(sizes: tuple[Expr, ...]) -> list[Expr | None]:
 def _collect_other_constants(
     recipe: Recipe, numbers: _LaunchNumbers, table: tuple[str, ...]
 ) -> tuple[tuple[str, Value, type], ...]:
-    """Return the constants that expressions use and that have no slot, by name. True equals 1, so
-    the type is there, too."""
+    """Return (name, value, type) of the constants that expressions use and that have no slot.
+
+    `table` names the constants with slots; other integers are left out. The type is there since the
+    result is the key of a cache, in which True equals 1.
+    """
     used = {name for number in numbers.values() if number is not None for name in number.names}
     # `type(value)`, since True is an int to isinstance, and is folded in as a truth value.
     return tuple(
@@ -172,8 +176,12 @@ def _format_numbers(
     table: tuple[str, ...],
     constants: frozenset[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the texts and the sources of a launch, as `Geometry` has them. `table` are the
-    constants with slots behind those of the places."""
+    """Return the texts and the sources of a launch, as `Geometry` has them. Raises `LaunchError`.
+
+    `launch_numbers` are (name, source, expression) by slot. `table` names the constants whose slots
+    follow; the values of `others` are written into the C. `constants` are all names that
+    expressions may use besides arguments.
+    """
     argument_numbers = map_arguments_to_c(signature)
     names = {
         name: f"tilus_constants[{len(launch_numbers) + i}]" for i, name in enumerate(table)
@@ -200,7 +208,8 @@ def _format_numbers(
 
 
 def _evaluate_number(recipe: Recipe, number_name: str, expression: Expr | None) -> int:
-    """Return a number of the launch that depends on no argument."""
+    """Return a number of the launch that depends on no argument: the default for None. Raises
+    `LaunchError` if it has no value, or is not an integer of 64 bits."""
     if expression is None:
         return _DEFAULT_NUMBERS.get(number_name, 1)
     try:

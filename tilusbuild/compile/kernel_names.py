@@ -56,7 +56,10 @@ def demangle_name(symbol: str) -> str:
     parts: list[str] = []
     offset = match.end() if match else len(symbol)
     # `_Z5saxpyi` has one part, `_ZN2v25blend5saxpyEi` several: each is a length and a name.
-    while match and (not parts or match[1] == "N") and (size := re.match(r"\d+", symbol[offset:])):
+    while match and (not parts or match[1] == "N"):
+        size = re.match(r"\d+", symbol[offset:])
+        if size is None:
+            break
         begin = offset + size.end()
         offset = begin + int(size[0])
         parts.append(symbol[begin:offset])

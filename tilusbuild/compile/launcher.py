@@ -55,7 +55,10 @@ NO_CPU_LAUNCHER = LauncherKind("", cuda=False, starts_kernel=False, passes_strea
 
 
 def format_launcher(recipe: Recipe) -> str:
-    """Return the launcher as one C file that includes only the C library's headers."""
+    """Return the launcher as one C file that includes only the C library's headers.
+
+    A program that is compiled again from its entry has its recorded launcher. Raises `ValueError`.
+    """
     if recipe.recorded is not None:
         return recipe.recorded[LAUNCHER]
     kind = recipe.pipeline.launcher
@@ -86,7 +89,10 @@ def _format_source(
     has_cpp_name: bool,
     has_attributes: bool,
 ) -> str:
-    """Return the launcher's C, which depends on nothing but the parameters."""
+    """Return the launcher's C, which depends on nothing but the parameters. Raises `ValueError`.
+
+    `geometry_texts` are (C, source for messages) of the launch's own numbers, by slot.
+    """
     _check_supported(kind, symbol, signature)
     arguments = signature.value_arguments
     strings = StringTable()
@@ -198,7 +204,7 @@ TL_COLD static int tl_expression_failed(const char *what) {
 
 
 def _format_dimensions(dims: DimensionTable) -> str:
-    """Return the C function that computes the dimensions given by expressions."""
+    """Return the C function `tl_dimension`, which computes the dimensions given by expressions."""
     cases = "\n".join(
         f"    case {index}: *result = {text}; break;"
         for index, (_, text) in enumerate(dims.expressions)
@@ -219,8 +225,8 @@ static int tl_dimension(int which, const int64_t *number, int64_t *result) {{
 
 
 def _format_geometry_function(texts: Iterable[tuple[str, str]]) -> str:
-    """Return the C function that computes the numbers of a launch from the arguments. `texts` are
-    (C, source for messages) by slot."""
+    """Return the C function `tl_geometry`, which computes the numbers of a launch from the
+    arguments. `texts` are (C, source for messages) by slot."""
     lines = []
     for slot, (text, source) in enumerate(texts):
         lines.append(f"  geometry[{slot}] = {text};")
@@ -240,7 +246,7 @@ static int tl_geometry(const int64_t *number, int64_t *geometry) {{
 
 
 def _format_template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argument, ...]) -> str:
-    """Return the C function that calls the template's function."""
+    """Return the C function `tl_call_template`, which calls the template's function."""
     # Declared under another name: the function's own may be a keyword of C (`restrict`).
     types = [format_c_type(argument) for argument in arguments]
     values = [

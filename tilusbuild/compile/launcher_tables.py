@@ -26,20 +26,20 @@ class StringTable:
     """The names in the tables: one C array of characters, and each name by its offset there."""
 
     def __init__(self) -> None:
-        self._places: dict[str, int] = {}
+        self._offsets: dict[str, int] = {}
         self._end = 0
 
     def add_text(self, text: str) -> int:
         """Return the offset of a text in the array; add the text if it is new."""
-        if text not in self._places:
-            self._places[text] = self._end
+        if text not in self._offsets:
+            self._offsets[text] = self._end
             self._end += len(text.encode("utf-8", "surrogateescape")) + 1
-        return self._places[text]
+        return self._offsets[text]
 
     def format_table(self) -> str:
         """Return the C array of the texts that were added."""
         # The end of each is spelled out, since adjacent literals are one string to C.
-        texts = "".join(f'\n  {format_c_string(text)[:-1]}\\000"' for text in self._places)
+        texts = "".join(f'\n  {format_c_string(text)[:-1]}\\000"' for text in self._offsets)
         return f"static const char tl_strings[] ={texts or ' {0}'};\n"
 
 
@@ -53,7 +53,7 @@ class DimensionTable:
         self._index = {argument.name: i for i, argument in enumerate(signature.value_arguments)}
         self.rows: list[str] = []
         self.expressions: list[tuple[int, str]] = []
-        """Of each that is computed: the place of its name, and its C."""
+        """(offset of the name in `strings`, C) of each dimension that is computed."""
 
     def add_rows(self, dims: Iterable[Dim]) -> int:
         """Add a row for each dimension; return the index of the first. Raises `ValueError` for a
@@ -84,7 +84,16 @@ class DimensionTable:
 
 
 # A struct in the table of arguments. It is passed to the launcher by its address.
-_STRUCT = DataType("struct", "struct", 255, 0, "const void *", "", "", "")
+_STRUCT = DataType(
+    name="struct",
+    kind="struct",
+    code=255,
+    bits=0,
+    c="const void *",
+    cuda="",
+    numpy="",
+    struct="",
+)
 
 
 def format_argument_tables(
@@ -96,7 +105,11 @@ def format_argument_tables(
     always_structs: bool,
 ) -> str:
     """Return the C tables of the arguments and of their dimensions. The tables of strides and of
-    structs are left out if no argument has any, unless `always_…` is set."""
+    structs are left out if no argument has any, unless `always_…` is set.
+
+    Names are added to the strings of `dims`, dimensions and strides to its rows. Raises
+    `LaunchError` for a dimension that is not an integer.
+    """
     rows = []
     add_text = dims.strings.add_text
     for argument in arguments:
@@ -141,7 +154,8 @@ def format_argument_tables(
 def _format_number_table(
     kind: str, name: str, values: Sequence[int], nothing: int | None
 ) -> list[str]:
-    """Return a C table with a number for each argument; "" if every number is `nothing`."""
+    """Return the lines of a C table with a number for each argument; [] if every number is
+    `nothing`. With `nothing` None, the table is always written."""
     if all(value == nothing for value in values):
         return []
     return [f"static const {kind} {name}[] = {{{', '.join(map(str, values)) or '0'}}};"]
@@ -149,7 +163,7 @@ def _format_number_table(
 
 def format_parameter_tables(signature: Signature, slot: int, strings: StringTable) -> str:
     """Return the C tables of the kernel's parameters and of the tensor maps. The numbers of the
-    maps begin at `slot` of `tilus_constants`."""
+    maps begin at `slot` of `tilus_constants`. Names are added to `strings`."""
     index = {argument.name: number for number, argument in enumerate(signature.value_arguments)}
     rows = []
     for number, (name, tile) in enumerate(signature.tensor_maps):
@@ -172,7 +186,8 @@ def format_parameter_tables(signature: Signature, slot: int, strings: StringTabl
 
 
 def format_constant_tables(arguments: Sequence[Argument], strings: StringTable) -> str:
-    """Return the C table of the arguments that are copied to variables, with the variables."""
+    """Return the C table of the arguments that are copied to variables, with the variables. Names
+    are added to `strings`."""
     rows = [
         f"  {{{strings.add_text(mangle_variable_name(argument.constant))}, {index}, "
         f"{count_unit_bytes(argument)}}},"
@@ -210,7 +225,7 @@ _MAP_TYPES = {
 
 def _find_range(argument: Argument) -> tuple[int, int]:
     """Return the least and the greatest value of an integer argument: those of its type, of its
-    range, and 0 as the least for a size."""
+    range, and 0 as the least for a size. (0, 0) for other types."""
     if argument.dtype == "bool":
         return 0, 1
     low, high = get_integer_limits(argument.dtype) or (0, 0)

@@ -122,7 +122,8 @@ def _format_inputs(recipe: Recipe) -> str:
             default = getattr(type(inputs)(), name)
             without = replace(recipe, **{owner: replace(inputs, **{name: default})})
             # Tried one by one: which pipeline reads an input is known to the pipeline alone.
-            recipe = without if list_steps(without) == steps else recipe
+            if list_steps(without) == steps:
+                recipe = without
     inputs_of_script = RecipeInputs(
         **asdict(recipe.options),
         compiler=recipe.pipeline.compiler,
@@ -397,8 +398,8 @@ def list_image_rows(images: Iterable[CodeImage]) -> list[dict[str, Any]]:
 
 
 def list_kernel_rows(usages: Iterable[PtxasUsage]) -> dict[str, dict[str, Any]]:
-    """Return the resources of each kernel by name and architecture: bytes, and registers of a
-    thread."""
+    """Return the numbers of `PtxasUsage` by kernel, architecture and field: bytes, and registers of
+    a thread."""
     kernels: dict[str, dict[str, Any]] = {}
     for usage in usages:
         numbers = {name: value for name, value in asdict(usage).items() if isinstance(value, int)}

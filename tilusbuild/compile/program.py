@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
 
 
+_MANIFEST_NAME_AT = 64 + 2  # behind a sha256 and two blanks
+
+
 def compile_launcher(
     recipe: Recipe,
     toolchain: Toolchain,
@@ -237,26 +240,25 @@ class Compile(Struct):
         if error := self.recipe.pipeline.find_source_problem(self.recipe, copies):
             self._fail(Cause.CHECK, error)
         # Other compilers list their reads, which are checked after the step.
-        if self.recipe.pipeline.compiler == "NVRTC" and (
-            error := self._make_reads().explain_unconfined(self.notes)
-        ):
-            self._fail(Cause.OUTSIDE, error)
+        if self.recipe.pipeline.compiler == "NVRTC":
+            reason = self._make_reads().explain_unconfined(self.notes)
+            if reason is not None:
+                self._fail(Cause.OUTSIDE, reason)
 
     def _check_declaration(self) -> None:
-        """Compile a unit that compares the template's function with the declared arguments. Raises
-        `StepError` if they differ."""
+        """Compile a unit that compares the template's function with the declared arguments, or take
+        the answer for an equal unit from the store. Raises `StepError` if they differ."""
         if self.recipe.pipeline.launcher.starts_kernel or self.recipe.recorded is not None:
             return
         check = declared.write_declaration_check(self.recipe)
         if check is None:
             return
-        unit, shared = check
 
         def ask_compiler() -> bytes:
             with open(self.locate_file(declared.CHECK), "w", encoding="utf-8") as file:
-                file.write(unit)
+                file.write(check.unit)
             command = self.recipe.pipeline.find_source_command(self.recipe)
-            argv = declared.derive_check_command(command, shared=shared)
+            argv = declared.derive_check_command(command, shared=check.shared)
             try:
                 finished = self.execute_step(Step("declaration", argv, declared.CHECK))
             except OSError as error:
@@ -266,9 +268,9 @@ class Compile(Struct):
             # entry.
             return "\n".join(declared.extract_findings(log)).encode()
 
-        key = StepStore.make_key(unit, (declared.CHECK,), self.tools.cc_fingerprint)
-        problem = self.launchers.get_or_make(key, ask_compiler) if shared else ask_compiler()
-        if error := declared.find_declaration_problem(self.recipe, problem.decode()):
+        key = StepStore.make_key(check.unit, (declared.CHECK,), self.tools.cc_fingerprint)
+        findings = self.launchers.get_or_make(key, ask_compiler) if check.shared else ask_compiler()
+        if error := declared.find_declaration_problem(self.recipe, findings.decode()):
             self._fail(Cause.SOURCE, error)
 
     def _run_shared_step(self, step: Step, path: str) -> None:
@@ -276,18 +278,18 @@ class Compile(Struct):
         the step fails for the unit, run it for this program alone. Raises `StepError`."""
 
         def run_own_step() -> UnitOutput:
-            before = len(self.logs)
+            log_count = len(self.logs)
             try:
                 self._run_step(step)
                 ptx = read_bytes(path)
-                return UnitOutput(ptx, "".join(self.logs[before:]), units.find_entries(ptx))
+                return UnitOutput(ptx, "".join(self.logs[log_count:]), units.find_entries(ptx))
             except StepError as error:
                 if error.cause.status not in RECORDED:
                     raise
                 return UnitOutput(None, "")
             finally:
                 # The stored log is added below, for the program that ran the step as for others.
-                del self.logs[before:]
+                del self.logs[log_count:]
 
         # The store may hold a failure: the kernels do not compile together.
         unit_output = self.units.load_or_run(self.recipe, step, run_own_step)
@@ -311,14 +313,15 @@ class Compile(Struct):
         if log:
             self.logs.append(log if log.endswith("\n") else log + "\n")
         # Before the compiler's own error: a file that the sandbox hides is "not found" there.
-        if not finished.timed_out and (
-            outside := self._make_reads().find_problem(step, finished, self.recipe.source)
-        ):
-            self._fail(Cause.OUTSIDE, self.scrub_log(outside.encode("utf-8", "surrogateescape")))
+        if not finished.timed_out:
+            problem = self._make_reads().find_problem(step, finished, self.recipe.source)
+            if problem is not None:
+                error_line = self.scrub_log(problem.encode("utf-8", "surrogateescape"))
+                self._fail(Cause.OUTSIDE, error_line)
         if finished.status or finished.timed_out:
             program = self._describe_program() if step.of_program else None
-            meaning = checks.explain_link_error(self.recipe, log)
-            if step_error := find_step_error(step.tool, finished, log, program, meaning):
+            explanation = checks.explain_link_error(self.recipe, log)
+            if step_error := find_step_error(step.tool, finished, log, program, explanation):
                 raise step_error
         if not os.path.isfile(self.locate_file(step.output)):
             raise StepError(Cause.OUTPUT, f"{step.tool} ended well but made no {step.output}")
@@ -345,11 +348,13 @@ class Compile(Struct):
         if self.recipe.includes.digest is None:
             return frozenset()
         manifest = try_read_text(self.locate_file("include", "MANIFEST"), "replace")
-        # A line is a sha256, two blanks and the name.
-        return frozenset(line[66:] for line in manifest.splitlines()) if manifest else None
+        if not manifest:
+            return None
+        return frozenset(line[_MANIFEST_NAME_AT:] for line in manifest.splitlines())
 
     def execute_step(self, step: Step) -> CompletedCommand:
-        """Run one step's command in the private directory. Raises `OSError` if it cannot start."""
+        """Run one step's command in the private directory, here or on a worker, and add to the time
+        and the peak of memory. Raises `OSError` if the command cannot start."""
         pipeline, reads = self.recipe.pipeline, self._make_reads()
         reads.remove_lists()
         command = Command(
@@ -383,7 +388,8 @@ class Compile(Struct):
         return scrub_output(output, {self.work: "", "/proc/self/cwd": "", **self.tools.directories})
 
     def load_launcher(self) -> bytes:
-        """Return the launcher's object from the store, or compile it."""
+        """Return the launcher's object from the store, or compile and store it; set `launcher_key`.
+        Raises `StepError`."""
         source = format_launcher(self.recipe)
 
         def compile_source() -> bytes:
@@ -396,7 +402,8 @@ class Compile(Struct):
         return self.launchers.get_or_make(self.launcher_key, compile_source)
 
     def _publish_product(self) -> None:
-        """Check the product and move it into the stage. Raises `StepError`."""
+        """Check the product, move it into the stage, and set the images of the findings. Raises
+        `StepError`."""
         pipeline = self.recipe.pipeline
         path = self.locate_file(pipeline.product)
         data = read_bytes(path)

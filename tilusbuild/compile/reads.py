@@ -79,7 +79,7 @@ class CompileReads(Struct, frozen=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that make compilers list their reads."""
+        """The environment variables that make compilers list their reads."""
         return {} if self.tools.reach is None else _LIST_INCLUDED
 
     def build_argv(self, step: Step) -> tuple[str, ...]:
@@ -134,11 +134,9 @@ class CompileReads(Struct, frozen=True):
             path = next(self._filter_outside(self._extract_paths(log)), None)
             if path is None:
                 return None
-            return (
-                _format_read_error(path, source, log)
-                if SOURCE in step.argv
-                else _format_link_error(path)
-            )
+            if SOURCE in step.argv:
+                return _format_read_error(path, source, log)
+            return _format_link_error(path)
         if self._can_list_linked(step):
             return self._find_link_problem(step)
         if SOURCE not in step.argv or step.argv[0] == "{nvrtc}":
@@ -216,7 +214,8 @@ class CompileReads(Struct, frozen=True):
         return {re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in names}
 
     def _filter_outside(self, paths: Iterable[str]) -> Iterator[str]:
-        """Yield the paths that the hash does not cover, as the tool spelled them."""
+        """Yield the paths that the hash does not cover: absolute ones as the tool spelled them,
+        others below the private directory."""
         reach = self.tools.reach
         covered = reach.headers if reach is not None else ()
         own_directories = tuple(

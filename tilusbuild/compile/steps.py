@@ -95,7 +95,10 @@ def find_launcher(directories: Iterable[str]) -> str | None:
 
 
 LAUNCHER_STEP = Step(
-    "launcher", ("{cc}", *CC_FLAGS, "-c", LAUNCHER, "-o", LAUNCHER_OBJECT), LAUNCHER_OBJECT, False
+    "launcher",
+    ("{cc}", *CC_FLAGS, "-c", LAUNCHER, "-o", LAUNCHER_OBJECT),
+    LAUNCHER_OBJECT,
+    of_program=False,
 )
 """Compiles the launcher, once for all programs of a script."""
 
@@ -112,10 +115,11 @@ def make_stand_in_steps(link: Link) -> Iterator[Step]:
     """Yield the steps that make an empty library for each needed soname: a linker records a soname
     only of a file that it is given."""
     if link.needed:
-        yield Step("nothing", ("{as}", STAND_IN, "-o", "needed.o"), "needed.o", False)
+        argv: tuple[str, ...] = ("{as}", STAND_IN, "-o", "needed.o")
+        yield Step("nothing", argv, "needed.o", of_program=False)
     for soname, file in _list_needed_files(link):
         argv = ("{ld}", "-shared", "--build-id=none", "-soname", soname, "needed.o", "-o", file)
-        yield Step("stand-in", argv, file, False)
+        yield Step("stand-in", argv, file, of_program=False)
 
 
 def _list_needed_files(link: Link) -> list[tuple[str, str]]:
@@ -244,8 +248,8 @@ def collect_tools(toolchain: Toolchain) -> Tools:
 def _has_dependency_file(version: str) -> bool:
     """Return whether the ld of a version has `--dependency-file`: GNU's since 2.35, LLVM's since
     12."""
-    major, minor = (*map(int, re.findall(r"\d+", version)[:2]), 0, 0)[:2]
-    return (major, minor) >= (2, 35)
+    numbers = [int(number) for number in re.findall(r"\d+", version)]
+    return numbers[:2] >= [2, 35]
 
 
 # gcc searches COMPILER_PATH first, also below nvcc, which puts its own directories into PATH.

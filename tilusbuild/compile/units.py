@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -31,8 +31,14 @@ MAX_IN_MEMORY = 64 << 20
 """Bytes in the directory, and of the entries used last in memory. Programs of a unit are mostly
 built in turn, and each would read and digest its PTX again: tens of megabytes."""
 
-PtxSpan: TypeAlias = tuple[str, int, int]
-"""A kernel's symbol, and the byte offsets where its declaration or definition begins and ends."""
+
+class PtxSpan(NamedTuple):
+    """A kernel in PTX: its symbol, and the offsets in bytes at which its declaration or definition
+    begins and ends."""
+
+    symbol: str
+    begin: int
+    end: int
 
 
 class UnitOutput(Struct, frozen=True):
@@ -112,13 +118,16 @@ def find_entries(ptx: bytes) -> list[PtxSpan]:
         if end is None:
             return []
         offset = end.end()
-        entries.append((match[1].decode(), match.start(), offset))
+        entries.append(PtxSpan(match[1].decode(), match.start(), offset))
     return entries
 
 
 def extract_kernel(recipe: Recipe, ptx: bytes, kernels: Sequence[PtxSpan]) -> bytes:
     """Return the unit's PTX without the kernels that the recipe's program does not need. `kernels`
-    are those of `find_entries(ptx)`."""
+    are those of `find_entries(ptx)`.
+
+    All are kept if the product holds PTX, or if something else names one that would be removed.
+    """
     prefix = b" %s_%d = " % (VARIABLE.encode(), find_unit_index(recipe))
     begin = ptx.find(prefix)
     end_of_name = ptx.find(b";", begin)
@@ -126,13 +135,13 @@ def extract_kernel(recipe: Recipe, ptx: bytes, kernels: Sequence[PtxSpan]) -> by
         return ptx
     own_symbol = ptx[begin + len(prefix) : end_of_name]
     pieces, offset = [], 0
-    for name, start, end in kernels:
-        if name.encode() != own_symbol:
-            pieces.append(ptx[offset:start])
-            offset = end
+    for kernel in kernels:
+        if kernel.symbol.encode() != own_symbol:
+            pieces.append(ptx[offset : kernel.begin])
+            offset = kernel.end
     remaining = b"".join((*pieces, ptx[offset:]))
     searched = _COMMENT.sub(b"", _NAMED.sub(b"", remaining))
-    symbols = {symbol for name, _, _ in kernels if (symbol := name.encode()) in searched}
-    symbols.discard(own_symbol)
+    symbols = {kernel.symbol.encode() for kernel in kernels} - {own_symbol}
+    symbols = {symbol for symbol in symbols if symbol in searched}
     # Splitting into words is the slow part, so the cheap substring test comes first.
     return ptx if symbols and not symbols.isdisjoint(_WORD.findall(searched)) else remaining

@@ -175,8 +175,8 @@ def _read_version(probe: Probe, driver: str) -> str:
 
 
 def _find_driver(probe: Probe, name: str) -> str | None:
-    """Return the first executable of the name on PATH that is no compiler wrapper; None without
-    one."""
+    """Return the first executable of the name on PATH, compiler wrappers left out; None
+    without one."""
     for path in probe.find_all_executables(name):
         if os.path.basename(os.path.realpath(path)) not in _WRAPPERS:
             return path
