@@ -125,6 +125,7 @@ def _write_template_steps(
 
 
 def _format_usage(outcome: Compiled) -> str:
+    """Return a line for each kernel, with the resources that ptxas reported."""
     return "".join(
         f"{kernel.arch} {kernel.kernel}: {kernel.registers} registers, {kernel.stack} bytes of"
         f" stack, {kernel.static_smem} bytes of static shared memory,"
