@@ -49,9 +49,9 @@ def format_program_text(
 ) -> str:
     """Return `program.txt`: what is compiled.
 
-    `entry` is (a script's form, name); `signature` and `launch` are lines; `headers` are
-    (sha256, name relative to its header directory), sorted; `objects` are what a library links,
-    each with its program, in the order of the link.
+    `entry` is (form, name), as in ("kernel", "matmul_f16"); `signature` and `launch` are lines;
+    `headers` are (sha256, name relative to its header directory), sorted; `objects` are (name,
+    program hash) of each object that a library links, in the order of the link.
     """
     return "".join(
         [
@@ -86,7 +86,10 @@ def format_script_text(
     signature: Sequence[str],
     programs: Iterable[tuple[int, str]],
 ) -> str:
-    """Return `script.txt`: an instance for a target, and its programs by their numbers."""
+    """Return `script.txt`: an instance for a target, and its programs.
+
+    `signature` are lines; `programs` are (number, hash), in order.
+    """
     return "".join(
         [
             f"{SCRIPT_FORMAT}\nscript = {format_toml(script)}\n",
@@ -115,7 +118,7 @@ def parse_sections(text: str) -> dict[str, dict[str, str]]:
 
 
 def parse_section(text: str, title: str) -> dict[str, str]:
-    """Return one block of such a text, as `parse_sections` does; an empty one if there is none."""
+    """Return the block `title` of `text` as `parse_sections` does; {} if there is none."""
     return parse_sections(text).get(title, {})
 
 
@@ -123,7 +126,7 @@ _SEPARATORS = {"toolchain": " ", "args": ": "}
 
 
 def _parse_pair(title: str, line: str) -> tuple[str, str]:
-    """Return the key and the value of a line in the block `title`."""
+    """Return the key and the value of a line in the block `title`: `bm = 64` is ("bm", "64")."""
     if title in ("headers", "generated"):
         digest, _, name = line.partition("  ")
         return name, digest

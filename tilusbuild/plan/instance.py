@@ -131,7 +131,7 @@ class ScriptReader:
 
     def digest_other_headers(self, spec: InstanceSpec, closure: Closure) -> tuple[str, ...]:
         """Return the fingerprint's lines for the headers of the toolkit and the system that a
-        source with this closure can reach."""
+        source with this closure can reach. The lines are kept for the next such source."""
         # Most schedules reach the same system headers. What a closure has of the project does not
         # matter here, so it is not a part of the key.
         key = spec.pipeline, closure.external
@@ -234,8 +234,8 @@ def choose_pipeline(
 ) -> Pipeline:
     """Return the pipeline that compiles a script for a target."""
     compiler_name = manifest.device_compiler_for(script, target.name)
-    chosen = compiler.choose_for_script(compiler_name)
-    return select_pipeline(target.kind, manifest.scripts[script].form, chosen)
+    script_compiler = compiler.choose_for_script(compiler_name)
+    return select_pipeline(target.kind, manifest.scripts[script].form, script_compiler)
 
 
 def make_instance_spec(
@@ -248,7 +248,10 @@ def make_instance_spec(
     objects: tuple[tuple[str, str], ...] = (),
     tuned: tuple[TunedRow, ...] = (),
 ) -> InstanceSpec:
-    """Return an instance as the manifest describes it. Raises `InputError`."""
+    """Return an instance as the manifest describes it. Raises `InputError`.
+
+    `objects` are (name, program hash) of what a library links; `tuned` are the instance's rows.
+    """
     owner = manifest.scripts[script]
     # The parts of the recipe that depend on a schedule stay empty here; `rendering` fills them in.
     pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
@@ -325,7 +328,8 @@ def _make_grouping(
 def _resolve_signature(
     manifest: Manifest, script: str, params: Mapping[str, Value], target_names: Mapping[str, Value]
 ) -> Signature:
-    """Return a script's signature with the constants in place. Raises `InputError`."""
+    """Return a script's signature with the constants of the instance and, in the tiles of its
+    arguments, those of the target in place. Raises `InputError`."""
     try:
         signature = resolve_constants(make_signature(manifest.scripts[script]), params)
     except SignatureError as error:
@@ -334,11 +338,10 @@ def _resolve_signature(
             Diagnostic(error.message, manifest.locate_key(*keys), error.hint)
         ) from None
     # A tile may depend on the target, which is known here, and on the schedule, which is not.
-    bound = (
-        argument
-        if tile is None
-        else replace(argument, tile=tile.substitute_constants(target_names))
-        for argument in signature.arguments
-        for tile in (argument.tile,)
-    )
-    return Signature(tuple(bound))
+    arguments = []
+    for argument in signature.arguments:
+        if argument.tile is not None:
+            tile = argument.tile.substitute_constants(target_names)
+            argument = replace(argument, tile=tile)
+        arguments.append(argument)
+    return Signature(tuple(arguments))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from msgspec.structs import replace
 
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.sections import ProductKeys
 
+
+class LinkedFile(NamedTuple):
+    """A file that a link reads: its name in the copy of the program's files, and its path."""
+
+    name: str
+    path: str
+
+
 PlannedObjects = Mapping[tuple[str, str], Sequence[tuple[str, str]]]
 """What was planned of scripts of objects, by script and target: each one's name and hash."""
 
@@ -38,7 +46,7 @@ def list_linked_objects(
 ) -> tuple[tuple[str, str], ...]:
     """Return the name and the hash of each program that a library links, in order."""
     scripts = manifest.objects_of(script)
-    objects = [item for name in scripts for item in planned.get((name, target), ())]
+    objects = [pair for name in scripts for pair in planned.get((name, target), ())]
     # Two sources that are the same program are one object: linked twice it would clash.
     by_hash = {program: name for name, program in reversed(objects)}
     return tuple((name, program) for program, name in reversed(by_hash.items()))
@@ -89,7 +97,8 @@ def make_library_link(
 def make_entry_link(
     spec: InstanceSpec, memory: DigestMemory
 ) -> tuple[Link | None, list[Header], tuple[str, ...]]:
-    """Return the same for a program with an entry; None for the link if no key asks for one."""
+    """Return the link of a program with an entry, the files of `link-libs`, and the paths that
+    were looked for; (None, [], ()) if the script links nothing. Raises `InputError`."""
     # Asked of every program: most link nothing.
     if not spec.owner.links:
         return None, [], ()
@@ -112,10 +121,11 @@ def _make_link(keys: ProductKeys, libs: Sequence[Header]) -> Link:
 def _read_link_libs(
     spec: InstanceSpec, memory: DigestMemory, probed_paths: list[str]
 ) -> list[Header]:
-    """Return the files of `link-libs` that are in `link-dirs`; add the paths that were looked
-    for to `probed_paths`."""
-    locations = (path for _, path in _locate_link_libs(spec, probed_paths) if path is not None)
-    return [file for location in locations for file in _read_with_neighbors(spec, memory, location)]
+    """Return the libraries of `link-libs` that are in `link-dirs`, each with the files that
+    `_read_library_files` reads for it. Append the paths that were looked for to `probed_paths`.
+    Raises `InputError`."""
+    libraries = (library for _, library in _locate_link_libs(spec, probed_paths) if library)
+    return [file for library in libraries for file in _read_library_files(spec, memory, library)]
 
 
 def explain_not_shared(spec: InstanceSpec) -> str:
@@ -125,38 +135,37 @@ def explain_not_shared(spec: InstanceSpec) -> str:
     from tilusbuild.manifest.denied_flags import find_denied_flags
 
     cpu = spec.target.kind == "cpu"
-    names = (name for name, path in _locate_link_libs(spec, []) if path is None)
-    # The C and C++ libraries are in the fingerprint, by their headers.
-    foreign = [name for name in names if any(find_denied_flags([f"-l{name}"], cpu=cpu))]
-    if not foreign:
+    system_names = (name for name, library in _locate_link_libs(spec, []) if library is None)
+    # The C and C++ libraries, whose flags are allowed, are in the fingerprint by their headers.
+    uncovered = [name for name in system_names if any(find_denied_flags([f"-l{name}"], cpu=cpu))]
+    if not uncovered:
         return ""
-    which = "link-libs" if len(foreign) > 1 else "of link-libs"
-    return f"{', '.join(foreign)} {which} comes from the system, and no hash covers it"
+    which = "link-libs" if len(uncovered) > 1 else "of link-libs"
+    return f"{', '.join(uncovered)} {which} comes from the system, and no hash covers it"
 
 
-def _read_with_neighbors(
-    spec: InstanceSpec, memory: DigestMemory, location: tuple[str, str]
+def _read_library_files(
+    spec: InstanceSpec, memory: DigestMemory, library: LinkedFile
 ) -> Iterator[Header]:
-    """Yield a library of `link-libs`, and the files beside it that it names."""
-    name, path = location
-    yield _read_linked_file(spec, memory, name, path, "link-libs")
-    start = _read_start(path)
-    # Else it is a linker's script, as `libtbb.so` is: `INPUT ( libtbb.so.12 )`.
-    is_binary = start.startswith(_BINARY)
-    names = [] if is_binary else re.findall(r"[^\s(),;\"]+", start.decode("utf-8", "replace"))
-    for other in names:
-        neighbor = os.path.join(os.path.dirname(path), other)
-        if "/" not in other and os.path.isfile(neighbor):
-            own_name = f"{os.path.dirname(name)}/{other}"
-            yield _read_linked_file(spec, memory, own_name, neighbor, "link-libs")
+    """Yield the file of a library of `link-libs` and, if it is a linker's script, the files beside
+    it that the script names. Raises `InputError`."""
+    yield _read_linked_file(spec, memory, library.name, library.path, "link-libs")
+    start = _read_start(library.path)
+    if start.startswith(_BINARY):
+        return
+    # A linker's script, as `libtbb.so` is: `INPUT ( libtbb.so.12 )`.
+    for word in re.findall(r"[^\s(),;\"]+", start.decode("utf-8", "replace")):
+        path = os.path.join(os.path.dirname(library.path), word)
+        if "/" not in word and os.path.isfile(path):
+            name = f"{os.path.dirname(library.name)}/{word}"
+            yield _read_linked_file(spec, memory, name, path, "link-libs")
 
 
 def _locate_link_libs(
     spec: InstanceSpec, probed_paths: list[str]
-) -> Iterator[tuple[str, tuple[str, str] | None]]:
-    """Yield each of `link-libs` with its name in the copy and its path in a directory of
-    `link-dirs`; None for one that is in none. Add the paths that were looked for to
-    `probed_paths`."""
+) -> Iterator[tuple[str, LinkedFile | None]]:
+    """Yield each name of `link-libs` with its file in `link-dirs`, or None if no directory there
+    has it. Append the paths that were looked for to `probed_paths`. Raises `InputError`."""
     keys = _get_product_keys(spec)
     used_names = {PROJECT: spec.manifest.root}
     roots = [
@@ -169,26 +178,25 @@ def _locate_link_libs(
         for number, declared in enumerate(keys.link_dirs)
     ]
     for name in keys.link_libs:
-        location = None
+        library = None
         for root in roots:
             # Also what is not there: a file that appears in an earlier directory is the one that ld
             # takes.
             probed_paths.append(root.path)
             file_names = name_library_files(name)
             probed_paths.extend(f"{root.path}/{file_name}" for file_name in file_names)
-            if file_name := next(
-                (f for f in file_names if os.path.isfile(f"{root.path}/{f}")), None
-            ):
-                location = f"{root.name}/{file_name}", f"{root.path}/{file_name}"
+            existing = [f for f in file_names if os.path.isfile(f"{root.path}/{f}")]
+            if existing:
+                library = LinkedFile(f"{root.name}/{existing[0]}", f"{root.path}/{existing[0]}")
                 break
-        yield name, location
+        yield name, library
 
 
 def _read_linked_file(
     spec: InstanceSpec, memory: DigestMemory, name: str, path: str, key: str
 ) -> Header:
-    """Return a linked file with its digest. Raises `InputError` for one that cannot be read,
-    and for a thin archive."""
+    """Return the file at `path`, `name` in the copy, with its digest. Raises `InputError`, at the
+    script's key `key`, for a file that cannot be read and for a thin archive."""
     place = spec.manifest.locate_key("script", spec.script, key)
     try:
         header = Header(name, memory.digest_file(path), path)
@@ -236,7 +244,8 @@ def _read_start(path: str) -> bytes:
 
 
 def name_objects(instance: PlannedInstance, schedules: Sequence[Schedule]) -> list[str]:
-    """Return the names of an instance's objects for people: their sources, or their programs."""
+    """Return a name for people for each object of an instance: its source's file or, of a kernel,
+    its program's name."""
     return [
         str(schedule.values[SOURCE])
         if instance.parameters == (SOURCE,)

@@ -86,7 +86,7 @@ class PlanMemo:
         self, spec: InstanceSpec, sources: ScriptReader, schedules: Sequence[Schedule]
     ) -> tuple[tuple[str, ...], PlanInputs]:
         """Return the hashes of an instance's programs, and their inputs. Programs that are not
-        remembered are rendered. Raises `InputError`."""
+        remembered are rendered, counted in `renders`, and remembered. Raises `InputError`."""
         script, label = spec.script, spec.label
         if script not in self._scripts:
             self._scripts[script] = _ENVELOPE.load_value(self._name_file(script), _Known) or {}
@@ -113,7 +113,8 @@ class PlanMemo:
         self._changed.clear()
 
     def forget_scripts(self) -> None:
-        """Forget the programs of all scripts that were asked for."""
+        """Forget the programs of all scripts that were asked for, in their files too at the next
+        `save_changes`."""
         self._scripts = {script: {} for script in self._scripts}
         self._changed.update(self._scripts)
 
@@ -136,8 +137,8 @@ class _ProgramLookup:
         self.rendered = 0
 
     def find_programs(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
-        """Return the hashes of the schedules' programs; render those that are not remembered.
-        Raises `InputError`."""
+        """Return the hashes of the schedules' programs. Render the programs that are not
+        remembered, and add them to the remembered ones. Raises `InputError`."""
         keys = [self._digest_schedule(schedule) for schedule in schedules]
         hashes = [self._find_hash(key) for key in keys]
         unknown = [position for position, program in enumerate(hashes) if program is None]
@@ -163,14 +164,16 @@ class _ProgramLookup:
         return bytes.fromhex(sha256_text(f"{text}{unit}" if unit else text))
 
     def _find_hash(self, key: bytes) -> str | None:
-        """Return the remembered hash of a program whose inputs are current, else None."""
+        """Return the remembered hash of a program; None if there is none, or if its inputs have
+        changed. Marks `key` as used."""
         # Also a missing row: it will be added under this key.
         self._used.add(key)
         row = self._known.rows.get(key)
         return row[0].hex() if row is not None and self._is_valid(row[1]) else None
 
     def _are_inputs_current(self, number: int) -> bool:
-        """Return whether the templates and the reachable headers are what they were."""
+        """Return whether the inputs with this number are unchanged: their templates and the
+        headers that these reach. Unchanged inputs are added to `reads`."""
         inputs = self._known.inputs[number]
         if any(self._digest(name) != digest for name, digest in inputs.templates):
             return False
@@ -184,7 +187,8 @@ class _ProgramLookup:
         return True
 
     def _number_inputs(self, rendered: RenderedProgram) -> int | None:
-        """Return the number of a program's inputs; None when there are `_MAX_INPUTS` others."""
+        """Return the number of a program's inputs, which are appended to the known ones if they are
+        new; None if they are new and `_MAX_INPUTS` are known."""
         closure, inputs = rendered.closure, self._known.inputs
         key = rendered.templates, closure.digest, closure.external
         if key not in self._numbers:
@@ -214,7 +218,9 @@ class _ProgramLookup:
             rows = {key: rows[key] for key in self._used if key in rows}
         # Rows of other levels stay only with inputs that are still current.
         rows = {key: row for key, row in rows.items() if self._is_valid(row[1])}
-        numbers = {old: new for new, old in enumerate(dict.fromkeys(n for _, n in rows.values()))}
+        # Inputs that no row uses are dropped, so that the others are numbered anew.
+        used_numbers = dict.fromkeys(number for _, number in rows.values())
+        numbers = {old: new for new, old in enumerate(used_numbers)}
         return KnownPrograms(
             self._known.fixed,
             [self._known.inputs[number] for number in numbers],
@@ -246,7 +252,8 @@ def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
 
 
 def digest_own_code(memory: DigestMemory) -> str:
-    """Return the versions of the code that makes programs: this package, Python, and libraries."""
+    """Return, as a text, the digest of this package and the versions of Python and of the libraries
+    that make programs."""
     # An edit of any module may change what is rendered; versions do not distinguish two checkouts.
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -69,8 +69,8 @@ class PlanSelection(Struct, frozen=True):
         )
 
     def add_objects(self, manifest: Manifest) -> PlanSelection:
-        """Return the selection with the objects of its libraries, and with the kernels of its
-        scripts in place of these scripts. Raises `InputError`."""
+        """Return the selection with the objects of its libraries added. A script that stands for
+        several kernels is replaced by one script for each kernel. Raises `InputError`."""
         kernels = [
             separate_schedule(manifest, name._replace(script=kernel))
             for name in self.names
@@ -104,7 +104,8 @@ def parse_program_name(text: str) -> NamePattern:
 
 
 def separate_schedule(manifest: Manifest, name: NamePattern) -> NamePattern:
-    """Return a name whose values of parameters are separate from its constants."""
+    """Return `name` with the values of parameters moved from `constants` to `schedule`; unchanged
+    if the manifest has no such script."""
     # `gemm[block_m=64]`: only the script knows which of its names are constants.
     owner = next((s for key, s in manifest.scripts.items() if name.matches_script(key)), None)
     if owner is None or not name.constants:
@@ -170,8 +171,8 @@ def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dic
 
 
 def _is_rule_met(rule: Expr, values: Mapping[str, Value]) -> bool:
-    """Return whether a rule allows these constants; a rule that fails is reported with the
-    space."""
+    """Return whether a rule is true for these constants; True for a rule without a value, which
+    the space reports."""
     try:
         return bool(rule.evaluate(values))
     except ExprError:

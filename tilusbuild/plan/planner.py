@@ -88,7 +88,8 @@ class Planner(Struct):
     """By search path: scripts with the same one share what was found."""
 
     def make_plan(self, selection: PlanSelection) -> Plan:
-        """Plan the selected instances. Raises `InputError` with all mistakes."""
+        """Return the plan of the selected instances. `objects` is filled anew. Raises `InputError`
+        with all mistakes."""
         self.objects.clear()
         problems: list[Diagnostic] = []
         instances: list[PlannedInstance] = []
@@ -155,7 +156,8 @@ class Planner(Struct):
         return ScriptReader(self.renderer, headers, self.memory)
 
     def find_headers(self, script: str, target: Target, template: str) -> Headers:
-        """Return the headers that sources of a template can reach. Raises `InputError`."""
+        """Return the headers that sources of a template can reach; one object for each search
+        path. Raises `InputError`."""
         toolchain = self.get_toolchain(script, target)
         pipeline = choose_pipeline(self.manifest, script, target, toolchain.device_compiler)
         outside = pipeline.list_outside_directories(toolchain)
@@ -189,7 +191,7 @@ class Planner(Struct):
         return make_planned_instance(spec, sources, numbers, default, programs, inputs)
 
     def record_objects(self, instance: PlannedInstance, schedules: Sequence[Schedule]) -> None:
-        """Record the objects of an instance for the library that links them."""
+        """Append an instance's programs to `objects`, for the library that links them."""
         key = instance.script, instance.target.name
         names = library.name_objects(instance, schedules)
         self.objects.setdefault(key, []).extend(zip(names, instance.programs, strict=True))
@@ -210,9 +212,12 @@ class Planner(Struct):
 def select_numbers(
     spec: InstanceSpec, schedules: Schedules, selection: PlanSelection
 ) -> set[int] | None:
-    """Return the numbers of the programs that names select, by number or by values of
-    parameters; None if a name selects the whole instance. A name means programs of the level's
-    schedules, else the first program of the space that it matches. Raises `InputError`."""
+    """Return the numbers of the programs that the selection's names select; None if no name is of
+    this instance, or if a name selects the whole instance.
+
+    A name selects by number (`gemm/3`) or by values (`gemm[bm=64]`): all matches among `schedules`,
+    those of the level, or else the first match in the space. Raises `InputError`.
+    """
     numbers: set[int] = set()
     for name in selection.names:
         if not name.matches_instance(spec.script, spec.params, spec.target.name):
@@ -232,16 +237,17 @@ def select_numbers(
 
 
 def _find_first_program(spec: InstanceSpec, name: NamePattern) -> int:
-    """Return the number of the program in the whole space that a name means. Raises
-    `InputError`."""
+    """Return the number of the first program in the whole space that matches a name. Raises
+    `InputError` if there is none."""
     space, number = spec.space, name.program
+    # The name has texts: these are the parameters' values that are written so.
     values = {
         key: value
         for parameter in space.spec.parameters
         for row in (*parameter.values, parameter.otherwise or ())
-        for own, value in zip(parameter.names, row, strict=False)
+        for parameter_name, value in zip(parameter.names, row, strict=False)
         for key, text in name.schedule
-        if own == key and matches_value(text, value)
+        if parameter_name == key and matches_value(text, value)
     }
     if number is None and values.keys() >= {key for key, _ in name.schedule}:
         default_values = collect_default_values(spec.manifest, spec.script, spec.target)
@@ -261,7 +267,7 @@ def _find_first_program(spec: InstanceSpec, name: NamePattern) -> int:
 
 
 def add_numbers(space: Space, schedules: Schedules, numbers: set[int] | None) -> Schedules:
-    """Return the schedules of a level and those with these numbers."""
+    """Return `schedules` and those with these numbers, in order; `schedules` for None."""
     if numbers is None or numbers <= {*schedules.indices}:
         return schedules
     return space.take_points(sorted({*schedules.indices, *numbers}))

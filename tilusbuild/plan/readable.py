@@ -25,7 +25,8 @@ from tilusbuild.space import Schedule
 def make_log_readable(
     spec: InstanceSpec, sources: ScriptReader, schedule: Schedule, log: str
 ) -> str:
-    """Return a compiler's log with the places of the template and of the manifest."""
+    """Return a compiler's log with places in the template and the manifest instead of the rendered
+    source. It is unchanged if its places are right already, or if the template was edited."""
     # A linker's log has no lines of a source.
     if spec.is_link:
         return library.make_log_readable(spec, log)
@@ -56,9 +57,12 @@ _UNDECIDED = re.compile(r'(error: )cannot deduce "auto" type')
 def map_log(
     log: str, line_map: LineMap, full_source: str, places: Mapping[str, Place], symbol: str
 ) -> str:
-    """Return a compiler's log with the places of the template. Lines of `full_source` behind the
-    rendered ones get those of the manifest: by their text, and by "" for the kernel `symbol`."""
-    kernel = places[""]
+    """Return a compiler's log with places in the template and the manifest.
+
+    `full_source` is the rendered source and the lines that were added behind it. `places` has the
+    manifest's place of an added line by its text, and that of the kernel `symbol` by "".
+    """
+    kernel_place = places[""]
     # Behind another error the same words may be about a name that this error left undeclared.
     if len(re.findall(r"\berror: ", log)) == 1:
         log = _UNDECIDED.sub(
@@ -67,21 +71,18 @@ def map_log(
             log,
         )
     lines = full_source.split("\n")
-    # What is behind them the pipeline and the manifest have added.
-    rendered_lines = len(line_map.rendered)
-    pieces = (
-        () if (place := _find_place(text, places)) is None else (_make_piece(text, place),)
-        for text in lines[rendered_lines:]
-    )
+    pieces: list[tuple[Piece, ...]] = list(line_map.pieces)
+    for text in lines[len(line_map.rendered) :]:
+        line_place = _find_place(text, places)
+        pieces.append(() if line_place is None else (_make_piece(text, line_place),))
 
     def read_text(name: str) -> str:
         place = next((place for place in places.values() if place.path == name), None)
         return line_map.read(name) if place is None else _reconstruct_manifest(places, name)
 
-    extended = replace(
-        line_map, rendered=tuple(lines), pieces=(*line_map.pieces, *pieces), read=read_text
-    )
-    name_map = LineMap(("", symbol), ((), (_make_piece(symbol, kernel),)), read_text)
+    extended = replace(line_map, rendered=tuple(lines), pieces=tuple(pieces), read=read_text)
+    # NVRTC's file of names has the symbol in its second line.
+    name_map = LineMap(("", symbol), ((), (_make_piece(symbol, kernel_place),)), read_text)
     return map_messages(map_messages(log, extended), name_map, _NVRTC)
 
 

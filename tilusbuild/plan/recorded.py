@@ -67,7 +67,8 @@ def list_program_files(program_txt: str, options_txt: str) -> dict[str, str | No
 
 
 def _list_source_digests(program_txt: str, options_txt: str, pipeline: Pipeline) -> dict[str, str]:
-    """Return the digests of the source and of generated files, by name."""
+    """Return the sha256 of the source and of the generated files, as the texts name them, by
+    name."""
     digests = parse_section(options_txt, "generated")
     if pipeline.has_source:
         source = parse_section(program_txt, "").get("source", "")
@@ -78,19 +79,22 @@ def _list_source_digests(program_txt: str, options_txt: str, pipeline: Pipeline)
 def restore_recipe(
     program_txt: str, options_txt: str, files: Mapping[str, bytes], compile_sh: str
 ) -> Recipe:
-    """Return the recipe of a program. `files` are the source and the generated files, by name.
-    Raises `ForeignTextsError`."""
+    """Return the recipe that compiles a recorded program again.
+
+    `files` are the source and the generated files, by name. Raises `ForeignTextsError` if the texts
+    are malformed, or if this tilusbuild would run other commands than `options_txt` has.
+    """
     try:
-        written = compile_sh.partition(f"\n{GIVEN}")[2].partition("\n")[0]
-        inputs = msgspec.json.decode(written, type=RecipeInputs)
+        inputs_json = compile_sh.partition(f"\n{GIVEN}")[2].partition("\n")[0]
+        inputs = msgspec.json.decode(inputs_json, type=RecipeInputs)
         recipe = _make_recipe(program_txt, options_txt, files, inputs)
         # Not by `parse_section`: word for word, with blank lines and all.
         commands = options_txt.partition("\n[commands]\n")[2].partition("\n\n[generated]\n")[0]
-        same = "\n".join(format_command_lines(recipe)) == commands
+        has_same_commands = "\n".join(format_command_lines(recipe)) == commands
     # Whatever is missing or malformed in texts that a stranger may have written.
     except (ValueError, LookupError) as error:
         raise ForeignTextsError(f"its texts cannot be read: {error}") from None
-    if not same:
+    if not has_same_commands:
         raise ForeignTextsError("its commands differ from those of this tilusbuild")
     return recipe
 

@@ -77,13 +77,13 @@ class ReadsCollector:
         return program
 
     def add_reads(self, templates: tuple[str, ...], closure: Closure) -> None:
-        """Add templates and a closure."""
+        """Add the templates and the closure of one program, or of many with the same."""
         # Parts of the closure, since hashing all of its headers for each program would be slow.
         key = templates, closure.digest, closure.external, closure.probed
         self._seen.setdefault(key, (templates, closure))
 
     def collect_inputs(self, spec: InstanceSpec, sources: ScriptReader) -> PlanInputs:
-        """Return all inputs that were added."""
+        """Return all inputs that were added, with the templates as paths."""
         renderer = sources.renderer.with_style(spec.style)
         templates: set[str] = set()
         paths = set(self._files)
@@ -108,7 +108,8 @@ class ReadsCollector:
 def render_program(
     spec: InstanceSpec, sources: ScriptReader, schedule: Schedule
 ) -> RenderedProgram:
-    """Render the template and find the headers that it can reach. Raises `InputError`."""
+    """Return the program of a schedule: its rendered source, the headers that it can reach, and its
+    recipe. A library's link and its sources have no rendering. Raises `InputError`."""
     if spec.is_link:
         return _make_link_program(spec, sources)
     if is_source(spec.owner):
@@ -161,7 +162,8 @@ def _render_template(
     variables: Mapping[str, object],
     *keys: str,
 ) -> Rendering:
-    """Render the template that a script's table names at `keys`. Raises `InputError`."""
+    """Render the template that a script's table names at `keys`. Raises `InputError`, for a file
+    that is no longer there at the place of `keys`."""
     try:
         return renderer.render(template, variables)
     except InputError as error:
@@ -201,8 +203,10 @@ def _make_program(
     rendering: Rendering,
     headers: Mapping[str, Rendering] | None = None,
 ) -> RenderedProgram:
-    """Return the program of a source that `template` was rendered to, with its rendered
-    headers."""
+    """Return the program of `source`, the text to which `template` was rendered.
+
+    `headers` are the rendered headers (`generate`), by name. Raises `InputError`.
+    """
     headers = headers or {}
     renderings = (rendering, *headers.values())
     values = spec.merge_values(schedule)
@@ -301,8 +305,8 @@ def _make_link_program(spec: InstanceSpec, sources: ScriptReader) -> RenderedPro
 def _format_options(
     spec: InstanceSpec, sources: ScriptReader, recipe: Recipe, closure: Closure
 ) -> str:
-    """Return options.txt. Raises `InputError` at the place of a launch value that no kernel can
-    have."""
+    """Return the content of `options.txt`. Raises `InputError`, at its place in the manifest, for a
+    launch value that no kernel can have."""
     try:
         return format_options(recipe, spec.toolchain, sources.digest_other_headers(spec, closure))
     except ValueError as error:
@@ -313,7 +317,8 @@ def _format_options(
 
 
 def find_closure(spec: InstanceSpec, sources: ScriptReader, source: str, template: str) -> Closure:
-    """Return the headers that a source of `template` can reach. Raises `InputError`."""
+    """Return the headers that a source of `template` can reach, and those that `headers` declares.
+    Raises `InputError`, also for a pattern that no header matches."""
 
     def find_pattern_place(pattern: str) -> Place | None:
         # The manifest joins both lists; the mistake is where the pattern was written.

@@ -67,7 +67,11 @@ def _find_template_root(manifest: Manifest, script: str, template: str) -> Root:
 
 
 def find_root(project: str, declared: Directory, place: Place, used_names: dict[str, str]) -> Root:
-    """Return a declared directory; add its name to `used_names`. Raises `InputError`."""
+    """Return the header directory that the manifest declares, with its name in a program's copy.
+
+    The name of a directory outside the project is added to `used_names`. Raises `InputError`, at
+    `place`, if there is no such directory or package.
+    """
     if declared.package is not None:
         try:
             path = find_package_directory(declared.package, declared.path)
@@ -86,8 +90,10 @@ def find_root(project: str, declared: Directory, place: Place, used_names: dict[
 
 
 def choose_free_name(name: str, path: str, used_names: dict[str, str]) -> str:
-    """Return a name for a directory that is not used for another path; a number makes it
-    unique."""
+    """Return a name for the directory `path` that no other path has: `name`, `name-2`, and so on.
+
+    The name is added to `used_names`, which maps names to paths.
+    """
     name = name or "headers"
     number, free = 1, name
     # The same directory keeps its first name; another one with this name counts on.
@@ -98,7 +104,7 @@ def choose_free_name(name: str, path: str, used_names: dict[str, str]) -> str:
 
 
 def _strip_path(path: str, below: str) -> str:
-    """Return the directory from which the relative path `below` leads to `path`."""
+    """Return the directory from which `below` leads to `path`: `/a` of `/a/b/c` and `b/c`."""
     for part in os.path.normpath(below).split("/"):
         path = os.path.dirname(path) if part != "." else path
     return path
@@ -112,8 +118,8 @@ _IMPORTED = ("libtorch_python.so", "libtorch.so")
 
 
 def _find_torch_roots(place: Place) -> Iterator[Root]:
-    """Yield torch's header directories, Python's, and those of NVIDIA's wheels (cusparse.h) but
-    the CUDA runtime's, which the toolkit has. Raises `InputError`."""
+    """Yield the header directories of torch, of NVIDIA's wheels (cusparse.h), and of Python. The
+    wheel of the CUDA runtime is left out: the toolkit has its headers. Raises `InputError`."""
     directory = _find_torch_directory("", place)
     for path in _INCLUDES:
         yield make_root(_TORCH, directory, path)
@@ -137,8 +143,8 @@ def find_torch_defines(place: Place) -> dict[str, str]:
 
 
 def find_torch_libraries(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sonames of torch's libraries, and the files that name them. Raises
-    `InputError`."""
+    """Return the sonames of torch's own libraries, sorted, and the paths of the files whose
+    dependencies they are. Raises `InputError`."""
     from tilusbuild.binary import BinaryError, read_needs  # no build without torch needs it
 
     directory = _find_torch_directory("lib", place)

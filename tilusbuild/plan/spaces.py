@@ -125,7 +125,8 @@ def format_question(manifest: Manifest, script: str, target: Target, level: int)
 
 
 def collect_default_values(manifest: Manifest, script: str, target: Target) -> dict[str, Value]:
-    """Return the declared values of a script's default schedule."""
+    """Return the declared values of a script's default schedule: those of its T1 file, with the
+    manifest's in their place. Raises `InputError`."""
     imported = read_imported_space(manifest, script)
     declared = manifest.scripts[script].default_for(target.name)
     return {**(imported.default if imported else {}), **declared}
@@ -227,21 +228,22 @@ class SpaceCache:
         self._changed: set[str] = set()
 
     def find_size(self, script: str, spec: SpaceSpec) -> Size | None:
-        """Return the numbers of valid points and of all combinations, if they are known. The
-        first is None for a space that was sampled and not counted."""
+        """Return the remembered numbers of valid points and of all combinations; None if the space
+        is not remembered. The first number is None for a space that was sampled and not counted."""
         known = self._find_known(script, self._digest_space(spec))
         return None if known is None else (known.count, known.cartesian)
 
     def find_schedules(
         self, script: str, space: Space, text: str, choose: Callable[[], ChosenSchedules]
     ) -> ChosenSchedules:
-        """Return the remembered schedules for the question `text`; else call `choose`."""
+        """Return the schedules that answer the question `text` of `format_question`: remembered
+        ones, or else those that `choose` returns, which are then remembered."""
         key, question = self._digest_space(space.spec), sha256_text(text)
         known = self._find_known(script, key)
         if known is None or known.question != question:
             schedules, default = choose()
             # One schedule of a known space is found again faster than it is read.
-            if known is None or len(schedules) > 1:  # one is found soon again, and many are not
+            if known is None or len(schedules) > 1:
                 self._remember_schedules(script, key, question, schedules, default, space.size)
             return schedules, default
         return known.restore_schedules()
@@ -267,7 +269,7 @@ class SpaceCache:
         return sha256_text("\n".join(texts))
 
     def _find_known(self, script: str, key: str) -> KnownSpace | None:
-        """Return the remembered space, or None."""
+        """Return the remembered space with this digest, or None. Marks it as used."""
         if script not in self._scripts:
             self._scripts[script] = (
                 _ENVELOPE.load_value(self._name_file(script), dict[str, Raw]) or {}
@@ -286,12 +288,13 @@ class SpaceCache:
         default: Schedule | None,
         size: Size,
     ) -> None:
-        """Remember the chosen schedules, unless they are too many."""
+        """Remember the chosen schedules, unless they are more than `_MAX_VALUES` values or the
+        default is not one of them."""
         columns, indices = schedules.columns, list(schedules.indices)
         if len(indices) * (len(columns) + 1) > _MAX_VALUES:
             return
         if default is not None and default.index not in indices:
-            return  # only the schedules are kept, and the default is one of them by its place
+            return  # the default is remembered as one of the schedules, by its index
         known = KnownSpace(
             *size,
             question=question,
@@ -310,21 +313,26 @@ class SpaceCache:
 def find_unmet_rules(
     manifest: Manifest, planned: Mapping[str, Sequence[Sequence[Schedule]]]
 ) -> Iterator[Diagnostic]:
-    """Yield an error for each dispatch rule that no schedule satisfies. `planned` are the
-    schedules of each instance, by script. They are searched first; other spaces are asked for
-    one point with the rule's values, so that little is enumerated."""
+    """Yield an error for each row of a dispatch table whose values (`use`) no schedule has.
+
+    `planned` are the schedules of each planned instance, by script. They are searched first. If
+    none fits, the spaces of all instances are searched for one point with these values.
+    """
     for script, instances in planned.items():
         dispatch = manifest.scripts[script].dispatch
         for number, row in enumerate(dispatch.table if dispatch else ()):
             # Planned schedules are there already; a space is searched only if none of them fits.
-            use = row.use.items()
-            if any(
-                all(schedule.values.get(name) == value for name, value in use)
+            required = row.use.items()
+            is_planned = any(
+                all(schedule.values.get(name) == value for name, value in required)
                 for schedules in instances
                 for schedule in schedules
-            ) or any(_has_schedule(spec, row.use) for spec in _list_space_specs(manifest, script)):
+            )
+            if is_planned or any(
+                _has_schedule(spec, row.use) for spec in _list_space_specs(manifest, script)
+            ):
                 continue
-            values = ", ".join(f"{name} = {format_toml(value)}" for name, value in use)
+            values = ", ".join(f"{name} = {format_toml(value)}" for name, value in required)
             yield Diagnostic(
                 f'the rule "{row.when}" of {script} can never be followed: no schedule has'
                 f" {values}",
@@ -343,8 +351,10 @@ def _list_space_specs(manifest: Manifest, script: str) -> Iterator[SpaceSpec]:
 
 
 def _has_schedule(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
-    """Return whether a space may have a schedule with these values; True for a wrong space,
-    which is reported where it is planned."""
+    """Return whether a space may have a schedule with these values.
+
+    True for a space with another mistake: planning the instance reports that one.
+    """
     if not use.keys() <= {*spec.parameter_names, *(name for name, _ in spec.derived)}:
         return False
     rules = tuple(

@@ -167,6 +167,7 @@ class ProgramTexts:
         return Prune(**limits)
 
     def _parse_prune(self) -> dict[str, Expr]:
+        """Return the declared limits by name; none if no launcher starts the kernel."""
         if not self._pipeline.launcher.starts_kernel:
             return {}
         declared = self._owner.prune
@@ -179,17 +180,18 @@ class ProgramTexts:
         declared = self._owner.launch_for(self._target)
         if declared is None or not self._pipeline.launcher.starts_kernel:
             return None
+
+        def bind_optional(source: Value | None) -> Expr | None:
+            return None if source is None else self.bind_expression(source)
+
         return Launch(
             grid=tuple(self.bind_expression(source) for source in declared.grid or ()),
             block=tuple(self.bind_expression(source) for source in declared.block or ()),
             smem=self.bind_expression(0 if declared.smem is None else declared.smem),
             cluster=tuple(self.bind_expression(source) for source in declared.cluster or ()),
-            **{
-                name: None
-                if (source := getattr(declared, name)) is None
-                else self.bind_expression(source)
-                for name in ("cooperative", "pdl", "carve_out")
-            },
+            cooperative=bind_optional(declared.cooperative),
+            pdl=bind_optional(declared.pdl),
+            carve_out=bind_optional(declared.carve_out),
         )
 
 
@@ -233,7 +235,8 @@ class Grouping(Struct):
         return tuple(values[name] for name in self.group if name in values)
 
     def list_unit_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the kernels of a schedule's unit, in the space's order. Raises `InputError`."""
+        """Return the names of the kernels of a schedule's unit, in the space's order. The names are
+        kept for the unit's other schedules. Raises `InputError`."""
         key = self.find_unit_key(values)
         # Asked of every program of the unit.
         if key not in self._units:
@@ -241,7 +244,8 @@ class Grouping(Struct):
         return self._units[key]
 
     def _enumerate_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """Enumerate the kernels of a schedule's unit. Raises `InputError`."""
+        """Return the names of the kernels of a schedule's unit. Raises `InputError` for more than
+        `MAX_KERNELS` schedules."""
         fixed_names = {*self.spec.parameter_names} & set(self.group)
         # The space of the whole unit, also of schedules that no level plans: which of them are
         # built must decide no hash.
@@ -272,7 +276,8 @@ class Grouping(Struct):
         return InputError(Diagnostic(message, self.place, hint))
 
     def explain_undefined(self, error: UndefinedVariableError) -> InputError:
-        """Return a template's error, with a hint if the name is one of the space."""
+        """Return `error`, with a hint if its name is a parameter or a derived value: the template
+        of a unit sees only those that all of its kernels share."""
         if error.name not in (*self.spec.parameter_names, *(name for name, _ in self.spec.derived)):
             return error
         hint = (
