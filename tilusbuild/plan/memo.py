@@ -218,7 +218,7 @@ class _ProgramLookup:
             rows = {key: rows[key] for key in self._used if key in rows}
         # Rows of other levels stay only with inputs that are still current.
         rows = {key: row for key, row in rows.items() if self._is_valid(row[1])}
-        # Inputs that no row uses are dropped, so that the others are numbered anew.
+        # Inputs that no row uses are dropped, so that the others get other numbers.
         used_numbers = dict.fromkeys(number for _, number in rows.values())
         numbers = {old: new for new, old in enumerate(used_numbers)}
         return KnownPrograms(

@@ -88,7 +88,7 @@ class Planner(Struct):
     """By search path: scripts with the same one share what was found."""
 
     def make_plan(self, selection: PlanSelection) -> Plan:
-        """Return the plan of the selected instances. `objects` is filled anew. Raises `InputError`
+        """Return the plan of the selected instances. Empties `objects` first. Raises `InputError`
         with all mistakes."""
         self.objects.clear()
         problems: list[Diagnostic] = []
