@@ -69,6 +69,10 @@ def bound_value(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
 
 
 def _bound_unchecked(node: Node, interval_of: Callable[[str], Interval]) -> Interval:
+    """Return an interval that contains the value of `node`; its ends may be infinite or NaN.
+
+    Raises `NoBoundsError` for an operation that may have no value, or whose bounds are not known.
+    """
     match node:
         case Const(value=bool() | int() | float() as value):
             return float(value), float(value)
@@ -85,8 +89,8 @@ def _bound_unchecked(node: Node, interval_of: Callable[[str], Interval]) -> Inte
             pick = np.minimum if name == "min" else np.maximum
             low, high = bound_node(node.arguments[0], interval_of)
             for argument in node.arguments[1:]:
-                other = bound_node(argument, interval_of)
-                low, high = pick(low, other[0]), pick(high, other[1])
+                next_low, next_high = bound_node(argument, interval_of)
+                low, high = pick(low, next_low), pick(high, next_high)
             return low, high
         case Call(function="cdiv"):
             first, second = (bound_node(argument, interval_of) for argument in node.arguments)
@@ -98,6 +102,8 @@ def _bound_unchecked(node: Node, interval_of: Callable[[str], Interval]) -> Inte
 
 
 def _bound_binary(op: str, left: Interval, right: Interval) -> Interval:
+    """Return an interval that contains `left op right`. Raises `NoBoundsError` for a divisor that
+    may be 0 or less, and for other operations than `+ - * << / // %`."""
     match op:
         case "+":
             return left[0] + right[0], left[1] + right[1]
@@ -141,7 +147,8 @@ def _bound_by_corners(
 
 
 def _find_apart(op: str, left: Interval, right: Interval) -> Any:
-    """Return a mask of where `left op right` is false for all values of both sides."""
+    """Return a mask of where `left op right` is false for all values in both intervals. For `!=`
+    no point is marked."""
     if op in ("<", "<="):
         return _find_above(left, right)
     if op in (">", ">="):

@@ -43,7 +43,10 @@ class Component:
         )
 
     def find_first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
-        """Return the rows of the first point whose rows are among `allowed`, by position."""
+        """Return the rows of the first point whose rows are among `allowed`, by position.
+
+        None if there is no such point. A position that is not in `allowed` may have any row.
+        """
         indices = np.arange(self.count)
         for position, digits in allowed.items():
             indices = indices[np.isin(self.get_digit(position, indices), list(digits))]
@@ -59,6 +62,7 @@ def connect_parameters(model: Model, rules: Sequence[Rule]) -> list[tuple[list[i
     """
     groups = [{position} for position in range(len(model.domains))]
     for rule in rules:
+        # The rule makes one group of all groups that have a parameter of it.
         connected = set[int]().union(*(group for group in groups if group & rule.needs))
         groups = [group for group in groups if not group & rule.needs] + [connected]
     return [

@@ -29,10 +29,9 @@ Digits = tuple[int, ...]
 def enumerate_small(model: Model, budget: int | None) -> SmallSpace | None:
     """Return the points of a small space; None if the arrays have to enumerate it."""
     combinations = math.prod(len(domain.rows) for domain in model.domains)
+    limit = MAX_COMBINATIONS if budget is None else min(MAX_COMBINATIONS, budget)
     # A space that is empty for its constants alone needs the report's words.
-    if model.never or combinations > (
-        MAX_COMBINATIONS if budget is None else min(MAX_COMBINATIONS, budget)
-    ):
+    if model.never or combinations > limit:
         return None
     rows = itertools.product(*(range(len(domain.rows)) for domain in model.domains))
     try:
@@ -133,7 +132,10 @@ class SmallSpace:
         return columns
 
     def find_first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
-        """Return the rows of the first point whose rows are among `allowed`, by position."""
+        """Return the rows of the first point whose rows are among `allowed`, by position.
+
+        None if there is no such point. A position that is not in `allowed` may have any row.
+        """
         for digits in self._points:
             if all(digits[position] in rows for position, rows in allowed.items()):
                 return dict(enumerate(digits))

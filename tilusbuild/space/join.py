@@ -148,10 +148,10 @@ class Join:
     def count_points(self, budget: int | None = None, *, strict: bool = False) -> int:
         """Return the number of points that no rule excludes.
 
-        A rule without a value at a point does not exclude the point. A condition without a value
-        excludes the pinned row only. With `strict`, such a point raises `SpaceError`, as in
-        `list_ranks`, unless another rule excludes it. Raises `BudgetError` after `budget`
-        combinations.
+        The join cannot list points afterwards. A rule without a value at a point does not exclude
+        the point. A condition without a value excludes the pinned row (the `else`) only.
+        With `strict`, such a point raises `SpaceError`, as in `list_ranks`, unless another rule
+        excludes it. Raises `BudgetError` after `budget` combinations.
         """
         self._check_work(budget)
         self._strict, self._counting = strict, True
@@ -175,6 +175,7 @@ class Join:
     ) -> Iterator[_PartialPoints]:
         """Join the members from `depth` on to `points`; yield blocks of complete points.
 
+        The combinations of each crossing are added to `examined`.
         Raises `BudgetError`, and `SpaceError` for a marked point if the join is strict.
         """
         if depth == len(self._levels):
@@ -196,7 +197,12 @@ class Join:
                 yield from self._join_remaining(depth + 1, crossed, budget)
 
     def _cross_level(self, level: JoinLevel, points: _PartialPoints, width: int) -> _PartialPoints:
-        """Return the points crossed with one more parameter's values, as far as rules allow."""
+        """Return the points crossed with one more parameter's values, without those that the rules
+        of the level exclude.
+
+        A point at which a rule has no value stays, marked in `fault`. At the last level of a count
+        only the number of the points is right, unless a marked one is an error.
+        """
         shape = (len(points), width)
         columns = {name: column[:, None] for name, column in points.columns.items()}
         invalid = {name: mask[:, None] for name, mask in points.invalid.items()}
@@ -218,10 +224,11 @@ class Join:
                 # The first rule without a value is the one that an error names; 0 stands for none.
                 fault = np.where((fault == 0) & marks, np.int32(1 + self._rules.index(rule)), fault)
             holds = rule_holds if holds is None else holds & rule_holds
-        for rule in level.partial if shape[0] * width * level.ahead > WORTH_BOUNDING else ():
-            possible = self._find_possible(rule, columns)
-            if possible is not None:
-                holds = possible if holds is None else holds & possible
+        if shape[0] * width * level.ahead > WORTH_BOUNDING:
+            for rule in level.partial:
+                possible = self._find_possible(rule, columns)
+                if possible is not None:
+                    holds = possible if holds is None else holds & possible
         # Only the number of the last points is asked for. An error needs the point itself.
         is_counted = self._counting and level is self._levels[-1]
         if is_counted and not (self._strict and fault is not None and fault.any()):
@@ -346,6 +353,7 @@ def make_row_columns(domain: Domain, position: int) -> dict[str, Any]:
 
 
 def _slice_points(points: _PartialPoints, start: int, stop: int) -> _PartialPoints:
+    """Return the partial points from `start` to before `stop`."""
     return _PartialPoints(
         points.rank[start:stop],
         {name: column[start:stop] for name, column in points.columns.items()},
@@ -407,6 +415,7 @@ def plan_levels(model: Model, order: Sequence[int], rules: Sequence[Rule]) -> li
         available_from |= dict.fromkeys(
             (*model.domains[position].names, name_row_column(position)), depth
         )
+    # From the last pair of neighbors to the first: each level counts on from the one after it.
     for later, level in zip(levels[:0:-1], levels[-2::-1], strict=True):
         level.ahead = later.ahead * len(model.domains[later.position].rows)
     for depth, level in enumerate(levels):

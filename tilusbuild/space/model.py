@@ -78,7 +78,8 @@ class Model(Struct, frozen=True):
     """A space with everything that the enumeration needs."""
 
     domains: tuple[Domain, ...]
-    owners: Mapping[str, int]
+    positions: Mapping[str, int]
+    """The position of each name's parameter."""
     constants: Mapping[str, Value]
     derived: tuple[Derived, ...]
     derived_names: tuple[str, ...]
@@ -99,11 +100,11 @@ def build_model(spec: SpaceSpec) -> Model:
     The manifest's checks and `t1` have already ensured that all rows of a parameter have its
     length and differ, and that each condition has an `else`.
     """
-    owners = _map_owners(spec)
+    positions = _map_positions(spec)
     domains = tuple(_make_domain(parameter) for parameter in spec.parameters)
-    _check_names(spec, owners)
-    constants, derived = _order_derived(spec, owners)
-    needs = {name: frozenset((owner,)) for name, owner in owners.items()}
+    _check_names(spec, positions)
+    constants, derived = _order_derived(spec, positions)
+    needs = {name: frozenset((position,)) for name, position in positions.items()}
     needs |= {value.name: value.needs for value in derived}
     rules = list(_make_condition_rules(spec, constants, needs))
     never = []
@@ -118,7 +119,7 @@ def build_model(spec: SpaceSpec) -> Model:
                 break
     return Model(
         domains=domains,
-        owners=owners,
+        positions=positions,
         constants=constants,
         derived=derived,
         derived_names=tuple(name for name, _ in spec.derived),
@@ -137,15 +138,18 @@ def locate_error(
     return SpaceError(message, rule=name, column=error.column, hint=hint)
 
 
-def _map_owners(spec: SpaceSpec) -> dict[str, int]:
+def _map_positions(spec: SpaceSpec) -> dict[str, int]:
     """Return the position of each name's parameter. Raises `SpaceError` for a name with two
     meanings, which the manifest's checks do not see in a T1 file."""
-    owners = [(name, n) for n, parameter in enumerate(spec.parameters) for name in parameter.names]
-    names = [*(name for name, _ in owners), *spec.constants, *(name for name, _ in spec.derived)]
+    names = [*spec.parameter_names, *spec.constants, *(name for name, _ in spec.derived)]
     for name, count in Counter(names).items():
         if count > 1:
             raise SpaceError(f'"{name}" is declared twice', rule=name)
-    return dict(owners)
+    return {
+        name: position
+        for position, parameter in enumerate(spec.parameters)
+        for name in parameter.names
+    }
 
 
 def _make_domain(parameter: Parameter) -> Domain:
@@ -156,6 +160,7 @@ def _make_domain(parameter: Parameter) -> Domain:
     rows, default, pinned = parameter.values, None, None
     for row in (*rows, parameter.otherwise or (), parameter.default or ()):
         _check_row(title, row)
+    # Only to search the rows: the parameter's domain has the positions that are searched for.
     domain = Domain(parameter.names, rows)
     if parameter.default is not None:
         default = next(iter(domain.find_rows(dict(enumerate(parameter.default)))), None)
@@ -165,14 +170,20 @@ def _make_domain(parameter: Parameter) -> Domain:
         pinned = next(iter(domain.find_rows(dict(enumerate(parameter.otherwise)))), len(rows))
         # Appended, so that the declared rows keep their positions.
         rows = rows if pinned < len(rows) else (*rows, parameter.otherwise)
-    return Domain(parameter.names, rows, len(parameter.values), pinned, default)
+    return Domain(
+        parameter.names, rows, declared=len(parameter.values), pinned=pinned, default=default
+    )
+
+
+_MAX_LISTED = 24
+"""Rows of a parameter that an error lists."""
 
 
 def outside_error(domain: Domain, row: Row) -> SpaceError:
     """Return the error for a default that is not among a parameter's values."""
     title = ", ".join(domain.names)
-    known = ", ".join(format_row(row) for row in domain.rows[:24])
-    more = ", …" if len(domain.rows) > 24 else ""
+    known = ", ".join(format_row(row) for row in domain.rows[:_MAX_LISTED])
+    more = ", …" if len(domain.rows) > _MAX_LISTED else ""
     return SpaceError(
         f'the default {format_row(row)} of "{title}" is outside its space',
         rule=title,
@@ -198,6 +209,7 @@ def format_point(values: Mapping[str, Value], domains: Iterable[Domain]) -> str:
 
 
 def _check_row(title: str, row: Row) -> None:
+    """Raise `SpaceError` for a number that is not finite or beyond 64 bits."""
     for value in row:
         try:
             if not isinstance(value, str):
@@ -206,11 +218,11 @@ def _check_row(title: str, row: Row) -> None:
             raise SpaceError(f'"{title}": {error.message}', rule=title) from None
 
 
-def _check_names(spec: SpaceSpec, owners: Mapping[str, int]) -> None:
+def _check_names(spec: SpaceSpec, positions: Mapping[str, int]) -> None:
     """Raise `SpaceError` for the first expression with a name that the space does not have."""
     # Before any expression is folded, so that a misspelt name is an error even where another
     # operand decides.
-    known = {*owners, *spec.constants, *(name for name, _ in spec.derived)}
+    known = {*positions, *spec.constants, *(name for name, _ in spec.derived)}
     for name, kind, expr in _list_expressions(spec):
         try:
             expr.check_names(known)
@@ -219,6 +231,7 @@ def _check_names(spec: SpaceSpec, owners: Mapping[str, int]) -> None:
 
 
 def _list_expressions(spec: SpaceSpec) -> Iterator[tuple[str, str, Expr]]:
+    """Yield each expression with its name and its kind, which is as in `locate_error`."""
     for parameter in spec.parameters:
         if parameter.when is not None:
             yield ", ".join(parameter.names), "the condition of", parameter.when
@@ -227,6 +240,7 @@ def _list_expressions(spec: SpaceSpec) -> Iterator[tuple[str, str, Expr]]:
 
 
 def _fold_rule(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
+    """Return the expression with the constants in place. Raises `SpaceError`."""
     try:
         return expr.substitute(constants)
     except ExprError as error:
@@ -234,7 +248,7 @@ def _fold_rule(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
 
 
 def _order_derived(
-    spec: SpaceSpec, owners: Mapping[str, int]
+    spec: SpaceSpec, positions: Mapping[str, int]
 ) -> tuple[dict[str, Value], tuple[Derived, ...]]:
     """Return the constants, with the derived values that are constant, and the other derived
     values in the order of computation. Raises `SpaceError` for a cycle."""
@@ -250,7 +264,8 @@ def _order_derived(
             f"the derived values go in a circle: {cycle}", rule=error.args[1][0]
         ) from None
     constants = dict(spec.constants)
-    needs: dict[str, frozenset[int]] = {}
+    # A derived value needs the parameters in its expression, and those of the derived values in it.
+    needs = {name: frozenset((position,)) for name, position in positions.items()}
     derived = []
     for name in order:
         expr = _fold_rule(name, exprs[name], constants)
@@ -260,8 +275,7 @@ def _order_derived(
             except ExprError as error:
                 raise locate_error(name, "the derived value", error) from None
             continue
-        below = [needs[n] if n in needs else frozenset((owners[n],)) for n in expr.names]
-        needs[name] = frozenset().union(*below)
+        needs[name] = _union_needs(expr, needs)
         derived.append(Derived(name, expr, needs[name]))
     return constants, tuple(derived)
 
@@ -275,10 +289,12 @@ def _make_condition_rules(
             continue
         title = ", ".join(parameter.names)
         expr = _to_bool(_fold_rule(title, parameter.when, constants))
-        depends = _union_needs(expr, needs)
-        if position in depends:
+        needed = _union_needs(expr, needs)
+        if position in needed:
             raise SpaceError(f'the condition of "{title}" depends on "{title}" itself', rule=title)
-        yield Rule(title, -1, expr, depends | {position}, pinned_parameter=position)
+        yield Rule(
+            title, position=-1, expr=expr, needs=needed | {position}, pinned_parameter=position
+        )
 
 
 def _union_needs(expr: Expr, needs: Mapping[str, frozenset[int]]) -> frozenset[int]:
@@ -286,6 +302,7 @@ def _union_needs(expr: Expr, needs: Mapping[str, frozenset[int]]) -> frozenset[i
 
 
 def _split_conjuncts(expr: Expr) -> Iterator[Expr]:
+    """Yield the sides of a top-level `and`, also of nested ones, each with a bool for its value."""
     tree = expr.tree
     if isinstance(tree, Logic) and tree.op == "and":
         for item in tree.items:

@@ -23,7 +23,8 @@ from tilusbuild.space.component import Component
 from tilusbuild.space.join import BudgetError, Join, make_radix, name_row_column
 from tilusbuild.space.model import Model, Rule, SpaceError, rule_error_at
 
-BATCH = 1 << 16
+BATCH = 1 << 16  # random combinations to try at once: mostly few of them are points
+DRAWN_AT_ONCE = 256  # random points of an enumerated group, all of which are valid
 MAX_DRAWN = 1 << 31  # combinations to draw for one sample: a minute or two
 MAX_SEARCHED = 1 << 32  # combinations that one search examines
 
@@ -38,8 +39,12 @@ class OpenComponent:
         self._rules = sorted(rules, key=lambda rule: len(rule.needs))
         self._radix = make_radix(model, members)
         self.count = math.prod(size for _, size in self._radix.values())
-        names = {name: (p, v) for p in members for name, v in model.domains[p].columns.items()}
-        self._arrays = {name: (p, pack_values(values)) for name, (p, values) in names.items()}
+        self._arrays = {
+            name: (position, pack_values(values))
+            for position in members
+            for name, values in model.domains[position].columns.items()
+        }
+        """The values of each name by row, with the position of its parameter."""
 
     def get_digit(self, position: int, index: Any) -> Any:
         """Return the digit of `position` at the combinations with these indices."""
@@ -63,7 +68,7 @@ class OpenComponent:
             name = name_row_column(position)
             among = Expr(name, Member(Name(name), choices, negated=False))
             # The join applies it as soon as it adds the parameter, and so crosses no other rows.
-            rules.append(Rule(name, -1, among, frozenset((position,))))
+            rules.append(Rule(name, position=-1, expr=among, needs=frozenset((position,))))
         # In the space's order, so that the first point of the join is the first of the space.
         join = Join(self._model, self.members, rules, order=self.members)
         try:
@@ -159,8 +164,9 @@ def draw_digits(parts: Sequence[Component | OpenComponent], seed: int) -> Iterat
 
 
 def _draw_enumerated(part: Component, seed: int) -> Iterator[dict[int, int]]:
-    for start in itertools.count(0, 256):
-        tries = np.arange(start, start + 256, dtype=np.uint64)
+    """Yield the rows of random points of an enumerated group, by position, without end."""
+    for start in itertools.count(0, DRAWN_AT_ONCE):
+        tries = np.arange(start, start + DRAWN_AT_ONCE, dtype=np.uint64)
         for index in draw_numbers(f"{seed}:{part.members[0]}", tries, part.count).tolist():
             yield {position: int(part.get_digit(position, index)) for position in part.members}
 

@@ -79,8 +79,8 @@ class PointCounter:
     def count_points(self, restrictions: Collection[int], *, strict: bool = False) -> int | None:
         """Return the number of points under all conditions and these restrictions (positions).
 
-        None beyond the budget. With `strict`, raises `SpaceError` for a rule without a value at a
-        point that nothing excludes.
+        None beyond the budget, which the examined combinations reduce. With `strict`, raises
+        `SpaceError` for a rule without a value at a point that nothing excludes.
         """
         if any(position in restrictions for position in self._model.never):
             return 0
@@ -117,17 +117,19 @@ def report_space(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
     # First, since it raises the space's errors; without a budget, since the space has none.
     total = PointCounter(model, None).count_points(range(len(model.rule_names)), strict=True)
     counter = PointCounter(model, budget)
-    free = counter.count_points(())
+    unrestricted = counter.count_points(())
     effects = []
-    before = free
+    before = unrestricted
     for position, name in enumerate(model.rule_names):
         after = counter.count_points(range(position + 1))
         remaining = counter.count_points((position,))
         removed = None if before is None or after is None else before - after
-        alone = None if free is None or remaining is None else free - remaining
+        alone = None
+        if unrestricted is not None and remaining is not None:
+            alone = unrestricted - remaining
         effects.append(RuleEffect(name, removed, alone, remaining == 0))
         before = after
-    conditional = None if free is None else model.cartesian - free
+    conditional = None if unrestricted is None else model.cartesian - unrestricted
     return SpaceReport(model.cartesian, conditional, tuple(effects), total, model)
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
@@ -39,6 +39,15 @@ if TYPE_CHECKING:
 
 
 Size: TypeAlias = tuple[int | None, int]
+
+
+class _MatchingRows(NamedTuple):
+    """The rows that a parameter may have at a point that is searched for."""
+
+    is_given: bool
+    """Whether the caller gave values. Otherwise the row is the default, which an `else` may
+    replace."""
+    rows: set[int]
 
 
 class Space:
@@ -147,16 +156,15 @@ class Space:
         """Return whether the combination `index` is a point; in an open space most are not."""
         if not 0 <= index < self._index_count:
             return False
+        if not self._is_open:
+            return True
         try:
-            # The first point with all values of the combination is the combination, or another.
-            values = self[index].values if self._is_open else {}
-            return (
-                not values
-                or self.complete_point({n: values[n] for n in self.spec.parameter_names}).index
-                == index
-            )
+            values = self[index].values
+            point = self.complete_point({n: values[n] for n in self.spec.parameter_names})
         except SpaceError:
             return False
+        # The first point with all values of the combination is the combination, or another.
+        return point.index == index
 
     def __iter__(self) -> Iterator[Schedule]:
         for first in range(0, self.count, CHUNK):
@@ -168,8 +176,10 @@ class Space:
         Raises `SpaceError` if a derived value cannot be computed.
         """
         numbers = indices if isinstance(indices, range) else list(indices)
-        if self._small is not None and (columns := self._small.make_columns(numbers)) is not None:
-            return Schedules(numbers, columns)
+        if self._small is not None:
+            columns = self._small.make_columns(numbers)
+            if columns is not None:
+                return Schedules(numbers, columns)
         from tilusbuild.space.columns import decode_columns
 
         is_all = not self._is_open and numbers == range(self._index_count)
@@ -191,7 +201,10 @@ class Space:
         indices = (
             self._draw_indices(seed) if self._is_open else shuffle_range(self._index_count, seed)
         )
-        while len(chosen) < n and (index := next(indices, None)) is not None:
+        while len(chosen) < n:
+            index = next(indices, None)
+            if index is None:
+                break
             chosen[index] = None
         return self.take_points(sorted(chosen))
 
@@ -236,62 +249,70 @@ class Space:
             hint="relax a rule, or give a parameter more values",
         )
 
-    def _match_rows(self, partial: Mapping[str, Value]) -> dict[int, tuple[bool, set[int]]]:
-        """Return, by a parameter's position, whether `partial` names it and its matching rows.
+    def _match_rows(self, partial: Mapping[str, Value]) -> dict[int, _MatchingRows]:
+        """Return the rows with the values of `partial`, or else the default's, by position.
 
-        A parameter that is neither named nor has a default is missing. Raises `SpaceError`.
+        A parameter that `partial` does not name and that has no default is left out. Raises
+        `SpaceError` for an unknown name, and for values that no row has.
         """
         for name in partial:
-            if name not in self._model.owners:
-                hint = did_you_mean(name, self._model.owners)
+            if name not in self._model.positions:
+                hint = did_you_mean(name, self._model.positions)
                 raise SpaceError(f'the default names "{name}", which is not a parameter', hint=hint)
-        fixed: dict[int, tuple[bool, set[int]]] = {}
+        fixed: dict[int, _MatchingRows] = {}
         for position, domain in enumerate(self._model.domains):
             values = {i: partial[n] for i, n in enumerate(domain.names) if n in partial}
             if values:
-                fixed[position] = True, _find_rows(domain, values)
+                fixed[position] = _MatchingRows(is_given=True, rows=_find_rows(domain, values))
             elif domain.default is not None:
-                fixed[position] = False, {domain.default}
+                fixed[position] = _MatchingRows(is_given=False, rows={domain.default})
         return fixed
 
     def _find_first(
         self,
         part: SmallSpace | Component | OpenComponent,
-        fixed: Mapping[int, tuple[bool, set[int]]],
+        fixed: Mapping[int, _MatchingRows],
     ) -> dict[int, int]:
         """Return the row of each member at the part's first point that matches `fixed`.
 
-        Raises `SpaceError` if no point matches.
+        Where no point has a default, the `else` of its parameter may stand for it. Raises
+        `SpaceError` if no point matches.
         """
         # Values that the caller gave come before defaults, which may give way to an `else`.
-        ordered = sorted((p for p in part.members if p in fixed), key=lambda p: not fixed[p][0])
+        ordered = sorted(
+            (p for p in part.members if p in fixed), key=lambda p: not fixed[p].is_given
+        )
+        point = part.find_first({position: fixed[position].rows for position in ordered})
         # Mostly there is such a point. Only else one search a parameter, to learn which gives way.
-        if (
-            point := part.find_first({position: fixed[position][1] for position in ordered})
-        ) is None:
+        if point is None:
             allowed: dict[int, set[int]] = {}
             for position in ordered:
                 is_given, rows = fixed[position]
                 pinned = self._model.domains[position].pinned
-                choices = [rows, *([{pinned}] if not is_given and pinned is not None else [])]
+                choices = [rows]
+                if not is_given and pinned is not None:
+                    choices.append({pinned})
+                # One by one: a search may take long, or give up.
                 matches = (c for c in choices if part.find_first({**allowed, position: c}))
-                if (chosen := next(matches, None)) is None:
+                matching_rows = next(matches, None)
+                if matching_rows is None:
                     raise self._missing_default_error(ordered, position, fixed)
-                allowed[position] = chosen
+                allowed[position] = matching_rows
             point = part.find_first(allowed)
         if point is None:
             raise self._empty_error()
         return point
 
     def _missing_default_error(
-        self, ordered: list[int], position: int, fixed: Mapping[int, tuple[bool, set[int]]]
+        self, ordered: list[int], position: int, fixed: Mapping[int, _MatchingRows]
     ) -> SpaceError:
-        """Return the error for values that no valid point has, up to that of `position`."""
+        """Return the error for the values of `ordered`, up to `position`: no valid point has
+        them."""
         texts = []
         for earlier in ordered[: ordered.index(position) + 1]:
             domain = self._model.domains[earlier]
             title = ", ".join(domain.names)
-            texts.append(f"{title} = {format_row(domain.rows[min(fixed[earlier][1])])}")
+            texts.append(f"{title} = {format_row(domain.rows[min(fixed[earlier].rows)])}")
         rules = ", ".join(
             dict.fromkeys(f'"{r.name}"' for r in self._model.rules if position in r.needs)
         )
@@ -311,16 +332,20 @@ class Space:
             index = self._component_of[position]
             low, high = ranges[index]
             part = self._components[index]
-            first, end = (int(end) for end in part.find_range(position, low, digits[position]))
+            bounds = part.find_range(position, low, digits[position])
+            first, end = (int(bound) for bound in bounds)
             # The points of the other groups that go with each point of this one.
-            others = total // (high - low)
-            rank += (first - low) * others
-            total = others * (end - first)
+            other_points = total // (high - low)
+            rank += (first - low) * other_points
+            total = other_points * (end - first)
             ranges[index] = first, end
         return rank
 
     def _decode_indices(self, indices: Sequence[int]) -> list[Any]:
-        """Return for each parameter an array of its rows at the points of `indices`."""
+        """Return for each parameter an array of its rows at the points of `indices`.
+
+        This is `_rank_point` backwards, for all indices at once.
+        """
         import numpy as np
 
         from tilusbuild.space.columns import smallest_row_type
@@ -328,10 +353,8 @@ class Space:
         def integer_type(count: int) -> Any:
             return np.int64 if count <= 2**63 - 1 else object  # Python's integers beyond 64 bits
 
-        index_type, counts = (
-            integer_type(self._index_count),
-            [part.count for part in self._components],
-        )
+        index_type = integer_type(self._index_count)
+        counts = [part.count for part in self._components]
         remainder = np.array(indices, dtype=index_type)
         total = np.full(len(remainder), self._index_count, dtype=index_type)
         low = [np.zeros(len(remainder), dtype=integer_type(count)) for count in counts]
@@ -340,13 +363,13 @@ class Space:
         for position, domain in enumerate(self._model.domains):
             index = self._component_of[position]
             part = self._components[index]
-            others = total // size[index]
-            row = remainder // others
+            other_points = total // size[index]
+            row = remainder // other_points
             digit = part.get_digit(position, low[index] + row.astype(integer_type(part.count)))
             first, end = part.find_range(position, low[index], digit)
-            remainder = remainder - (first - low[index]) * others
+            remainder = remainder - (first - low[index]) * other_points
             low[index], size[index] = first, end - first
-            total = others * size[index]
+            total = other_points * size[index]
             columns.append(digit.astype(smallest_row_type(len(domain.rows))))
         return columns
 
@@ -404,9 +427,14 @@ def select_schedules(
     start = space.complete_point(default)
     if level == 0:
         return space.take_points((start.index,))
-    # `count` raises for a space that was not counted, of which all points cannot be built.
-    known = space.count if level == 2 else space.size[0]
-    size = sample if known is None else known if level == 2 else min(sample, known)
+    count = space.size[0]
+    if level == 2:
+        # `count` raises for a space that was not counted, of which all points cannot be built.
+        size = space.count
+    elif count is None:
+        size = sample
+    else:
+        size = min(sample, count)
     if size > MAX_SCHEDULES:
         raise SpaceError(
             f"{size:,} schedules to build, at most {MAX_SCHEDULES:,}",

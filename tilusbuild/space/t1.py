@@ -53,8 +53,8 @@ def read_t1(text: str) -> T1Space:
     entries = _read_member(space, "TuningParameters", list, "ConfigurationSpace")
     # Of two parameters with one name the last one counts, at the position of the first: published
     # files have such names, and Kernel Tuner reads them so.
-    read = (_read_parameter(number, entry) for number, entry in enumerate(entries, 1))
-    parameters = tuple({parameter.names: parameter for parameter in read}.values())
+    declared = (_read_parameter(number, entry) for number, entry in enumerate(entries, 1))
+    parameters = tuple({parameter.names: parameter for parameter in declared}.values())
     conditions = space.get("Conditions") or []
     if not isinstance(conditions, list):
         raise SpaceError('not a T1 file: "Conditions" is not a list')
@@ -68,6 +68,8 @@ def read_t1(text: str) -> T1Space:
 
 
 def _read_member(parent: Any, key: str, kind: type, where: str) -> Any:
+    """Return the value of `key` in a JSON object. Raises `SpaceError`, whose message calls the
+    object `where`, if `parent` is not an object, or has no such value of the type `kind`."""
     value = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(value, kind):
         raise SpaceError(f'not a T1 file: {where} has no "{key}" of the right type')
@@ -100,11 +102,11 @@ def _read_parameter(number: int, entry: Any) -> Parameter:
 
 
 def _check_type(name: str, kind: str, value: Any) -> Value:
-    """Return a value of the type `kind`; a float for an integer of that type. Raises
-    `SpaceError`."""
+    """Return `value`, as a float if `kind` is "float". Raises `SpaceError` if it is not of the T1
+    type `kind`."""
     # For Python a bool is an int.
-    right = isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
-    if not right or (kind == "uint" and value < 0):
+    has_type = isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
+    if not has_type or (kind == "uint" and value < 0):
         raise SpaceError(
             f'the parameter "{name}": {value!r:.60} is not of the type {kind}', rule=name
         )
@@ -112,7 +114,8 @@ def _check_type(name: str, kind: str, value: Any) -> Value:
 
 
 def _read_values(name: str, text: Any) -> list[Any]:
-    """Return the values of a list, or of a text of Python. Raises `SpaceError`."""
+    """Return the values of the parameter `name`: `text` is a list, or Python text such as
+    "[1, 2, 4]". Raises `SpaceError`."""
     if isinstance(text, list):
         return text
     if not isinstance(text, str) or len(text) > MAX_TEXT:
@@ -155,6 +158,7 @@ def _read_list(node: ast.expr) -> list[Any]:
 
 
 def _expand_comprehension(element: ast.expr, generator: ast.comprehension) -> Iterator[Any]:
+    """Yield the values of `[element for … in … if …]`. Raises `ValueError`."""
     if not isinstance(generator.target, ast.Name) or generator.is_async:
         raise ValueError("a comprehension over more than one name")
     name = generator.target.id
@@ -219,7 +223,8 @@ def _apply_operator(op: str, left: Any, right: Any) -> Any:
 
 
 def _read_condition(number: int, entry: Any) -> tuple[str, Expr]:
-    """Return a condition with its name, `condition_1` and so on. Raises `SpaceError`."""
+    """Return a condition with its name, `condition_1` and so on; C's `&&` and `||` are read as
+    `and` and `or`. Raises `SpaceError`."""
     name = f"condition_{number}"
     text = _read_member(entry, "Expression", str, f"condition {number}")
     python = _QUOTED_OR_C_LOGIC.sub(
