@@ -165,8 +165,8 @@ def has_links_before_parent(path: str) -> bool:
 
 
 def list_passed_directories(tree: str, directory: str, name: str) -> list[str] | None:
-    """Return the directories that must exist for `..` in `directory/name` to be followed; None if
-    the path leaves the tree."""
+    """Return the directories that must exist for `..` in `directory/name` to be followed, `a/b` for
+    `a/b` and `../x.h`; None if the path leaves the tree."""
     limit = tree.count("/") + 1
     parts, passed = directory.split("/"), []
     # Part by part, since a compiler follows the path so: `a/../../b/c` leaves the tree though its
@@ -200,7 +200,8 @@ class PatternMatches(Struct, frozen=True):
 
 
 def match_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> PatternMatches:
-    """Return what matches below a directory, `name` in the copy. Raises `PatternTooWideError`."""
+    """Return what a pattern matches below the directory `path`, which is `name` in the copy. Raises
+    `PatternTooWideError` beyond `MAX_FILES` files or `MAX_BYTES`."""
     matches = find_matches(path, pattern)
     files = tuple(_list_files(path, matches.names))
     size = sum(size for _, size in files)
@@ -221,7 +222,8 @@ def match_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> 
 
 
 def match_declared(roots: Sequence[Root], pattern: str) -> Iterator[PatternMatches]:
-    """Yield what matches below each root and its tree. Raises `PatternTooWideError`."""
+    """Yield what a pattern matches below each root and each tree's directory; nothing for a pattern
+    that leads out of them. Raises `PatternTooWideError`."""
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return
     bases = {(root.tree, root.name, root.path) for root in roots}
@@ -232,7 +234,7 @@ def match_declared(roots: Sequence[Root], pattern: str) -> Iterator[PatternMatch
 
 
 def _list_files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield those that are files, and their sizes."""
+    """Yield each of `names` that is a regular file in `directory`, with its size in bytes."""
     for name in names:
         status = try_stat(os.path.join(directory, name))
         if status is not None and stat.S_ISREG(status.st_mode):
@@ -259,24 +261,29 @@ class Overlap(Struct):
 
 
 def find_overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
-    """Compare the project's directories with those outside, name by name."""
+    """Return what the project's directories have in common with those outside, by names.
+
+    A directory that both have is compared in turn. The comparison ends at the first header that
+    shadows another. Raises `OSError` as `list_names`.
+    """
     result = Overlap()
     pending = [(directory, tuple(outside)) for directory in directories]
     # One header that shadows another decides: the search then reads those outside, too.
     while pending and not result.shadows:
-        own_directory, others = pending.pop()
-        names_outside = [(other, list_names(other)) for other in others]
+        own_directory, directories_outside = pending.pop()
+        names_outside = [(directory, list_names(directory)) for directory in directories_outside]
         result.probed.add(own_directory)
         result.sought.update(*(names for _, names in names_outside))
         for name in sorted(list_names(own_directory)):
             path = os.path.join(own_directory, name)
-            holders = (other for other, names in names_outside if name in names)
-            paths_outside = [os.path.join(holder, name) for holder in holders]
+            paths_outside = [
+                os.path.join(directory, name) for directory, names in names_outside if name in names
+            ]
             if not paths_outside:
                 continue
             # A directory in the place of a header is none, and the other way round.
             if not os.path.isdir(path):
-                if any(os.path.isfile(other) for other in paths_outside):
+                if any(map(os.path.isfile, paths_outside)):
                     result.shadows = True
                     result.probed.add(path)
             elif below := tuple(filter(os.path.isdir, paths_outside)):
@@ -285,7 +292,8 @@ def find_overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
 
 
 def list_names(directory: str) -> frozenset[str]:
-    """Return what is in a directory; nothing where there is none. Raises `OSError` for trouble."""
+    """Return the names in a directory; none if it does not exist or may not be read. Raises
+    `OSError` for an error of the machine, such as a failing disk."""
     try:
         return frozenset(os.listdir(directory))
     except OSError as error:

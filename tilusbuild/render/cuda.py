@@ -44,6 +44,7 @@ def spell_ctype(context: Context, dtype: object, portable: bool = False) -> str:
     With `portable=true` it is `tb::f16` on either: the type of `portable.cuh.j2`, without a header.
     """
     name = check_dtype(dtype)
+    # A type that C has is the same in CUDA and in C++.
     if DTYPES[name].c != "void":
         return DTYPES[name].cuda
     target = context.get("target")
@@ -107,7 +108,8 @@ def spell_value(value: object) -> object:
 
 
 def _make_function(name: str) -> Callable[..., Any]:
-    """Return the function of templates for an operation of expressions."""
+    """Return the function of templates for an operation of expressions, such as `cdiv`. It raises
+    `TemplateRuntimeError` for arguments without a value."""
 
     def apply_function(*values: Any) -> Any:
         for value in values:

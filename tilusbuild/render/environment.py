@@ -51,6 +51,9 @@ MAX_STEPS = 1_000_000
 MAX_CHARACTERS = 16 << 20
 """Length of one rendering."""
 
+_MAX_NAMES = 10_000
+"""Names of templates to compare a misspelt one with."""
+
 # Their results differ from run to run, or hold the address of a Python object.
 _NOT_DETERMINISTIC = {"filters": ("random", "pprint"), "globals": ("lipsum",)}
 
@@ -127,8 +130,11 @@ class ProjectLoader(BaseLoader):
         return path
 
     def read_text(self, name: str) -> str:
-        """Return the content of a template. Raises `TemplateNotFound`, and `BadTemplateError` if
-        it cannot be read or is not UTF-8."""
+        """Return the content of a template, which is read once and kept in `texts`.
+
+        The file's stamp is added to `sightings`. Raises `TemplateNotFound`, and `BadTemplateError`
+        if the file cannot be read or is not UTF-8.
+        """
         if (known := self.texts.get(name)) is not None:
             return known
         path = self.resolve_path(name)
@@ -158,7 +164,8 @@ class ProjectLoader(BaseLoader):
         return self.read_text(template), self.resolve_path(template), lambda: True
 
     def list_templates(self) -> list[str]:
-        """Return the names of templates, for suggestions."""
+        """Return the names of the project's and the shipped templates, for suggestions; not all of
+        very many."""
         names = []
         for base, top in ((self.root, ""), (self.shipped, SHIPPED)):
             for directory, directories, files in os.walk(os.path.join(base, top)):
@@ -169,7 +176,7 @@ class ProjectLoader(BaseLoader):
                     for file in sorted(files)
                     if file.endswith((".j2", ".jinja", ".cu", ".cuh", ".h"))
                 ]
-                if len(names) > 10_000:
+                if len(names) > _MAX_NAMES:
                     break
         return names
 
@@ -262,14 +269,16 @@ class Environment(ImmutableSandboxedEnvironment):
         self.tests.update(cuda.TESTS)
 
     def begin_rendering(self, context: Mapping[str, Any], used: Callable[[str], None]) -> None:
-        """Start a rendering in this thread; `used` is called with the name of each template."""
+        """Start a rendering in this thread: reset its steps and its imports. `used` is called with
+        the name of each template."""
         self.local.steps = MAX_STEPS
         self.local.used = used
         self.local.modules = {}
         self.local.shared = {name: context[name] for name in SHARED_NAMES if name in context}
 
     def count_step(self) -> None:
-        """Count one step."""
+        """Count one step of this thread's rendering. Raises `TemplateRuntimeError` after
+        `MAX_STEPS`."""
         self.local.steps -= 1
         if self.local.steps < 0:
             raise TemplateRuntimeError(
@@ -277,7 +286,7 @@ class Environment(ImmutableSandboxedEnvironment):
             )
 
     def finalize_value(self, value: object) -> object:
-        """Return what `{{ value }}` writes: Jinja2 calls it."""
+        """Return what `{{ value }}` writes: Jinja2 calls it. Raises `TemplateRuntimeError`."""
         if not self._cpp_values and (value is None or isinstance(value, (bool, float))):
             return value
         return cuda.spell_value(value)

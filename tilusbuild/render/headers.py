@@ -18,6 +18,7 @@ import posixpath
 import stat
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache, cached_property
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -50,6 +51,15 @@ from tilusbuild.state.patterns import PatternTooWideError
 _MAX_NOTES = 3
 """About names that macros make: a library has hundreds."""
 _EMPTY = sha256_bytes(b"")
+
+
+class SearchDirectory(NamedTuple):
+    """A directory in which an include is looked for: `name` in the copy of the headers, `path` on
+    disk. `tree` is the copy's top directory that it belongs to, "" outside the project."""
+
+    tree: str
+    name: str
+    path: str
 
 
 class HeaderFile(Struct, frozen=True, eq=False):
@@ -109,7 +119,8 @@ class Headers:
         return closure
 
     def _follow_includes(self, includer: HeaderFile, rendered: frozenset[str]) -> ReachedHeaders:
-        """Return what a header's own includes lead to: many sources reach the same ones."""
+        """Return what the includes of one header lead to, without those of the headers that they
+        name. It does not depend on the source, so that it is cached."""
         reached = ReachedHeaders(self, rendered)
         for include in includer.scan.includes:
             reached.resolve_include(include, includer)
@@ -122,15 +133,15 @@ class Headers:
 
     def list_candidates(
         self, include: Include, includer: HeaderFile | None
-    ) -> Iterable[tuple[str, str, str]]:
-        """Yield an include's places in search order: tree, directory in the copy, and on disk."""
+    ) -> Iterable[SearchDirectory]:
+        """Yield the directories in which a compiler looks for an include, in its order."""
         if include.quoted and includer is not None:
-            yield includer.tree, posixpath.dirname(includer.name), os.path.dirname(includer.path)
+            yield _get_directory(includer)
         # gcc searches all of `-iquote` before any of `-I`.
         for quoted_only in (True, False):
             for root in self.roots:
                 if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
-                    yield root.tree, root.name, root.path
+                    yield SearchDirectory(root.tree, root.name, root.path)
 
     def _match_headers(self, tree: str, name: str, path: str) -> PatternMatches:
         """Return the files below a directory that may be headers. Raises `PatternTooWideError`."""
@@ -147,7 +158,8 @@ class Headers:
         return replace(matches, files=tuple(files))
 
     def find_outside(self, directory: str, include: Include) -> HeaderFile | None:
-        """Return the header that an include means in a directory outside of the project."""
+        """Return the header that an include means in a directory outside the project; None if the
+        directory has none."""
         path = os.path.normpath(os.path.join(directory, include.name))
         return self.find_file("", path, path)
 
@@ -201,7 +213,7 @@ class ReachedHeaders(Struct):
     """Files whose includes are still to be found."""
 
     def add_reached(self, other: ReachedHeaders) -> None:
-        """Take in what other includes lead to."""
+        """Add all that `other` has. Its files are queued if they are new."""
         for file in other.files.values():
             self.add_file(file)
         self.directories |= other.directories
@@ -212,7 +224,12 @@ class ReachedHeaders(Struct):
         self.notes |= other.notes
 
     def resolve_include(self, include: Include, includer: HeaderFile | None) -> None:
-        """Look for the header that an include of a text names."""
+        """Add the headers that an include can mean, in the order of a compiler's search.
+
+        `includer` is the header with the include, None for the source. Directories without the
+        header are added to `probed`, the names of headers outside the project to `external` or
+        `sought`, and includes that the compile will not find to `notes`.
+        """
         outside_includer = includer if includer is not None and not includer.tree else None
         if include.name.startswith("/"):
             if outside_includer is None:
@@ -243,7 +260,8 @@ class ReachedHeaders(Struct):
                     return
 
     def _resolve_in_roots(self, include: Include, includer: HeaderFile | None) -> bool:
-        """Look for an include in the roots. Return whether it is there."""
+        """Add the headers that an include means in the roots; directories without it are added to
+        `probed`. Return whether a root has one, or the source's directory a rendered one."""
         is_resolved = False
         is_rendered = include.quoted and include.name in self.rendered
         source_directories = {root.name for root in self.headers.roots if root.quoted_only}
@@ -276,7 +294,8 @@ class ReachedHeaders(Struct):
         return is_resolved
 
     def add_file(self, file: HeaderFile | None) -> bool:
-        """Go on in a header. Return whether it is there."""
+        """Add a header, and queue it if it is new, so that its includes are followed. Return False
+        for None."""
         if file is not None and file.name not in self.files:
             self.files[file.name] = file
             self.queue.append(file)
@@ -300,7 +319,7 @@ class ReachedHeaders(Struct):
         *,
         undetermined: bool = False,
     ) -> None:
-        """Remember what is to be said of an include; `undetermined` as in `Diagnostic`."""
+        """Add what an error about this include would say; `undetermined` is as in `Diagnostic`."""
         self.notes[includer, include_text, message, hint] = undetermined
 
 
@@ -311,21 +330,22 @@ class _ClosureSearch(ReachedHeaders):
     """Whether macros make a name in a text of the project."""
     climbs: bool = False
     """Whether such a name may have `..` in it."""
-    includer_directories: dict[tuple[str, str, str], None] = field(default_factory=dict)
-    """The directories of the headers with computed includes: tree, name in the copy, and path."""
-    taken_directories: set[tuple[str, str, str]] = field(default_factory=set)
+    includer_directories: dict[SearchDirectory, None] = field(default_factory=dict)
+    """The directories of the headers with computed includes."""
+    taken_directories: set[SearchDirectory] = field(default_factory=set)
     """The directories of which every file was taken."""
     operands: dict[str, HeaderFile | None] = field(default_factory=dict)
     """The operands of computed includes, and their texts."""
 
     def run_search(self, source_scan: Scan, source: str, extra: Sequence[str]) -> Closure:
         """Return the closure of a source, whose scan is `source_scan`. Raises `InputError`."""
-        unmatched = tuple(
-            pattern
-            for pattern in extra
-            # A list, and not `any`: all of the matches are to be added.
-            if not any([*map(self._add_matches, self.headers.match_declared(pattern))])
-        )
+        unmatched = []
+        for pattern in extra:
+            has_match = False
+            for matches in self.headers.match_declared(pattern):
+                has_match |= self._add_matches(matches)
+            if not has_match:
+                unmatched.append(pattern)
         if self.headers.overlap.shadows:
             for name in self.headers.outside.implied:
                 self.resolve_include(Include(name, quoted=True), None)
@@ -351,15 +371,18 @@ class _ClosureSearch(ReachedHeaders):
             for note, undetermined in self.notes.items()
         ]
         return Closure(
-            headers, sha256_text(format_manifest(headers)),
-            tuple(dict.fromkeys(notes)), unmatched,
-            tuple(sorted(self.probed | overlap.probed)),
-            None if self.unknown else tuple(sorted(self.external)),
-            frozenset(self.sought | overlap.sought),
-        )  # fmt: skip
+            headers,
+            sha256_text(format_manifest(headers)),
+            notes=tuple(dict.fromkeys(notes)),
+            unmatched=tuple(unmatched),
+            probed=tuple(sorted(self.probed | overlap.probed)),
+            external=None if self.unknown else tuple(sorted(self.external)),
+            shadowing=frozenset(self.sought | overlap.sought),
+        )
 
     def _note_scan(self, text_scan: Scan, includer: HeaderFile | None) -> None:
-        """Note the computed includes of a text; those of a header outside do not count."""
+        """Note whether a text has computed includes, their operands, and the directory of the
+        includer (None: the source). Those of a header outside the project do not count."""
         if includer is not None and not includer.tree:
             return
         self.climbs |= text_scan.climbs
@@ -369,11 +392,11 @@ class _ClosureSearch(ReachedHeaders):
         for operand in text_scan.operands:
             self.operands.setdefault(operand, includer)
         if includer is not None:
-            name, path = posixpath.dirname(includer.name), os.path.dirname(includer.path)
-            self.includer_directories[includer.tree, name, path] = None
+            self.includer_directories[_get_directory(includer)] = None
 
     def _add_matches(self, matches: PatternMatches) -> bool:
-        """Go on in the files that a pattern matches. Return whether there is one."""
+        """Add the files that a pattern matches, and to `probed` the directories where a new file
+        could match. Return whether there is a file."""
         has_match = False
         self.probed.update(path for _, path in matches.directories)
         for name, path in matches.files:
@@ -381,15 +404,19 @@ class _ClosureSearch(ReachedHeaders):
         return has_match
 
     def _add_computed(self, source: str) -> bool:
-        """Take what computed includes of the texts so far can name. Return whether any is new.
-        Raises `InputError` for more than a program may carry."""
+        """Add every file that a computed include of the texts so far can name. Return whether the
+        queue has new ones. Raises `InputError` for more files than a program may carry."""
         if not self.is_computed:
             return False
         roots = self.headers.roots
-        directories = dict.fromkeys((root.tree, root.name, root.path) for root in roots)
+        directories = dict.fromkeys(
+            SearchDirectory(root.tree, root.name, root.path) for root in roots
+        )
         directories |= self.includer_directories
         # Of `..` only what is before it is in the text: it may lead up to the tree's own directory.
-        above = {(root.tree, root.tree, root.base) for root in roots} if self.climbs else set()
+        above = set()
+        if self.climbs:
+            above = {SearchDirectory(root.tree, root.tree, root.base) for root in roots}
         for directory in (*directories, *sorted(above)):
             if directory in self.taken_directories:
                 continue
@@ -431,10 +458,15 @@ class _ClosureSearch(ReachedHeaders):
         return tuple(sorted(headers, key=lambda header: header.name))
 
 
+def _get_directory(file: HeaderFile) -> SearchDirectory:
+    """Return the directory of a header."""
+    return SearchDirectory(file.tree, posixpath.dirname(file.name), os.path.dirname(file.path))
+
+
 def _make_diagnostic(
     source: str, includer: HeaderFile | None, include_text: str, message: str, hint: str
 ) -> Diagnostic:
-    """Return what is to be said of an include, at its place."""
+    """Return a warning at the line of an include, in the text of its includer (None: `source`)."""
     if includer is None:
         text, path = source, "source.cu"
     else:
@@ -444,6 +476,7 @@ def _make_diagnostic(
 
 
 def _locate_include(text: str, path: str, include_text: str) -> Place:
+    """Return the place of the first include of `include_text`; without one that of the file."""
     for number, line in enumerate(text.split("\n"), 1):
         if "include" in line and include_text in line:
             return Place(path, number, line.index(include_text) + 1, line, len(include_text))

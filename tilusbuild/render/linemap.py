@@ -79,8 +79,9 @@ class LineMap(Struct, frozen=True):
         return text.index(part) + 1 + column - piece.column - blanks
 
     def insert_directives(self) -> str:
-        """Return the rendering with `#line` wherever the next line is not the template's next."""
-        inside = find_inner_lines("\n".join(self.rendered))
+        """Return the rendering with a `#line` before each line that is not the next one of its
+        template."""
+        inner_lines = find_inner_lines("\n".join(self.rendered))
         result: list[str] = []
         expected: tuple[str, int] | None = None
         for number, text in enumerate(self.rendered, 1):
@@ -88,7 +89,7 @@ class LineMap(Struct, frozen=True):
             position = (origin.template, origin.line) if origin else ("source.cu", number)
             # Within a comment or a raw string a directive would be text, and a blank line needs
             # none.
-            if position != expected and number not in inside and text.strip():
+            if position != expected and number not in inner_lines and text.strip():
                 name = position[0].replace("\\", "\\\\").replace('"', '\\"')
                 result.append(f'#line {position[1]} "{name}"')
                 expected = position
@@ -112,7 +113,10 @@ def map_to_itself(template: str, text: str, read: Callable[[str], str]) -> LineM
     """Return the map of a text that is its template, not rendered."""
     rendered = tuple(text.split("\n"))
     origins = (Origin(template, number) for number, _ in enumerate(rendered, 1))
-    pieces = ((Piece(1, *line, True),) for line in zip(rendered, origins, strict=True))
+    pieces = (
+        (Piece(column=1, text=line, origin=origin, literal=True),)
+        for line, origin in zip(rendered, origins, strict=True)
+    )
     return LineMap(rendered, tuple(pieces), read)
 
 
@@ -135,15 +139,27 @@ def build_line_map(
     return LineMap(rendered, tuple(pieces), read)
 
 
-_Frame: TypeAlias = "list[tuple[str, int] | None]"
-"""A call in progress: its place (None: the whole rendering), and that of the text it writes."""
+_Site: TypeAlias = tuple[str, int]
+"""A template's name, and a line."""
+
+
+class _Frame(Struct):
+    """A call, an include or an expression whose text is being read."""
+
+    site: _Site | None = None
+    """Its line; None for the whole rendering."""
+    text_site: _Site | None = None
+    """The line of the template's own text that follows; None where an expression writes."""
 
 
 def _trace_marks(marked: str, names: Sequence[str]) -> list[list[Piece]]:
-    """Return the lines of a marked rendering as pieces, up to where the marks do not nest."""
+    """Return the lines of a marked rendering as pieces, up to where the marks do not nest.
+
+    `names` are the templates' names, by the number in a mark.
+    """
     lines: list[list[Piece]] = [[]]
     column = 1
-    stack: list[_Frame] = [[None, None]]
+    stack = [_Frame()]
     position = 0
     # None stands for the end: the text behind the last mark.
     for match in [*MARK.finditer(marked), None]:
@@ -168,22 +184,25 @@ def _trace_marks(marked: str, names: Sequence[str]) -> list[list[Piece]]:
 
 def _find_current_origin(stack: Sequence[_Frame]) -> tuple[Origin | None, bool]:
     """Return the origin of the text that follows, and whether it is a template's literal text."""
-    sites = [site for site, _ in reversed(stack) if site]
-    literal = stack[-1][1] is not None
+    call_sites = [frame.site for frame in reversed(stack) if frame.site]
+    site = stack[-1].text_site
+    literal = site is not None
     # The value of an expression has no start of its own: it belongs to the line that writes it.
-    call_site = stack[-1][1] or (sites.pop(0) if sites else None)
-    return (Origin(*call_site, tuple(sites)) if call_site else None), literal
+    if site is None and call_sites:
+        site = call_sites.pop(0)
+    return (Origin(*site, tuple(call_sites)) if site else None), literal
 
 
 def _apply_mark(mark: str, stack: list[_Frame], names: Sequence[str]) -> bool:
-    """Apply a mark to the stack. Return False if marks do not nest."""
+    """Apply a mark to the stack: push a frame, set its text's line, or (the empty mark) pop it.
+    Return False if marks do not nest."""
     if mark:
         kind, number, line = mark.translate(_DECODE).split(",")
         site = (names[int(number)], int(line))
         if kind == "p":
-            stack.append([site, None])
+            stack.append(_Frame(site))
         else:
-            stack[-1][1] = site
+            stack[-1].text_site = site
         return True
     stack.pop()
     return bool(stack)
@@ -255,6 +274,7 @@ class MarkingEnvironment(Environment):
         self.filters["indent"] = indent_marked
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """Parse a template, write marks into its tree, and append its name to `names`."""
         tree = super()._parse(source, name, filename)
         self.names.append(name or "")
         _Marker(len(self.names) - 1).visit(tree)

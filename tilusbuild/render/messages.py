@@ -52,6 +52,7 @@ class _LogMapper:
         self._reference = re.compile(rf"\bat line (\d+)(?: of ({name})(?!\S))?(?! of )")
         self._other_file = re.compile(rf"\S.*\(\d+\): {_SEVERITY}")
         self._in_source = True
+        """Whether the message of the current line is about the source."""
 
     def map_lines(self, lines: list[str]) -> Iterator[str]:
         """Yield the lines of the log with the places of the template."""
@@ -62,7 +63,8 @@ class _LogMapper:
             head = self._parse_head(text)
             if head is None:
                 # The lines of a message about a header count that header's lines.
-                self._in_source &= not self._other_file.match(text)
+                if self._other_file.match(text):
+                    self._in_source = False
                 yield self._map_plain_line(text)
                 continue
             end = self._find_echo_end(lines, index, head)
@@ -70,6 +72,7 @@ class _LogMapper:
             index = end
 
     def _parse_head(self, text: str) -> _MessageHead | None:
+        """Return the parsed first line of a message about the source; None for any other line."""
         if match := self._nvcc.fullmatch(text):
             return _MessageHead(int(match[1]), None, match[2], text, is_nvcc=True)
         if match := self._gcc.fullmatch(text):
@@ -100,13 +103,12 @@ class _LogMapper:
         return self._reference.sub(map_reference, text)
 
     def _find_first_origin(self) -> Origin | None:
-        """Return the template that the rendering began with."""
+        """Return the rendered template's own line of the first line that has an origin, or None."""
         for number in range(1, len(self._map.rendered) + 1):
-            if origin := self._map.find_origin(number):
-                name, line = (
-                    origin.callers[-1] if origin.callers else (origin.template, origin.line)
-                )
-                return Origin(name, line)
+            origin = self._map.find_origin(number)
+            if origin is not None:
+                # The last caller is the outermost one.
+                return Origin(*origin.callers[-1]) if origin.callers else origin
         return None
 
     def _find_echo_end(self, lines: list[str], index: int, head: _MessageHead) -> int:
@@ -119,12 +121,14 @@ class _LogMapper:
                 if not lines[end].startswith(" "):
                     break
             return index
+        # An echoed line that is empty ends at its bar.
         while index < len(lines) and re.match(r" *\d* \| ", lines[index] + " "):
             index += 1
         return index
 
     def _format_message(self, head: _MessageHead, echo: list[str]) -> Iterator[str]:
-        """Yield a message about the source: its head, its echo, and the template's line."""
+        """Yield a message about the source, with places in the template: its head, its echo, and
+        the template's line. The lines after it count as lines of the source."""
         self._in_source = True
         column = self._find_column(head)
         origin = self._map.find_origin(head.line, column)
@@ -138,7 +142,7 @@ class _LogMapper:
         else:
             yield f"{origin}{f':{template_column}' if template_column else ''}:{rest}"
         for text in echo:
-            number = f"{head.line:>5}"
+            number = f"{head.line:>5}"  # gcc's width
             if not head.is_nvcc and text.startswith(f"{number} |"):
                 text = f"{origin.line:>5}{text[5:]}"
             yield self._map_references(text)
@@ -245,6 +249,7 @@ def _list_header_names(directories: Sequence[str]) -> list[str]:
 
 
 def _explain_library_header(name: str) -> str:
+    """Return what to do about a header of the C or C++ library, which NVRTC does not have."""
     plain = name.removesuffix(".h")
     own = f"c{plain}" if name.endswith(".h") else plain
     return (

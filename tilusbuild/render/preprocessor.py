@@ -49,6 +49,7 @@ def find_inner_lines(text: str) -> set[int]:
     inside = {number for number, start in enumerate(starts, 2) if flat[start - 1] == " "}
     for match in TOKENS.finditer("\n" + flat):
         if match["delimiter"] is not None or match[0].startswith("/*"):
+            # In `flat`, which has no newline in front.
             first, last = match.start() - 1, match.end() - 1
             inside.update(n for n, start in enumerate(starts, 2) if first < start < last)
     return inside
@@ -95,7 +96,8 @@ _TRIGRAPHS = {f"??{a}": b for a, b in zip("=/'()!<>-", "#\\^[]|{}~", strict=True
 
 
 def scan_text(text: str) -> Scan:
-    """Scan a source or a header. Never fails: text that is not C++ has no includes."""
+    """Return the scan of a source or a header: the includes that any compiler may see. Never fails:
+    text that is not C++ has no includes."""
     text = "\n" + text.replace("\r\n", "\n").replace("\0", " ").removeprefix("\ufeff")
     readings = [text]
     if "\r" in text:
@@ -104,10 +106,10 @@ def scan_text(text: str) -> Scan:
         readings += [re.sub(r"\?\?[=/'()!<>-]", lambda m: _TRIGRAPHS[m[0]], r) for r in readings]
     # gcc joins lines where a blank follows the backslash, and other compilers do not.
     has_blank = re.search(r"\\[ \t\f\v]+\n", text)
-    readings = [SPLICE.sub("", r) for r in readings] + (
-        [r.replace("\\\n", "") for r in readings] if has_blank else []
-    )
-    scans = [_scan_reading(reading) for reading in readings]
+    spliced = [SPLICE.sub("", reading) for reading in readings]
+    if has_blank:
+        spliced += [reading.replace("\\\n", "") for reading in readings]
+    scans = [_scan_reading(reading) for reading in spliced]
     # Nearly always: the other readings are of rare spellings.
     if len(scans) == 1:
         return scans[0]
@@ -120,6 +122,8 @@ def scan_text(text: str) -> Scan:
 
 
 def _blank_token(match: re.Match[str]) -> str:
+    """Return what replaces a token before directives are looked for: a blank for a comment, an
+    include without comments in it, an empty string for a raw one, and any other string itself."""
     token = match[0]
     if token[0] == "/":
         return " "
@@ -135,7 +139,7 @@ def _blank_comment(comment: re.Match[str]) -> str:
 
 
 def _scan_reading(text: str) -> Scan:
-    """Scan one reading of a text, without spliced lines. Its first line is empty."""
+    """Return the scan of one reading of a text, without spliced lines. Its first line is empty."""
     includes: dict[Include, None] = {}
     operands: dict[str, None] = {}
     # The assembler reads these files, whose names macros may make, too.
@@ -145,16 +149,16 @@ def _scan_reading(text: str) -> Scan:
         word, rest = match[1], match[2].strip()
         is_next = "_next" in word or "_next" in rest
         if word not in ("define", "if", "elif"):
-            if name := _PLAIN.match(rest):
-                includes[Include(name[1] or name[2], name[2] is not None, is_next)] = None
+            if header := _PLAIN.match(rest):
+                includes[Include(header[1] or header[2], header[2] is not None, is_next)] = None
             elif re.search(r"[\w$]", rest):
                 operands[rest] = None
                 climbs |= _CLIMBS.search(rest) is not None
             continue
         climbs |= _CLIMBS.search(rest) is not None
         if "__has_" in rest:
-            for name in HAS_PLAIN.finditer(rest):
-                includes[Include(name[1] or name[2], name[2] is not None, is_next)] = None
+            for header in HAS_PLAIN.finditer(rest):
+                includes[Include(header[1] or header[2], header[2] is not None, is_next)] = None
             rest = _IS_THERE.sub("0", rest)
             if word != "define":  # where the words of a plain name may be parameters
                 rest = HAS_PLAIN.sub("0", rest)

@@ -51,7 +51,10 @@ def explain_error(
     context: Mapping[str, Any],
     environment: Environment,
 ) -> InputError:
-    """Return `error` as a mistake of the template: whatever it is, a template led to it."""
+    """Return `error`, which a rendering of `template` raised, as a located mistake.
+
+    An undefined variable gives an `UndefinedVariableError`.
+    """
     loader = environment.templates
     stack = _list_template_lines(error.__traceback__)
     if isinstance(error, TemplateSyntaxError):
@@ -185,6 +188,7 @@ def _describe_undefined(
 
 
 def _describe_owner(owner: object) -> str:
+    """Return the words for the object whose attribute does not exist."""
     if isinstance(owner, TemplateModule):
         return f'the template "{owner.__name__}"'
     if isinstance(owner, (str, int, float)):
@@ -193,6 +197,7 @@ def _describe_owner(owner: object) -> str:
 
 
 def _list_members(owner: object) -> Iterable[str]:
+    """Return the names to suggest for a missing attribute of `owner`."""
     if isinstance(owner, Mapping):
         return [str(key) for key in owner]
     if isinstance(owner, (str, int, float, list, tuple)):
@@ -201,7 +206,7 @@ def _list_members(owner: object) -> Iterable[str]:
 
 
 def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Problem:
-    """Return which templates are missing."""
+    """Return which templates are missing, with a similar name."""
     names = error.templates if isinstance(error, TemplatesNotFound) else [error.name or ""]
     if not names:
         return Problem("there is no template in an empty list, or in none")

@@ -56,7 +56,7 @@ class Renderer:
         self._marking: MarkingEnvironment | None = None
 
     def with_style(self, style: Style) -> Renderer:
-        """Return the renderer of a style."""
+        """Return the renderer of a style for the same project; the same one for an equal style."""
         if style == self._style:
             return self
         if style not in self._styled:
@@ -73,9 +73,10 @@ class Renderer:
         names: dict[str, None] = {}
         text = render_text(self._environment, template, context, names)
         # Jinja2 asks the loader for every name of `ignore missing` and of a list.
-        read = self._loader.texts
-        used, missing = ([n for n in names if (n in read) == is_read] for is_read in (True, False))
-        return Rendering(text, tuple(used), tuple(missing))
+        texts = self._loader.texts
+        used = tuple(name for name in names if name in texts)
+        missing = tuple(name for name in names if name not in texts)
+        return Rendering(text, used, missing)
 
     def read_plain(self, name: str) -> Rendering:
         """Return a file of the project as it is. Raises `InputError`."""
@@ -148,9 +149,11 @@ def render_text(
         stream: Any = compiled.root_render_func(compiled.new_context(dict(context)))
         for part in stream:
             message = ""
-            if not isinstance(part, str):
+            if isinstance(part, str):
+                length += len(part)
+            else:
                 message = "this call writes no text"
-            elif (length := length + len(part)) > MAX_CHARACTERS:
+            if length > MAX_CHARACTERS:
                 message = f"the rendering is longer than {MAX_CHARACTERS:,} characters"
             if message:
                 # Thrown where the template writes, so that the error has its line.
@@ -172,8 +175,9 @@ _INCLUDE = re.compile(r"""\{%[-+]?\s*include\s+(?P<quote>["'])(?P<name>.+?)(?P=q
 def resolve_includes(renderer: Renderer, template: str, around: tuple[str, ...] = ()) -> str:
     """Return a template with the templates that it includes in their place, for people to read.
 
-    Only includes by a literal name are followed. Raises `InputError` and `OSError` when the
-    template cannot be read.
+    Only includes by a literal name are followed. An include that cannot be read, or that names one
+    of the templates `around` it, stays. Raises `InputError` and `OSError` when the template itself
+    cannot be read.
     """
     text = read_text(renderer.resolve_path(template), "replace")
 

@@ -28,7 +28,7 @@ class ScanMemory:
         self._changed = False
 
     def get_scan(self, digest: str) -> Scan | None:
-        """Return the scan of the text with this sha256, if there is one."""
+        """Return the scan of the text with this sha256, or None. The scan counts as used."""
         self._used_digests.add(digest)
         return self._load_scans().get(digest)
 
@@ -39,20 +39,23 @@ class ScanMemory:
         self._changed = True
 
     def save_scans(self) -> None:
-        """Write what is new; do nothing where that is not possible."""
+        """Write the scans to the file if any is new; do nothing without a path, or where the file
+        cannot be written."""
         if not self._changed or self._path is None:
             return
         known = self._load_scans()
         texts = {}
         # The rest is of other projects, or of headers that were edited, which may come back.
         used = self._used_digests & known.keys()
-        for digest in known if len(known) <= _SLACK * len(used) else used:
+        kept = known.keys() if len(known) <= _SLACK * len(used) else used
+        for digest in kept:
             with suppress(UnicodeEncodeError):  # of text that is not UTF-8
                 texts[digest] = Raw(msgpack.encode(known[digest]))
         _ENVELOPE.save_value(self._path, texts)
         self._changed = False
 
     def _load_scans(self) -> dict[str, Scan]:
+        """Return the known scans by digest; the first call reads the file."""
         if self._scans is None:
             known = (
                 None if self._path is None else _ENVELOPE.load_value(self._path, dict[str, Scan])
