@@ -36,6 +36,7 @@ class CWriter:
         return text, kind
 
     def _write_unbounded(self, node: Node) -> tuple[str, str]:
+        """Return the same as `write_node`, a text of any length. Raises `ExprError`."""
         match node:
             case t.Const():
                 return self._write_constant(node)
@@ -58,6 +59,7 @@ class CWriter:
                 return self._write_call(node)
 
     def _write_constant(self, node: t.Const) -> tuple[str, str]:
+        """Return the C literal of a constant and its type. Raises `ExprError` for a string."""
         value = node.value
         if isinstance(value, bool):
             return ("1" if value else "0"), BOOLEAN
@@ -91,6 +93,7 @@ class CWriter:
         return text if kind == BOOLEAN else f"({text} != 0)"
 
     def _write_unary(self, node: t.Unary) -> tuple[str, str]:
+        """Return the C text of `- + ~ not` and its type. Raises `ExprError`."""
         if node.op == "not":
             return f"(!{self._write_condition(node.operand)})", BOOLEAN
         if node.op == "~":
@@ -102,6 +105,8 @@ class CWriter:
         return (f"tb_sub(0, {text})" if node.op == "-" else f"((int64_t){text})"), INTEGER
 
     def _write_binary(self, node: t.Binary) -> tuple[str, str]:
+        """Return the C text of an operation, mostly a call of a helper of `PRELUDE`, and its type.
+        Raises `ExprError` for an operation of floats without a form in C."""
         op = node.op
         if op in "&|^":
             left, right = self._write_integer(node.left, op), self._write_integer(node.right, op)
@@ -133,6 +138,7 @@ class CWriter:
         return f"tb_f{_HELPERS[op]}({left}, {right})", REAL
 
     def _write_comparison_pair(self, left: Node, op: str, right: Node) -> str:
+        """Return the C text of `left op right`, of doubles if either is one. Raises `ExprError`."""
         left_text, left_kind = self.write_node(left)
         right_text, right_kind = self.write_node(right)
         if REAL in (left_kind, right_kind):
@@ -143,6 +149,7 @@ class CWriter:
         return f"({left_text} {op} {right_text})"
 
     def _write_comparison(self, node: t.Compare) -> str:
+        """Return the C text of a chain of comparisons: of `a < b < c` that of `a < b and b < c`."""
         pairs, left = [], node.first
         for op, right in node.rest:
             pairs.append(self._write_comparison_pair(left, op, right))
@@ -156,6 +163,8 @@ class CWriter:
         return f"(!({equal}))" if node.negated else f"({equal})"
 
     def _write_selection(self, node: t.Select) -> tuple[str, str]:
+        """Return the C text of `yes if test else no` and its type. Raises `ExprError` if only one
+        side is a float."""
         yes, yes_kind = self.write_node(node.yes)
         no, no_kind = self.write_node(node.no)
         if (yes_kind == REAL) != (no_kind == REAL):
@@ -169,20 +178,24 @@ class CWriter:
         return f"({self._write_condition(node.test)} ? {yes} : {no})", kind
 
     def _write_call(self, node: t.Call) -> tuple[str, str]:
+        """Return the C call of a helper and its type. Raises `ExprError` for a float where the
+        function needs integers."""
         name = node.function
         if name not in ("min", "max", "abs"):
             arguments = ", ".join(self._write_integer(a, name) for a in node.arguments)
             return f"tb_{name}({arguments})", BOOLEAN if name == "divides" else INTEGER
         operands = [self.write_node(argument) for argument in node.arguments]
         if any(kind == REAL for _, kind in operands):
-            texts, prefix, result = [self._convert_to_real(t, k) for t, k in operands], "tb_f", REAL
+            prefix, result_kind = "tb_f", REAL
+            texts = [self._convert_to_real(text, kind) for text, kind in operands]
         else:
-            texts, prefix, result = [text for text, _ in operands], "tb_", INTEGER
+            prefix, result_kind = "tb_", INTEGER
+            texts = [text for text, _ in operands]
         # `abs` has one argument; `min` and `max` of more than two are nested.
         text = texts[0] if len(texts) > 1 else f"{prefix}{name}({texts[0]})"
-        for other in texts[1:]:
-            text = f"{prefix}{name}({text}, {other})"
-        return text, result
+        for next_text in texts[1:]:
+            text = f"{prefix}{name}({text}, {next_text})"
+        return text, result_kind
 
 
 PRELUDE = r"""

@@ -175,11 +175,8 @@ def compile_scalar(node: Node) -> Scalar:
             apply, operand = semantics.UNARY[node.op], compile_scalar(node.operand)
             return _locate_errors(node, lambda env: apply(operand(env)))
         case t.Binary():
-            operation, left, right = (
-                semantics.BINARY[node.op],
-                compile_scalar(node.left),
-                compile_scalar(node.right),
-            )
+            operation = semantics.BINARY[node.op]
+            left, right = compile_scalar(node.left), compile_scalar(node.right)
             return _locate_errors(node, lambda env: operation(left(env), right(env)))
         case t.Compare():
             rest = [(semantics.COMPARE[op], compile_scalar(right)) for op, right in node.rest]
@@ -195,19 +192,14 @@ def compile_scalar(node: Node) -> Scalar:
             items = [compile_scalar(item) for item in node.items]
             return _locate_errors(node, semantics.combine_conditions(items, node.op == "or"))
         case t.Select():
-            test, yes, no = (
-                compile_scalar(node.test),
-                compile_scalar(node.yes),
-                compile_scalar(node.no),
-            )
+            test = compile_scalar(node.test)
+            yes, no = compile_scalar(node.yes), compile_scalar(node.no)
             # Of a test that has no truth value (a string) the test's own column is shown.
             truth = _locate_errors(node.test, lambda env: semantics.to_truth(test(env)))
             return lambda env: yes(env) if truth(env) else no(env)
         case t.Call():
-            call, arguments = (
-                semantics.CALLS[node.function],
-                [compile_scalar(a) for a in node.arguments],
-            )
+            call = semantics.CALLS[node.function]
+            arguments = [compile_scalar(argument) for argument in node.arguments]
             return _locate_errors(
                 node, lambda env: call(*[argument(env) for argument in arguments])
             )
@@ -228,7 +220,8 @@ def _locate_errors(node: Node, function: Scalar) -> Scalar:
 
 
 def _read_variable(node: t.Name) -> Scalar:
-    """Return a function that looks the name up and checks its value, as a literal is checked."""
+    """Return a function that looks the name up and checks its value, as a literal is checked. It
+    raises `ExprError`, and the value itself if that is an `ExprError`."""
 
     def read_value(env: Mapping[str, Any]) -> Value:
         value = env[node.name]
@@ -246,7 +239,8 @@ def _read_variable(node: t.Name) -> Scalar:
 
 
 def fold_constants(node: Node, env: Mapping[str, Value]) -> Node:
-    """Return `node` with the names of `env` replaced by values, and constants computed."""
+    """Return `node` with the names of `env` replaced by values, and constants computed. An `if`
+    with a constant test becomes the side that the test selects."""
     match node:
         case t.Name():
             return t.Const(env[node.name], column=node.column) if node.name in env else node
@@ -257,8 +251,8 @@ def fold_constants(node: Node, env: Mapping[str, Value]) -> Node:
         test, yes, no = parts
         if not isinstance(test.value, str):
             # The other side may have no value for these constants, as in `m // k if k else 0`.
-            chosen: Node = yes if to_truth(test.value) else no
-            return chosen
+            selected: Node = yes if to_truth(test.value) else no
+            return selected
     folded_node = type(node)(*parts, column=node.column)
     return folded_node if isinstance(node, t.Select) else _compute_constant(folded_node)
 

@@ -50,7 +50,7 @@ def parse_text(source: str) -> Node:
     text = source[lead:].translate(_ONE_LINE).rstrip()
     if not text:
         raise ExprError("the expression is empty", 1)
-    return _TreeReader(text, lead).read_node(_parse_python(text, lead), 1)
+    return _TreeReader(text, lead).read_node(_parse_python(text, lead), depth=1)
 
 
 def parse_value(value: bool | int | float) -> Node:
@@ -70,8 +70,10 @@ def _parse_python(text: str, lead: int) -> ast.expr:
         return ast.parse(text, mode="eval").body
     except SyntaxError as error:
         # Asked only now, since `!` and `?` may stand in strings of a right expression.
-        if (of_c := _explain_c_operator(text)) is not None:
-            raise ExprError(of_c[0], lead + of_c[1]) from None
+        c_operator = _explain_c_operator(text)
+        if c_operator is not None:
+            message, position = c_operator
+            raise ExprError(message, lead + position) from None
         column = lead + error.offset if error.offset and error.offset > 0 else None
         raise ExprError(f"not an expression: {error.msg}", column) from None
     except (RecursionError, MemoryError):
@@ -128,7 +130,11 @@ def check_number(value: bool | int | float, column: int | None) -> bool | int | 
 
 
 class _TreeReader:
-    """Converts Python's syntax tree into ours. Each node is checked against the limits."""
+    """Converts Python's syntax tree into ours. Each node is checked against the limits.
+
+    `text` is what Python parsed, and `lead` the number of blanks before it. Every method that reads
+    a node raises `ExprError`; `depth` is how deep the node is nested, `column` is its column.
+    """
 
     def __init__(self, text: str, lead: int) -> None:
         # Of most texts bytes and characters are the same.
@@ -142,6 +148,8 @@ class _TreeReader:
         return self._lead + offset + 1
 
     def read_node(self, node: ast.expr, depth: int) -> Node:
+        """Return our node for a node of Python's and its children. Raises `ExprError` for syntax
+        that is not of the expression language, and for more than `MAX_DEPTH` levels."""
         column = self._find_column(node)
         if depth > MAX_DEPTH:
             raise ExprError(f"the expression is nested more than {MAX_DEPTH} deep", column)
@@ -173,6 +181,7 @@ class _TreeReader:
                 raise ExprError(f"{text} is not part of the expression language", column)
 
     def _read_leaf(self, node: ast.expr, column: int) -> Node:
+        """Return a literal, or a name with or without a prefix (`arch.number`)."""
         match node:
             case ast.Constant(value=bool() | int() | float() as number):
                 return t.Const(check_number(number, column), column=column)
@@ -194,6 +203,7 @@ class _TreeReader:
         return t.Name(name, column=column)
 
     def _read_unary(self, node: ast.UnaryOp, column: int, depth: int) -> Node:
+        """Return an operation of one operand; a literal with a sign becomes one constant."""
         op = UNARY_OPERATORS[type(node.op)]
         # Python parses -2**63 as the negation of 2**63, which alone does not fit 64 bits.
         if op == "-" and isinstance(node.operand, ast.Constant) and node.operand.value == 2**63:
@@ -209,6 +219,8 @@ class _TreeReader:
         return t.Unary(op, operand, column=column)
 
     def _read_binary(self, node: ast.BinOp, column: int, depth: int) -> t.Binary:
+        """Return an operation of two operands. An exponent and a left shift's distance must be
+        literals."""
         op = BINARY_OPERATORS.get(type(node.op))
         if op is None:
             raise ExprError(
@@ -233,6 +245,7 @@ class _TreeReader:
         return t.Binary(op, left, right, column=column)
 
     def _read_comparison(self, node: ast.Compare, column: int, depth: int) -> Node:
+        """Return a chain of comparisons, or a single `in`."""
         # Python chains `in` with comparisons (`a < b in c`), which few expect: it is an error
         # below.
         if isinstance(node.ops[0], ast.In | ast.NotIn) and len(node.ops) == 1:
@@ -249,6 +262,7 @@ class _TreeReader:
         return t.Compare(first, tuple(rest), column=column)
 
     def _read_membership(self, node: ast.Compare, column: int, depth: int) -> t.Member:
+        """Return `item in (…)` or `item not in (…)`, with at least one choice."""
         right = node.comparators[0]
         if not isinstance(right, ast.Tuple | ast.List) or not right.elts:
             raise ExprError(
@@ -259,6 +273,7 @@ class _TreeReader:
         return t.Member(item, choices, isinstance(node.ops[0], ast.NotIn), column=column)
 
     def _read_call(self, node: ast.Call, column: int, depth: int) -> t.Call:
+        """Return a call of a function of the language with a right number of arguments."""
         if not isinstance(node.func, ast.Name):
             raise ExprError("only the functions of the expression language can be called", column)
         name = node.func.id

@@ -99,7 +99,8 @@ def _evaluate_or_none(expr: Expr, env: Mapping[str, Any]) -> Value | None:
 
 
 def pack_values(values: Sequence[Value]) -> Any:
-    """Return an array whose `tolist` gives the same values with the same types."""
+    """Return an array whose `tolist` gives the same values with the same types; one of objects if
+    the types differ."""
     kinds = {type(value) for value in values}
     if kinds == {int}:
         return np.array(values, dtype=np.int64)
@@ -112,13 +113,18 @@ def pack_values(values: Sequence[Value]) -> Any:
 
 
 class _ColumnEvaluator:
-    """Evaluates nodes of one tree over the columns of its names."""
+    """Evaluates nodes of one tree over the columns of its names.
+
+    Every method returns a column of the node's values. It raises `UnprovenError` where NumPy's
+    result may differ from the scalar form's. Its marks are at the points without a value.
+    """
 
     def __init__(self, columns: Mapping[str, Any], invalid: Mapping[str, Any]) -> None:
         self._columns = columns
         self._invalid = invalid
 
     def evaluate_node(self, node: Node) -> Column:
+        """Return the values of `node`, one a point or one for all. Raises `UnprovenError`."""
         match node:
             case t.Const():
                 return make_constant_column(node.value)
@@ -140,6 +146,7 @@ class _ColumnEvaluator:
                 return self._evaluate_call(node)
 
     def _evaluate_name(self, name: str) -> Column:
+        """Return the values of a name; integers as int64, with their extremes as interval."""
         column, invalid = self._columns[name], self._invalid.get(name)
         # Values of several types are objects; of an empty column there are no extremes.
         if column.dtype.kind not in KINDS or column.size == 0:
@@ -151,6 +158,7 @@ class _ColumnEvaluator:
         return Column(INT, data, int(data.min()), int(data.max()), invalid)
 
     def _evaluate_unary(self, node: t.Unary) -> Column:
+        """Return the values of `- + not`; `~` is unproven."""
         operand = self.evaluate_node(node.operand)
         if node.op == "not":
             return Column(BOOL, np.logical_not(to_booleans(operand)), invalid=operand.invalid)
@@ -165,6 +173,7 @@ class _ColumnEvaluator:
         return bounded_integers(-part.data, -part.high, -part.low, part.invalid)
 
     def _evaluate_binary(self, node: t.Binary) -> Column:
+        """Return the values of `+ - * / // %`; other operations are unproven."""
         left, right = self.evaluate_node(node.left), self.evaluate_node(node.right)
         if node.op not in _ARITHMETIC or TEXT in (left.kind, right.kind):
             raise UnprovenError
@@ -175,6 +184,7 @@ class _ColumnEvaluator:
         return compute_integers(node.op, to_integer_column(left), to_integer_column(right), invalid)
 
     def _evaluate_comparison(self, node: t.Compare) -> Column:
+        """Return the booleans of a chain of comparisons."""
         left = self.evaluate_node(node.first)
         holds, invalid = None, left.invalid
         for op, side in node.rest:
@@ -183,6 +193,7 @@ class _ColumnEvaluator:
             if holds is None:
                 holds, invalid = result, union_marks(invalid, right.invalid)
             else:
+                # Where an earlier pair is false, the scalar form does not evaluate this side.
                 invalid = union_marks(
                     invalid, None if right.invalid is None else right.invalid & holds
                 )
@@ -191,6 +202,7 @@ class _ColumnEvaluator:
         return Column(BOOL, holds, invalid=invalid)
 
     def _evaluate_membership(self, node: t.Member) -> Column:
+        """Return the booleans of `in` or `not in`."""
         item = self.evaluate_node(node.item)
         is_member, invalid = np.False_, item.invalid
         for choice in node.choices:
@@ -202,7 +214,8 @@ class _ColumnEvaluator:
         return Column(BOOL, ~is_member if node.negated else is_member, invalid=invalid)
 
     def _evaluate_logic(self, node: t.Logic) -> Column:
-        stop = node.op == "or"
+        """Return the booleans of an `and` or an `or`."""
+        is_or = node.op == "or"
         # Points that no item has decided so far: only there the scalar form evaluates the next one.
         undecided, invalid = np.True_, None
         for item in node.items:
@@ -210,17 +223,19 @@ class _ColumnEvaluator:
             if part.invalid is not None:
                 invalid = union_marks(invalid, part.invalid & undecided)
             holds = to_booleans(part)
-            undecided = undecided & (~holds if stop else holds)
-        return Column(BOOL, ~undecided if stop else undecided, invalid=invalid)
+            undecided = undecided & (~holds if is_or else holds)
+        # An `or` that no item decides is false, and such an `and` is true.
+        return Column(BOOL, ~undecided if is_or else undecided, invalid=invalid)
 
     def _evaluate_selection(self, node: t.Select) -> Column:
+        """Return at each point the value of the side that the test selects."""
         test = self.evaluate_node(node.test)
         holds = to_booleans(test)
         # One test for all points: the other side is not evaluated, and may be of another type.
         if not isinstance(holds, np.ndarray) or holds.ndim == 0:
-            chosen = self.evaluate_node(node.yes if holds else node.no)
-            chosen.invalid = union_marks(chosen.invalid, test.invalid)
-            return chosen
+            selected = self.evaluate_node(node.yes if holds else node.no)
+            selected.invalid = union_marks(selected.invalid, test.invalid)
+            return selected
         yes, no = self.evaluate_node(node.yes), self.evaluate_node(node.no)
         invalid = union_marks(
             test.invalid,
@@ -235,6 +250,7 @@ class _ColumnEvaluator:
         return Column(yes.kind, data, low, high, invalid)
 
     def _evaluate_call(self, node: t.Call) -> Column:
+        """Return the values of `min`, `max`, `cdiv`, `align` or `divides`; others are unproven."""
         parts = [self.evaluate_node(argument) for argument in node.arguments]
         if any(part.kind == TEXT for part in parts):
             raise UnprovenError
@@ -322,7 +338,8 @@ _ARITHMETIC = {
 
 
 def compute_doubles(op: str, left: Column, right: Column, invalid: Any) -> Column:
-    """Return `left op right` in doubles, for `+ - * / // %`."""
+    """Return `left op right` in doubles, for `+ - * / // %`. Divisions by zero and results that are
+    not finite are marked."""
     a, b = to_doubles(left), to_doubles(right)
     if op in ("/", "//", "%"):
         b, invalid = _replace_divisors(b, b == 0, invalid)
@@ -330,7 +347,8 @@ def compute_doubles(op: str, left: Column, right: Column, invalid: Any) -> Colum
 
 
 def compute_integers(op: str, left: Column, right: Column, invalid: Any) -> Column:
-    """Return `left op right` in integers, for `+ - * // %`, with the interval of the result."""
+    """Return `left op right` in integers, for `+ - * // %`, with the interval of the result.
+    Divisions by zero are marked. Raises `UnprovenError` if the interval does not fit 64 bits."""
     divisor = right.data
     if op in ("//", "%") and right.low <= 0 <= right.high:
         divisor, invalid = _replace_divisors(divisor, divisor == 0, invalid)
@@ -377,8 +395,9 @@ def compare_columns(op: str, left: Column, right: Column) -> Any:
 
 
 def compute_extreme(name: str, parts: list[Column], invalid: Any) -> Column:
-    """Return the `min` or `max` of the columns at each point."""
-    beyond, bound = (np.less, min) if name == "min" else (np.greater, max)
+    """Return the `min` or `max` (`name`) of the columns at each point. Raises `UnprovenError` for
+    integers with booleans."""
+    is_beyond, bound = (np.less, min) if name == "min" else (np.greater, max)
     kinds = {part.kind for part in parts}
     # Each point has the type of the operand that is chosen there.
     if kinds == {INT, BOOL}:
@@ -386,13 +405,14 @@ def compute_extreme(name: str, parts: list[Column], invalid: Any) -> Column:
     columns = [to_doubles(part) if REAL in kinds else part.data for part in parts]
     data = columns[0]
     for column in columns[1:]:  # of equal ones the first: numpy's own may give the other zero
-        data = np.where(beyond(column, data), column, data)
+        data = np.where(is_beyond(column, data), column, data)
     low, high = bound(part.low for part in parts), bound(part.high for part in parts)
     return Column(REAL if REAL in kinds else parts[0].kind, data, low, high, invalid)
 
 
 def call_integer_function(name: str, parts: list[Column], invalid: Any) -> Column:
-    """Return `cdiv`, `align` or `divides` of integer columns. Other functions are unproven."""
+    """Return `cdiv`, `align` or `divides` (`name`) of integer columns, marked where the divisor or
+    step is not allowed. Raises `UnprovenError` for other functions."""
     first, last = parts[0], parts[-1]
     largest = max(abs(end) for part in parts for end in (part.low, part.high))
     if name == "cdiv":
@@ -401,10 +421,11 @@ def call_integer_function(name: str, parts: list[Column], invalid: Any) -> Colum
         return bounded_integers(-np.floor_divide(-first.data, divisor), -largest, largest, invalid)
     if name == "align":
         # Rounding up adds less than one step.
-        over = max(last.high, 1)
+        largest_step = max(last.high, 1)
         step, invalid = _replace_divisors(last.data, last.data < 1, invalid)
         data = -np.floor_divide(-first.data, step) * step
-        return bounded_integers(data, min(first.low - over, -largest), first.high + over, invalid)
+        low, high = min(first.low - largest_step, -largest), first.high + largest_step
+        return bounded_integers(data, low, high, invalid)
     if name == "divides":
         divisor, invalid = _replace_divisors(first.data, first.data == 0, invalid)
         return Column(BOOL, np.remainder(last.data, divisor) == 0, invalid=invalid)
