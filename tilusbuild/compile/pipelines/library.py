@@ -62,7 +62,7 @@ class ObjectNvcc(NvccPipeline):
         if recipe.part.written:
             seeds = ("-Xcompiler", "-frandom-seed=0", *_KEEP, *_derive_seed(recipe))
             words = ("-ccbin", "{cxx}", *self.list_name_options(recipe), *seeds)
-            return [_protect_arguments("{nvcc}", recipe, words)]
+            return [_make_object_step("{nvcc}", recipe, words)]
         host = ("-Xcompiler", f"-fPIC,-march={choose_host_march(recipe)},-frandom-seed=0")
         device: tuple[str, ...] = ()
         code: tuple[str, ...] = ("-x", recipe.part.language)
@@ -76,8 +76,9 @@ class ObjectNvcc(NvccPipeline):
         return [Step("source", (*compiler, *host, *device, SOURCE, "-o", OBJECT), OBJECT)]
 
 
-def _protect_arguments(tool: str, recipe: Recipe, words: Sequence[str]) -> Step:
-    argv = (tool, "-c", *words, *protect_user_flags(recipe), SOURCE, "-o", OBJECT)
+def _make_object_step(tool: str, recipe: Recipe, arguments: Sequence[str]) -> Step:
+    """Return the step that compiles a source by another build's command, after `arguments`."""
+    argv = (tool, "-c", *arguments, *protect_user_flags(recipe), SOURCE, "-o", OBJECT)
     return Step("source", argv, OBJECT)
 
 
@@ -106,7 +107,7 @@ class ObjectCpu(CpuPipeline):
     def list_commands(self, recipe: Recipe) -> list[Step]:
         if recipe.part.written:
             fixed = ("-x", recipe.part.language, "-frandom-seed=0", MAPPED)
-            return [_protect_arguments("{cxx}", recipe, fixed)]
+            return [_make_object_step("{cxx}", recipe, fixed)]
         source = super().list_commands(recipe)[0].argv
         words = [OBJECT if word == "source.o" else word for word in source]
         if recipe.part.language == "c":
@@ -204,7 +205,7 @@ class Archive(LinkCpu):
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
         words = ("{ar}", "rcsD", self.product, *_list_inputs(recipe))
-        return [Step("archive", words, self.product, False)]
+        return [Step("archive", words, self.product, of_program=False)]
 
 
 def _require_link(recipe: Recipe) -> Link:
@@ -214,6 +215,7 @@ def _require_link(recipe: Recipe) -> Link:
 
 
 def _list_inputs(recipe: Recipe) -> tuple[str, ...]:
+    """Return the arguments of a link: the programs' objects, other files as they are, libraries."""
     link = _require_link(recipe)
     objects = (format_object_name(number) for number in range(len(link.objects)))
     return (*objects, *(f"include/{name}" for name in link.inputs), *list_library_arguments(link))

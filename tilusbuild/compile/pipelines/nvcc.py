@@ -108,8 +108,8 @@ class KernelPipeline(Pipeline):
         link = ("{ld}", *_KERNEL_LINK, "program.o", "launcher.o", "-o", "lib.so")
         return [
             *self.list_device_steps(recipe, choose_image_name(recipe)),
-            Step("image", ("{as}", "program.s", "-o", "program.o"), "program.o", False),
-            Step("link", link, "lib.so", False),
+            Step("image", ("{as}", "program.s", "-o", "program.o"), "program.o", of_program=False),
+            Step("link", link, "lib.so", of_program=False),
         ]
 
     def generate_files(self, recipe: Recipe) -> dict[str, str]:
@@ -282,7 +282,7 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
                 images.append(f"--image3=kind=ptx,sm={number},file={ptx}")
         if not image.endswith(".cubin"):
             argv = ("{fatbinary}", f"--create={image}", "-64", *images)
-            steps.append(Step("fatbinary", argv, image, False))
+            steps.append(Step("fatbinary", argv, image, of_program=False))
         return steps
 
     def _list_ptx_edits(self, recipe: Recipe, ptx: str) -> Iterator[Step]:
@@ -290,10 +290,10 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         file."""
         sed = ("{sed}", "-E", "-i")
         if has_line_info(recipe):
-            yield Step("names", (*sed, *_ANONYMOUS_FILES, ptx), ptx, False)
+            yield Step("names", (*sed, *_ANONYMOUS_FILES, ptx), ptx, of_program=False)
         if kernel_names.is_symbol_looked_up(recipe):
             argv = (*sed, *kernel_names.make_symbol_edits(recipe), ptx)
-            yield Step("symbol", argv, kernel_names.SYMBOL_FILE, False)
+            yield Step("symbol", argv, kernel_names.SYMBOL_FILE, of_program=False)
 
 
 def _list_unit_options(recipe: Recipe) -> tuple[str, ...]:
@@ -371,7 +371,7 @@ class HostPipeline(NvccPipeline):
 
 
 def _select_link_flags(recipe: Recipe) -> list[str]:
-    """Return the user's flags that are for the link."""
+    """Return the user's flags that are for the link, each with its value: -l, -L and -Xlinker."""
     flags: list[str] = []
     words = iter(protect_user_flags(recipe))
     for word in words:

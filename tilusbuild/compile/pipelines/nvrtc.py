@@ -76,9 +76,13 @@ _TAKES_NEXT = frozenset({"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatb
 
 def drop_host_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """Return the flags without those for nvcc's host compiler."""
-    values = ("", *(flag if flag in VALUED else "" for flag in flags))
-    every = zip(values, flags, strict=False)
-    return tuple(flag for value, flag in every if value or not _HOST_LEVEL.fullmatch(flag))
+    kept: list[str] = []
+    is_value = False  # of the flag before: `-O3` may be a macro's value
+    for flag in flags:
+        if is_value or not _HOST_LEVEL.fullmatch(flag):
+            kept.append(flag)
+        is_value = flag in VALUED
+    return tuple(kept)
 
 
 # NVRTC ignores SOURCE_DATE_EPOCH, and a program must not depend on when it was compiled.
@@ -109,7 +113,8 @@ def _find_date_in_headers(directory: str) -> str | None:
 
 
 def _find_date_line(text: str) -> int | None:
-    """Return the line of the first use outside comments and strings, from 1."""
+    """Return the line, from 1, of the first `__DATE__` or `__TIME__` outside comments and strings;
+    None without one."""
     # A header is searched in full only where it can have one: few do, and tokens take long.
     if "__DATE__" not in text and "__TIME__" not in text:
         return None
@@ -119,7 +124,8 @@ def _find_date_line(text: str) -> int | None:
 
 
 def _find_namesake(recipe: Recipe, headers: str) -> str | None:
-    """Return an error for a rendered header that has the name of a header of include-dirs."""
+    """Return an error for a rendered header that has the name of a header of include-dirs; None
+    without one. `headers` is the directory of the program's headers."""
     # `#include <…>` would find the rendered one, and with nvcc finds the other.
     for name in recipe.headers:
         for root, quoted_only in recipe.includes.roots:
@@ -158,7 +164,7 @@ class KernelNvrtc(KernelPipeline):
             steps.append(Step("device", command, outputs[0]))
         if not image.endswith(".cubin"):
             argv = ("{nvrtc}", "fatbin", image, *images)
-            steps.append(Step("fatbin", argv, image, False))
+            steps.append(Step("fatbin", argv, image, of_program=False))
         return steps
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
