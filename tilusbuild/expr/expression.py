@@ -209,6 +209,7 @@ def _locate_errors(node: Node, function: Scalar) -> Scalar:
     """Return `function` with its `NoValueError` raised as `ExprError` at the column of `node`."""
 
     def evaluate_located(env: Mapping[str, Any]) -> Value:
+        """Return the value of `function`. Raises `ExprError` with the column and the text."""
         try:
             return function(env)
         except NoValueError as error:
@@ -224,6 +225,7 @@ def _read_variable(node: t.Name) -> Scalar:
     raises `ExprError`, and the value itself if that is an `ExprError`."""
 
     def read_value(env: Mapping[str, Any]) -> Value:
+        """Return the name's value in `env`. Raises `ExprError`."""
         value = env[node.name]
         if isinstance(value, bool | int | float):
             return check_number(value, node.column)

@@ -198,6 +198,7 @@ def format_canonical(node: Node) -> str:
 
 
 def _format_constant(value: Value) -> str:
+    """Return the text of a literal; a negative number is in parentheses."""
     if isinstance(value, str):
         return ascii(value)  # a hash may not depend on which characters this Python prints
     # `repr` of a float is the shortest text that reads as the same float.

@@ -170,7 +170,7 @@ class _ColumnEvaluator:
         if part.kind == REAL:
             return Column(REAL, -part.data, invalid=part.invalid)
         # The sign turns the interval.
-        return bounded_integers(-part.data, -part.high, -part.low, part.invalid)
+        return make_bounded_integers(-part.data, -part.high, -part.low, part.invalid)
 
     def _evaluate_binary(self, node: t.Binary) -> Column:
         """Return the values of `+ - * / // %`; other operations are unproven."""
@@ -305,14 +305,14 @@ def to_booleans(part: Column) -> Any:
     return part.data != 0
 
 
-def bounded_integers(data: Any, low: int, high: int, invalid: Any) -> Column:
+def make_bounded_integers(data: Any, low: int, high: int, invalid: Any) -> Column:
     """Return an integer column. Raises `UnprovenError` if the interval does not fit 64 bits."""
     if low < INT64_MIN or high > INT64_MAX:
         raise UnprovenError
     return Column(INT, data, low, high, invalid)
 
 
-def finite_doubles(data: Any, invalid: Any) -> Column:
+def make_finite_doubles(data: Any, invalid: Any) -> Column:
     """Return a column of doubles in which infinities and NaNs are marked, and replaced by 0."""
     beyond = ~np.isfinite(data)
     if beyond.any():
@@ -343,7 +343,7 @@ def compute_doubles(op: str, left: Column, right: Column, invalid: Any) -> Colum
     a, b = to_doubles(left), to_doubles(right)
     if op in ("/", "//", "%"):
         b, invalid = _replace_divisors(b, b == 0, invalid)
-    return finite_doubles(_ARITHMETIC[op](a, b), invalid)
+    return make_finite_doubles(_ARITHMETIC[op](a, b), invalid)
 
 
 def compute_integers(op: str, left: Column, right: Column, invalid: Any) -> Column:
@@ -365,7 +365,7 @@ def compute_integers(op: str, left: Column, right: Column, invalid: Any) -> Colu
         # A divisor of at least 1 in magnitude: the quotient does not exceed the dividend.
         high = max(abs(left.low), abs(left.high))
         low = -high
-    return bounded_integers(_ARITHMETIC[op](left.data, divisor), low, high, invalid)
+    return make_bounded_integers(_ARITHMETIC[op](left.data, divisor), low, high, invalid)
 
 
 _COMPARISONS = {
@@ -418,14 +418,16 @@ def call_integer_function(name: str, parts: list[Column], invalid: Any) -> Colum
     if name == "cdiv":
         divisor, invalid = _replace_divisors(last.data, last.data == 0, invalid)
         # -(-a // b) rounds up, since // rounds down.
-        return bounded_integers(-np.floor_divide(-first.data, divisor), -largest, largest, invalid)
+        return make_bounded_integers(
+            -np.floor_divide(-first.data, divisor), -largest, largest, invalid
+        )
     if name == "align":
         # Rounding up adds less than one step.
         largest_step = max(last.high, 1)
         step, invalid = _replace_divisors(last.data, last.data < 1, invalid)
         data = -np.floor_divide(-first.data, step) * step
         low, high = min(first.low - largest_step, -largest), first.high + largest_step
-        return bounded_integers(data, low, high, invalid)
+        return make_bounded_integers(data, low, high, invalid)
     if name == "divides":
         divisor, invalid = _replace_divisors(first.data, first.data == 0, invalid)
         return Column(BOOL, np.remainder(last.data, divisor) == 0, invalid=invalid)

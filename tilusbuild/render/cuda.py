@@ -112,6 +112,7 @@ def _make_function(name: str) -> Callable[..., Any]:
     `TemplateRuntimeError` for arguments without a value."""
 
     def apply_function(*values: Any) -> Any:
+        """Return the operation's value; an undefined variable raises its own error."""
         for value in values:
             if isinstance(value, Undefined):
                 # Its error names the variable.

@@ -302,6 +302,7 @@ class ReachedHeaders(Struct):
         return file is not None
 
     def _note_leads_out(self, include: Include, includer: HeaderFile | None, tree: str) -> None:
+        """Note an include whose `..` leads above the directories that the copy has."""
         self.add_note(
             include.name,
             includer,

@@ -93,6 +93,7 @@ class _LogMapper:
         """Return a text whose "at line N" names lines of the template."""
 
         def map_reference(match: re.Match[str]) -> str:
+            """Return one "at line N" with the template's place; unchanged if that is unknown."""
             # `at line 10 of source.cu` is certain; a bare `at line 10` is of the file that the
             # message is about.
             names_source = match[2] is not None

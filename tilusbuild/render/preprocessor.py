@@ -173,6 +173,8 @@ def _find_directives(text: str) -> Iterator[re.Match[str]]:
         doubtful_texts: list[str] = []
 
         def blank_or_doubt(match: re.Match[str]) -> str:
+            """Blank a token, and append what follows its first line to `doubtful_texts` if a stray
+            quote may have started it."""
             # A quote that nothing closes (`don't /*`) may take the start of a comment to itself.
             _, newline, rest = match[0].partition("\n")
             before = text[max(0, text.rfind("\n", 0, match.start())) : match.start()]

@@ -182,6 +182,7 @@ def resolve_includes(renderer: Renderer, template: str, around: tuple[str, ...] 
     text = read_text(renderer.resolve_path(template), "replace")
 
     def replace_include(match: re.Match[str]) -> str:
+        """Return the included text between two comments with its name, or the include itself."""
         name = match["name"]
         # A template that includes itself under a condition.
         if name in (template, *around):

@@ -261,6 +261,8 @@ class Join:
         """
 
         def find_interval(name: str) -> Interval:
+            """Return a name's values where it has a column already, else the interval of all of its
+            values. Raises `NoBoundsError`."""
             column = columns.get(name)
             if column is not None and column.dtype.kind in "bif":
                 values = column.astype(np.float64)
@@ -433,6 +435,7 @@ def order_greedily(model: Model, members: Sequence[int], rules: Sequence[Rule]) 
     while remaining:
 
         def rate_position(position: int) -> tuple[float, float, int, int]:
+            """Return how good a member is as the next one: the greatest of these tuples wins."""
             after = joined | {position}
             touching = [rule.needs for rule in rules if position in rule.needs]
             complete = sum(needs <= after for needs in touching)
