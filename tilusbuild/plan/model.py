@@ -222,19 +222,28 @@ def select_script_targets(
     problems = [
         # All names, so that each mistake of a command line is reported at once.
         *(problem for name in names if (problem := _find_name_problem(manifest, name)) is not None),
-        *(_unknown_target(manifest, name) for name in target_names if name not in manifest.targets),
+        *(
+            _unknown_target_error(manifest, name)
+            for name in target_names
+            if name not in manifest.targets
+        ),
     ]
     if problems:
         raise InputError(*problems)
     targets = make_targets(manifest)
+
+    def is_selected(script: str, target: str) -> bool:
+        if target_names and target not in target_names:
+            return False
+        return not names or any(
+            name.matches_script(script) and name.target in (None, target) for name in names
+        )
+
     pairs = [
         (script, targets[target])
         for script in manifest.scripts
         for target in manifest.targets_of(script)
-        if (not target_names or target in target_names)
-        and (
-            not names or any(n.matches_script(script) and n.target in (None, target) for n in names)
-        )
+        if is_selected(script, target)
     ]
     # Without targets there is always a pair: a name that matches nothing is a problem above.
     if target_names and not pairs:
@@ -247,7 +256,7 @@ def select_script_targets(
     yield from pairs
 
 
-def _unknown_target(manifest: Manifest, name: str) -> Diagnostic:
+def _unknown_target_error(manifest: Manifest, name: str) -> Diagnostic:
     """Return the error for a target that the manifest does not have."""
     hint = did_you_mean(name, manifest.targets)
     return Diagnostic(f'no target "{name}" in {manifest.path}', hint=hint)
@@ -266,7 +275,7 @@ def _find_name_problem(manifest: Manifest, name: NamePattern) -> Diagnostic | No
     if not name.constants and name.target is None:
         return None
     if name.target is not None and name.target not in manifest.targets:
-        return _unknown_target(manifest, name.target)
+        return _unknown_target_error(manifest, name.target)
     instances = [
         (script, params, target)
         for script in scripts

@@ -30,10 +30,16 @@ from tilusbuild.render.closure import Header, format_manifest
 from tilusbuild.signature import Signature
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
-_OURS = ("program.s", STAND_IN, LAUNCHER)
-_PLAIN = re.compile(r"[\w$/.~][\w.+$/{}~=:-]*")
+_GENERATED = ("program.s", STAND_IN, LAUNCHER)
+_PLAIN_WORD = re.compile(r"[\w$/.~][\w.+$/{}~=:-]*")
 """Words of a link that no shell, linker or compiler takes for more than a name."""
-_OF_ALL = ("meta.json", "program.txt", "options.txt", "module/compile.sh", "module/nvcc_output.txt")
+_COMMON_FILES = (
+    "meta.json",
+    "program.txt",
+    "options.txt",
+    "module/compile.sh",
+    "module/nvcc_output.txt",
+)
 
 
 class ForeignTextsError(ValueError):
@@ -56,7 +62,7 @@ def list_header_digests(program_txt: str) -> tuple[str | None, Mapping[str, str]
 def list_program_files(program_txt: str, options_txt: str) -> dict[str, str | None]:
     """Return the files that a program's directory can have, by its two texts, with their
     digests where these follow from the texts. Strangers may have written both texts."""
-    files: dict[str, str | None] = dict.fromkeys(_OF_ALL)
+    files: dict[str, str | None] = dict.fromkeys(_COMMON_FILES)
     if (pipeline := find_pipeline(options_txt)) is None:
         return files
     files[f"module/{pipeline.product}"] = None
@@ -127,11 +133,11 @@ def _make_recipe(
         includes=Includes(list_header_digests(program_txt)[0], inputs.roots),
         options=msgspec.convert(inputs, Options, from_attributes=True),
         unit=inputs.unit,
-        headers={n: texts[n] for n in digests if n not in (*_OURS, "source.cu")},
+        headers={n: texts[n] for n in digests if n not in (*_GENERATED, "source.cu")},
         part=inputs.part or PartOptions(),
         # Of `program.txt`, whose hash is the program's name, and not of a comment.
         link=inputs.link and msgspec.structs.replace(inputs.link, objects=objects),
-        recorded={name: texts[name] for name in digests if name in _OURS},
+        recorded={name: texts[name] for name in digests if name in _GENERATED},
     )
 
 
@@ -145,7 +151,7 @@ def _check_inputs(inputs: RecipeInputs, pipeline: Pipeline) -> None:
         raise ValueError(f"-march={march} -x {part.language}")
     arguments = (link.soname, *link.inputs, *link.dirs, *link.libs, *link.rpath, *link.needed)
     for word in (inputs.std, *filter(None, arguments)):
-        if not _PLAIN.fullmatch(word):
+        if not _PLAIN_WORD.fullmatch(word):
             raise ValueError(f'"{word}" is in a command')
     for name, _ in inputs.roots:
         # These become `-I` below the private directory: they must not lead out of it.

@@ -268,13 +268,14 @@ def format_definitions(defines: Iterable[tuple[str, str]], flags: Iterable[str])
     """Yield a command's macros as `#define` lines: a macro may name a header."""
     for name, value in defines:
         yield f"#define {name} {value}"
-    before = ""
+    previous_flag = ""
     for flag in flags:
         # `-D NAME` may be two words.
-        if match := _DEFINE_FLAG.match(flag if before not in DEFINE_FLAGS else f"-D{flag}"):
+        word = f"-D{flag}" if previous_flag in DEFINE_FLAGS else flag
+        if match := _DEFINE_FLAG.match(word):
             name, _, value = match[1].partition("=")
             yield f"#define {name} {value}"
-        before = flag
+        previous_flag = flag
 
 
 _DEFINE_FLAG = re.compile(r"(?:-D|--?define-macro=)(.+)", re.DOTALL)
