@@ -20,7 +20,7 @@ import math
 import struct
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS
 
@@ -51,33 +51,44 @@ def compare_outputs(
     # checked where there is no NumPy.
     numpy = _import_numpy()
     if numpy is not None:
-        error, worst, wrong = _compare_with_numpy(numpy, got, dtype, want, want_dtype, *tolerance)
+        comparison = _compare_with_numpy(numpy, got, dtype, want, want_dtype, *tolerance)
     else:
-        error, worst, wrong = _compare_without_numpy(got, dtype, want, want_dtype, *tolerance)
-    if worst is None:
-        return error, None
-    offset, value, expected = worst
+        comparison = _compare_without_numpy(got, dtype, want, want_dtype, *tolerance)
+    if comparison.worst is None:
+        return comparison.error, None
+    offset, value, expected = comparison.worst
     element = f"{name}{_unravel_index(offset, shape)} is {value:g}, expected {expected:g}"
-    return error, f"{element}; {wrong} of {math.prod(shape)} elements are wrong"
+    message = f"{element}; {comparison.wrong} of {math.prod(shape)} elements are wrong"
+    return comparison.error, message
+
+
+class _Comparison(NamedTuple):
+    """The largest absolute error of an output's elements, and those outside the tolerance."""
+
+    error: float
+    worst: tuple[int, float, float] | None
+    """Offset, value and expected value of the element that is furthest outside."""
+    wrong: int
+    """The number of elements outside."""
 
 
 def _compare_with_numpy(
     numpy: Any, got: bytes, dtype: str, want: bytes, want_dtype: str, rtol: float, atol: float
-) -> tuple[float, tuple[int, float, float] | None, int]:
-    """Return the largest error, the worst wrong element (offset, value, expected) or None, and
-    the number of wrong elements."""
-    a, w = _as_array(numpy, got, dtype), _as_array(numpy, want, want_dtype)
+) -> _Comparison:
+    """Compare the elements of two buffers as arrays of NumPy."""
+    actual, expected = _as_array(numpy, got, dtype), _as_array(numpy, want, want_dtype)
     if dtype in FLOATS:
-        error, wrong = _find_errors(numpy, a, w, rtol, atol)
+        error, wrong = _find_errors(numpy, actual, expected, rtol, atol)
     else:
-        wrong = a != w
+        wrong = actual != expected
         # Only for the message: f64 has one value for several large integers.
-        error = numpy.abs(a.astype(numpy.float64) - w.astype(numpy.float64))
+        error = numpy.abs(actual.astype(numpy.float64) - expected.astype(numpy.float64))
     largest = float(error.max())
     if not wrong.any():
-        return largest, None, 0
+        return _Comparison(largest, worst=None, wrong=0)
     offset = int(numpy.argmax(numpy.where(wrong, error, -1.0)))
-    return largest, (offset, float(a[offset]), float(w[offset])), int(wrong.sum())
+    worst = (offset, float(actual[offset]), float(expected[offset]))
+    return _Comparison(largest, worst, int(wrong.sum()))
 
 
 def _find_errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -> tuple[Any, Any]:
@@ -106,25 +117,25 @@ def _as_array(numpy: Any, data: bytes, dtype: str) -> Any:
 
 def _compare_without_numpy(
     got: bytes, dtype: str, want: bytes, want_dtype: str, rtol: float, atol: float
-) -> tuple[float, tuple[int, float, float] | None, int]:
+) -> _Comparison:
     """Return the same as `_compare_with_numpy`."""
     largest, worst, worst_error, wrong = 0.0, None, -1.0, 0
-    inexact = dtype in FLOATS
-    for offset, (a, w) in enumerate(
-        zip(decode_elements(got, dtype), decode_elements(want, want_dtype), strict=True)
-    ):
-        if a == w or (inexact and math.isnan(a) and math.isnan(w)):
+    is_float = dtype in FLOATS
+    pairs = zip(decode_elements(got, dtype), decode_elements(want, want_dtype), strict=True)
+    for offset, (actual, expected) in enumerate(pairs):
+        # Before any arithmetic: most elements are equal, and two infinities have no difference.
+        if actual == expected or (is_float and math.isnan(actual) and math.isnan(expected)):
             continue
-        error = abs(float(a) - float(w))
+        error = abs(float(actual) - float(expected))
         if math.isnan(error):
             error = math.inf
         largest = max(largest, error)
-        if inexact and not math.isinf(error) and error <= atol + rtol * abs(w):
+        if is_float and not math.isinf(error) and error <= atol + rtol * abs(expected):
             continue
         wrong += 1
         if error > worst_error:
-            worst, worst_error = (offset, float(a), float(w)), error
-    return largest, worst, wrong
+            worst, worst_error = (offset, float(actual), float(expected)), error
+    return _Comparison(largest, worst, wrong)
 
 
 def decode_elements(data: bytes, dtype: str) -> Iterable[Any]:
