@@ -3,7 +3,7 @@
 A room is optional if it has a `room.py`. That module imports nothing, and its `BRINGS` says what
 the room adds: `{point: {name: value}}`. A value names a module or "module:attribute", which is
 imported at its first use. Without the directory everything else works as before, and what the
-room brings is unknown. The points, each read by one file of the core:
+room brings is unknown. The points, each read by one place of the core:
 
 verb            name → (summary, group of `--help`, example, module)         cli/parser.py
 cache action    name of an action of `cache` → module:attribute, a `Verb`    cli/cache.py
@@ -18,7 +18,7 @@ public name     name in `tilusbuild` → module:attribute               tilusbui
 lines           verb → module:attribute, classes of its lines of `--json`    the schema of `--json`
 module for kernels  name → module, put beside the runtime        the room of the format `kernels`
 remote backend  scheme of an address → class, a `remote.backend.Backend`     remote/backend.py
-remote address  scheme → function of the parts: what is wrong, a hint        manifest/sections.py
+remote address  scheme → function of the parts: what is wrong, a hint  manifest/remote_section.py
 remote executor scheme of an address → class, a `remote.lazy.Executors`      remote/lazy.py
 
 Price: the first question imports one small file of each room, 2 to 7 ms for four of them. A build

@@ -308,6 +308,6 @@ class Verb(Struct, Generic[A], frozen=True):
     run: Callable[[A], int]
     """Returns the exit status."""
     emits: tuple[Callable[..., object], ...] = ()
-    """What makes them: a class, or what `line` returns."""
+    """The makers of its lines: classes, or functions from `declare_line`."""
     help: str = ""
     """Of an action of `cache`; that of a verb is in `parser.VERBS`, which imports no verb."""

@@ -59,7 +59,8 @@ class Reader(Protocol):
     kind: str
     """The name of the format, for messages."""
     packed: int | None
-    """Bytes of the container; None where nothing is compressed."""
+    """The container's size in bytes, which limits how far its content may expand; None where
+    nothing is compressed."""
 
     def list_bytes(self) -> bytes:
         """Return `tilus-package.json`, of at most `listing.MAX_LIST_SIZE` bytes."""
