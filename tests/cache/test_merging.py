@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,10 @@ def test_everything_comes_in_once_with_the_same_bytes(cache: Tree, shards):
     assert files_of(cache) == files_of(shards[0].cache) | files_of(shards[1].cache)
     assert verify_cache(cache) == []
     assert Sample(cache).entry("bad a").status == "failed"
+    program = Path(cache.program_path(shards[0].hash("a")))
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in program.rglob("*.*")}
+    assert {name for name, mode in modes.items() if mode == 0o755} == {"lib.so", "compile.sh"}
+    assert set(modes.values()) == {0o755, 0o644}
 
 
 def test_a_second_time_nothing_is_written(cache: Tree, shards):
