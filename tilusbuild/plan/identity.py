@@ -53,10 +53,11 @@ def format_program_text(
     `headers` are (sha256, name relative to its header directory), sorted; `objects` are (name,
     program hash) of each object that a library links, in the order of the link.
     """
+    form, name = entry
     return "".join(
         [
             f"{PROGRAM_FORMAT}\nscript = {format_toml(script)}\n",
-            f"{entry[0]} = {format_toml(entry[1])}\n",
+            f"{form} = {format_toml(name)}\n",
             # The source itself is beside this text, in `module/source.cu`.
             f"source = sha256:{sha256_text(source)}\n",
             format_values("params", params),
@@ -64,7 +65,7 @@ def format_program_text(
             format_values("derived", derived),
             format_section("args", signature),
             format_section("launch", launch),
-            format_section("objects", (f"{name} = {program}" for name, program in objects)),
+            format_section("objects", (f"{label} = {program}" for label, program in objects)),
             _format_headers(tuple(headers)),
         ]
     )
@@ -127,11 +128,14 @@ _SEPARATORS = {"toolchain": " ", "args": ": "}
 
 def _parse_pair(title: str, line: str) -> tuple[str, str]:
     """Return the key and the value of a line in the block `title`: `bm = 64` is ("bm", "64")."""
+    # These lines are as sha256sum writes them: `3f8a…  project/gemm.cuh`.
     if title in ("headers", "generated"):
         digest, _, name = line.partition("  ")
         return name, digest
     if title == "commands":
-        # A command keeps its program and its last word when a flag changes: these two name it.
-        return line.split(" ", 1)[0] + " … " + line.rsplit(" ", 1)[-1], line
+        # Texts are compared by keys. A changed flag must not change its command's key, so the key
+        # is the program and the last word only: `nvcc … source.cu`.
+        program, last_word = line.split(" ", 1)[0], line.rsplit(" ", 1)[-1]
+        return f"{program} … {last_word}", line
     key, _, value = line.partition(_SEPARATORS.get(title, " = "))
     return key, value

@@ -113,7 +113,9 @@ class InstanceSpec(Struct, frozen=True, eq=False):
         if self.grouping is None:
             return values
         shared = self.grouping.shared_names
-        return {n: value for n, value in values.items() if n in shared or n in self.params}
+        return {
+            name: value for name, value in values.items() if name in shared or name in self.params
+        }
 
 
 class ScriptReader:
@@ -260,10 +262,10 @@ def make_instance_spec(
     parameters = space.spec.parameter_names
     cuda = toolchain.cuda
     is_part = owner.form not in ("kernel", "entry")
-    torch = manifest.locate_torch(script)
+    torch_place = manifest.locate_torch(script)
     # The manifest's own macros take precedence.
     defines = {
-        **({} if torch is None else find_torch_defines(torch)),
+        **({} if torch_place is None else find_torch_defines(torch_place)),
         **manifest.defines_for(script, target.name),
     }
     recipe = Recipe(
@@ -288,19 +290,19 @@ def make_instance_spec(
     )
     grouping = _make_grouping(manifest, script, params, space, parameters, valued, pipeline)
     return InstanceSpec(
-        manifest,
-        script,
-        target,
-        params,
-        space,
-        parameters,
-        tuple(name for name, _ in space.spec.derived),
-        toolchain,
-        recipe,
-        valued,
-        grouping,
-        objects,
-        tuned,
+        manifest=manifest,
+        script=script,
+        target=target,
+        params=params,
+        space=space,
+        parameters=parameters,
+        derived=tuple(name for name, _ in space.spec.derived),
+        toolchain=toolchain,
+        recipe=recipe,
+        valued=valued,
+        grouping=grouping,
+        objects=objects,
+        tuned=tuned,
     )
 
 
@@ -333,11 +335,13 @@ def _resolve_signature(
     try:
         signature = resolve_constants(make_signature(manifest.scripts[script]), params)
     except SignatureError as error:
-        keys = ("script", script, "args", *([error.argument] if error.argument else []))
-        raise InputError(
-            Diagnostic(error.message, manifest.locate_key(*keys), error.hint)
-        ) from None
-    # A tile may depend on the target, which is known here, and on the schedule, which is not.
+        keys = ["script", script, "args"]
+        if error.argument:
+            keys.append(error.argument)
+        place = manifest.locate_key(*keys)
+        raise InputError(Diagnostic(error.message, place, error.hint)) from None
+    # A tile may depend on the target and on the schedule. Only the target is known here, so the
+    # names of the schedule stay in it.
     arguments = []
     for argument in signature.arguments:
         if argument.tile is not None:

@@ -47,9 +47,10 @@ def list_linked_objects(
     """Return the name and the hash of each program that a library links, in order."""
     scripts = manifest.objects_of(script)
     objects = [pair for name in scripts for pair in planned.get((name, target), ())]
-    # Two sources that are the same program are one object: linked twice it would clash.
-    by_hash = {program: name for name, program in reversed(objects)}
-    return tuple((name, program) for program, name in reversed(by_hash.items()))
+    # Two sources that are the same program are one object: linked twice its symbols would clash.
+    # Going backwards keeps the last one's place and the first one's name.
+    name_by_program = {program: name for name, program in reversed(objects)}
+    return tuple((name, program) for program, name in reversed(name_by_program.items()))
 
 
 def get_library_section(spec: InstanceSpec) -> LibrarySection:
@@ -67,31 +68,32 @@ def make_library_link(
 ) -> tuple[Link, Closure, tuple[str, ...]]:
     """Return a library's link, the closure of its files, and the paths that were read or looked
     for. Raises `InputError`."""
-    owner = get_library_section(spec)
+    library_section = get_library_section(spec)
     root = spec.manifest.root
+    # A link script's `libs` are the compiled objects that the library's `objects` names.
     object_files = [
         _read_linked_file(spec, memory, f"{PROJECT}/{name}", os.path.join(root, name), "objects")
         for name in cast("LinkScript", spec.owner).libs
     ]
     probed_paths: list[str] = []
-    libs = _read_link_libs(spec, memory, probed_paths)
-    needed = owner.needed
-    if (torch := spec.manifest.locate_torch(spec.script)) is not None:
-        sonames, files = find_torch_libraries(torch)
-        probed_paths += files
+    library_files = _read_link_libs(spec, memory, probed_paths)
+    needed = library_section.needed
+    if (torch_place := spec.manifest.locate_torch(spec.script)) is not None:
+        sonames, torch_paths = find_torch_libraries(torch_place)
+        probed_paths += torch_paths
         needed = (*needed, *sonames)
     link = replace(
-        _make_link(owner, libs),
+        _make_link(library_section, library_files),
         # What links to the output asks for it by the name of the file that it found.
-        soname=os.path.basename(owner.output or f"lib{spec.script}.so").replace(
+        soname=os.path.basename(library_section.output or f"lib{spec.script}.so").replace(
             "{target}", spec.target.name
         ),
         inputs=tuple(header.name for header in object_files),
         needed=needed,
-        cudart=owner.cudart,
+        cudart=library_section.cudart,
         objects=tuple(program for _, program in spec.objects),
     )
-    return link, make_closure([*object_files, *libs]), tuple(probed_paths)
+    return link, make_closure([*object_files, *library_files]), tuple(probed_paths)
 
 
 def make_entry_link(
@@ -99,18 +101,18 @@ def make_entry_link(
 ) -> tuple[Link | None, list[Header], tuple[str, ...]]:
     """Return the link of a program with an entry, the files of `link-libs`, and the paths that
     were looked for; (None, [], ()) if the script links nothing. Raises `InputError`."""
-    # Asked of every program: most link nothing.
+    # Every program comes here, and most link nothing.
     if not spec.owner.links:
         return None, [], ()
     probed_paths: list[str] = []
-    libs = _read_link_libs(spec, memory, probed_paths)
-    return _make_link(spec.owner, libs), libs, tuple(probed_paths)
+    library_files = _read_link_libs(spec, memory, probed_paths)
+    return _make_link(spec.owner, library_files), library_files, tuple(probed_paths)
 
 
-def _make_link(keys: ProductKeys, libs: Sequence[Header]) -> Link:
-    """Return the link that a table's keys describe; `libs` are files of `link-libs`."""
+def _make_link(keys: ProductKeys, library_files: Sequence[Header]) -> Link:
+    """Return the link that a table's keys describe; `library_files` are those of `link-libs`."""
     return Link(
-        dirs=tuple(dict.fromkeys(os.path.dirname(header.name) for header in libs)),
+        dirs=tuple(dict.fromkeys(os.path.dirname(header.name) for header in library_files)),
         libs=keys.link_libs,
         needed=keys.needed,
         rpath=keys.rpath,
@@ -129,19 +131,27 @@ def _read_link_libs(
 
 
 def explain_not_shared(spec: InstanceSpec) -> str:
-    """Return why a program is not shared with other machines; "" if it is shared."""
+    """Return why a program is not shared with other machines; "" if it is shared.
+
+    It is not shared if a name of `link-libs` is found in the system, because no hash covers that
+    file. Names that a flag may have (the C and C++ libraries) are excepted: the fingerprint covers
+    them by their headers.
+    """
+    # Every program of a plan comes here, and most have no `link-libs`.
     if not _get_product_keys(spec).link_libs:
-        return ""  # asked of every program of a plan
+        return ""
     from tilusbuild.manifest.denied_flags import find_denied_flags
 
     cpu = spec.target.kind == "cpu"
-    system_names = (name for name, library in _locate_link_libs(spec, []) if library is None)
-    # The C and C++ libraries, whose flags are allowed, are in the fingerprint by their headers.
-    uncovered = [name for name in system_names if any(find_denied_flags([f"-l{name}"], cpu=cpu))]
-    if not uncovered:
+    uncovered_names = []
+    for name, library in _locate_link_libs(spec, []):
+        is_denied = any(find_denied_flags([f"-l{name}"], cpu=cpu))
+        if library is None and is_denied:
+            uncovered_names.append(name)
+    if not uncovered_names:
         return ""
-    which = "link-libs" if len(uncovered) > 1 else "of link-libs"
-    return f"{', '.join(uncovered)} {which} comes from the system, and no hash covers it"
+    key = "link-libs" if len(uncovered_names) > 1 else "of link-libs"
+    return f"{', '.join(uncovered_names)} {key} comes from the system, and no hash covers it"
 
 
 def _read_library_files(
@@ -151,7 +161,7 @@ def _read_library_files(
     it that the script names. Raises `InputError`."""
     yield _read_linked_file(spec, memory, library.name, library.path, "link-libs")
     start = _read_start(library.path)
-    if start.startswith(_BINARY):
+    if start.startswith(_BINARY_STARTS):
         return
     # A linker's script, as `libtbb.so` is: `INPUT ( libtbb.so.12 )`.
     for word in re.findall(r"[^\s(),;\"]+", start.decode("utf-8", "replace")):
@@ -180,14 +190,15 @@ def _locate_link_libs(
     for name in keys.link_libs:
         library = None
         for root in roots:
-            # Also what is not there: a file that appears in an earlier directory is the one that ld
-            # takes.
+            # Absent files are probed, too: ld takes the first directory that has one, so a file in
+            # an earlier directory changes the link when it appears.
             probed_paths.append(root.path)
             file_names = name_library_files(name)
             probed_paths.extend(f"{root.path}/{file_name}" for file_name in file_names)
-            existing = [f for f in file_names if os.path.isfile(f"{root.path}/{f}")]
-            if existing:
-                library = LinkedFile(f"{root.name}/{existing[0]}", f"{root.path}/{existing[0]}")
+            existing_names = [f for f in file_names if os.path.isfile(f"{root.path}/{f}")]
+            if existing_names:
+                file_name = existing_names[0]
+                library = LinkedFile(f"{root.name}/{file_name}", f"{root.path}/{file_name}")
                 break
         yield name, library
 
@@ -203,7 +214,7 @@ def _read_linked_file(
         start = _read_start(path)
     except OSError as error:
         raise input_error(f"{path} cannot be read: {error.strerror}", place=place) from None
-    if start.startswith(_THIN):
+    if start.startswith(_THIN_ARCHIVE_START):
         message = f"{path} is a thin archive: it names objects, and holds none"
         raise input_error(message, place=place, hint="ar rcs, without T, makes one with them")
     return header
@@ -216,20 +227,22 @@ def make_log_readable(spec: InstanceSpec, log: str) -> str:
 
     def name_object(match: re.Match[str]) -> str:
         # Objects lie in the private directory as `0.o`, `1.o`, … in the order of the link.
-        number = int(match["number"] or -1)
-        return names[number] if 0 <= number < len(names) else match["file"] or match[0]
+        if match["number"] is not None and int(match["number"]) < len(names):
+            return names[int(match["number"])]
+        return match["file"] or match[0]
 
     return _LINKED_FILE.sub(name_object, log)
 
 
-_BINARY = (b"\x7fELF", b"!<arch>\n")
-_THIN = b"!<thin>\n"
+_BINARY_STARTS = (b"\x7fELF", b"!<arch>\n")
+_THIN_ARCHIVE_START = b"!<thin>\n"
 _MAX_SCRIPT = 1 << 12
 """Bytes of a linker's script, of which there are few: its names come after a comment at most."""
 _LINKED_FILE = re.compile(
     rf"(?<![^\s'\"`(])(?:include/(?:{PROJECT}/)?(?P<file>[^\s:'\"`(]+)|(?P<number>\d+)\.o\b)"
 )
-"""A file in what a linker says, by its name in the private directory."""
+"""A file in a linker's log, by its name in the private directory: `include/project/src/a.a` is the
+file `src/a.a`, and `3.o` is object number 3."""
 
 
 def name_library_files(lib: str) -> tuple[str, ...]:
@@ -246,9 +259,9 @@ def _read_start(path: str) -> bytes:
 def name_objects(instance: PlannedInstance, schedules: Sequence[Schedule]) -> list[str]:
     """Return a name for people for each object of an instance: its source's file or, of a kernel,
     its program's name."""
+    if instance.parameters == (SOURCE,):
+        return [str(schedule.values[SOURCE]) for schedule in schedules]
     return [
-        str(schedule.values[SOURCE])
-        if instance.parameters == (SOURCE,)
-        else format_program_name(instance.script, instance.params, index)
-        for index, schedule in enumerate(schedules)
+        format_program_name(instance.script, instance.params, number)
+        for number in range(len(schedules))
     ]

@@ -34,7 +34,7 @@ from tilusbuild.state.files import sha256_text
 
 _ENVELOPE = Envelope("plan")
 _MAX_INPUTS = 1000
-_SLACK = 1000
+_SPARE_ROWS = 1000
 """So many rows, or as many as four times those in use, are kept though no schedule asks for them:
 those of another level, or of values that were taken out and may come back."""
 
@@ -53,14 +53,14 @@ class InputsKey(Struct, frozen=True, array_like=True):
 class KnownPrograms(Struct, array_like=True):
     """The remembered programs of one instance."""
 
-    fixed: str
+    facts_digest: str
     """The digest of the instance's fixed facts and of our own code."""
     inputs: list[InputsKey] = field(default_factory=list)
     rows: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
     """By the digest of a schedule's values: the program's hash, and the number of its inputs."""
 
 
-_Known = dict[str, KnownPrograms]
+_InstancesByLabel = dict[str, KnownPrograms]
 
 
 class PlanMemo:
@@ -75,7 +75,7 @@ class PlanMemo:
         """The digest of the code that makes programs of inputs."""
         self.renders = 0
         """How many programs were rendered because they were not known."""
-        self._scripts: dict[str, dict[str, KnownPrograms]] = {}
+        self._instances_by_script: dict[str, dict[str, KnownPrograms]] = {}
         self._changed: set[str] = set()
         self.spaces = SpaceCache(directory, owner, self.code)
         """The schedules that were chosen of the scripts' spaces."""
@@ -88,20 +88,22 @@ class PlanMemo:
         """Return the hashes of an instance's programs, and their inputs. Programs that are not
         remembered are rendered, counted in `renders`, and remembered. Raises `InputError`."""
         script, label = spec.script, spec.label
-        if script not in self._scripts:
-            self._scripts[script] = _ENVELOPE.load_value(self._name_file(script), _Known) or {}
-        facts = sha256_text(f"{self.code}\n{format_fixed_facts(spec, sources)}")
-        # Other facts change every hash: nothing of the old rows can serve again.
-        known = self._scripts[script].get(label)
-        if known is None or known.fixed != facts:
-            known = KnownPrograms(facts)
-        lookup = _ProgramLookup(spec, sources, known)
+        if script not in self._instances_by_script:
+            self._instances_by_script[script] = (
+                _ENVELOPE.load_value(self._name_file(script), _InstancesByLabel) or {}
+            )
+        facts_digest = sha256_text(f"{self.code}\n{format_fixed_facts(spec, sources)}")
+        # Other facts change every hash, so none of the old rows can be used again.
+        remembered = self._instances_by_script[script].get(label)
+        if remembered is None or remembered.facts_digest != facts_digest:
+            remembered = KnownPrograms(facts_digest)
+        lookup = _ProgramLookup(spec, sources, remembered)
         hashes = lookup.find_programs(schedules)
         self.renders += lookup.rendered
         # A plan that rendered nothing has no news: its file is not written again.
         if lookup.rendered:
             self._changed.add(script)
-            self._scripts[script][label] = lookup.select_current()
+            self._instances_by_script[script][label] = lookup.select_current()
         return hashes, lookup.reads.collect_inputs(spec, sources)
 
     def save_changes(self) -> None:
@@ -109,14 +111,14 @@ class PlanMemo:
         self.spaces.save_changes()
         self.scans.save_scans()
         for script in self._changed:
-            _ENVELOPE.save_value(self._name_file(script), self._scripts[script])
+            _ENVELOPE.save_value(self._name_file(script), self._instances_by_script[script])
         self._changed.clear()
 
     def forget_scripts(self) -> None:
         """Forget the programs of all scripts that were asked for, in their files too at the next
         `save_changes`."""
-        self._scripts = {script: {} for script in self._scripts}
-        self._changed.update(self._scripts)
+        self._instances_by_script = {script: {} for script in self._instances_by_script}
+        self._changed.update(self._instances_by_script)
 
     def _name_file(self, script: str) -> str:
         return os.path.join(self._directory, sha256_text(f"{self._owner}\0{script}"))
@@ -125,15 +127,17 @@ class PlanMemo:
 class _ProgramLookup:
     """The look-up of one instance's programs. Each `InputsKey` is validated once."""
 
-    def __init__(self, spec: InstanceSpec, sources: ScriptReader, known: KnownPrograms) -> None:
+    def __init__(
+        self, spec: InstanceSpec, sources: ScriptReader, remembered: KnownPrograms
+    ) -> None:
         self._spec = spec
         self._sources = sources
-        self._digest = sources.renderer.with_style(spec.style).digest_template
-        self._known = known
+        self._digest_template = sources.renderer.with_style(spec.style).digest_template
+        self._remembered = remembered
         self.reads = ReadsCollector()
-        self._is_valid = cache(self._are_inputs_current)
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._used: set[bytes] = set()
+        self._has_current_inputs = cache(self._are_inputs_current)
+        self._number_by_inputs: dict[tuple[object, ...], int] = {}
+        self._used_keys: set[bytes] = set()
         self.rendered = 0
 
     def find_programs(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
@@ -141,20 +145,22 @@ class _ProgramLookup:
         remembered, and add them to the remembered ones. Raises `InputError`."""
         keys = [self._digest_schedule(schedule) for schedule in schedules]
         hashes = [self._find_hash(key) for key in keys]
-        unknown = [position for position, program in enumerate(hashes) if program is None]
-        # If none is known, `schedules` is iterated: it makes many schedules at a time, and one for
-        # each index is slow.
-        missing = (
-            schedules if len(unknown) == len(hashes) else [schedules[index] for index in unknown]
-        )
-        for position, schedule in zip(unknown, missing, strict=True):
+        unknown_positions = [position for position, digest in enumerate(hashes) if digest is None]
+        # Iterating over `schedules` makes many at a time, and indexing it makes one, which is slow.
+        # So it is indexed only if some of the hashes are known.
+        unknown_schedules = schedules
+        if len(unknown_positions) < len(hashes):
+            unknown_schedules = [schedules[position] for position in unknown_positions]
+        for position, schedule in zip(unknown_positions, unknown_schedules, strict=True):
             program = self.reads.add_program(render_program(self._spec, self._sources, schedule))
-            digest = hashes[position] = program.hash
-            number = self._number_inputs(program)
-            if number is not None:
-                self._known.rows[keys[position]] = bytes.fromhex(digest), number
+            hashes[position] = program.hash
+            inputs_number = self._number_inputs(program)
+            if inputs_number is not None:
+                row = bytes.fromhex(program.hash), inputs_number
+                self._remembered.rows[keys[position]] = row
             self.rendered += 1
-        return tuple(program for program in hashes if program is not None)
+        # The loop has replaced each None: the condition is for the type only.
+        return tuple(digest for digest in hashes if digest is not None)
 
     def _digest_schedule(self, schedule: Schedule) -> bytes:
         """Return the digest of a schedule's values, and of the kernels of its unit."""
@@ -166,19 +172,22 @@ class _ProgramLookup:
     def _find_hash(self, key: bytes) -> str | None:
         """Return the remembered hash of a program; None if there is none, or if its inputs have
         changed. Marks `key` as used."""
-        # Also a missing row: it will be added under this key.
-        self._used.add(key)
-        row = self._known.rows.get(key)
-        return row[0].hex() if row is not None and self._is_valid(row[1]) else None
+        # The key of a missing row is used, too: `find_programs` adds the row under this key.
+        self._used_keys.add(key)
+        row = self._remembered.rows.get(key)
+        if row is None:
+            return None
+        program, inputs_number = row
+        return program.hex() if self._has_current_inputs(inputs_number) else None
 
     def _are_inputs_current(self, number: int) -> bool:
         """Return whether the inputs with this number are unchanged: their templates and the
         headers that these reach. Unchanged inputs are added to `reads`."""
-        inputs = self._known.inputs[number]
-        if any(self._digest(name) != digest for name, digest in inputs.templates):
+        inputs = self._remembered.inputs[number]
+        if any(self._digest_template(name) != digest for name, digest in inputs.templates):
             return False
         template = inputs.templates[0][0]
-        # Sources of one entry reach the same headers, so that one of them stands for all.
+        # All sources with these inputs reach the same headers, so one of them stands for all.
         sample = inputs.sample.decode("utf-8", "surrogateescape")
         closure = find_closure(self._spec, self._sources, sample, template)
         if self._digest_closure(closure) != inputs.closure:
@@ -189,22 +198,23 @@ class _ProgramLookup:
     def _number_inputs(self, rendered: RenderedProgram) -> int | None:
         """Return the number of a program's inputs, which are appended to the known ones if they are
         new; None if they are new and `_MAX_INPUTS` are known."""
-        closure, inputs = rendered.closure, self._known.inputs
+        closure, inputs = rendered.closure, self._remembered.inputs
         key = rendered.templates, closure.digest, closure.external
-        if key not in self._numbers:
-            # Beyond, each program has inputs of its own: remembering them saves nothing.
+        if key not in self._number_by_inputs:
+            # With so many, each program seems to have inputs of its own: remembering more would
+            # save no rendering.
             if len(inputs) >= _MAX_INPUTS:
                 return None
-            self._numbers[key] = len(inputs)
+            self._number_by_inputs[key] = len(inputs)
             source = rendered.scanned or rendered.recipe.source
             inputs.append(
                 InputsKey(
-                    tuple((name, self._digest(name)) for name in rendered.templates),
+                    tuple((name, self._digest_template(name)) for name in rendered.templates),
                     source.encode("utf-8", "surrogateescape"),
                     self._digest_closure(closure),
                 )
             )
-        return self._numbers[key]
+        return self._number_by_inputs[key]
 
     def _digest_closure(self, closure: Closure) -> str:
         """Return the digest of a closure and of the toolchain's headers beyond it."""
@@ -213,25 +223,28 @@ class _ProgramLookup:
 
     def select_current(self) -> KnownPrograms:
         """Return the rows worth keeping, with the inputs that they use."""
-        rows = self._known.rows
-        if len(rows) > _SLACK + 4 * len(self._used):
-            rows = {key: rows[key] for key in self._used if key in rows}
-        # Rows of other levels stay only with inputs that are still current.
-        rows = {key: row for key, row in rows.items() if self._is_valid(row[1])}
+        rows = self._remembered.rows
+        if len(rows) > _SPARE_ROWS + 4 * len(self._used_keys):
+            rows = {key: rows[key] for key in self._used_keys if key in rows}
+        # A row that was not asked for (of another level) stays only if its inputs are current.
+        rows = {key: row for key, row in rows.items() if self._has_current_inputs(row[1])}
         # Inputs that no row uses are dropped, so that the others get other numbers.
-        used_numbers = dict.fromkeys(number for _, number in rows.values())
-        numbers = {old: new for new, old in enumerate(used_numbers)}
+        used_numbers = dict.fromkeys(inputs_number for _, inputs_number in rows.values())
+        new_numbers = {old_number: new for new, old_number in enumerate(used_numbers)}
         return KnownPrograms(
-            self._known.fixed,
-            [self._known.inputs[number] for number in numbers],
-            {key: (program, numbers[number]) for key, (program, number) in rows.items()},
+            self._remembered.facts_digest,
+            [self._remembered.inputs[number] for number in new_numbers],
+            {key: (program, new_numbers[number]) for key, (program, number) in rows.items()},
         )
 
 
 def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
     """Return, as a text, all that decides a program besides the schedule's values, the
     templates, the headers, and tilusbuild's code."""
-    launch, owner, tools, recipe = spec.recipe.launch, spec.owner, spec.toolchain, spec.recipe
+    # If `render_program` reads a value that is not here, the memo returns a hash that is out of
+    # date.
+    owner, tools, recipe = spec.owner, spec.toolchain, spec.recipe
+    launch = recipe.launch
     expressions = [] if launch is None else [expr for _, group in launch.lines for expr in group]
     roots = tuple((root.name, root.quoted_only) for root in sources.headers(owner.template).roots)
     parts = (
@@ -267,13 +280,14 @@ def digest_own_code(memory: DigestMemory) -> str:
 
 def find_version(name: str) -> str:
     """Return the version of an installed library. Raises `PackageNotFoundError`."""
-    # The directory's name has the version, and listing it takes a hundredth of the import below.
+    # The directory's name (`numpy-2.1.0.dist-info`) has the version, and listing takes a hundredth
+    # of the import below.
     for directory in filter(os.path.isdir, sys.path):
         for entry in os.listdir(directory):
-            project, dash, rest = entry.partition("-")
-            if dash and project.lower() == name and rest.endswith(".dist-info"):
-                return rest.removesuffix(".dist-info")
-    # Installed in another way, as by a distribution.
+            project, _, suffix = entry.partition("-")
+            if project.lower() == name and suffix.endswith(".dist-info"):
+                return suffix.removesuffix(".dist-info")
+    # A library of a Linux distribution may have a directory with another name.
     from importlib import metadata
 
     return metadata.version(name)

@@ -71,14 +71,14 @@ class PlanSelection(Struct, frozen=True):
     def add_objects(self, manifest: Manifest) -> PlanSelection:
         """Return the selection with the objects of its libraries added. A script that stands for
         several kernels is replaced by one script for each kernel. Raises `InputError`."""
-        kernels = [
+        kernel_names = tuple(
             separate_schedule(manifest, name._replace(script=kernel))
             for name in self.names
             for kernel in manifest.kernels_of(name.script) or (name.script,)
-        ]
-        # Once more with the kernels' own names, for the libraries that they are objects of.
-        if tuple(kernels) != self.names:
-            return replace(self, scripts=tuple(kernels)).add_objects(manifest)
+        )
+        # The libraries below are looked for by the kernels' own names, so start again with these.
+        if kernel_names != self.names:
+            return replace(self, scripts=kernel_names).add_objects(manifest)
         # A library without its objects could not be linked, so naming it selects them.
         objects = [
             NamePattern(script, target=name.target)
@@ -107,17 +107,19 @@ def separate_schedule(manifest: Manifest, name: NamePattern) -> NamePattern:
     """Return `name` with the values of parameters moved from `constants` to `schedule`; unchanged
     if the manifest has no such script."""
     # `gemm[block_m=64]`: only the script knows which of its names are constants.
-    owner = next((s for key, s in manifest.scripts.items() if name.matches_script(key)), None)
+    matching = (script for key, script in manifest.scripts.items() if name.matches_script(key))
+    owner = next(matching, None)
     if owner is None or not name.constants:
         return name
     overrides = [*owner.override.values()]
-    params = (*owner.params, *(key for table in overrides for key in table.params))
-    space = (*owner.space, *(key for table in overrides for key in table.space))
-    constants = {name for key in params for name in split_linked_names(key)}
-    parameters = {name for key in space for name in split_linked_names(key)}
+    constant_keys = (*owner.params, *(key for table in overrides for key in table.params))
+    parameter_keys = (*owner.space, *(key for table in overrides for key in table.space))
+    # A key may declare several linked names: `"block_m, block_n" = [[64, 32], [128, 64]]`.
+    constants = {constant for key in constant_keys for constant in split_linked_names(key)}
+    parameters = {parameter for key in parameter_keys for parameter in split_linked_names(key)}
     if owner.space_file is not None:
         # The file is not read here: each name that is not a constant may be one of its parameters.
-        parameters |= {name for name, _ in name.constants if name}
+        parameters |= {constant for constant, _ in name.constants if constant}
     return name.split_schedule(parameters, constants)
 
 
@@ -146,14 +148,13 @@ def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dic
     all are yielded: the error is then that the space is empty.
     """
     constants = manifest.scripts[script].params_for(target)
-    combinations = [
-        {
-            name: value
-            for constant, row in zip(constants, rows, strict=True)
-            for name, value in zip(constant.names, row, strict=True)
-        }
-        for rows in itertools.product(*(constant.values for constant in constants))
-    ]
+    combinations: list[dict[str, Value]] = []
+    # A constant may be several linked names, whose values come as rows.
+    for rows in itertools.product(*(constant.values for constant in constants)):
+        params: dict[str, Value] = {}
+        for constant, row in zip(constants, rows, strict=True):
+            params |= zip(constant.names, row, strict=True)
+        combinations.append(params)
     names = {name for constant in constants for name in constant.names}
     target_names = list_target_constants(make_target(manifest, target))
     rules = [
@@ -162,12 +163,12 @@ def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dic
         # A rule over the target alone is left to the space, whose error then names it.
         if rule.names & names and rule.names <= names | target_names.keys()
     ]
-    instances = [
+    allowed_combinations = [
         params
         for params in combinations
         if all(_is_rule_met(rule, {**target_names, **params}) for rule in rules)
     ]
-    yield from instances or combinations
+    yield from allowed_combinations or combinations
 
 
 def _is_rule_met(rule: Expr, values: Mapping[str, Value]) -> bool:
@@ -205,8 +206,8 @@ def resolve_target_word(manifest: Manifest, word: str) -> tuple[str, ...]:
     """Return the target of this name, else those of this architecture, else the word itself."""
     if word in manifest.targets:
         return (word,)
-    of_arch = (name for name, target in manifest.targets.items() if word in target.arch)
-    return tuple(of_arch) or (word,)
+    targets_of_arch = (name for name, target in manifest.targets.items() if word in target.arch)
+    return tuple(targets_of_arch) or (word,)
 
 
 def select_script_targets(
@@ -220,7 +221,7 @@ def select_script_targets(
         name for word in selection.targets for name in resolve_target_word(manifest, word)
     ]
     problems = [
-        # All names, so that each mistake of a command line is reported at once.
+        # All names are checked, so that all mistakes of a command line are reported at once.
         *(problem for name in names if (problem := _find_name_problem(manifest, name)) is not None),
         *(
             _unknown_target_error(manifest, name)
@@ -245,7 +246,8 @@ def select_script_targets(
         for target in manifest.targets_of(script)
         if is_selected(script, target)
     ]
-    # Without targets there is always a pair: a name that matches nothing is a problem above.
+    # If no target is selected there is always a pair, because a name that matches nothing is one of
+    # the problems above.
     if target_names and not pairs:
         raise InputError(
             Diagnostic(
@@ -263,7 +265,11 @@ def _unknown_target_error(manifest: Manifest, name: str) -> Diagnostic:
 
 
 def _find_name_problem(manifest: Manifest, name: NamePattern) -> Diagnostic | None:
-    """Return the error for a name that matches no instance; None for a good one."""
+    """Return the error for a name that matches no instance; None for a good one.
+
+    A name is wrong if its script stands for several kernels, if there is no such script or target,
+    or if no instance of the script has its constants and its target.
+    """
     scripts = [script for script in manifest.scripts if name.matches_script(script)]
     if not scripts and (kernels := manifest.kernels_of(name.script)):
         kernel_names = format_names(str(name._replace(script=kernel)) for kernel in kernels)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from tilusbuild.errors import Diagnostic, InputError, input_error
+from tilusbuild.expr import Value
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import (
     InstanceSpec,
@@ -93,7 +94,7 @@ class Planner(Struct):
         self.objects.clear()
         problems: list[Diagnostic] = []
         instances: list[PlannedInstance] = []
-        planned: dict[str, list[Sequence[Schedule]]] = {}
+        schedules_by_script: dict[str, list[Sequence[Schedule]]] = {}
         selected_numbers: dict[str, Collection[int]] = {}
         for script, target in select_script_targets(self.manifest, selection):
             try:
@@ -102,19 +103,24 @@ class Planner(Struct):
                     schedules, default = self._choose_schedules(spec, selection.level)
                     numbers = select_numbers(spec, schedules, selection)
                     schedules = add_numbers(spec.space, schedules, numbers)
-                    instances.append(self._plan_instance(spec, sources, schedules, default))
+                    instance = self._plan_instance(spec, sources, schedules, default)
+                    instances.append(instance)
                     if numbers is not None:
-                        selected_numbers[instances[-1].hash] = numbers
-                    # The manifest lists a library behind its objects, so they are there in time.
+                        selected_numbers[instance.hash] = numbers
+                    # The manifest lists a library after its objects, so these are recorded before
+                    # the library is planned.
                     if spec.is_part:
-                        self.record_objects(instances[-1], schedules)
-                    planned.setdefault(script, []).append(schedules)
+                        self.record_objects(instance, schedules)
+                    schedules_by_script.setdefault(script, []).append(schedules)
             except InputError as error:
-                # One mistake of a template is met by every target.
-                problems.extend(d for d in error.diagnostics if d not in problems)
+                # A template's mistake is found once for each target, and is reported once.
+                problems.extend(found for found in error.diagnostics if found not in problems)
         manifest = self.manifest
-        # Only of a plan without other mistakes: a wrong space makes every rule seem unmet.
-        if problems := problems or list(find_unmet_rules(manifest, planned)):
+        # A wrong space makes every rule seem unmet, so rules are checked only without other
+        # problems.
+        if not problems:
+            problems += find_unmet_rules(manifest, schedules_by_script)
+        if problems:
             raise InputError(*problems)
         return Plan(manifest.project.name, manifest.root, tuple(instances), selected_numbers)
 
@@ -122,25 +128,27 @@ class Planner(Struct):
         self, script: str, target: Target, selection: PlanSelection
     ) -> Iterator[InstanceSpec]:
         """Yield the spec of each selected instance of a script. Raises `InputError`."""
-        rows = read_tuned_rows(self.manifest, script)
+        tuned_rows = read_tuned_rows(self.manifest, script)
         for params in list_instances(self.manifest, script, target.name):
             if not selection.has_instance(script, params, target.name):
                 continue
             spec = make_space_spec(self.manifest, script, target, params)
             size = None if self.memo is None else self.memo.spaces.find_size(script, spec)
-            is_counted = selection.level == 2
-            # A sample did not count the space; all of a space needs the count.
-            if is_counted and size is not None and size[0] is None:
-                size = None
+            needs_count = selection.level == 2
+            # A plan of a sample may have remembered a size without the count of points. Level 2
+            # needs the count, so the space is enumerated again.
+            if needs_count and size is not None:
+                point_count, _ = size
+                size = None if point_count is None else size
             try:
-                space = Space(spec, size, budget=None if is_counted else SAMPLE_BUDGET)
+                space = Space(spec, size, budget=None if needs_count else SAMPLE_BUDGET)
             except SpaceError as error:
                 raise locate_space_error(
                     self.manifest, script, target.name, error, params
                 ) from None
             toolchain = self.get_toolchain(script, target)
             objects = library.list_linked_objects(self.manifest, script, target.name, self.objects)
-            tuned = tuple(row for row in rows if row.is_of_instance(target.name, params))
+            tuned = tuple(row for row in tuned_rows if row.is_of_instance(target.name, params))
             yield make_instance_spec(
                 self.manifest, script, target, params, space, toolchain, objects, tuned
             )
@@ -151,7 +159,7 @@ class Planner(Struct):
 
     def make_reader(self, script: str, target: Target) -> ScriptReader:
         """Return the reader of a script's templates and headers."""
-        # The directories of each template's headers are looked for once: every program asks.
+        # Every program asks for its template's headers, so the answer is kept for each template.
         headers = cache(partial(self.find_headers, script, target))
         return ScriptReader(self.renderer, headers, self.memory)
 
@@ -161,9 +169,9 @@ class Planner(Struct):
         toolchain = self.get_toolchain(script, target)
         pipeline = choose_pipeline(self.manifest, script, target, toolchain.device_compiler)
         outside = pipeline.list_outside_directories(toolchain)
-        search_path = find_roots(self.manifest, script, template), outside
+        roots = find_roots(self.manifest, script, template)
+        search_path = roots, outside
         if search_path not in self._headers:
-            roots, outside = search_path
             scans = None if self.memo is None else self.memo.scans
             self._headers[search_path] = Headers(
                 roots, outside=outside, digests=self.memory, scans=scans
@@ -179,7 +187,8 @@ class Planner(Struct):
     ) -> PlannedInstance:
         """Return an instance with the hashes of its programs, rendered or remembered."""
         numbers = tuple(schedules.indices)
-        # A link also depends on the libraries on the disk, which no memo has digests of.
+        # A link also depends on libraries on the disk. The memo has no digests of them, so it could
+        # not see that one has changed.
         if self.memo is not None and not (spec.is_link or spec.owner.links):
             programs, inputs = self.memo.find_programs(spec, sources, schedules)
         else:
@@ -225,45 +234,54 @@ def select_numbers(
         if name.program is None and not name.schedule:
             return None
         if name.schedule:
-            fitting = {
+            matching_numbers = {
                 point.index
                 for point in schedules
                 if name.matches_program(point.index, point.values)
             }
-        else:  # the values of a large space are not needed for a number
-            fitting = {number for number in schedules.indices if name.matches_program(number, {})}
-        numbers |= fitting or {_find_first_program(spec, name)}
+        else:
+            # A number is compared without the values: making those of a large space is slow.
+            matching_numbers = {
+                number for number in schedules.indices if name.matches_program(number, {})
+            }
+        numbers |= matching_numbers or {_find_first_program(spec, name)}
     return numbers or None
 
 
 def _find_first_program(spec: InstanceSpec, name: NamePattern) -> int:
     """Return the number of the first program in the whole space that matches a name. Raises
-    `InputError` if there is none."""
+    `InputError` if there is none.
+
+    Of a name with a number it is that number. Of a name with values it is the first point that is
+    the default in the other parameters, or else the first point with these values.
+    """
     space, number = spec.space, name.program
-    # The name has texts: these are the parameters' values that are written so.
-    values = {
-        key: value
-        for parameter in space.spec.parameters
-        for row in (*parameter.values, parameter.otherwise or ())
-        for parameter_name, value in zip(parameter.names, row, strict=False)
-        for key, text in name.schedule
-        if parameter_name == key and matches_value(text, value)
-    }
-    if number is None and values.keys() >= {key for key, _ in name.schedule}:
-        default_values = collect_default_values(spec.manifest, spec.script, spec.target)
-        # First like the default in the other parameters, then any point with these values.
-        for point in ({**default_values, **values}, values):
-            with suppress(SpaceError):
-                return space.complete_point(point).index
-    if (
-        number is not None
-        and space.has_point(number)
-        and name.matches_program(number, space[number].values)
-    ):
+    if number is None:
+        values = _find_named_values(space, name)
+        if values.keys() >= {parameter for parameter, _ in name.schedule}:
+            default_values = collect_default_values(spec.manifest, spec.script, spec.target)
+            for partial_point in ({**default_values, **values}, values):
+                with suppress(SpaceError):
+                    return space.complete_point(partial_point).index
+    elif space.has_point(number) and name.matches_program(number, space[number].values):
         return number
-    last = space.size[0]
-    hint = None if last is None else f"they go from 0 to {last - 1}"
+    point_count, _ = space.size
+    hint = None if point_count is None else f"they go from 0 to {point_count - 1}"
     raise input_error(f"{spec.label} has no program {name}", hint=hint)
+
+
+def _find_named_values(space: Space, name: NamePattern) -> dict[str, Value]:
+    """Return the values that a name's texts stand for, by parameter: 64 for `gemm[bm=64]`. A text
+    that no value is written as is left out."""
+    values: dict[str, Value] = {}
+    for parameter in space.spec.parameters:
+        for row in (*parameter.values, parameter.otherwise or ()):
+            # The names and the row differ in length only if the row is the `()` for no `otherwise`.
+            for parameter_name, value in zip(parameter.names, row, strict=False):
+                for key, text in name.schedule:
+                    if key == parameter_name and matches_value(text, value):
+                        values[parameter_name] = value
+    return values
 
 
 def add_numbers(space: Space, schedules: Schedules, numbers: set[int] | None) -> Schedules:
@@ -281,8 +299,11 @@ def make_planned_instance(
     programs: tuple[str, ...],
     inputs: PlanInputs,
 ) -> PlannedInstance:
-    """Return a planned instance. `schedules` are numbers in its space, `programs` their hashes.
-    `default` counts only if it is among the schedules."""
+    """Return a planned instance.
+
+    `schedules` are indices into the instance's space; `programs` are the program hash of each. A
+    `default` that is not among them is dropped.
+    """
     script_txt = identity.format_script_text(
         script=spec.script,
         params=spec.params,
@@ -292,8 +313,17 @@ def make_planned_instance(
         programs=zip(schedules, programs, strict=False),
     )
     digest = sha256_text(script_txt)
-    number = default.index if default is not None and default.index in schedules else None
-    return PlannedInstance(spec, sources, schedules, number, programs, inputs, script_txt, digest)
+    is_planned = default is not None and default.index in schedules
+    return PlannedInstance(
+        spec=spec,
+        sources=sources,
+        schedules=schedules,
+        default=default.index if default is not None and is_planned else None,
+        programs=programs,
+        inputs=inputs,
+        script_txt=script_txt,
+        hash=digest,
+    )
 
 
 class ProgramJob(Struct, frozen=True):
@@ -366,18 +396,18 @@ class ProgramJob(Struct, frozen=True):
         if not misses_header(log):
             return text
         try:
-            # A plan keeps no closures: this finds the headers once more.
+            # The notes are the closure's, and a plan keeps no closures: find the headers again.
             notes = self.render().closure.notes
         except InputError:
             # The template was edited since: the next build reports its mistake.
             notes = ()
-        helping = explain_missing_header(
+        explanation = explain_missing_header(
             log,
             notes,
             nvrtc=not spec.pipeline.host_code,
             directories=[root.path for root in sources.headers(spec.owner.template).roots],
         )
-        return text.rstrip("\n") + "\n" + helping
+        return text.rstrip("\n") + "\n" + explanation
 
 
 def iterate_jobs(plan: Plan) -> Iterator[ProgramJob]:

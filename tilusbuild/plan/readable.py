@@ -27,10 +27,10 @@ def make_log_readable(
 ) -> str:
     """Return a compiler's log with places in the template and the manifest instead of the rendered
     source. It is unchanged if its places are right already, or if the template was edited."""
-    # A linker's log has no lines of a source.
+    # A linker's log names objects, and no lines of a source.
     if spec.is_link:
         return library.make_log_readable(spec, log)
-    # Both have `#line` in the text that is compiled: the compiler's places are right.
+    # In both cases the compiled text has `#line` directives, so the compiler's places are right.
     if is_source(spec.owner) or spec.manifest.build.line_directives:
         return log
     try:
@@ -43,15 +43,16 @@ def make_log_readable(
         symbol = spec.valued.name_symbol(values)
         full_source = spec.valued.make_full_source(source, symbol, spec.list_unit_kernels(values))
         return map_log(log, lines, full_source, spec.valued.map_places(), symbol)
-    # The template was edited since: the log stays as it is.
+    # The template was edited since it was compiled and has a mistake now: the log is unchanged.
     except InputError:
         return log
 
 
-_NVRTC = "__nv_name_map"
-"""The file in which NVRTC has the name that it was asked for, in line 2."""
-_UNDECIDED = re.compile(r'(error: )cannot deduce "auto" type')
-"""What nvcc says of a name that is not of one function; also after what it says else."""
+_NVRTC_NAME_FILE = "__nv_name_map"
+"""The file that NVRTC's messages about the kernel's name are in: its line 2 has the name."""
+_AMBIGUOUS_NAME = re.compile(r'(error: )cannot deduce "auto" type')
+"""nvcc's message for a name that is not the name of one function. nvcc may also write it after
+another error, which left the name undeclared."""
 
 
 def map_log(
@@ -63,27 +64,28 @@ def map_log(
     manifest's place of an added line by its text, and that of the kernel `symbol` by "".
     """
     kernel_place = places[""]
-    # Behind another error the same words may be about a name that this error left undeclared.
+    # If there is another error, the name may be undeclared because of it, and not ambiguous.
     if len(re.findall(r"\berror: ", log)) == 1:
-        log = _UNDECIDED.sub(
+        log = _AMBIGUOUS_NAME.sub(
             rf'\1"{symbol}" is not the name of one kernel: it is overloaded, or a '
             "template that needs other arguments",
             log,
         )
-    lines = full_source.split("\n")
+    full_lines = full_source.split("\n")
     pieces: list[tuple[Piece, ...]] = list(line_map.pieces)
-    for text in lines[len(line_map.rendered) :]:
-        line_place = _find_place(text, places)
-        pieces.append(() if line_place is None else (_make_piece(text, line_place),))
+    for added_line in full_lines[len(line_map.rendered) :]:
+        line_place = _find_place(added_line, places)
+        pieces.append(() if line_place is None else (_make_piece(added_line, line_place),))
 
     def read_text(name: str) -> str:
-        place = next((place for place in places.values() if place.path == name), None)
-        return line_map.read(name) if place is None else _reconstruct_manifest(places, name)
+        """Return the text of a template or, if `places` are in a file `name`, of the manifest."""
+        is_manifest = any(place.path == name for place in places.values())
+        return _reconstruct_manifest(places, name) if is_manifest else line_map.read(name)
 
-    extended = replace(line_map, rendered=tuple(lines), pieces=tuple(pieces), read=read_text)
-    # NVRTC's file of names has the symbol in its second line.
+    full_map = replace(line_map, rendered=tuple(full_lines), pieces=tuple(pieces), read=read_text)
+    # The file is an empty line and a line with the symbol.
     name_map = LineMap(("", symbol), ((), (_make_piece(symbol, kernel_place),)), read_text)
-    return map_messages(map_messages(log, extended), name_map, _NVRTC)
+    return map_messages(map_messages(log, full_map), name_map, _NVRTC_NAME_FILE)
 
 
 def _find_place(line: str, places: Mapping[str, Place]) -> Place | None:
@@ -97,5 +99,8 @@ def _make_piece(text: str, place: Place) -> Piece:
 
 def _reconstruct_manifest(places: Mapping[str, Place], name: str) -> str:
     """Return the lines of a manifest that its places have; other lines are empty."""
-    known = {place.line or 1: place.text or "" for place in places.values() if place.path == name}
-    return "\n".join(known.get(number, "") for number in range(1, max(known) + 1))
+    text_by_line = {
+        place.line or 1: place.text or "" for place in places.values() if place.path == name
+    }
+    line_numbers = range(1, max(text_by_line) + 1)
+    return "\n".join(text_by_line.get(number, "") for number in line_numbers)

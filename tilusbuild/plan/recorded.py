@@ -66,10 +66,11 @@ def list_program_files(program_txt: str, options_txt: str) -> dict[str, str | No
     if (pipeline := find_pipeline(options_txt)) is None:
         return files
     files[f"module/{pipeline.product}"] = None
-    texts = {name: sha256_text(text) for name, text in pipeline.fixed_files.items()}
-    texts |= _list_source_digests(program_txt, options_txt, pipeline)
-    texts.pop(LAUNCHER, None)  # it is in a directory of its own
-    return files | {f"module/{name}": digest for name, digest in texts.items()}
+    digests = {name: sha256_text(text) for name, text in pipeline.fixed_files.items()}
+    digests |= _list_source_digests(program_txt, options_txt, pipeline)
+    # The launcher is in a directory of its own.
+    digests.pop(LAUNCHER, None)
+    return files | {f"module/{name}": digest for name, digest in digests.items()}
 
 
 def _list_source_digests(program_txt: str, options_txt: str, pipeline: Pipeline) -> dict[str, str]:
@@ -91,10 +92,11 @@ def restore_recipe(
     are malformed, or if this tilusbuild would run other commands than `options_txt` has.
     """
     try:
+        # A line of it is `# given: {"std": "c++17", …}`.
         inputs_json = compile_sh.partition(f"\n{GIVEN}")[2].partition("\n")[0]
         inputs = msgspec.json.decode(inputs_json, type=RecipeInputs)
         recipe = _make_recipe(program_txt, options_txt, files, inputs)
-        # Not by `parse_section`: word for word, with blank lines and all.
+        # `parse_section` would drop blank lines, and the commands must be equal word for word.
         commands = options_txt.partition("\n[commands]\n")[2].partition("\n\n[generated]\n")[0]
         has_same_commands = "\n".join(format_command_lines(recipe)) == commands
     # Whatever is missing or malformed in texts that a stranger may have written.
@@ -109,7 +111,8 @@ def _make_recipe(
     program_txt: str, options_txt: str, files: Mapping[str, bytes], inputs: RecipeInputs
 ) -> Recipe:
     """Return the recipe that the texts describe. Raises `ValueError` and `LookupError`."""
-    head, program = parse_section(options_txt, ""), parse_section(program_txt, "")
+    options = parse_section(options_txt, "")
+    program = parse_section(program_txt, "")
     if (pipeline := find_pipeline(options_txt, inputs.compiler)) is None:
         raise ValueError("its pipeline is unknown")
     _check_inputs(inputs, pipeline)
@@ -118,8 +121,15 @@ def _make_recipe(
     if any(sha256_bytes(files[name]) != digest for name, digest in digests.items()):
         raise ValueError("the source, or what was generated, is not what the texts name")
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in files.items()}
-    archs = head["target"].split(" ")
-    objects = tuple(parse_section(program_txt, "objects").values())
+    # The target is the architectures and, if PTX is embedded, `ptx`: `sm_80 sm_90a ptx`.
+    archs = options["target"].split(" ")
+    link = inputs.link
+    if link is not None:
+        # The objects come from `program.txt`, whose hash is the program's name: `inputs` are from a
+        # comment, which no hash covers.
+        objects = tuple(parse_section(program_txt, "objects").values())
+        link = msgspec.structs.replace(link, objects=objects)
+    source_names = (*_GENERATED, "source.cu")
     return Recipe(
         pipeline=pipeline,
         archs=tuple(parse_arch(name) for name in archs if name != "ptx"),
@@ -133,24 +143,30 @@ def _make_recipe(
         includes=Includes(list_header_digests(program_txt)[0], inputs.roots),
         options=msgspec.convert(inputs, Options, from_attributes=True),
         unit=inputs.unit,
-        headers={n: texts[n] for n in digests if n not in (*_GENERATED, "source.cu")},
+        headers={name: texts[name] for name in digests if name not in source_names},
         part=inputs.part or PartOptions(),
-        # Of `program.txt`, whose hash is the program's name, and not of a comment.
-        link=inputs.link and msgspec.structs.replace(inputs.link, objects=objects),
+        link=link,
         recorded={name: texts[name] for name in digests if name in _GENERATED},
     )
 
 
 def _check_inputs(inputs: RecipeInputs, pipeline: Pipeline) -> None:
-    """Raise `ValueError` for a value that no manifest may have: pipelines take it unchecked."""
+    """Raise `ValueError` for a value that no manifest may have: pipelines take it unchecked.
+
+    Such values are a flag that the manifest allows with `unsafe-flags` only, an unknown
+    architecture of the host or language, a word that is more than a name to a shell or a linker,
+    and a header directory outside the private one.
+    """
     flags = inputs.flags if pipeline.has_source else ()
     for flag in find_denied_flags(flags, cpu=pipeline.compiler == "g++"):
         raise ValueError(f"{flag.text} is for unsafe-flags: its own project compiles it again")
-    march, part, link = inputs.host_march, inputs.part or PartOptions(), inputs.link or Link()
+    march = inputs.host_march
+    part = inputs.part or PartOptions()
+    link = inputs.link or Link()
     if (march and not names_march(march)) or part.language not in LANGUAGES.values():
         raise ValueError(f"-march={march} -x {part.language}")
-    arguments = (link.soname, *link.inputs, *link.dirs, *link.libs, *link.rpath, *link.needed)
-    for word in (inputs.std, *filter(None, arguments)):
+    link_words = (link.soname, *link.inputs, *link.dirs, *link.libs, *link.rpath, *link.needed)
+    for word in (inputs.std, *filter(None, link_words)):
         if not _PLAIN_WORD.fullmatch(word):
             raise ValueError(f'"{word}" is in a command')
     for name, _ in inputs.roots:

@@ -67,41 +67,43 @@ class ReadsCollector:
     """Collects the inputs of an instance's programs; most programs have the same."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[object, ...], tuple[tuple[str, ...], Closure]] = {}
-        self._files: set[str] = set()
+        self._distinct_reads: dict[tuple[object, ...], tuple[tuple[str, ...], Closure]] = {}
+        self._linked_paths: set[str] = set()
 
     def add_program(self, program: RenderedProgram) -> RenderedProgram:
         """Add the inputs of a program, and return the program."""
-        self._files.update(program.files)
+        self._linked_paths.update(program.files)
         self.add_reads(program.templates, program.closure)
         return program
 
     def add_reads(self, templates: tuple[str, ...], closure: Closure) -> None:
         """Add the templates and the closure of one program, or of many with the same."""
-        # Parts of the closure, since hashing all of its headers for each program would be slow.
+        # The key has only parts of the closure: the digest stands for all headers, which would be
+        # slow to hash for each program.
         key = templates, closure.digest, closure.external, closure.probed
-        self._seen.setdefault(key, (templates, closure))
+        self._distinct_reads.setdefault(key, (templates, closure))
 
     def collect_inputs(self, spec: InstanceSpec, sources: ScriptReader) -> PlanInputs:
         """Return all inputs that were added, with the templates as paths."""
         renderer = sources.renderer.with_style(spec.style)
         templates: set[str] = set()
-        paths = set(self._files)
+        paths = set(self._linked_paths)
         names: set[str] = set()
-        # A pattern of headers takes files of any name.
-        any_name = bool(spec.manifest.headers_for(spec.script))
-        for template_names, closure in self._seen.values():
+        # A new file of any name can match a pattern of `headers`.
+        is_any_name = bool(spec.manifest.headers_for(spec.script))
+        for template_names, closure in self._distinct_reads.values():
             templates.update(map(renderer.resolve_path, template_names))
             paths.update(header.path for header in closure.headers if header.path)
-            # Where a header appears in a probed path, the include finds another file.
+            # If a header appears in a probed path, an include finds it instead of the present one.
             paths.update(closure.probed)
-            sought = closure.sought
-            any_name = any_name or sought is None
-            names.update(sought or ())
+            if closure.sought is None:
+                is_any_name = True
+            else:
+                names.update(closure.sought)
         return PlanInputs(
             frozenset(paths | templates),
             frozenset(templates),
-            None if any_name else frozenset(names),
+            None if is_any_name else frozenset(names),
         )
 
 
@@ -135,10 +137,10 @@ def render_program(
 def make_context(spec: InstanceSpec, schedule: Schedule) -> dict[str, object]:
     """Return the variables of the template; in a unit those that all of its kernels share."""
     values = spec.merge_values(schedule)
-    # The source of a unit must not depend on which of its kernels is rendered.
-    symbol = spec.valued.name_symbol(values)
-    if spec.grouping is not None:
-        symbol = spec.owner.kernel or ""
+    # All kernels of a unit have one source, so the template sees the pattern of their names and not
+    # the name of the kernel that is rendered now.
+    is_grouped = spec.grouping is not None
+    symbol = (spec.owner.kernel or "") if is_grouped else spec.valued.name_symbol(values)
     target = spec.target
     target_names = spec.valued.target_names.items()
     return {
@@ -149,7 +151,11 @@ def make_context(spec: InstanceSpec, schedule: Schedule) -> dict[str, object]:
             "arch": target.archs[0].name,
             "archs": tuple(arch.name for arch in target.archs),
         },
-        "arch": {n.removeprefix("arch."): v for n, v in target_names if n.startswith("arch.")},
+        "arch": {
+            name.removeprefix("arch."): value
+            for name, value in target_names
+            if name.startswith("arch.")
+        },
         "args": {argument.name: argument for argument in spec.signature.arguments},
         "script": {"name": spec.script, "symbol": symbol},
     }
@@ -167,7 +173,7 @@ def _render_template(
     try:
         return renderer.render(template, variables)
     except InputError as error:
-        # It was deleted since the manifest was checked.
+        # The template was there when the manifest was checked, and was deleted since.
         if not os.path.lexists(renderer.resolve_path(template)):
             place = spec.manifest.locate_value("script", spec.script, *keys)
             raise InputError(make_missing_file_error(spec.manifest.root, template, place)) from None
@@ -179,14 +185,13 @@ def _render_template(
 def _read_source_program(
     spec: InstanceSpec, sources: ScriptReader, schedule: Schedule
 ) -> RenderedProgram:
-    """Return the program of a library's source, which is not rendered. Its first line names the
-    file, so that messages and `__FILE__` have the project's name of it."""
+    """Return the program of a library's source, which is not rendered. It starts with a `#line`
+    directive, so that errors and `__FILE__` show the path in the project."""
     name = get_source_file(schedule)
     rendering = sources.renderer.with_style(spec.style).read_plain(name)
-    quoted = name.replace("\\", r"\\").replace('"', r"\"")
-    return _make_program(
-        spec, sources, schedule, f'#line 1 "{quoted}"\n{rendering.text}', name, rendering
-    )
+    quoted_name = name.replace("\\", r"\\").replace('"', r"\"")
+    source = f'#line 1 "{quoted_name}"\n{rendering.text}'
+    return _make_program(spec, sources, schedule, source, name, rendering)
 
 
 def get_source_file(schedule: Schedule) -> str:
@@ -213,18 +218,20 @@ def _make_program(
     valued = spec.valued
     # A unit is one command: its flags must not depend on one of its kernels.
     flags = valued.make_flags(spec.select_shared_values(values))
-    # Macros of the command and includes of generated headers can reach headers, too.
+    # A macro of the command may name a header, and a generated header may include one, so headers
+    # are looked for in these texts, too.
     texts = (source, *(header.text for header in headers.values()))
     scanned = "\n".join((*texts, *format_definitions(spec.recipe.options.defines, flags)))
     closure_of_source = find_closure(spec, sources, scanned, template)
-    link, libs, files = library.make_entry_link(spec, sources.memory)
-    closure = add_files(closure_of_source, libs)
-    symbol, unit = valued.name_symbol(values), spec.list_unit_kernels(values)
-    # Without headers there is no copy whose directories could be searched.
+    link, library_files, probed_paths = library.make_entry_link(spec, sources.memory)
+    closure = add_files(closure_of_source, library_files)
+    symbol = valued.name_symbol(values)
+    unit_kernels = spec.list_unit_kernels(values)
+    # If there are no headers there is no copy of them, and so no directory to search.
     roots = sources.headers(template).roots if closure_of_source.headers else ()
     recipe = replace(
         spec.recipe,
-        source=valued.make_full_source(source, symbol, unit),
+        source=valued.make_full_source(source, symbol, unit_kernels),
         symbol=symbol,
         constants=values,
         includes=Includes(
@@ -233,7 +240,7 @@ def _make_program(
         ),
         options=replace(spec.recipe.options, flags=flags),
         prune=valued.evaluate_limits(values),
-        unit=unit,
+        unit=unit_kernels,
         headers={name: header.text for name, header in headers.items()},
         part=replace(spec.recipe.part, language=find_language(template)),
         link=link,
@@ -250,18 +257,22 @@ def _make_program(
         headers=[(header.sha256, header.name) for header in closure.headers],
     )
     return RenderedProgram(
-        program_txt,
-        _format_options(spec, sources, recipe, closure),
-        recipe,
-        spec.toolchain,
-        closure,
-        (
+        program_txt=program_txt,
+        options_txt=_format_options(spec, sources, recipe, closure),
+        recipe=recipe,
+        toolchain=spec.toolchain,
+        closure=closure,
+        templates=(
             *(name for rendering in renderings for name in rendering.templates),
             *(name for rendering in renderings for name in rendering.missing),
         ),
-        scanned,
-        files,
+        scanned=scanned,
+        files=probed_paths,
     )
+
+
+# `-DNAME=1`, `--define-macro=NAME=1`: the group is `NAME=1`.
+_DEFINE_FLAG = re.compile(r"(?:-D|--?define-macro=)(.+)", re.DOTALL)
 
 
 def format_definitions(defines: Iterable[tuple[str, str]], flags: Iterable[str]) -> Iterator[str]:
@@ -270,21 +281,18 @@ def format_definitions(defines: Iterable[tuple[str, str]], flags: Iterable[str])
         yield f"#define {name} {value}"
     previous_flag = ""
     for flag in flags:
-        # `-D NAME` may be two words.
-        word = f"-D{flag}" if previous_flag in DEFINE_FLAGS else flag
-        if match := _DEFINE_FLAG.match(word):
+        # `-D NAME=1` may be two flags: `-D` and `NAME=1`.
+        definition = f"-D{flag}" if previous_flag in DEFINE_FLAGS else flag
+        if match := _DEFINE_FLAG.match(definition):
             name, _, value = match[1].partition("=")
             yield f"#define {name} {value}"
         previous_flag = flag
 
 
-_DEFINE_FLAG = re.compile(r"(?:-D|--?define-macro=)(.+)", re.DOTALL)
-
-
 def _make_link_program(spec: InstanceSpec, sources: ScriptReader) -> RenderedProgram:
     """Return the program that joins a library's objects. Its identity names their programs: it
     changes if and only if one of them does."""
-    link, closure, files = library.make_library_link(spec, sources.memory)
+    link, closure, probed_paths = library.make_library_link(spec, sources.memory)
     includes = Includes(closure.digest if closure.headers else None)
     recipe = replace(spec.recipe, includes=includes, link=link)
     program_txt = identity.format_program_text(
@@ -300,7 +308,9 @@ def _make_link_program(spec: InstanceSpec, sources: ScriptReader) -> RenderedPro
         objects=spec.objects,
     )
     options_txt = _format_options(spec, sources, recipe, closure)
-    return RenderedProgram(program_txt, options_txt, recipe, spec.toolchain, closure, files=files)
+    return RenderedProgram(
+        program_txt, options_txt, recipe, spec.toolchain, closure, files=probed_paths
+    )
 
 
 def _format_options(
@@ -322,9 +332,9 @@ def find_closure(spec: InstanceSpec, sources: ScriptReader, source: str, templat
     Raises `InputError`, also for a pattern that no header matches."""
 
     def find_pattern_place(pattern: str) -> Place | None:
-        # The manifest joins both lists; the mistake is where the pattern was written.
-        own = pattern in spec.owner.headers
-        keys = ("script", spec.script, "headers") if own else ("build", "headers")
+        """Return the place of a pattern of `headers`, of the script or else of [build]."""
+        is_of_script = pattern in spec.owner.headers
+        keys = ("script", spec.script, "headers") if is_of_script else ("build", "headers")
         return spec.manifest.locate_key(*keys)
 
     try:

@@ -34,15 +34,15 @@ def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ..
     """Return the header directories in search order: the template's own (for `#include "…"`
     only), the script's, the project's, torch's. Raises `InputError` for a directory or a
     package that is not there."""
-    # The order is the compiler's: the first directory that has a header wins.
+    # The order decides: a compiler takes a header from the first directory that has it.
     roots = [_find_template_root(manifest, script, template)]
-    own_count = len(manifest.scripts[script].include_dirs)
+    script_count = len(manifest.scripts[script].include_dirs)
     used_names: dict[str, str] = {PROJECT: manifest.root}
     for number, declared in enumerate(manifest.include_dirs_for(script)):
         place = (
             manifest.locate_key("script", script, "include-dirs", number)
-            if number < own_count
-            else manifest.locate_key("build", "include-dirs", number - own_count)
+            if number < script_count
+            else manifest.locate_key("build", "include-dirs", number - script_count)
         )
         roots.append(find_root(manifest.root, declared, place, used_names))
     torch_place = manifest.locate_torch(script)
@@ -82,10 +82,11 @@ def find_root(project: str, declared: Directory, place: Place, used_names: dict[
     if not os.path.isdir(path):
         raise input_error(f"there is no directory {declared.path}", place=place)
     relative = os.path.relpath(path, project)
-    # Inside the project the name is the same on every machine.
+    # A path inside the project is the same on every machine, so it may be in a hash.
     if relative != ".." and not relative.startswith("../"):
         return make_root(PROJECT, project, relative)
-    # Where it lies must not enter a hash, so only its last name does, numbered when it comes twice.
+    # A path outside is another one on each machine. So only its last name is in a hash, with a
+    # number if two directories have this name.
     return make_root(choose_free_name(os.path.basename(path), path, used_names), path)
 
 
@@ -95,41 +96,45 @@ def choose_free_name(name: str, path: str, used_names: dict[str, str]) -> str:
     The name is added to `used_names`, which maps names to paths.
     """
     name = name or "headers"
-    number, free = 1, name
-    # The same directory keeps its first name; another one with this name counts on.
-    while used_names.setdefault(free, path) != path:
+    number = 1
+    candidate = name
+    # `setdefault` returns the path that has the name. If there was none it adds ours, so a path
+    # that comes again gets the same name.
+    while used_names.setdefault(candidate, path) != path:
         number += 1
-        free = f"{name}-{number}"
-    return free
+        candidate = f"{name}-{number}"
+    return candidate
 
 
-def _strip_path(path: str, below: str) -> str:
-    """Return the directory from which `below` leads to `path`: `/a` of `/a/b/c` and `b/c`."""
-    for part in os.path.normpath(below).split("/"):
-        path = os.path.dirname(path) if part != "." else path
+def _strip_path(path: str, relative: str) -> str:
+    """Return the directory from which `relative` leads to `path`: `/a` of `/a/b/c` and `b/c`."""
+    for part in os.path.normpath(relative).split("/"):
+        # An empty `relative` is `.` here, which leads nowhere.
+        if part != ".":
+            path = os.path.dirname(path)
     return path
 
 
 _TORCH = "torch"
-_INCLUDES = ("include", "include/torch/csrc/api/include")
-_ABI = re.compile(r"-D(_GLIBCXX_USE_CXX11_ABI)=(\d)")
-_IMPORTED = ("libtorch_python.so", "libtorch.so")
-"""What `import torch` loads. They name the rest of what is then in the process."""
+_TORCH_INCLUDES = ("include", "include/torch/csrc/api/include")
+_ABI_FLAG = re.compile(r"-D(_GLIBCXX_USE_CXX11_ABI)=(\d)")
+_IMPORTED_LIBRARIES = ("libtorch_python.so", "libtorch.so")
+"""The libraries that `import torch` loads. Their dependencies are then loaded, too."""
 
 
 def _find_torch_roots(place: Place) -> Iterator[Root]:
     """Yield the header directories of torch, of NVIDIA's wheels (cusparse.h), and of Python. The
     wheel of the CUDA runtime is left out: the toolkit has its headers. Raises `InputError`."""
     directory = _find_torch_directory("", place)
-    for path in _INCLUDES:
+    for path in _TORCH_INCLUDES:
         yield make_root(_TORCH, directory, path)
     nvidia = os.path.join(os.path.dirname(directory), "nvidia")
     for path in sorted(glob.glob(f"{glob.escape(nvidia)}/*/include")):
-        # Two CUDA runtimes would mix headers of two versions.
+        # The wheel of the CUDA runtime is left out: the toolkit's headers may be another version.
         if not os.path.exists(os.path.join(path, "cuda_runtime.h")):
             yield make_root("nvidia", nvidia, os.path.relpath(path, nvidia))
     python = sysconfig.get_path("include")
-    # Debian's Python comes without headers.
+    # Debian's Python has no headers unless python3-dev is installed.
     if os.path.isdir(python):
         yield make_root(os.path.basename(python), python)
 
@@ -138,17 +143,17 @@ def find_torch_defines(place: Place) -> dict[str, str]:
     """Return the macros that torch's own extensions are compiled with. Until torch 2.7, its C++
     ABI may differ from the compiler's default. Raises `InputError`."""
     config = os.path.join(_find_torch_directory("", place), "share/cmake/Torch/TorchConfig.cmake")
-    match = _ABI.search(try_read_text(config) or "")
+    match = _ABI_FLAG.search(try_read_text(config) or "")
     return {match[1]: match[2]} if match else {}
 
 
 def find_torch_libraries(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the sonames of torch's own libraries, sorted, and the paths of the files whose
-    dependencies they are. Raises `InputError`."""
+    """Return (sonames, paths): `paths` are the libraries that `import torch` loads; `sonames` are
+    the dependencies of these that torch itself ships, sorted. Raises `InputError`."""
     from tilusbuild.binary import BinaryError, read_needs  # no build without torch needs it
 
     directory = _find_torch_directory("lib", place)
-    paths = tuple(os.path.join(directory, name) for name in _IMPORTED)
+    paths = tuple(os.path.join(directory, name) for name in _IMPORTED_LIBRARIES)
     try:
         sonames = [name for path in paths for name in read_needs(read_bytes(path)).libraries]
     except (OSError, BinaryError) as error:

@@ -65,7 +65,7 @@ def make_space_spec(
     `InputError`."""
     owner = manifest.scripts[script]
     imported = read_imported_space(manifest, script)
-    # A target's override may declare a parameter of the file again.
+    # A target's override may declare a parameter of the file again: the override's counts.
     declared = tuple(owner.space_for(target.name).values())
     declared_names = {name for parameter in declared for name in parameter.names}
     imported_parameters = (
@@ -171,7 +171,7 @@ def report_spaces(
 ) -> Iterator[tuple[str, SpaceReport]]:
     """Yield for each selected instance its name and a report of what the rules remove from its
     space. Raises `InputError`."""
-    # It imports NumPy, which most verbs do not need.
+    # Imported here, because it imports NumPy, which most verbs do not need.
     from tilusbuild.space.report import report_space
 
     for script, target in select_script_targets(manifest, selection):
@@ -188,10 +188,10 @@ def report_spaces(
 
 _ENVELOPE = Envelope("spaces")
 _MAX_VALUES = 5_000_000
-"""Of more, reading them would take as long as enumerating."""
-_SPARE = 16
-"""So many spaces of a script are kept though no plan asked for them: of another target or constant,
-or of values that may come back."""
+"""Values of a space that is remembered: reading more would take as long as enumerating them."""
+_MAX_UNUSED = 16
+"""Spaces of a script that are kept though this plan did not ask for them: of another target or
+constant, or of values that may come back."""
 
 
 class KnownSpace(Struct, frozen=True, array_like=True):
@@ -212,7 +212,9 @@ class KnownSpace(Struct, frozen=True, array_like=True):
         schedules = Schedules(indices, dict(zip(self.names, self.columns, strict=True)))
         if self.default is None:
             return schedules, None
-        return schedules, schedules[indices.index(self.default)]
+        # `default` is an index in the space: its position among the chosen schedules is needed.
+        position = indices.index(self.default)
+        return schedules, schedules[position]
 
 
 class SpaceCache:
@@ -223,40 +225,44 @@ class SpaceCache:
         self._directory = directory
         self._owner = owner
         self._code = code
-        self._scripts: dict[str, dict[str, Raw]] = {}
-        self._used: set[str] = set()
-        self._changed: set[str] = set()
+        self._spaces_by_script: dict[str, dict[str, Raw]] = {}
+        self._used_digests: set[str] = set()
+        self._changed_scripts: set[str] = set()
 
     def find_size(self, script: str, spec: SpaceSpec) -> Size | None:
         """Return the remembered numbers of valid points and of all combinations; None if the space
         is not remembered. The first number is None for a space that was sampled and not counted."""
-        known = self._find_known(script, self._digest_space(spec))
-        return None if known is None else (known.count, known.cartesian)
+        remembered = self._find_remembered(script, self._digest_space(spec))
+        return None if remembered is None else (remembered.count, remembered.cartesian)
 
     def find_schedules(
-        self, script: str, space: Space, text: str, choose: Callable[[], ChosenSchedules]
+        self, script: str, space: Space, question: str, choose: Callable[[], ChosenSchedules]
     ) -> ChosenSchedules:
-        """Return the schedules that answer the question `text` of `format_question`: remembered
-        ones, or else those that `choose` returns, which are then remembered."""
-        key, question = self._digest_space(space.spec), sha256_text(text)
-        known = self._find_known(script, key)
-        if known is None or known.question != question:
-            schedules, default = choose()
-            # One schedule of a known space is found again faster than it is read.
-            if known is None or len(schedules) > 1:
-                self._remember_schedules(script, key, question, schedules, default, space.size)
-            return schedules, default
-        return known.restore_schedules()
+        """Return the schedules that answer a question of `format_question`: remembered ones, or
+        else those that `choose` returns, which are then remembered."""
+        key = self._digest_space(space.spec)
+        question_digest = sha256_text(question)
+        remembered = self._find_remembered(script, key)
+        if remembered is not None and remembered.question == question_digest:
+            return remembered.restore_schedules()
+        schedules, default = choose()
+        # A single schedule (level 0) is chosen again faster than it is read. It does not replace
+        # the remembered answer to another question, and is remembered only for the space's size.
+        if remembered is None or len(schedules) > 1:
+            size = space.size
+            self._remember_schedules(script, key, question_digest, schedules, default, size)
+        return schedules, default
 
     def save_changes(self) -> None:
         """Write what changed; do nothing where the directory cannot be written."""
-        for script in self._changed:
-            spaces = self._scripts[script]
-            # A dict keeps the order of insertion: the oldest go first.
-            spare = [key for key in spaces if key not in self._used][:-_SPARE]
-            used_spaces = {key: text for key, text in spaces.items() if key not in spare}
-            _ENVELOPE.save_value(self._name_file(script), used_spaces)
-        self._changed.clear()
+        for script in self._changed_scripts:
+            spaces = self._spaces_by_script[script]
+            # A dict keeps the order of insertion, so the last ones are the newest.
+            unused_keys = [key for key in spaces if key not in self._used_digests]
+            dropped_keys = unused_keys[:-_MAX_UNUSED]
+            kept_spaces = {key: text for key, text in spaces.items() if key not in dropped_keys}
+            _ENVELOPE.save_value(self._name_file(script), kept_spaces)
+        self._changed_scripts.clear()
 
     def _digest_space(self, spec: SpaceSpec) -> str:
         """Return the digest of a space and of tilusbuild's code."""
@@ -264,19 +270,19 @@ class SpaceCache:
         expressions += [
             parameter.when for parameter in spec.parameters if parameter.when is not None
         ]
-        # `repr` has the sources of the expressions, of which equal ones may be spelled differently.
+        # `repr` shows an expression by its source only: the canonical text is that of its tree.
         texts = (self._code, repr(spec), *(expr.canonical for expr in expressions))
         return sha256_text("\n".join(texts))
 
-    def _find_known(self, script: str, key: str) -> KnownSpace | None:
+    def _find_remembered(self, script: str, key: str) -> KnownSpace | None:
         """Return the remembered space with this digest, or None. Marks it as used."""
-        if script not in self._scripts:
-            self._scripts[script] = (
+        if script not in self._spaces_by_script:
+            self._spaces_by_script[script] = (
                 _ENVELOPE.load_value(self._name_file(script), dict[str, Raw]) or {}
             )
-        self._used.add(key)
-        text = self._scripts[script].get(key)
-        # Decoded one by one: a file has the spaces of all targets and constants.
+        self._used_digests.add(key)
+        text = self._spaces_by_script[script].get(key)
+        # Only this space is decoded: a file has those of all targets and constants.
         return None if text is None else msgpack.decode(text, type=KnownSpace)
 
     def _remember_schedules(
@@ -293,18 +299,22 @@ class SpaceCache:
         columns, indices = schedules.columns, list(schedules.indices)
         if len(indices) * (len(columns) + 1) > _MAX_VALUES:
             return
+        # The default is remembered by its index only: its values are those of a schedule.
         if default is not None and default.index not in indices:
-            return  # the default is remembered as one of the schedules, by its index
-        known = KnownSpace(
-            *size,
+            return
+        count, cartesian = size
+        is_whole_space = indices == list(range(count or 0))
+        known_space = KnownSpace(
+            count=count,
+            cartesian=cartesian,
             question=question,
             default=None if default is None else default.index,
-            indices=None if indices == list(range(size[0] or 0)) else indices,
+            indices=None if is_whole_space else indices,
             names=[*columns],
             columns=[column[:] for column in columns.values()],
         )
-        self._scripts[script][key] = Raw(msgpack.encode(known))
-        self._changed.add(script)
+        self._spaces_by_script[script][key] = Raw(msgpack.encode(known_space))
+        self._changed_scripts.add(script)
 
     def _name_file(self, script: str) -> str:
         return os.path.join(self._directory, sha256_text(f"{self._owner}\0{script}\0points"))
@@ -321,18 +331,18 @@ def find_unmet_rules(
     for script, instances in planned.items():
         dispatch = manifest.scripts[script].dispatch
         for number, row in enumerate(dispatch.table if dispatch else ()):
-            # Planned schedules are there already; a space is searched only if none of them fits.
-            required = row.use.items()
+            required_values = row.use.items()
             is_planned = any(
-                all(schedule.values.get(name) == value for name, value in required)
+                all(schedule.values.get(name) == value for name, value in required_values)
                 for schedules in instances
                 for schedule in schedules
             )
-            if is_planned or any(
-                _has_schedule(spec, row.use) for spec in _list_space_specs(manifest, script)
-            ):
+            if is_planned:
                 continue
-            values = ", ".join(f"{name} = {format_toml(value)}" for name, value in required)
+            specs = _list_space_specs(manifest, script)
+            if any(_has_schedule(spec, row.use) for spec in specs):
+                continue
+            values = ", ".join(f"{name} = {format_toml(value)}" for name, value in required_values)
             yield Diagnostic(
                 f'the rule "{row.when}" of {script} can never be followed: no schedule has'
                 f" {values}",
@@ -357,12 +367,14 @@ def _has_schedule(spec: SpaceSpec, use: Mapping[str, Value]) -> bool:
     """
     if not use.keys() <= {*spec.parameter_names, *(name for name, _ in spec.derived)}:
         return False
+    # A rule `name == value` for each value: the space with these is empty if no schedule has them.
     rules = tuple(
         (name, Expr(name, Compare(Name(name), (("==", Const(value)),))))
         for name, value in use.items()
     )
     try:
-        # With a budget, since one point is enough: an open space is not proven to be empty.
+        # One point is enough, so a large space is not enumerated beyond the budget: it is then
+        # taken to have one.
         Space(replace(spec, restrict=(*spec.restrict, *rules)), budget=SAMPLE_BUDGET)
     except EmptySpaceError:
         return False

@@ -69,9 +69,12 @@ class TunedRow(Struct, frozen=True, forbid_unknown_fields=True):
 def _format_values(values: Mapping[str, Value]) -> str:
     """Return values as a text that distinguishes `1` from `true`, and sorts whole numbers by
     size."""
-    # Twenty digits hold any 64-bit number, so that texts sort as the numbers do.
-    shown = {n: f"{v:020}" if type(v) is int else v for n, v in values.items()}
-    return json.dumps(shown, sort_keys=True)
+    # Integers are padded to twenty digits, which hold any 64-bit number, so that texts sort as the
+    # numbers do. A bool stays a bool: its type is not int.
+    sortable_values = {
+        name: f"{value:020}" if type(value) is int else value for name, value in values.items()
+    }
+    return json.dumps(sortable_values, sort_keys=True)
 
 
 def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
@@ -92,7 +95,7 @@ def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         place = Place(name, number, 1, line)
         try:
-            # The first line says what the file is, before any row is trusted.
+            # The first line is not a row: it has the file's schema and script.
             if number == 1:
                 _check_head(line, script)
                 continue
@@ -100,8 +103,8 @@ def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
         # msgspec's errors are `ValueError`s, too.
         except (ValueError, RecursionError) as error:
             message = f"not measurements of {script}: {error}"
-            first = _format_head(script)
-            hint = f"the first line is {first}, each other one a row with the keys {_KEYS}"
+            expected_head = _format_head(script)
+            hint = f"the first line is {expected_head}, each other one a row with the keys {_KEYS}"
             raise input_error(message, place=place, hint=hint) from None
         if row.sort_key in rows:
             message = "another row has the same instance, device and sizes"

@@ -48,19 +48,22 @@ class ProgramTexts:
         self._owner = manifest.scripts[script]
         self.flag_sources = manifest.flags_for(script, target)
         self._has_valued_flags = any(map(has_values, self.flag_sources))
-        self.prune = self._parse_prune()
+        self.prune = self._parse_limits()
         self._scripts = manifest.kernels_with(script) or (script,)
-        """Those whose kernels the template has."""
+        """The scripts of one template's kernels: each kernel of a template is a script."""
         self._layouts_text = self._assert_layouts()
 
     def _assert_layouts(self) -> str:
         """Return C++ that asserts the layouts of the structs of all kernels in the template:
         kernels of one unit have one source."""
         signatures = (make_signature(self._manifest.scripts[script]) for script in self._scripts)
-        kinds = (
-            a.dtype for signature in signatures for a in signature.arguments if is_struct(a.dtype)
+        struct_dtypes = dict.fromkeys(
+            argument.dtype
+            for signature in signatures
+            for argument in signature.arguments
+            if is_struct(argument.dtype)
         )
-        return format_layout_asserts(parse_struct(dtype) for dtype in dict.fromkeys(kinds))
+        return format_layout_asserts(parse_struct(dtype) for dtype in struct_dtypes)
 
     def make_full_source(self, source: str, symbol: str, unit: Sequence[str]) -> str:
         """Return the source to compile: the rendered one and the lines that the manifest adds
@@ -73,13 +76,11 @@ class ProgramTexts:
         places_by_line = {"": self._manifest.locate_value("script", self._script, "kernel")}
         for script in self._scripts:
             for argument in make_signature(self._manifest.scripts[script]).arguments:
+                if not is_struct(argument.dtype):
+                    continue
                 place = self._manifest.locate_value("script", script, "args", argument.name)
-                lines = (
-                    format_layout_asserts([parse_struct(argument.dtype)])
-                    if is_struct(argument.dtype)
-                    else ""
-                )
-                for line in lines.splitlines():
+                asserts = format_layout_asserts([parse_struct(argument.dtype)])
+                for line in asserts.splitlines():
                     if line.startswith("static_assert"):
                         places_by_line.setdefault(line, place)
         return places_by_line
@@ -107,7 +108,7 @@ class ProgramTexts:
             name = self._fill_in(written, values)
         except ExprError as error:
             raise InputError(Diagnostic(f"kernel: {error.message}", place)) from None
-        # It stands in a line of `program.txt` and in C++ text behind the source.
+        # The name stands in one line of `program.txt`, and of C++ text that is added to the source.
         if not name.isprintable():
             raise InputError(Diagnostic(f"the kernel's name is {name!r}, not one line", place))
         return name
@@ -118,25 +119,25 @@ class ProgramTexts:
     def make_flags(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the compiler flags of a program; empty ones are left out. Raises `InputError`
         for a flag that is not allowed once its values are filled in."""
-        # Checked with the manifest: no program changes them.
+        # Flags without values are the same for every program, and were checked with the manifest.
         if not self._has_valued_flags:
             return self.flag_sources
         place = self._manifest.locate_key(
             *self._manifest.resolve_override(self._script, self._target, "flags")
         )
         try:
-            filled = (self._fill_in(flag, values) for flag in self.flag_sources)
-            flags = tuple(filter(None, filled))
+            filled_flags = (self._fill_in(flag, values) for flag in self.flag_sources)
+            flags = tuple(flag for flag in filled_flags if flag)
         except ExprError as error:
             raise InputError(Diagnostic(f"flags: {error.message}", place)) from None
-        unsafe = self._manifest.build.unsafe_flags or self._owner.unsafe_flags
+        allows_unsafe = self._manifest.build.unsafe_flags or self._owner.unsafe_flags
         # Imported only here: few flags have values, and the start should be quick.
         from tilusbuild.manifest.denied_flags import list_flag_problems
 
         problems = list_flag_problems(
-            flags, unsafe=unsafe, cpu=self._manifest.targets[self._target].is_cpu
+            flags, unsafe=allows_unsafe, cpu=self._manifest.targets[self._target].is_cpu
         )
-        # The manifest's checks saw `-O{{ level }}`, and not what it becomes.
+        # The checks of the manifest have seen `-O{{ level }}` only, so `-O9` is found here.
         diagnostics = [Diagnostic(message, place, hint) for _, message, hint in problems]
         compiler = self._pipeline.compiler
         diagnostics += [
@@ -166,8 +167,9 @@ class ProgramTexts:
             limits[name] = value
         return Prune(**limits)
 
-    def _parse_prune(self) -> dict[str, Expr]:
-        """Return the declared limits by name; none if no launcher starts the kernel."""
+    def _parse_limits(self) -> dict[str, Expr]:
+        """Return the script's `prune` limits as expressions, by name; {} if no launcher starts the
+        kernel."""
         if not self._pipeline.launcher.starts_kernel:
             return {}
         declared = self._owner.prune
@@ -203,7 +205,7 @@ def format_launch(launch: Launch | None) -> list[str]:
 
 
 MAX_KERNELS = 256
-"""In one unit."""
+"""Kernels in one unit."""
 
 
 class Grouping(Struct):
@@ -216,19 +218,21 @@ class Grouping(Struct):
     params: Mapping[str, Value]
     place: Place
     """Where the manifest says `group`."""
-    _units: dict[tuple[Value, ...], tuple[str, ...]] = field(default_factory=dict)
+    _kernels_by_unit: dict[tuple[Value, ...], tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def shared_names(self) -> frozenset[str]:
         """Return the names of the space that have one value in a unit: the source may depend on
         these."""
-        known = ({*self.spec.parameter_names} & set(self.group)) | self.spec.constants.keys()
-        derived: dict[str, Expr] = dict(self.spec.derived)
-        names = set(known)
-        # A derived value of shared names is shared; so are values derived from it.
-        while more := {n for n, expr in derived.items() if n not in names and expr.names <= names}:
-            names |= more
-        return frozenset(names - self.spec.constants.keys())
+        constants = self.spec.constants.keys()
+        names = ({*self.spec.parameter_names} & set(self.group)) | constants
+        # A derived value of shared names is shared, and so are the values derived from it. They may
+        # be declared in any order: the search ends when a round adds none.
+        name_count = -1
+        while len(names) != name_count:
+            name_count = len(names)
+            names |= {name for name, expr in self.spec.derived if expr.names <= names}
+        return frozenset(names - constants)
 
     def find_unit_key(self, values: Mapping[str, Value]) -> tuple[Value, ...]:
         """Return the values that distinguish a schedule's unit from others."""
@@ -238,20 +242,20 @@ class Grouping(Struct):
         """Return the names of the kernels of a schedule's unit, in the space's order. The names are
         kept for the unit's other schedules. Raises `InputError`."""
         key = self.find_unit_key(values)
-        # Asked of every program of the unit.
-        if key not in self._units:
-            self._units[key] = self._enumerate_kernels(values)
-        return self._units[key]
+        # Every program of the unit asks, so the answer is kept.
+        if key not in self._kernels_by_unit:
+            self._kernels_by_unit[key] = self._enumerate_kernels(values)
+        return self._kernels_by_unit[key]
 
     def _enumerate_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the names of the kernels of a schedule's unit. Raises `InputError` for more than
         `MAX_KERNELS` schedules."""
-        fixed_names = {*self.spec.parameter_names} & set(self.group)
-        # The space of the whole unit, also of schedules that no level plans: which of them are
-        # built must decide no hash.
+        grouped_names = {*self.spec.parameter_names} & set(self.group)
+        # The unit has all of these schedules, planned or not: a program's hash must not depend on
+        # which others are built.
         rules = (
             (f"group {name}", parse_expression(f"{name} == {values[name]!r}"))
-            for name in sorted(fixed_names)
+            for name in sorted(grouped_names)
         )
         spec = replace(self.spec, restrict=(*self.spec.restrict, *rules))
         try:
@@ -266,11 +270,12 @@ class Grouping(Struct):
             points: list[Schedule] = list(space)
         except SpaceError as error:
             raise self._make_error(error.message, error.hint) from None
-        # Two schedules may name one kernel: it is instantiated once.
-        all_values = ({**self.params, **point.values} for point in points)
-        return tuple(
-            dict.fromkeys(name for point in all_values for name in self.valued.name_kernels(point))
-        )
+        # Two schedules may name one kernel, which is instantiated once: a dict drops the second.
+        names: dict[str, None] = {}
+        for point in points:
+            values_of_point = {**self.params, **point.values}
+            names.update(dict.fromkeys(self.valued.name_kernels(values_of_point)))
+        return tuple(names)
 
     def _make_error(self, message: str, hint: str | None) -> InputError:
         return InputError(Diagnostic(message, self.place, hint))
