@@ -110,8 +110,8 @@ def make_argument(name: str, arg: Arg) -> Argument:
     `SignatureError`."""
     if arg.tensor_map is not None:
         return _make_tensor_map(name, arg, arg.tensor_map)
-    # Values are compared: a key that is written with its default passes.
-    for key, default in _OF_A_MAP.items():
+    # By value, so that a key that is written with its default is allowed.
+    for key, default in _TENSOR_MAP_DEFAULTS.items():
         if getattr(arg, key) != default:
             message = f'"{key.replace("_", "-")}" is for tensor maps'
             raise SignatureError(message, hint=_MAP_HINT)
@@ -133,8 +133,13 @@ def make_argument(name: str, arg: Arg) -> Argument:
     )
 
 
-_WIDTHS = ("swizzle", "interleave", "l2_promotion")
-_OF_A_MAP = {"box": None, "element_strides": None, **dict.fromkeys(_WIDTHS, 0), "oob_fill": "zero"}
+_NUMBERS_OF_A_MAP = ("swizzle", "interleave", "l2_promotion")
+_TENSOR_MAP_DEFAULTS = {
+    "box": None,
+    "element_strides": None,
+    **dict.fromkeys(_NUMBERS_OF_A_MAP, 0),
+    "oob_fill": "zero",
+}
 _MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'
 
 

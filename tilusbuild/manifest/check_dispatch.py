@@ -31,12 +31,15 @@ def check_dispatch(checks: Checks) -> None:
             scope = collect_scope(checks, path, "", script)
             _check_keys(checks, (*path, "dispatch"), script.dispatch, scope)
             _check_model(checks, (*path, "dispatch"), script.dispatch, scope)
-            # A parameter that a target has by itself has other values there.
+            # A rule holds for all targets. A parameter of an override has other values there, so
+            # its values in rules are not checked.
             overridden = {key for override in script.override.values() for key in override.space}
-            space = {key: own for key, own in script.space.items() if key not in overridden}
+            common_space = {
+                key: parameter for key, parameter in script.space.items() if key not in overridden
+            }
             for number, row in enumerate(script.dispatch.table):
-                use = (*path, "dispatch", "table", number, "use")
-                check_schedule(checks, use, row.use, space, script)
+                use_path = (*path, "dispatch", "table", number, "use")
+                check_schedule(checks, use_path, row.use, common_space, script)
         for number, sizes in enumerate(script.tune.sizes if script.tune is not None else ()):
             _check_sizes(checks, (*path, "tune", "sizes", number), sizes, script)
 
@@ -45,14 +48,14 @@ def _check_keys(checks: Checks, path: Path, dispatch: DispatchSection, scope: Na
     """Report keys that are not integer arguments, and buckets of other names than the keys."""
     sizes = scope.sections["sizes"]
     for number, key in enumerate(dispatch.keys):
-        where = (*path, "keys", number)
+        key_path = (*path, "keys", number)
         if key not in sizes:
             kind = "an integer argument" if key in scope.arguments else "an argument"
-            checks.add_value_error(where, f'"{key}" is not {kind}', did_you_mean(key, sizes))
+            checks.add_value_error(key_path, f'"{key}" is not {kind}', did_you_mean(key, sizes))
         elif key in scope.strides:
-            checks.add_value_error(where, f'"{key}" is a stride', STRIDE_HINT)
+            checks.add_value_error(key_path, f'"{key}" is a stride', STRIDE_HINT)
         elif key in dispatch.keys[:number]:
-            checks.add_value_error(where, f'"{key}" is listed twice')
+            checks.add_value_error(key_path, f'"{key}" is listed twice')
     for key in dispatch.bucket:
         if key not in dispatch.keys:
             hint = did_you_mean(key, dispatch.keys)
@@ -80,23 +83,25 @@ def _check_sizes(
     """Check the sizes of one call: dimensions, scalars and members of structs, by name."""
     scalars, dimensions = _list_scalars(script)
     for name, value in sizes.items():
-        own = (*path, name)
+        size_path = (*path, name)
         argument, dot, _ = name.partition(".")
         if dot and argument in script.args:
             _check_member(checks, path, name, script.args[argument].type)
         elif name not in checks.list_names(*path[:2], "args"):
-            checks.add_key_error(own, f'"{name}" is not an argument', did_you_mean(name, scalars))
+            checks.add_key_error(
+                size_path, f'"{name}" is not an argument', did_you_mean(name, scalars)
+            )
         elif name not in scalars:
             message = f'"{name}" is a tensor: its size follows from the dimensions'
-            checks.add_key_error(own, message)
+            checks.add_key_error(size_path, message)
         elif is_struct(script.args[name].type):
             member = parse_struct(script.args[name].type).members[0]
             hint = f"as in {{ {name}.{member.name} = 1 }}"
-            checks.add_key_error(own, f'"{name}" is a struct: give its members', hint)
+            checks.add_key_error(size_path, f'"{name}" is a struct: give its members', hint)
         # By type: a boolean is an integer to `isinstance`.
         elif name in dimensions and (type(value) is not int or value < 0):
             shown = value if isinstance(value, int) else describe_kind(value)
-            checks.add_value_error(own, f'the size "{name}" must be a count, not {shown}')
+            checks.add_value_error(size_path, f'the size "{name}" must be a count, not {shown}')
     missing = [name for name in dimensions if name not in sizes]
     if missing:
         checks.add_value_error(
@@ -110,30 +115,30 @@ def _check_member(checks: Checks, path: Path, name: str, type_text: str) -> None
     """Check that a struct has a member that is given as `p.alpha` or `p.strides[0]`."""
     argument, _, member = name.partition(".")
     # The file may have the member in a table of the argument, as TOML's dotted keys do.
-    own = (*path, name if checks.has(*path, name) else argument)
+    member_path = (*path, name if checks.has(*path, name) else argument)
     if not is_struct(type_text):
-        checks.add_key_error(own, f'"{argument}" is not a struct: it has no members')
+        checks.add_key_error(member_path, f'"{argument}" is not a struct: it has no members')
         return
     try:
-        names = [name for _, name in parse_struct(type_text).scalars]
+        member_names = [name for _, name in parse_struct(type_text).scalars]
     except ValueError:
         return  # `check_expressions` says what is wrong with the struct
-    if member not in names:
-        hint = did_you_mean(member, names)
-        checks.add_key_error(own, f'"{argument}" has no member "{member}"', hint)
+    if member not in member_names:
+        hint = did_you_mean(member, member_names)
+        checks.add_key_error(member_path, f'"{argument}" has no member "{member}"', hint)
 
 
 def _list_scalars(script: ScriptSection) -> tuple[list[str], list[str]]:
     """Return the scalar arguments, and those of them that are dimensions of tensors."""
-    scalars: list[str] = []
-    shapes: set[str] = set()
+    scalar_names: list[str] = []
+    shape_names: set[str] = set()
     for name, arg in script.args.items():
         try:
             argument = parse_argument(Argument(name, arg.type))
         except SignatureError:
             continue  # `check_expressions` reports it
         if argument.dims is None:
-            scalars.append(name)
+            scalar_names.append(name)
         else:
-            shapes.update(dim for dim in argument.dims if isinstance(dim, str))
-    return scalars, [name for name in scalars if name in shapes]
+            shape_names.update(dim for dim in argument.dims if isinstance(dim, str))
+    return scalar_names, [name for name in scalar_names if name in shape_names]

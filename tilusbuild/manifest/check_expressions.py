@@ -65,30 +65,32 @@ def check_expressions(checks: Checks) -> None:
         for target in checks.list_known_targets(name):
             scope = collect_scope(checks, path, target, script)
             # For each target: an override changes both the expressions and the names.
-            for inner, source, sees in _list_sites(script, target):
+            for inner, source, visible_sections in _list_sites(script, target):
                 where = _resolve_path(path, target, inner, checks)
-                _check_expression(checks, where, source, scope, sees)
+                _check_expression(checks, where, source, scope, visible_sections)
             _check_cycles(checks, path, target, script)
 
 
-# The path of an expression in its script, its source, and what it sees: the sections of
-# `NameScope` whose names it may use.
+# The path of an expression in its script, its source, and the visible sections: those of
+# `NameScope` whose names the expression may use.
 _ExpressionSite: TypeAlias = tuple[Path, Value, frozenset[str]]
 
-_STATIC = frozenset({"params", "space", "derived"})
-_CALL = _STATIC | {"sizes"}
-_RULE = frozenset({"params", "sizes"})
+_STATIC_SECTIONS = frozenset({"params", "space", "derived"})
+_CALL_SECTIONS = _STATIC_SECTIONS | {"sizes"}
+_RULE_SECTIONS = frozenset({"params", "sizes"})
 # The keys of tables that hold expressions, with the names that these may use.
-_TENSOR_MAP = dict.fromkeys(
-    ("box", "element_strides", "interleave", "swizzle", "l2_promotion"), _STATIC
+_TENSOR_MAP_KEYS = dict.fromkeys(
+    ("box", "element_strides", "interleave", "swizzle", "l2_promotion"), _STATIC_SECTIONS
 )
-_LAUNCH = {
-    **dict.fromkeys(("grid", "block", "smem", "cluster"), _CALL),
+_LAUNCH_KEYS = {
+    **dict.fromkeys(("grid", "block", "smem", "cluster"), _CALL_SECTIONS),
     # These are set once for a device, before any call, so that arguments have no value there.
-    **dict.fromkeys(("cooperative", "pdl", "carve_out"), _STATIC),
+    **dict.fromkeys(("cooperative", "pdl", "carve_out"), _STATIC_SECTIONS),
 }
-_PRUNE = dict.fromkeys(("max_registers", "max_spill_bytes", "min_blocks_per_sm"), _STATIC)
-_COSTS = dict.fromkeys(COSTS, _RULE) | {"model": _CALL}
+_PRUNE_KEYS = dict.fromkeys(
+    ("max_registers", "max_spill_bytes", "min_blocks_per_sm"), _STATIC_SECTIONS
+)
+_COST_KEYS = dict.fromkeys(COSTS, _RULE_SECTIONS) | {"model": _CALL_SECTIONS}
 
 
 def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]:
@@ -96,40 +98,42 @@ def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]
     override = script.override_for(target)
     for key, parameter in {**script.space, **override.space}.items():
         if parameter.when is not None:
-            yield ("space", key, "when"), parameter.when, _STATIC
+            yield ("space", key, "when"), parameter.when, _STATIC_SECTIONS
     for name, source in {**script.derived, **override.derived}.items():
-        yield ("derived", name), source, _STATIC
+        yield ("derived", name), source, _STATIC_SECTIONS
     for name, rule in script.restrict_sources(target).items():
-        yield ("restrict", name), rule, _STATIC
+        yield ("restrict", name), rule, _STATIC_SECTIONS
     for source in list_expressions(script.kernel or ""):
-        yield ("kernel",), source, _STATIC
+        yield ("kernel",), source, _STATIC_SECTIONS
     for name, arg in script.args.items():
         if arg.tensor_map is not None:
-            yield from _list_table_sites(("args", name), arg, _TENSOR_MAP)
-    yield from _list_table_sites(("prune",), script.prune, _PRUNE)
-    yield from _list_table_sites(("launch",), script.launch, _LAUNCH)
-    yield from _list_table_sites(("launch",), override.launch, _LAUNCH)
+            yield from _list_table_sites(("args", name), arg, _TENSOR_MAP_KEYS)
+    yield from _list_table_sites(("prune",), script.prune, _PRUNE_KEYS)
+    yield from _list_table_sites(("launch",), script.launch, _LAUNCH_KEYS)
+    yield from _list_table_sites(("launch",), override.launch, _LAUNCH_KEYS)
     if script.dispatch is not None:
-        yield from _list_table_sites(("dispatch",), script.dispatch, _COSTS)
+        yield from _list_table_sites(("dispatch",), script.dispatch, _COST_KEYS)
         for number, row in enumerate(script.dispatch.table):
-            yield ("dispatch", "table", number, "when"), row.when, _RULE
+            yield ("dispatch", "table", number, "when"), row.when, _RULE_SECTIONS
 
 
 def _list_table_sites(
     path: Path, table: Table | None, keys: Mapping[str, frozenset[str]]
 ) -> Iterator[_ExpressionSite]:
     """Yield the expressions in these keys of a table, one by one where a key has several."""
-    for name, sees in keys.items() if table is not None else ():
-        value, own = getattr(table, name), (*path, name.replace("_", "-"))
+    for name, visible_sections in keys.items() if table is not None else ():
+        value, key_path = getattr(table, name), (*path, name.replace("_", "-"))
         if isinstance(value, tuple):
-            yield from (((*own, number), source, sees) for number, source in enumerate(value))
+            for number, source in enumerate(value):
+                yield (*key_path, number), source, visible_sections
         elif value is not None:
-            yield own, value, sees
+            yield key_path, value, visible_sections
 
 
 def _resolve_path(path: Path, target: str, inner: Path, checks: Checks) -> Path:
-    own: Path = (*path, "override", target, *inner)
-    return own if checks.has(*own) else (*path, *inner)
+    """Return the path of a script's key: in the override for a target if that has it."""
+    override_path: Path = (*path, "override", target, *inner)
+    return override_path if checks.has(*override_path) else (*path, *inner)
 
 
 def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection) -> NameScope:
@@ -139,11 +143,11 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
     Names come from the file, so that an entry with a mistake still declares its name.
     """
     arguments = frozenset(checks.list_names(*path, "args"))
-    others = {name for name, arg in script.args.items() if not _may_be_integer(arg.type)}
-    sections = {"sizes": arguments - others}
-    for section in _STATIC:
-        own = checks.list_names(*path, "override", target, section)
-        sections[section] = frozenset(checks.list_names(*path, section) + own)
+    non_integers = {name for name, arg in script.args.items() if not _may_be_integer(arg.type)}
+    sections = {"sizes": arguments - non_integers}
+    for section in _STATIC_SECTIONS:
+        override_names = checks.list_names(*path, "override", target, section)
+        sections[section] = frozenset(checks.list_names(*path, section) + override_names)
     strides = {stride for arg in script.args.values() for stride in arg.strides or ()}
     return NameScope(
         sections,
@@ -161,17 +165,19 @@ def _may_be_integer(type_text: str) -> bool:
         argument = parse_argument(Argument("_", type_text))
     except SignatureError:
         return True  # reported already: the name counts as right
-    return not (argument.is_tensor or argument.dtype in _NO_INTEGERS or is_struct(argument.dtype))
+    return not (
+        argument.is_tensor or argument.dtype in _NON_INTEGER_TYPES or is_struct(argument.dtype)
+    )
 
 
-_NO_INTEGERS = FLOATS | {"bool", POINTER, TENSOR_MAP}
+_NON_INTEGER_TYPES = FLOATS | {"bool", POINTER, TENSOR_MAP}
 
 
 def _check_expression(
-    checks: Checks, path: Path, source: Value, scope: NameScope, sees: frozenset[str]
+    checks: Checks, path: Path, source: Value, scope: NameScope, visible_sections: frozenset[str]
 ) -> None:
-    """Report the mistakes of one expression: its syntax, and each unknown name. `sees` has the
-    sections of names that it may use."""
+    """Report the mistakes of one expression: its syntax, and each unknown name. It may use
+    the names of `visible_sections`."""
     try:
         parsed = parse_cached(source)
     except ExprError as error:
@@ -182,7 +188,7 @@ def _check_expression(
         problem = (
             _explain_dotted_name(path, name, scope)
             if "." in name
-            else _explain_name(checks, path, name, scope, sees)
+            else _explain_name(checks, path, name, scope, visible_sections)
         )
         if problem is not None:
             checks.add_error(_locate_name(checks, path, str(source), name), *problem)
@@ -205,12 +211,17 @@ STRIDE_HINT = "dispatch depends on shapes and integers that are passed"
 
 
 def _explain_name(
-    checks: Checks, path: Path, name: str, scope: NameScope, sees: frozenset[str]
+    checks: Checks, path: Path, name: str, scope: NameScope, visible_sections: frozenset[str]
 ) -> _Problem | None:
-    """Return the problem of a name without a point; None if the expression may use the name."""
+    """Return the problem of a name without a point; None if the expression may use the name.
+
+    A name of a visible section has no problem, nor one that a space file may declare. The message
+    says where the name is declared: in a section that is not visible, as an argument, for another
+    target only, or nowhere.
+    """
     if name in scope.strides and "dispatch" in path:
         return f'"{name}" is a stride', STRIDE_HINT
-    if any(name in scope.sections[section] for section in sees):
+    if any(name in scope.sections[section] for section in visible_sections):
         return None
     if name in scope.sections["space"] | scope.sections["derived"]:
         return (
@@ -226,18 +237,23 @@ def _explain_name(
         return f'"{name}" is not an integer argument', "expressions see integer arguments only"
     if scope.has_file:
         return None
-    for other in checks.list_names(*path[:2], "override"):
-        if any(name in checks.list_names(*path[:2], "override", other, s) for s in _STATIC):
+    for other_target in checks.list_names(*path[:2], "override"):
+        if any(
+            name in checks.list_names(*path[:2], "override", other_target, section)
+            for section in _STATIC_SECTIONS
+        ):
             message = f'"{name}" is not declared for target "{scope.target}"'
             return message, "another target's override declares it"
-    # Who forgets `arch.` gets the whole name, which is not like the short one.
-    dotted = [f"arch.{attribute}" for attribute in ARCH_NAMES]
-    dotted += [f"facts.{fact}" for fact in scope.facts]
-    exact = next(
-        (full_name for full_name in sorted(dotted) if full_name.endswith(f".{name}")), None
+    # A user who writes `number` for `arch.number` gets the whole name: the two are not alike.
+    dotted_names = [f"arch.{attribute}" for attribute in ARCH_NAMES]
+    dotted_names += [f"facts.{fact}" for fact in scope.facts]
+    dotted_name = next(
+        (full_name for full_name in sorted(dotted_names) if full_name.endswith(f".{name}")), None
     )
-    plain = {declared for section in sees for declared in scope.sections[section]}
-    hint = f'did you mean "{exact}"?' if exact else _suggest_name(name, plain)
+    visible_names = {
+        declared for section in visible_sections for declared in scope.sections[section]
+    }
+    hint = f'did you mean "{dotted_name}"?' if dotted_name else _suggest_name(name, visible_names)
     return f'unknown name "{name}"', hint
 
 
@@ -315,19 +331,20 @@ def _add_signature_error(
 def _check_cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:
     """Report derived values, and parameters through their `when`, that depend on themselves."""
     override = script.override_for(target)
-    uses: dict[str, frozenset[str]] = {}
-    where: dict[str, Path] = {}
+    used_names: dict[str, frozenset[str]] = {}
+    path_of_name: dict[str, Path] = {}
     for name, source in {**script.derived, **override.derived}.items():
-        uses[name], where[name] = _parse_names(source), ("derived", name)
+        used_names[name], path_of_name[name] = _parse_names(source), ("derived", name)
     for key, parameter in {**script.space, **override.space}.items():
         for name in split_linked_names(key) if parameter.when is not None else ():
             # Linked parameters are tuned together, so that each depends on all names of `when`.
-            uses[name], where[name] = _parse_names(parameter.when or ""), ("space", key, "when")
-    graph = {name: used & uses.keys() for name, used in uses.items()}
+            used_names[name] = _parse_names(parameter.when or "")
+            path_of_name[name] = ("space", key, "when")
+    graph = {name: names & used_names.keys() for name, names in used_names.items()}
     # A cycle that is reported is cut, to find the next one.
     while cycle := _find_cycle(graph):
         checks.add_value_error(
-            _resolve_path(path, target, where[cycle[0]], checks),
+            _resolve_path(path, target, path_of_name[cycle[0]], checks),
             f'"{cycle[0]}" depends on itself: {" → ".join([*cycle, cycle[0]])}',
         )
         graph |= dict.fromkeys(cycle, frozenset())
@@ -338,7 +355,8 @@ def _find_cycle(graph: Mapping[str, frozenset[str]]) -> list[str]:
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        # The sorter names a node's users, and the first name again at the end.
+        # In the sorter's list each name is used by the next one, and the last is the first again:
+        # [a, b, a]. Reversed, and without the first, each name depends on the next.
         cycle = list[str](error.args[1][:0:-1])
         start = cycle.index(min(cycle, key=list(graph).index))
         return cycle[start:] + cycle[:start]

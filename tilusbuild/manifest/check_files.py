@@ -25,16 +25,17 @@ def check_files(checks: Checks) -> None:
     """Check templates, include directories, references, and spaces in files."""
     check_include_dirs(checks, ("build",), checks.manifest.build.include_dirs)
     for path, _, script in checks.list_scripts():
-        files: list[tuple[Path, str | None, str]] = [
-            (("space-file",), script.space_file, "file"),
-            *((("generate", name), file, "template") for name, file in script.generate.items()),
-        ]
+        # The key of each file, its path, and its kind in messages.
+        files: list[tuple[Path, str | None, str]] = [(("space-file",), script.space_file, "file")]
+        for name, template in script.generate.items():
+            files.append((("generate", name), template, "template"))
         # Whether a package is installed only matters to a build.
         if not script.template.startswith(PACKAGE):
             files.append((("template",), script.template, "template"))
         if script.dispatch is not None:
             files.append((("dispatch", "measured"), script.dispatch.measured, "file"))
         if script.tune is not None and script.tune.ref is not None:
+            # As in "ref.py:matmul".
             files.append((("tune", "ref"), script.tune.ref.rpartition(":")[0], "reference"))
         for key, file, kind in files:
             if file is not None:
@@ -50,8 +51,9 @@ def _check_file(checks: Checks, path: Path, name: str, kind: str) -> None:
     checks.looked_for.add(full)
     if os.path.isabs(name):
         # An absolute path does not hold on another machine.
-        relative = f'write "{os.path.relpath(full, root)}"' if is_within(full, root) else None
-        hint = relative or f"the project is {root}"
+        hint = f"the project is {root}"
+        if is_within(full, root):
+            hint = f'write "{os.path.relpath(full, root)}"'
         checks.add_value_error(path, f"the {kind} must be relative to the manifest", hint)
         return
     if not is_within(full, root):
@@ -93,8 +95,8 @@ def _find_similar(full: str, name: str) -> str | None:
         names = os.listdir(directory)
     except OSError:
         return f'there is no directory "{os.path.dirname(name)}"'
-    near = find_nearest_word(base, sorted(names))
-    return near and f'did you mean "{os.path.join(os.path.dirname(name), near)}"?'
+    nearest_name = find_nearest_word(base, sorted(names))
+    return nearest_name and f'did you mean "{os.path.join(os.path.dirname(name), nearest_name)}"?'
 
 
 def check_include_dirs(
@@ -104,18 +106,20 @@ def check_include_dirs(
     packages that lead out of these. Add the paths of the project's to `checks.looked_for`."""
     kind = "include directory" if key == "include-dirs" else "directory"
     for number, directory in enumerate(directories):
-        own: Path = (*path, key, number, "path")
+        directory_path: Path = (*path, key, number, "path")
         # Whether the package is installed only matters to a build.
         if directory.package is not None:
             escapes = os.path.normpath(directory.path).split(os.sep)[0] == os.pardir
             if os.path.isabs(directory.path) or escapes:
-                checks.add_value_error(own, "a package's directory is relative to the package")
+                checks.add_value_error(
+                    directory_path, "a package's directory is relative to the package"
+                )
             continue
         # Unlike a template, it may lie outside of the project: a toolkit's headers do.
         full = os.path.join(checks.manifest.root, os.path.expanduser(directory.path))
         checks.looked_for.add(os.path.normpath(full))
         if not os.path.exists(full):
-            near = _find_similar(os.path.normpath(full), directory.path)
-            checks.add_value_error(own, f'there is no {kind} "{directory.path}"', near)
+            hint = _find_similar(os.path.normpath(full), directory.path)
+            checks.add_value_error(directory_path, f'there is no {kind} "{directory.path}"', hint)
         elif not os.path.isdir(full):
-            checks.add_value_error(own, f'the {kind} "{directory.path}" is a file')
+            checks.add_value_error(directory_path, f'the {kind} "{directory.path}" is a file')

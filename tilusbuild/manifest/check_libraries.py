@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.library import LibrarySection
 
 # Keys that a script of objects cannot have.
-_OF_A_CALL = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
-_OF_A_LINK = ("link-libs", "link-dirs", "rpath", "undefined", "needed")
+_CALL_KEYS = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
+_LINK_KEYS = ("link-libs", "link-dirs", "rpath", "undefined", "needed")
 # Keys of a library that a part of it cannot have.
-_OF_A_WHOLE = ("kind", "objects", "targets", "output", "cudart", "torch", "rdc", *_OF_A_LINK)
+_WHOLE_KEYS = ("kind", "objects", "targets", "output", "cudart", "torch", "rdc", *_LINK_KEYS)
 
 
 def check_libraries(checks: Checks) -> None:
@@ -46,10 +46,10 @@ def check_libraries(checks: Checks) -> None:
         if script.library is not None:
             _check_library_name(checks, path, script.library)
             why = "with library, each program is an object of it"
-            checks.reject_keys(path, _OF_A_CALL, "scripts that are called", why)
+            checks.reject_keys(path, _CALL_KEYS, "scripts that are called", why)
         if script.entry is None:
             why = "a kernel's launcher needs only the driver's library"
-            checks.reject_keys(path, _OF_A_LINK, "scripts with an entry", why)
+            checks.reject_keys(path, _LINK_KEYS, "scripts with an entry", why)
         check_include_dirs(checks, path, script.link_dirs, "link-dirs")
 
 
@@ -61,27 +61,27 @@ def _check_patterns(
     # The project itself may be reached through a link.
     real_root = os.path.realpath(root)
     for number, pattern in enumerate(patterns):
-        item = (*path, number)
+        pattern_path = (*path, number)
         if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
             hint = f"the project is {root}"
-            checks.add_value_error(item, f'"{pattern}" leads out of the project', hint)
+            checks.add_value_error(pattern_path, f'"{pattern}" leads out of the project', hint)
             continue
         try:
             names = match_files(root, pattern)
         except PatternTooWideError as error:
-            checks.add_value_error(item, str(error), "name the directory that they are in")
+            checks.add_value_error(pattern_path, str(error), "name the directory that they are in")
             continue
         if not names:
             hint = "patterns start at the manifest"
-            checks.add_value_error(item, f'no file matches "{pattern}"', hint)
+            checks.add_value_error(pattern_path, f'no file matches "{pattern}"', hint)
         for name in names:
             if os.path.splitext(name)[1] not in suffixes:
                 hint = f"files here end in {', '.join(suffixes)}"
-                checks.add_value_error(item, f'"{name}" has the wrong suffix', hint)
+                checks.add_value_error(pattern_path, f'"{name}" has the wrong suffix', hint)
                 break  # a pattern that is too wide matches many of them
             if not is_within(os.path.realpath(os.path.join(root, name)), real_root):
                 message = f'"{name}" is outside the project, through a symbolic link'
-                checks.add_value_error(item, message)
+                checks.add_value_error(pattern_path, message)
                 break
 
 
@@ -89,18 +89,19 @@ def _check_link(checks: Checks, path: Path, name: str, library: LibrarySection) 
     """Report a library without objects, and keys that do not fit its kind."""
     if library.library is not None:
         _check_library_name(checks, path, library.library)
-        checks.reject_keys(path, _OF_A_WHOLE, "the library itself", "and this is a part of one")
+        checks.reject_keys(path, _WHOLE_KEYS, "the library itself", "and this is a part of one")
     manifest = checks.manifest
-    users = {script.library for script in manifest.scripts.values()}
-    users |= {part.library for part in manifest.libraries.values()}
-    if not library.sources and not library.objects and name not in users:
+    # Scripts and parts name the library that they make objects for.
+    used_names = {script.library for script in manifest.scripts.values()}
+    used_names |= {part.library for part in manifest.libraries.values()}
+    if not library.sources and not library.objects and name not in used_names:
         checks.add_key_error(
             path,
             f'library "{name}" has no object',
             f'as in: sources = ["src/*.cu"], or library = "{name}" in a script',
         )
     if library.kind == "static":
-        keys = ("cudart", *_OF_A_LINK)
+        keys = ("cudart", *_LINK_KEYS)
         checks.reject_keys(path, keys, 'kind = "shared"', "an archive is not linked")
 
 

@@ -27,12 +27,12 @@ def check_names(checks: Checks) -> None:
 
 def _check_directories(checks: Checks) -> None:
     """Report scripts that would share a directory of the cache tree."""
-    names = [(name, ("script", name)) for name in checks.list_keys("script")]
+    names_and_paths = [(name, ("script", name)) for name in checks.list_keys("script")]
     for library in checks.list_keys("library"):
         # A library stands for two scripts.
-        names += [(name, ("library", library)) for name in (library, library + SOURCES)]
+        names_and_paths += [(name, ("library", library)) for name in (library, library + SOURCES)]
     owners: dict[str, str] = {}
-    for name, path in names:
+    for name, path in names_and_paths:
         directory = to_snake_case(name)
         if directory in owners:
             checks.add_key_error(
@@ -46,18 +46,18 @@ def _check_directories(checks: Checks) -> None:
 
 def _check_declared_names(checks: Checks, path: Path) -> None:
     """Report names that two sections of a script declare, or one section twice."""
-    sections: dict[str, str] = {}
+    section_of_name: dict[str, str] = {}
     for section in _SECTIONS:
         for key in checks.list_keys(*path, section):
-            # Over all sections: templates and expressions see their names side by side.
+            # Of all sections: templates and expressions see the names of a script together.
             for name in split_declared_names(section, key):
-                if name in sections:
-                    first = sections[name]
-                    where = "twice" if first == section else f"in {first} already"
+                if name in section_of_name:
+                    first_section = section_of_name[name]
+                    where = "twice" if first_section == section else f"in {first_section} already"
                     checks.add_key_error(
                         (*path, section, key), f'"{name}" is declared {where}', "rename one of them"
                     )
-                sections.setdefault(name, section)
+                section_of_name.setdefault(name, section)
 
 
 def _check_override_names(
@@ -69,7 +69,7 @@ def _check_override_names(
     An override may add names, but not move them.
     """
     override_path = (*path, "override", target)
-    first_use = {
+    first_declarations = {
         name: (section, key)
         for section in _SECTIONS
         for key in checks.list_keys(*path, section)
@@ -79,7 +79,7 @@ def _check_override_names(
         for key in checks.list_keys(*override_path, section):
             key_path = (*override_path, section, key)
             for name in split_declared_names(section, key):
-                first_section, first_key = first_use.setdefault(name, (section, key))
+                first_section, first_key = first_declarations.setdefault(name, (section, key))
                 if first_section != section:
                     hint = f"override it in {first_section}"
                     checks.add_key_error(key_path, f'"{name}" is declared in {first_section}', hint)

@@ -17,7 +17,7 @@ from tilusbuild.space.model import Row
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import OverrideSection, ParameterSection, ScriptSection
 
-_SHOWN = 12
+_MAX_SHOWN_VALUES = 12
 
 
 def check_space(checks: Checks) -> None:
@@ -32,15 +32,19 @@ def check_space(checks: Checks) -> None:
         _check_parameters(checks, path, script)
         check_schedule(checks, (*path, "default"), script.default, script.space, script)
         for target, override in script.override.items():
-            own = (*path, "override", target)
-            _check_parameters(checks, own, override)
+            override_path = (*path, "override", target)
+            _check_parameters(checks, override_path, override)
             if not override.space and not override.default:
                 continue
             merged = {**script.space, **override.space}
-            check_schedule(checks, (*own, "default"), override.default, merged, script)
+            check_schedule(checks, (*override_path, "default"), override.default, merged, script)
             # The script's default must also be among the values that the target has.
             if target in checks.list_known_targets(name):
-                inherited = {n: v for n, v in script.default.items() if n not in override.default}
+                inherited = {
+                    parameter_name: value
+                    for parameter_name, value in script.default.items()
+                    if parameter_name not in override.default
+                }
                 for key, parameter in override.space.items():
                     _check_chosen_values(
                         checks, (*path, "default"), inherited, key, parameter, target
@@ -53,27 +57,27 @@ def _check_parameters(checks: Checks, path: Path, table: ScriptSection | Overrid
         rows = values if isinstance(values, tuple) else (values,)
         _check_rows(checks, (*path, "params", key), key, rows)
     for key, parameter in table.space.items():
-        own: Path = (*path, "space", key)
+        parameter_path: Path = (*path, "space", key)
         names = split_linked_names(key)
         if parameter.values is not None:
-            _check_rows(checks, (*own, "values"), key, parameter.values)
+            _check_rows(checks, (*parameter_path, "values"), key, parameter.values)
         elif len(names) > 1:
             kind = "pow2" if parameter.bounds is None else "range"
             checks.add_key_error(
-                (*own, kind),
+                (*parameter_path, kind),
                 f'linked parameters cannot have a "{kind}"',
                 f"list their values together: {format_toml(key)} = "
                 f"[[{', '.join('…' for _ in names)}], …]",
             )
         if parameter.otherwise is not None:
-            _check_arity(checks, (*own, "else"), key, parameter.otherwise)
+            _check_arity(checks, (*parameter_path, "else"), key, parameter.otherwise)
         default = parameter.default
-        if default is None or not _check_arity(checks, (*own, "default"), key, default):
+        if default is None or not _check_arity(checks, (*parameter_path, "default"), key, default):
             continue
-        known = [_identify(row) for row in _list_rows(key, parameter)]
-        if known and _identify(as_row(default)) not in known:
+        known_rows = [_identify(row) for row in _list_rows(key, parameter)]
+        if known_rows and _identify(as_row(default)) not in known_rows:
             checks.add_value_error(
-                (*own, "default"),
+                (*parameter_path, "default"),
                 f"default {format_toml(default)} is not among the values",
                 _format_rows(parameter, range(len(names))),
             )
@@ -83,13 +87,13 @@ def _check_rows(checks: Checks, path: Path, key: str, rows: Sequence[Value | Row
     """Check that each row has a value for each name, of one kind, and that no row comes twice."""
     names = split_linked_names(key)
     first_kinds: list[str] | None = None
-    seen: set[object] = set()
+    earlier_rows: set[object] = set()
     for number, row in enumerate(rows):
         if not _check_arity(checks, (*path, number), key, row):
             continue
         values = as_row(row)
         kinds = [describe_kind(value) for value in values]
-        # The first right row decides, so that each other kind is reported once.
+        # The kinds of the first row with enough values are those that later rows must have.
         first_kinds = first_kinds or kinds
         for name, kind, expected in zip(names, kinds, first_kinds, strict=True):
             if kind != expected:
@@ -98,9 +102,9 @@ def _check_rows(checks: Checks, path: Path, key: str, rows: Sequence[Value | Row
                     f'"{name}" is {kind} here and {expected} before',
                     "all values of a parameter are of one kind",
                 )
-        if _identify(values) in seen:
+        if _identify(values) in earlier_rows:
             checks.add_value_error((*path, number), f"{format_toml(row)} is listed twice")
-        seen.add(_identify(values))
+        earlier_rows.add(_identify(values))
 
 
 def _check_arity(checks: Checks, path: Path, key: str, row: Value | Row) -> bool:
@@ -144,8 +148,8 @@ def _format_rows(parameter: ParameterSection, positions: Sequence[int]) -> str:
     """Return a hint with the values of a parameter, of linked ones those at these positions."""
     rows = [[as_row(value)[number] for number in positions] for value in parameter.list_values()]
     texts = list(dict.fromkeys(format_toml(row[0] if len(row) == 1 else row) for row in rows))
-    more = f", … ({len(texts)} values)" if len(texts) > _SHOWN else ""
-    return f"its values: {', '.join(texts[:_SHOWN])}{more}"
+    more = f", … ({len(texts)} values)" if len(texts) > _MAX_SHOWN_VALUES else ""
+    return f"its values: {', '.join(texts[:_MAX_SHOWN_VALUES])}{more}"
 
 
 def check_schedule(
@@ -156,17 +160,22 @@ def check_schedule(
     script: ScriptSection,
 ) -> None:
     """Check that a chosen schedule names parameters of the space, and values that they have."""
-    known = [*checks.list_names(*path[:2], "space")]
+    parameter_names = [*checks.list_names(*path[:2], "space")]
     for target in script.override:
-        known += checks.list_names(*path[:2], "override", target, "space")
+        parameter_names += checks.list_names(*path[:2], "override", target, "space")
     for name in chosen:
-        if name not in known and script.space_file is None:
+        if name not in parameter_names and script.space_file is None:
             sections = ("params", "derived", "args")
-            home = next((s for s in sections if name in checks.list_names(*path[:2], s)), None)
+            declaring_section = next(
+                (section for section in sections if name in checks.list_names(*path[:2], section)),
+                None,
+            )
             checks.add_key_error(
                 (*path, name),
                 f'"{name}" is not a parameter of the space',
-                f"it is declared in {home}" if home else did_you_mean(name, known),
+                f"it is declared in {declaring_section}"
+                if declaring_section
+                else did_you_mean(name, parameter_names),
             )
     for key, parameter in space.items():
         _check_chosen_values(checks, path, chosen, key, parameter)
@@ -190,7 +199,7 @@ def _check_chosen_values(
     rows = _list_rows(key, parameter) if positions else []
     if not rows:
         return
-    # One by one first: the message about a single value is the clearer one.
+    # Single values are checked first, then the row of all: a message about one value is clearer.
     for group in (*([number] for number in positions), positions):
         values = [chosen[names[number]] for number in group]
         if _identify(values) in (_identify([row[number] for number in group]) for row in rows):

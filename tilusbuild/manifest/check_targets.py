@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 NAMED = ("toolchain", "named")
-_FORMS = ("kernel", "entry", "library", "kernels")
+_FORM_KEYS = ("kernel", "entry", "library", "kernels")
 
 
 def check_targets(checks: Checks) -> None:
@@ -51,25 +51,25 @@ def check_targets(checks: Checks) -> None:
 
 def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
     """Report unknown and repeated architectures, and PTX that none of them can have."""
-    is_known = True
+    all_known = True
     for number, arch in enumerate(target.arch):
         is_array = isinstance(checks.value_in_file(*path, "arch"), list)
-        # The model makes an array of a single name, which has no number in the file.
-        own = (*path, "arch", number) if is_array else (*path, "arch")
+        # A single name in the file is an array in the model: its mistake has no index in the file.
+        arch_path = (*path, "arch", number) if is_array else (*path, "arch")
         try:
             parse_arch(arch)
         except ArchError as error:
-            is_known = False
-            checks.add_value_error(own, str(error), error.hint)
+            all_known = False
+            checks.add_value_error(arch_path, str(error), error.hint)
             continue
         if arch in target.arch[:number]:
-            checks.add_value_error(own, f'"{arch}" is listed twice')
+            checks.add_value_error(arch_path, f'"{arch}" is listed twice')
     if "cpu" in target.arch and len(target.arch) > 1:
         message, hint = "cpu cannot share a binary with a GPU", "make it a target of its own"
         checks.add_value_error((*path, "arch"), message, hint)
     elif target.ptx and target.is_cpu:
         checks.add_key_error((*path, "ptx"), "a cpu target has no PTX", "leave ptx out")
-    elif target.ptx and is_known:
+    elif target.ptx and all_known:
         try:
             format_gencode([*map(parse_arch, target.arch)], ptx=True)
         except ArchError as error:
@@ -81,40 +81,44 @@ def check_references(
 ) -> None:
     """Report names at a path that are not declared, as `kind` or as one of the kinds `also`, and
     names that come twice."""
-    known = [name for section in (kind, *also) for name in checks.list_keys(section)]
+    declared_names = [name for section in (kind, *also) for name in checks.list_keys(section)]
     hint = f"a {kind} is declared as [{kind}.NAME]"
-    checks.check_references(path, names or (), known, kind, hint)
+    checks.check_references(path, names or (), declared_names, kind, hint)
 
 
 def _check_override_targets(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     """Report overrides for targets that are unknown or that the script is not built for."""
-    known = checks.list_keys("target")
+    declared_targets = checks.list_keys("target")
     for target in checks.list_keys(*path, "override"):
-        own = (*path, "override", target)
-        if target not in known:
-            hint = did_you_mean(target, known) or "a target is declared as [target.NAME]"
-            checks.add_key_error(own, f'override for an unknown target "{target}"', hint)
+        override_path = (*path, "override", target)
+        if target not in declared_targets:
+            hint = did_you_mean(target, declared_targets) or "a target is declared as [target.NAME]"
+            checks.add_key_error(override_path, f'override for an unknown target "{target}"', hint)
         elif script.targets is not None and target not in script.targets:
             hint = f'add "{target}" to its targets, or remove the override'
-            checks.add_key_error(own, f'script "{name}" is not built for "{target}"', hint)
+            checks.add_key_error(
+                override_path, f'script "{name}" is not built for "{target}"', hint
+            )
 
 
 def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     """Report a script that is of no form or of two, and keys that its form does not have."""
-    # By the file: a form whose value is wrong was meant all the same.
-    kernel, entry, library, kernels = (checks.has(*path, form) for form in _FORMS)
-    if kernels:
+    # By the keys of the file: a key whose value is wrong says the form all the same.
+    has_kernel, has_entry, has_library, has_kernels = (
+        checks.has(*path, form) for form in _FORM_KEYS
+    )
+    if has_kernels:
         _check_kernels(checks, path)
         return
-    if library:
+    if has_library:
         return  # `check_libraries` reports what an object cannot have
-    if kernel and entry:
+    if has_kernel and has_entry:
         checks.add_key_error(
             (*path, "entry"),
             'both "kernel" and "entry" are set',
             "kernel: tilusbuild writes the launcher; entry: the template holds it. Keep one.",
         )
-    elif not kernel and not entry:
+    elif not has_kernel and not has_entry:
         checks.add_key_error(
             path,
             f'script "{name}" sets neither "kernel" nor "entry", and its template has no '
@@ -122,13 +126,13 @@ def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) ->
             'kernel = "NAME" for an extern "C" __global__ function, entry = "NAME" for a host '
             'launch function, library = "NAME" for an object of [library.NAME]',
         )
-    elif entry:
+    elif has_entry:
         why = "with entry, the template's own function launches"
         checks.reject_keys(path, ("launch",), "scripts with a kernel", why)
-    if not entry:
+    if not has_entry:
         why = "a kernel is launched through the driver: its library has no CUDA runtime"
         checks.reject_keys(path, ("cudart",), "scripts with an entry", why)
-        if kernel:
+        if has_kernel:
             _check_launch(checks, path, name, script)
 
 
@@ -144,7 +148,7 @@ def _check_launch(checks: Checks, path: Path, name: str, script: ScriptSection) 
                     'declare it extern "C", or say which targets it is for: targets = […]',
                 )
             continue
-        # Together they must have both: an override may set one of them.
+        # An override may set one of the two keys, and the script the other.
         tables = [(*path, "launch"), (*path, "override", target, "launch")]
         missing = [
             key for key in ("grid", "block") if not any(checks.has(*table, key) for table in tables)
@@ -160,19 +164,19 @@ def _check_launch(checks: Checks, path: Path, name: str, script: ScriptSection) 
 def _check_kernels(checks: Checks, path: Path) -> None:
     """Report a table `kernels` beside a key of another form, an empty one, and kernels whose script
     `NAME.KERNEL` exists already."""
-    own = (*path, "kernels")
-    other_forms = [key for key in _FORMS if key != "kernels" and checks.has(*path, key)]
+    kernels_path = (*path, "kernels")
+    other_forms = [key for key in _FORM_KEYS if key != "kernels" and checks.has(*path, key)]
     if other_forms:
         message = f'both "{other_forms[0]}" and "kernels" are set'
-        checks.add_key_error(own, message, "keep one of them")
-    elif not checks.list_keys(*own):
+        checks.add_key_error(kernels_path, message, "keep one of them")
+    elif not checks.list_keys(*kernels_path):
         hint = "as in: kernels.forward.args = { … }"
-        checks.add_key_error(own, "there is no kernel in kernels", hint)
-    for kernel in checks.list_keys(*own):
+        checks.add_key_error(kernels_path, "there is no kernel in kernels", hint)
+    for kernel in checks.list_keys(*kernels_path):
         script = f"{path[1]}.{kernel}"
         if script in checks.list_keys("script"):
             message = f'there is a script "{script}" already'
-            checks.add_key_error((*own, kernel), message, "rename one of them")
+            checks.add_key_error((*kernels_path, kernel), message, "rename one of them")
 
 
 def _check_group(checks: Checks, path: Path, script: ScriptSection, group: tuple[str, ...]) -> None:
@@ -182,11 +186,12 @@ def _check_group(checks: Checks, path: Path, script: ScriptSection, group: tuple
         checks.reject_keys(path, ("group",), "scripts with a kernel", why)
     # A file's space is read by the planner, which knows its parameters.
     if script.space_file is None:
+        tables = [path, *((*path, "override", target) for target in script.override)]
         known = {
             name
+            for table in tables
             for section in ("params", "space")
-            for table in ((), *(("override", target) for target in script.override))
-            for name in checks.list_names(*path, *table, section)
+            for name in checks.list_names(*table, section)
         }
         hint = "group names parameters of space or params"
         checks.check_references((*path, "group"), group, known, "parameter", hint)
@@ -194,9 +199,12 @@ def _check_group(checks: Checks, path: Path, script: ScriptSection, group: tuple
 
 def check_toolchain(checks: Checks, path: Path, name: str | None) -> None:
     """Check that a toolchain is declared where it is asked for."""
-    known = checks.list_keys(*NAMED)
-    if name is not None and name not in known:
-        hint = did_you_mean(name, known) or f"a toolchain is declared as [toolchain.named.{name}]"
+    toolchain_names = checks.list_keys(*NAMED)
+    if name is not None and name not in toolchain_names:
+        hint = (
+            did_you_mean(name, toolchain_names)
+            or f"a toolchain is declared as [toolchain.named.{name}]"
+        )
         checks.add_value_error((*path, "toolchain"), f'unknown toolchain "{name}"', hint)
 
 
@@ -208,13 +216,13 @@ def check_flags(checks: Checks) -> None:
     for name, target in targets.items():
         check_flag_list(checks, ("target", name, "flags"), target.flags, unsafe, target.is_cpu)
     for path, _, script in checks.list_scripts():
-        allowed = unsafe or script.unsafe_flags
-        check_flag_list(checks, (*path, "flags"), script.flags, allowed)
+        allows_all = unsafe or script.unsafe_flags
+        check_flag_list(checks, (*path, "flags"), script.flags, allows_all)
         for name, override in script.override.items():
             # The override of an unknown target is checked too; `check_targets` reports its name.
-            cpu = name in targets and targets[name].is_cpu
-            own = (*path, "override", name, "flags")
-            check_flag_list(checks, own, override.flags or (), allowed, cpu)
+            is_cpu = name in targets and targets[name].is_cpu
+            flags_path = (*path, "override", name, "flags")
+            check_flag_list(checks, flags_path, override.flags or (), allows_all, is_cpu)
 
 
 def check_flag_list(

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from tilusbuild.runtime.regular import try_read_text
 
-_LONG_TEXT = """
+_NAME_PAIRS = """
     --include-path -I  --system-include -isystem  --define-macro -D  --undefine-macro -U
     --pre-include -include  --gpu-architecture -arch  --gpu-code -code  --generate-code -gencode
     --std -std  --compiler-options -Xcompiler  --ptxas-options -Xptxas  --output-file -o
@@ -26,17 +26,19 @@ _LONG_TEXT = """
     --generate-dependencies -M  --generate-dependencies-with-compile -MD
     --generate-nonsystem-dependencies-with-compile -MMD
 """
-# The long names of nvcc's options, and those of clang that say the same.
-_LONG = dict(zip(*[iter(_LONG_TEXT.split())] * 2, strict=True))
+# By the long names of nvcc's options, and by those of clang that say the same.
+_SHORT_NAMES = dict(zip(_NAME_PAIRS.split()[::2], _NAME_PAIRS.split()[1::2], strict=True))
 
-_VALUED_TEXT = """
+_OPTIONS_WITH_VALUE_TEXT = """
     -o -odir -x -ccbin -MF -MT -MQ -MJ -I -isystem -iquote -idirafter -D -U -std -include -gencode
     -arch -code -Xcompiler -Xptxas -Xlinker -Xcudafe -Xfatbin -Xassembler -Xnvlink -nvlink-options
     -diag-suppress --diag-suppress -t -l -L -optf -march -cudart -rdc --param -isysroot --sysroot
 """
-_VALUED = frozenset(_VALUED_TEXT.split())
-_JOINED = re.compile(r"(-(?:isystem|iquote|idirafter|[IDULx]|l(?!ineinfo)))=?(.+)")
-_IS_VALUE = re.compile(r"[\w+][\w+,-]*")
+_OPTIONS_WITH_VALUE = frozenset(_OPTIONS_WITH_VALUE_TEXT.split())
+# `-Iinclude`, `-isystem=include`, `-lcublas`.
+_JOINED_OPTION = re.compile(r"(-(?:isystem|iquote|idirafter|[IDULx]|l(?!ineinfo)))=?(.+)")
+# `sm_90`, `c++17`, `compute_90,sm_90`: no path, and no further option.
+_PLAIN_VALUE = re.compile(r"[\w+][\w+,-]*")
 # Files that name each other twice would double the words at each level.
 _MAX_WORDS = 100_000
 
@@ -62,27 +64,31 @@ class _ArgumentReader(Struct):
     def read_arguments(self, words: Sequence[str]) -> Iterator[str]:
         """Yield the arguments, those of a file in its place. Count the words; add files that cannot
         be read to `unread`. Raises `ValueError` for more than `_MAX_WORDS`."""
-        rest = iter(words)
-        before = ""
-        for word in rest:
+        remaining_words = iter(words)
+        previous_word = ""
+        for word in remaining_words:
             self.count += 1
             if self.count > _MAX_WORDS:
                 raise ValueError(f"a command has more than {_MAX_WORDS:,} words")
             name, equals, value = word.partition("=")
-            # What follows -Xcompiler is for another tool.
-            if word.startswith("@") and not _LONG.get(before, before).startswith("-X"):
+            # A word after an option such as -Xcompiler is passed on, so that it names no file here.
+            if word.startswith("@") and not _SHORT_NAMES.get(
+                previous_word, previous_word
+            ).startswith("-X"):
                 yield from self._read_flag_file(word, word[1:])
-            elif _LONG.get(name, name) == "-optf":
-                for path in (value if equals else next(rest, "")).split(","):
+            elif _SHORT_NAMES.get(name, name) == "-optf":
+                # `-optf=a.txt,b.txt`, or the files as the next word.
+                paths = value if equals else next(remaining_words, "")
+                for path in paths.split(","):
                     yield from self._read_flag_file(f"{name} {path}", path)
             else:
                 yield word
-            before = word
+            previous_word = word
 
     def _read_flag_file(self, argument: str, name: str) -> Iterator[str]:
         """Yield the arguments in a file; add `argument` to `unread` if it cannot be read."""
         path = os.path.join(self.directory, name)
-        # A file that names itself has no end.
+        # A file that names itself, also through another file, would be read without end.
         text = None if path in self.open_paths else try_read_text(path, "replace")
         if text is None:
             self.unread.append(argument)
@@ -101,7 +107,7 @@ def parse_options(words: Sequence[str], directory: str, unread: list[str]) -> It
         word = arguments[index]
         if has_value(arguments, index):
             value = arguments[index + 1]
-            yield Option(_LONG.get(word, word), value, (word, value))
+            yield Option(_SHORT_NAMES.get(word, word), value, (word, value))
             index += 1
         else:
             yield _parse_option(word)
@@ -111,12 +117,12 @@ def parse_options(words: Sequence[str], directory: str, unread: list[str]) -> It
 def _parse_option(word: str) -> Option:
     """Return the option in one word: `-std=c++17`, `-Iinclude`, or a flag or file by itself."""
     name, equals, value = word.partition("=")
-    short = _LONG.get(name, name)
-    if equals and name.startswith("-") and short in _VALUED:
+    short = _SHORT_NAMES.get(name, name)
+    if equals and name.startswith("-") and short in _OPTIONS_WITH_VALUE:
         return Option(short, value, (word,))
-    if match := _JOINED.fullmatch(word):
+    if match := _JOINED_OPTION.fullmatch(word):
         return Option(match[1], match[2], (word,))
-    return Option(_LONG.get(word, word), "", (word,))
+    return Option(_SHORT_NAMES.get(word, word), "", (word,))
 
 
 def has_value(words: Sequence[str], index: int) -> bool:
@@ -124,10 +130,12 @@ def has_value(words: Sequence[str], index: int) -> bool:
     if index + 1 >= len(words):
         return False
     word, following = words[index : index + 2]
-    if _LONG.get(word, word) in _VALUED:
+    if _SHORT_NAMES.get(word, word) in _OPTIONS_WITH_VALUE:
         return True
     # A word that is neither a flag nor a file belongs to the flag before it.
-    return word.startswith("-") and "=" not in word and _IS_VALUE.fullmatch(following) is not None
+    return (
+        word.startswith("-") and "=" not in word and _PLAIN_VALUE.fullmatch(following) is not None
+    )
 
 
 def split_command(command: str) -> list[str]:

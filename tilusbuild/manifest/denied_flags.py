@@ -43,7 +43,7 @@ _FLAG_FILE = "write its flags here: a hash covers the words of a manifest, and n
 _TOOLCHAIN = "set nvcc or cxx in [toolchain]"
 _INCLUDES = "use include-dirs, and include the header in the template"
 
-_REASONS: tuple[tuple[str, str, str], ...] = (
+_DENIED_PATTERNS: tuple[tuple[str, str, str], ...] = (
     (r"-f?plugin.*|-iplugindir|-fpass-plugin|-load", _RUNS, ""),
     (r"-wrapper", _RUNS, "set launcher in [toolchain]"),
     (r"-B(?!symbolic|static$|dynamic$|group$).*|-prefix", _RUNS, _TOOLCHAIN),
@@ -73,45 +73,51 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
 # Of every compiler, linker and assembler, whoever passes the flag on: by one or two dashes.
 _DENIED = tuple(
     (re.compile(rf"-?(?:{pattern})(?:=.*)?", re.DOTALL), reason, remedy)
-    for pattern, reason, remedy in _REASONS
+    for pattern, reason, remedy in _DENIED_PATTERNS
 )
 
-_LINKS = re.compile(r"-[lL].*|-[TR]|--library.*|--?(rpath|rpath-link|just-symbols|script)(=.*)?")
+_LINK_FLAG = re.compile(
+    r"-[lL].*|-[TR]|--library.*|--?(rpath|rpath-link|just-symbols|script)(=.*)?"
+)
 # Libraries of the compilers and of the system, which the fingerprint covers by their headers.
-_OF_TOOLCHAIN = re.compile(r"-l(m|dl|rt|pthread|c|stdc\+\+|gomp|atomic|quadmath|cuda)")
+_TOOLCHAIN_LIBRARY = re.compile(r"-l(m|dl|rt|pthread|c|stdc\+\+|gomp|atomic|quadmath|cuda)")
 # nvcc's own, which begin as a library does.
 _NVCC_WORDS = re.compile(r"-l(ineinfo|to|toir)")
 # The options for tools that link nothing of the host: `-l…` means something else to them.
 _DEVICE_TOOLS = re.compile(r"-X(ptxas|fatbin|cudafe|nvlink)|--(ptxas|fatbin|nvlink)-options")
-_PASSES_ON = re.compile(r"-X\w+|--\w+-options|-mllvm")
-_MACRO = re.compile(r"-[DU]|--?(un)?define-macro")
-_DEFINES = re.compile(r"-D|--?define-macro(=|\Z)")
+_PASS_ON_FLAG = re.compile(r"-X\w+|--\w+-options|-mllvm")
+_MACRO_FLAG = re.compile(r"-[DU]|--?(un)?define-macro")
+_DEFINE_FLAG = re.compile(r"-D|--?define-macro(=|\Z)")
 # Flags whose value may have a directory in it.
 _OPENS_NOTHING = re.compile(r"-D|-f(file|macro|debug)-prefix-map=")
-_FILE = re.compile(r"[^-].*\.[A-Za-z]\w*", re.DOTALL)
+_FILE_NAME = re.compile(r"[^-].*\.[A-Za-z]\w*", re.DOTALL)
 # The words that a shell takes as they are: nvcc hands its words to one. Macros are escaped.
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]*")
+_SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./^-]*")
 
 _TARGET = "set arch and ptx in [target.NAME]"
 _OUTPUT = "tilusbuild decides where outputs go; `--dump-ir` keeps the intermediate files"
-_STAGE = "tilusbuild decides what each step makes"
-_TRACKED = "use include-dirs, so that headers are tracked and carried"
-_HOST = "tilusbuild finds the host compiler that fits nvcc; `tilusbuild doctor` shows which"
-_OWNED_TEXT = (
+_STEP = "tilusbuild decides what each step makes"
+_TRACKED_HEADERS = "use include-dirs, so that headers are tracked and carried"
+_HOST_COMPILER = (
+    "tilusbuild finds the host compiler that fits nvcc; `tilusbuild doctor` shows which"
+)
+_OWN_FLAG_PATTERNS = (
     (r"-o|--output-file|-odir|--output-directory|--?(keep|keep-dir|save-temps|dryrun)", _OUTPUT),
     (r"-clean|--clean-targets", _OUTPUT),
-    (r"-[cES]|-dc|-dw|--compile|--preprocess|--?(shared|ptx|cubin|fatbin|link|lib|run)", _STAGE),
-    (r"--?cuda|--device-c|-dlink|--device-link|-M[MDFPTQ]?|-MMD", _STAGE),
+    (r"-[cES]|-dc|-dw|--compile|--preprocess|--?(shared|ptx|cubin|fatbin|link|lib|run)", _STEP),
+    (r"--?cuda|--device-c|-dlink|--device-link|-M[MDFPTQ]?|-MMD", _STEP),
     (r"-gencode|--generate-code|-arch|--gpu-architecture|-code|--gpu-code", _TARGET),
-    (r"-(I|isystem|iquote|idirafter).*|--include-path|--system-include", _TRACKED),
+    (r"-(I|isystem|iquote|idirafter).*|--include-path|--system-include", _TRACKED_HEADERS),
     (r"-include|--pre-include", "include the header in the template"),
     (r"--?std", 'use std in [toolchain], as in std = "c++20"'),
-    (r"-ccbin|--compiler-bindir", _HOST),
+    (r"-ccbin|--compiler-bindir", _HOST_COMPILER),
     (r"-march|-mtune", _HOST_MARCH),
     (r"-optf|--options-file", _FLAG_FILE),
 )
 # The flags that tilusbuild sets itself, with what to write in their place.
-_OWNED = tuple((re.compile(pattern, re.DOTALL), remedy) for pattern, remedy in _OWNED_TEXT)
+_OWN_FLAGS = tuple(
+    (re.compile(pattern, re.DOTALL), remedy) for pattern, remedy in _OWN_FLAG_PATTERNS
+)
 _ALLOW = "unsafe-flags = true in [build] or in the script allows it"
 
 
@@ -120,29 +126,30 @@ def list_flag_problems(
 ) -> Iterator[tuple[int, str, str]]:
     """Yield each mistake of flags: the number of the flag, a message, and a hint.
 
-    With `cpu` the flags are for the host compiler; with `unsafe` no flag is denied.
+    A mistake is a shell string of several arguments, a flag that tilusbuild sets itself, a file of
+    flags, and a denied flag. With `cpu` the flags are for the host compiler; with `unsafe` no flag
+    is denied.
     """
-    denied = (
-        {} if unsafe else {denial.position: denial for denial in find_denied_flags(flags, cpu=cpu)}
-    )
+    denials = () if unsafe else find_denied_flags(flags, cpu=cpu)
+    denied = {denial.position: denial for denial in denials}
     is_passed_on = False
     for number, flag in enumerate(flags):
         arguments = _split_shell_string(flag)
-        # A flag for another tool may be spelt as one of ours: `-Xptxas -c`.
-        owner = None if is_passed_on else _find_owner(flag)
+        # After `-Xptxas` the flag `-c` is for another tool, and is not the one that we set.
+        remedy = None if is_passed_on else _suggest_key(flag)
         if is_passed_on and "-march=" in flag:
-            owner = _HOST_MARCH
+            remedy = _HOST_MARCH
         if len(arguments) > 1:
             message = "one argument per item: this is a shell string"
             yield number, message, f"write {', '.join(map(format_toml, arguments))}"
-        elif owner is not None:
-            yield number, f'"{flag}" is set by tilusbuild', owner
+        elif remedy is not None:
+            yield number, f'"{flag}" is set by tilusbuild', remedy
         elif unsafe and names_flag_file(flag):
             yield number, f'"{flag}" names a file of flags', _FLAG_FILE
         elif (denial := denied.get(number)) is not None:
             hint = f"{denial.remedy}; {_ALLOW}" if denial.remedy else _ALLOW
             yield number, f'"{denial.text}" {denial.reason}', hint
-        is_passed_on = _PASSES_ON.fullmatch(flag) is not None
+        is_passed_on = _PASS_ON_FLAG.fullmatch(flag) is not None
 
 
 def _split_shell_string(flag: str) -> list[str]:
@@ -153,17 +160,18 @@ def _split_shell_string(flag: str) -> list[str]:
         arguments = shlex.split(flag)
     except ValueError:
         return [flag]
-    # The blank in `-DX=a b` belongs to the macro.
-    is_split = _PASSES_ON.fullmatch(arguments[0]) or _find_owner(arguments[0])
+    # The blank in `-DX=a b` belongs to the macro. A shell string has a flag after its first word,
+    # or begins with a flag that passes its value on.
+    is_split = _PASS_ON_FLAG.fullmatch(arguments[0]) or _suggest_key(arguments[0])
     return arguments if is_split or (arguments[1:2] and arguments[1].startswith("-")) else [flag]
 
 
-def _find_owner(flag: str) -> str | None:
+def _suggest_key(flag: str) -> str | None:
     """Return what to write in place of a flag that tilusbuild sets itself; None for others."""
     name = flag.partition("=")[0]
-    if "-march=" in flag and _PASSES_ON.fullmatch(name):
+    if "-march=" in flag and _PASS_ON_FLAG.fullmatch(name):
         return _HOST_MARCH
-    return next((remedy for pattern, remedy in _OWNED if pattern.fullmatch(name)), None)
+    return next((remedy for pattern, remedy in _OWN_FLAGS if pattern.fullmatch(name)), None)
 
 
 def names_march(word: str) -> bool:
@@ -177,7 +185,7 @@ def names_flag_file(flag: str) -> bool:
 
     No preprocessor or linker lists such a file among those that were read.
     """
-    return not _DEFINES.match(flag) and any(part.startswith("@") for part in _split_parts(flag))
+    return not _DEFINE_FLAG.match(flag) and any(part.startswith("@") for part in _split_parts(flag))
 
 
 def find_denied_flags(flags: Sequence[str], *, cpu: bool) -> Iterator[DeniedFlag]:
@@ -185,42 +193,46 @@ def find_denied_flags(flags: Sequence[str], *, cpu: bool) -> Iterator[DeniedFlag
 
     With `cpu` the flags are for the host compiler, else for nvcc or NVRTC.
     """
-    before = ""
+    previous_flag = ""
     for index, flag in enumerate(flags):
         is_last = index == len(flags) - 1
-        # A macro's name begins with a letter: gcc takes no flag for one.
-        is_macro = _DEFINES.match(flag) or (_DEFINES.fullmatch(before) and flag[:1] != "-")
-        denial = None if is_macro else _find_reason(flag, before, cpu=cpu)
+        # The word after `-D` is a macro, which may be any text, unless it begins as a flag.
+        is_macro = _DEFINE_FLAG.match(flag) or (
+            _DEFINE_FLAG.fullmatch(previous_flag) and flag[:1] != "-"
+        )
+        denial = None if is_macro else _find_reason(flag, previous_flag, cpu=cpu)
         if is_last and _takes_value(flag):
             reason = "takes the word after it, and there is none"
             yield DeniedFlag(index, flag, reason, remedy="")
         elif denial is not None:
             reason, remedy = denial
-            text = f"{before} {flag}" if _takes_value(before) else flag
+            text = f"{previous_flag} {flag}" if _takes_value(previous_flag) else flag
             yield DeniedFlag(index, text, reason, remedy)
-        before = flag
+        previous_flag = flag
 
 
 def _takes_value(flag: str) -> bool:
-    return bool(_PASSES_ON.fullmatch(flag) or _MACRO.fullmatch(flag))
+    return bool(_PASS_ON_FLAG.fullmatch(flag) or _MACRO_FLAG.fullmatch(flag))
 
 
 def _find_reason(flag: str, before: str, *, cpu: bool) -> tuple[str, str] | None:
     """Return the reason and the remedy of a denied flag; None for one that is allowed.
 
-    `before` is the word before the flag, which may pass it on to another tool.
+    `before` is the word before the flag, which may pass it on to another tool. Denied are flags
+    with characters of a shell, those of `_DENIED`, links of files, and names of files and
+    directories.
     """
-    if not _PLAIN.fullmatch(flag):
+    if not _SHELL_SAFE.fullmatch(flag):
         return "has characters that a shell reads", "macros go into defines"
     if not cpu and _NVCC_WORDS.fullmatch(flag):
         return None
-    tool = before if _PASSES_ON.fullmatch(before) else flag.partition("=")[0]
+    tool = before if _PASS_ON_FLAG.fullmatch(before) else flag.partition("=")[0]
     is_for_linker = _DEVICE_TOOLS.fullmatch(tool) is None
     for part in _split_parts(flag):
         for pattern, reason, remedy in _DENIED:
             if pattern.fullmatch(part):
                 return reason, remedy
-        if is_for_linker and _LINKS.fullmatch(part) and not _OF_TOOLCHAIN.fullmatch(part):
+        if is_for_linker and _LINK_FLAG.fullmatch(part) and not _TOOLCHAIN_LIBRARY.fullmatch(part):
             return "links a file that no hash covers", _LIBRARY_KEYS
         if _names_file(part):
             return "names a file or a directory that no hash covers", _INCLUDES
@@ -230,7 +242,7 @@ def _find_reason(flag: str, before: str, *, cpu: bool) -> tuple[str, str] | None
 def _names_file(part: str) -> bool:
     if _OPENS_NOTHING.match(part):
         return False
-    return "/" in part or part.endswith("..") or _FILE.fullmatch(part) is not None
+    return "/" in part or part.endswith("..") or _FILE_NAME.fullmatch(part) is not None
 
 
 def _split_parts(flag: str) -> Iterator[str]:
@@ -238,5 +250,5 @@ def _split_parts(flag: str) -> Iterator[str]:
     for part in flag.split(","):
         yield part
         name, _, value = part.partition("=")
-        if value.startswith("-") or _PASSES_ON.fullmatch(name):
+        if value.startswith("-") or _PASS_ON_FLAG.fullmatch(name):
             yield value

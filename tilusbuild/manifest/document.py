@@ -23,6 +23,7 @@ SHORTHANDS = frozenset({"edges", "kind", "path", "type", "values"})
 """Keys that a shorter spelling omits: `k = [1, 2]` means `k = { values = [1, 2] }`."""
 # Replacements of control characters, which must not reach a terminal in a message.
 _INVISIBLE = dict.fromkeys((*range(9), *range(11, 32), 127), "�")
+# As at the end of "Expected '=' after a key in a key/value pair (at line 3, column 7)".
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -88,20 +89,22 @@ class Document:
         # A number or an array may stand in place of the string.
         if column is None or span is None or self.text[span[0]] not in "\"'":
             return self.locate_value(*path)
-        raw = self.text[span[0] : span[1]]
+        value_start, value_end = span
+        raw = self.text[value_start:value_end]
         # With escapes the columns of the value are not those of the file.
         if raw[0] == '"' and "\\" in raw:
             return self.locate_value(*path)
         quotes = 3 if raw[:3] in ('"""', "'''") and len(raw) >= 6 else 1
-        # TOML leaves out a line end right behind three quotes.
+        # A line end right behind three quotes does not belong to the value.
         has_line_end = quotes == 3 and raw[3] == "\n"
-        start = quotes + 1 if has_line_end else quotes
-        content = raw[start:-quotes]
+        content_start = quotes + 1 if has_line_end else quotes
+        content = raw[content_start:-quotes]
         # The characters of the longer text that stand before the value.
         prefix_length = 0 if of is None else len(of) - len(content)
         index = min(max(0, column - 1 - prefix_length), len(content))
-        offset = span[0] + start + index
-        return self.locate_span((offset, offset + max(1, min(width, len(content) - index))))
+        offset = value_start + content_start + index
+        marked_length = max(1, min(width, len(content) - index))
+        return self.locate_span((offset, offset + marked_length))
 
     def locate_span(self, span: TextSpan) -> Place:
         """Return the place of a span. Of a span of several lines only the first one is marked."""
@@ -140,15 +143,17 @@ def find_kernel_tables(keys: Iterable[Path]) -> dict[str, tuple[str, str]]:
 
 def _add_kernels(spans: dict[Path, TextSpan], kernels: Mapping[str, tuple[str, str]]) -> None:
     """Add the spans of the scripts `NAME.KERNEL`, which are written in tables of kernels."""
-    for path, span in list(spans.items()) if kernels else ():
-        for full, (name, kernel) in kernels.items():
+    if not kernels:
+        return
+    for path, span in list(spans.items()):
+        for full_name, (name, kernel) in kernels.items():
             if path[:2] != ("script", name):
                 continue
-            # A kernel's own keys go before those that it has of the script.
+            # A key in the kernel's table replaces the key that the kernel takes from the script.
             if path[2:4] == ("kernels", kernel):
-                spans[("script", full, *path[4:])] = span
+                spans[("script", full_name, *path[4:])] = span
             elif path[2:3] != ("kernels",):
-                spans.setdefault(("script", full, *path[2:]), span)
+                spans.setdefault(("script", full_name, *path[2:]), span)
 
 
 def shorten_path(path: str) -> str:
@@ -218,13 +223,13 @@ def _decode_text(path: str, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        start = data.rfind(b"\n", 0, error.start) + 1
+        line_start = data.rfind(b"\n", 0, error.start) + 1
         line = data.count(b"\n", 0, error.start) + 1
-        text = data[start:].split(b"\n", 1)[0].rstrip(b"\r").decode("utf-8", "replace")
-        before = data[start : error.start].decode("utf-8", "replace")
+        line_text = data[line_start:].split(b"\n", 1)[0].rstrip(b"\r").decode("utf-8", "replace")
+        before = data[line_start : error.start].decode("utf-8", "replace")
         raise input_error(
             f"not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
-            place=Place(shorten_path(path), line, len(before) + 1, text),
+            place=Place(shorten_path(path), line, len(before) + 1, line_text),
             hint="save it as UTF-8",
         ) from None
 
@@ -235,33 +240,32 @@ def _explain_syntax_error(document: Document, message: str) -> Diagnostic:
     if locations.repeated and ("overwrite" in message or "twice" in message):
         path, first, again = locations.repeated
         name = ".".join(str(part) for part in path)
-        line = document.locate_span(first).line
-        return Diagnostic(
-            f'"{name}" is set twice', document.locate_span(again), f"it is first set in line {line}"
-        )
+        where = f"it is first set in line {document.locate_span(first).line}"
+        return Diagnostic(f'"{name}" is set twice', document.locate_span(again), where)
     match = _TOML_PLACE.search(message)
     reason = message[: match.start()] if match else message
     if match and match.group(1):
         line, column = int(match.group(1)), int(match.group(2))
         text = document.lines[line - 1] if line <= len(document.lines) else ""
     else:
-        # At the end of the document, that is of its last line with text.
+        # The mistake is at the end of the document. Shown is the end of its last line with text.
         lines_with_text = [number for number, text in enumerate(document.lines, 1) if text]
         line = lines_with_text[-1] if lines_with_text else 1
         text = document.lines[line - 1]
         column = len(text) + 1
+    # As in "Cannot mutate immutable namespace ('script', 'saxpy')".
     reason = re.sub(r"\(('[^()]*')\)", _dot_keys, reason)
-    # A line end prints as an escape in the message, and means an end that came too early.
+    # The parser shows the line end as an escape, which says little: the line ended too early.
     if reason == "Illegal character '\\n'":
         reason = "the line ends too early"
     hint = _suggest_syntax(text, column)
     if locations.broken is not None and document.find_line(locations.broken)[0] == line:
-        reason, hint = "the line ends inside of { … }", _INLINE
+        reason, hint = "the line ends inside of { … }", _INLINE_HINT
     place = Place(document.shown, line, column, text)
     return Diagnostic(f"not TOML: {reason[:1].lower()}{reason[1:]}", place, hint)
 
 
-_INLINE = (
+_INLINE_HINT = (
     "an inline table must be on one line; for several lines write a table: [script.NAME.args],\n"
     "with one key on each line below it"
 )

@@ -103,17 +103,21 @@ class LinkScript(ScriptSection, frozen=True, kw_only=True):
 
 
 def make_scripts(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str, ScriptSection]:
-    """Return the scripts that libraries stand for, by name, sources before their link."""
+    """Return the scripts that libraries stand for, by name, sources before their link.
+
+    A library has a script for its sources, if it has any, and one for its link. A part of another
+    library has sources only: the other library links them.
+    """
     scripts: dict[str, ScriptSection] = {}
     for name, library in libraries.items():
         files = list_files(root, library.sources)
-        product = name if library.library is None else library.library
+        owner_name = name if library.library is None else library.library
         if files:
             scripts[name + SOURCES] = SourcesScript(
-                # Of the library that links them: a part has no targets of its own.
-                targets=libraries.get(product, library).targets,
+                # A part has no targets of its own: they are those of the library that links it.
+                targets=libraries.get(owner_name, library).targets,
                 template=files[0],
-                library=product,
+                library=owner_name,
                 toolchain=library.toolchain,
                 include_dirs=library.include_dirs,
                 headers=library.headers,
@@ -122,7 +126,7 @@ def make_scripts(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str
                 defines=library.defines,
                 files=files,
             )
-    # After the sources of all parts: a build takes scripts in this order.
+    # The links come after the sources of all parts, because a build takes scripts in this order.
     for name, library in libraries.items():
         if library.library is None:
             scripts[name] = LinkScript(

@@ -84,7 +84,8 @@ def _load_checked(path: str) -> Manifest:
         checks = Checks(document, manifest, diagnostics)
         with suppress(TooManyMistakesError):
             # After a template that cannot be read, other checks would only report consequences.
-            for check in (check_files,) if template_mistakes else _CHECKS:
+            needed_checks = (check_files,) if template_mistakes else _CHECKS
+            for check in needed_checks:
                 check(checks)
         looked_for |= checks.looked_for | manifest.searched_directories
     if diagnostics or manifest is None:
@@ -97,7 +98,7 @@ def _load_checked(path: str) -> Manifest:
 
 
 # Keys that a script with kernels cannot have.
-_ALONE = ("kernel", "entry", "library")
+_KEYS_WITHOUT_KERNELS = ("kernel", "entry", "library")
 
 
 def expand_kernels(document: Document) -> None:
@@ -113,11 +114,12 @@ def expand_kernels(document: Document) -> None:
     expanded: dict[str, Any] = {}
     for name, script in scripts.items():
         kernels: Any = script.get("kernels") if isinstance(script, dict) else None
-        if (
+        is_mistaken = (
             not _are_kernel_tables(kernels)
-            or not script.keys().isdisjoint(_ALONE)
+            or not script.keys().isdisjoint(_KEYS_WITHOUT_KERNELS)
             or any(f"{name}.{kernel}" in scripts for kernel in kernels)
-        ):
+        )
+        if is_mistaken:
             expanded[name] = script
             continue
         shared = {key: value for key, value in script.items() if key != "kernels"}
@@ -142,7 +144,7 @@ def _position_of(diagnostic: Diagnostic) -> tuple[int, int]:
     return (place.line or 0, place.column or 0) if place else (0, 0)
 
 
-_KINDS = {
+_KIND_WORDS = {
     "bool_type": "a boolean: true or false",
     "dict_type": "a table",
     "float_type": "a number",
@@ -151,7 +153,7 @@ _KINDS = {
     "string_type": "a string",
     "tuple_type": "an array",
 }
-_LIMITS = {
+_LIMIT_WORDS = {
     "greater_than_equal": ("ge", "must be at least"),
     "greater_than": ("gt", "must be more than"),
     "less_than_equal": ("le", "must be at most"),
@@ -159,7 +161,7 @@ _LIMITS = {
 # What takes the place of a mistake in a required table of the top level.
 _PLACEHOLDERS: Mapping[str, Any] = {"edition": 1, "project": {"name": "unnamed", "version": "0"}}
 # A removed value may leave a mistake in the table around it, and tables are at most so deep.
-_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
@@ -172,7 +174,7 @@ def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagno
     data: dict[str, Any] = copy.deepcopy(document.data)
     # A removed value can uncover a further error, of a table that is too short for example. Only
     # the first round's errors are the user's mistakes.
-    for round_number in range(_ROUNDS):
+    for round_number in range(_MAX_ROUNDS):
         validated = _validate_tables(data)
         if isinstance(validated, Manifest):
             return validated.replace_values(_document=document), diagnostics
@@ -180,7 +182,8 @@ def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagno
             # One more than are shown says that there are more.
             causes = _drop_consequences(validated)[: MAX_MISTAKES + 1]
             diagnostics = [_make_diagnostic(document, detail) for detail in causes]
-        # All paths first: of two mistakes in one array, the second would lead to the table around.
+        # All paths are found before a value is removed: once an array is gone, the path of a second
+        # mistake in it would lead to the table around.
         for path in {_find_existing_path(data, tuple(detail["loc"])) for detail in validated}:
             _remove_value(data, path)
     return None, diagnostics
@@ -271,14 +274,14 @@ def _explain_error(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
     if kind == "value_error":
         error: ValueFault = context["error"]
         return error.message, error.hint or hint
-    if kind in _KINDS:
+    if kind in _KIND_WORDS:
         hint = _suggest_kind(kind, value, path) or hint
-        return f"must be {_KINDS[kind]}, not {describe_kind(value)}", hint
-    if kind in _LIMITS:
-        limit, words = _LIMITS[kind]
+        return f"must be {_KIND_WORDS[kind]}, not {describe_kind(value)}", hint
+    if kind in _LIMIT_WORDS:
+        limit, words = _LIMIT_WORDS[kind]
         return f"{words} {context[limit]:g}, not {format_toml(value)}", None
     if kind == "literal_error":
-        # pydantic has the choices only as a text.
+        # pydantic has the choices only as a text: "'nvcc' or 'nvrtc'".
         choices = re.findall(r"'(.*?)'", context["expected"])
         hint = did_you_mean(value, choices) if isinstance(value, str) else None
         return f"must be {context['expected'].replace(chr(39), chr(34))}", hint
@@ -341,11 +344,12 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
         where = f"[remote] of {WHERE_SECRETS_ARE} has it, or {variable}"
         return Diagnostic(f'a manifest cannot hold "{key}"', place, where)
     table = find_table(tuple(outer))
-    own = list(list_keys(table)) if table else []
-    # A slip in a key of this table, then a key of another table, then anything that is near.
-    hint = did_you_mean(key, own, likeness=_ALIKE, max_listed=0)
-    hint = hint or _suggest_elsewhere(key) or did_you_mean(key, own)
-    if (*outer,) == NAMED[:1] and isinstance(value, Mapping):
+    table_keys = list(list_keys(table)) if table else []
+    # Tried in turn: a slip in a key of this table, a key of another table, any key that is near.
+    hint = did_you_mean(key, table_keys, likeness=_ALIKE, max_listed=0)
+    hint = hint or _suggest_elsewhere(key) or did_you_mean(key, table_keys)
+    # A table in [toolchain], as in [toolchain.other], is meant as a further toolchain.
+    if outer == ["toolchain"] and isinstance(value, Mapping):
         hint = f"another toolchain is declared as {format_header((*NAMED, key))}"
     where = f"in {format_header(tuple(outer))}" if outer else "at the top level"
     return Diagnostic(f'unknown key "{key}" {where}', document.locate_key(*path), hint)
@@ -353,17 +357,18 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
 
 def _suggest_elsewhere(key: str) -> str | None:
     """Return a hint with the tables that have this key, or one that is spelt nearly so."""
-    tables = {
+    keys_by_header = {
         format_header(path): list_keys(table)
         for path, table in list_tables().items()
-        # What these have, the script has, too.
+        # The keys of these tables are keys of a script, or of `[toolchain]`, too.
         if not {"override", "kernels", "named", 0} & {*path}
     }
-    near = find_nearest_word(
-        key, sorted({word for keys in tables.values() for word in keys}), _ALIKE
-    )
-    owners = [header for header, keys in tables.items() if near in keys]
-    if near is None or len(owners) > _MAX_OWNERS:
+    all_keys = {name for keys in keys_by_header.values() for name in keys}
+    nearest_key = find_nearest_word(key, sorted(all_keys), _ALIKE)
+    owners = [header for header, keys in keys_by_header.items() if nearest_key in keys]
+    if nearest_key is None or len(owners) > _MAX_OWNERS:
         return None
     names = " and ".join(owners)
-    return f'"{key}" is a key of {names}' if near == key else f'did you mean "{near}" of {names}?'
+    if nearest_key == key:
+        return f'"{key}" is a key of {names}'
+    return f'did you mean "{nearest_key}" of {names}?'

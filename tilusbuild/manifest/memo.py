@@ -40,18 +40,20 @@ def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | Non
     """Return the remembered manifest of a path, equal to `load_manifest`'s. Return None if there
     is none, or if it does not hold any longer."""
     file = _memo_path(path, environment)
-    body = None if file is None or not _is_own(file) else _ENVELOPE.read_body(file)
+    if file is None or not _is_own(file):
+        return None
+    body = _ENVELOPE.read_body(file)
     if body is None:
         return None
     try:
         text = read_manifest_text(path)
-        key, stamps, raw = json.decode(body, type=_Memo)
-        if key != _memo_key(path, text) or any(
-            list(read_stamp(code)) != stamp for code, *stamp in stamps
-        ):
+        key, code_stamps, raw_manifest = json.decode(body, type=_Memo)
+        if key != _memo_key(path, text):
             return None
-        # Decoded last: another text is the usual reason for a load.
-        return _check_files_again(Document(path, text), json.decode(raw, type=Manifest))
+        if any(list(read_stamp(code)) != stamp for code, *stamp in code_stamps):
+            return None
+        # Decoded only now, as that takes the longest: mostly the text has changed.
+        return _check_files_again(Document(path, text), json.decode(raw_manifest, type=Manifest))
     except (InputError, ValueError, RecursionError):
         return None
 

@@ -121,7 +121,7 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     def kernels_with(self, script: str) -> tuple[str, ...]:
         """Return all scripts made of the same table `kernels` as this script; else ()."""
-        # Asked first: the positions of keys are not computed for a manifest without such scripts.
+        # A name without "." ends here: `kernels` would compute the positions of all keys.
         if "." not in script or script not in self._document.kernels:
             return ()
         return self.kernels_of(self._document.kernels[script][0])
@@ -134,8 +134,10 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     def resolve_override(self, script: str, target: str, *keys: str | int) -> tuple[str | int, ...]:
         """Return the path of a script's entry for a target: the override's if it has the entry."""
-        own = ("script", script, "override", target, *keys)
-        return own if own in self._document.locations.keys else ("script", script, *keys)
+        override_path = ("script", script, "override", target, *keys)
+        if override_path in self._document.locations.keys:
+            return override_path
+        return ("script", script, *keys)
 
     def targets_of(self, script: str) -> tuple[str, ...]:
         """Return the names of the targets that a script is built for."""
@@ -148,12 +150,12 @@ class Manifest(Table, frozen=True, kw_only=True):
         Flags of `[build]` and of the script are for the device compiler. So a cpu target has its
         own flags, and those of the script's override for it.
         """
-        owner, chosen = self.scripts[script], self.targets[target]
-        # g++ knows few of nvcc's flags, so that only what is written for it reaches it.
-        if chosen.is_cpu:
-            return (*chosen.flags, *(owner.override_for(target).flags or ()))
-        own = owner.flags_for(target)
-        return (*self.build.flags, *chosen.flags, *own, *self._last_flags)
+        script_section, target_section = self.scripts[script], self.targets[target]
+        # g++ knows few of nvcc's flags, so it gets only those that are written for a cpu target.
+        if target_section.is_cpu:
+            return (*target_section.flags, *(script_section.override_for(target).flags or ()))
+        script_flags = script_section.flags_for(target)
+        return (*self.build.flags, *target_section.flags, *script_flags, *self._last_flags)
 
     def with_last_flags(self, flags: tuple[str, ...]) -> "Manifest":
         """Return the manifest with arguments that the device compiler gets after all others."""
@@ -192,7 +194,8 @@ class Manifest(Table, frozen=True, kw_only=True):
         """Return the paths of a script's files with its space and its measurements."""
         owner = self.scripts[script]
         measured = None if owner.dispatch is None else owner.dispatch.measured
-        return [os.path.join(self.root, n) for n in (owner.space_file, measured) if n is not None]
+        names = (owner.space_file, measured)
+        return [os.path.join(self.root, name) for name in names if name is not None]
 
     def library_of(self, script: str) -> str | None:
         """Return the library that a script links or makes objects for; None for neither."""
@@ -201,24 +204,26 @@ class Manifest(Table, frozen=True, kw_only=True):
     def toolchain_of(self, script: str, target: str) -> str:
         """Return the name of a script's toolchain for a target; "" is `[toolchain]`."""
         library = self.library_of(script)
+        library_toolchain = None if library is None else self.libraries[library].toolchain
         # All objects of a library are linked together: its toolchain goes before the target's.
         return (
             self.scripts[script].toolchain
-            or (None if library is None else self.libraries[library].toolchain)
+            or library_toolchain
             or self.targets[target].toolchain
             or ""
         )
 
     def key_of_toolchain(self, name: str, key: str) -> tuple[str, ...]:
         """Return the path of a toolchain's key: its own if it has the key, else `[toolchain]`'s."""
-        own = bool(name) and key.replace("-", "_") in self.toolchain.named[name].given
-        return ("toolchain", "named", name, key) if own else ("toolchain", key)
+        if name and key.replace("-", "_") in self.toolchain.named[name].given:
+            return ("toolchain", "named", name, key)
+        return ("toolchain", key)
 
     def toolchain_named(self, name: str) -> ToolchainSection:
         """Return `[toolchain]` with the keys of the toolchain `name` in place of its own."""
         if not name:
             return self.toolchain
-        # Only what it sets: its other keys are those of `[toolchain]`.
+        # `given` has only the keys that the manifest sets: for the others `[toolchain]` decides.
         return self.toolchain.replace_values(**self.toolchain.named[name].given)
 
     def toolchain_for(self, script: str, target: str) -> ToolchainSection:
@@ -227,9 +232,11 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     def device_compiler_for(self, script: str, target: str) -> str | None:
         """Return the device compiler that a script, or its named toolchain, asks for; or None."""
-        own = self.scripts[script].device_compiler
+        script_compiler = self.scripts[script].device_compiler
+        if script_compiler:
+            return script_compiler
         name = self.toolchain_of(script, target)
-        return own or (self.toolchain.named[name].device_compiler if name else None)
+        return self.toolchain.named[name].device_compiler if name else None
 
     def std_for(self, script: str, target: str) -> str:
         """Return the language standard of a script for a target."""

@@ -53,19 +53,22 @@ class TemplateReading(Struct, frozen=True):
         """Read files again that may have changed. Return the reading with new stamps; None if one
         of the values differs."""
         began = time.time_ns()
-        stamps = {path: read_device_stamp(path) for path in self.sightings}
+        new_stamps = {path: read_device_stamp(path) for path in self.sightings}
         for path, digest in self.digests.items():
             stamp = self.sightings.get(path)
-            if (
+            # A file that was written just before the reading may change again with an equal stamp.
+            is_unchanged = (
                 stamp is not None
-                and stamp == stamps[path]
+                and stamp == new_stamps[path]
                 and stamp.stamp.newest < self.began - A_MINUTE
-            ):
+            )
+            if is_unchanged:
                 continue
-            # An edit of a template rarely changes what the manifest reads of it.
-            if (_KernelTemplate(path).digest if path else _digest_machine_archs()) != digest:
+            # An edit of a template rarely changes its kernels and arguments: those are compared.
+            new_digest = _KernelTemplate(path).digest if path else _digest_machine_archs()
+            if new_digest != digest:
                 return None
-        return TemplateReading(self.notes, self.digests, stamps, began)
+        return TemplateReading(self.notes, self.digests, new_stamps, began)
 
 
 class _KernelTemplate:
@@ -121,7 +124,7 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
         if not isinstance(file, str) or file.startswith(PACKAGE):
             continue
         path = os.path.join(root, file)
-        # Before the file is read: an edit in between then shows as another stamp.
+        # The stamp is taken before the file is read: an edit in between shows as another stamp.
         stamps.setdefault(path, read_device_stamp(path))
         template = _KernelTemplate(path)
         digests[path] = template.digest
@@ -147,7 +150,7 @@ def _add_targets(data: dict[str, Any], has_cpu_branch_by_script: Mapping[str, bo
     data["target"] = {**gpus, **({"cpu": {"arch": "cpu"}} if cpu_scripts else {})}
     for tables in (data.get("script"), data.get("library")):
         for name, table in tables.items() if isinstance(tables, dict) else ():
-            # Without `targets` a script is built for all of them.
+            # Without `targets` a script would be built for the cpu, too.
             if isinstance(table, dict) and name not in cpu_scripts:
                 table.setdefault("targets", list(gpus))
     source = "of this machine" if local else "with PTX: there is no GPU here"
@@ -161,62 +164,76 @@ def _complete_script(
     table: str, script: dict[str, Any], template: _KernelTemplate, notes: list[str]
 ) -> Iterator[Diagnostic]:
     """Add the kernel and its arguments from the template to a script, and lines about that to
-    `notes`. Yield the mistakes; with one, nothing is added. `table` is the script's header."""
-    name, args = script.get("kernel"), script.get("args") or {}
-    if not isinstance(name, str | None) or not isinstance(args, dict):
+    `notes`. Yield the mistakes; with one, nothing is added. `table` is the script's header.
+
+    The kernel is the one that the script names, else the template's only one. Its arguments are
+    added unless those of the manifest are complete: all have an element type, and they are either
+    at least the kernel's parameters, or have a name that is none of them.
+    """
+    kernel_name, args = script.get("kernel"), script.get("args") or {}
+    if not isinstance(kernel_name, str | None) or not isinstance(args, dict):
         return  # `validate_structure` reports it
-    # Of `ns::kernel<4>`: kernel.
-    plain_name = (name or "").partition("<")[0].rpartition("::")[2]
-    kernels = [kernel for kernel in template.kernels if name is None or kernel.plain == plain_name]
+    # `kernel` of "ns::kernel<4>".
+    plain_name = (kernel_name or "").partition("<")[0].rpartition("::")[2]
+    kernels = [
+        kernel for kernel in template.kernels if kernel_name is None or kernel.plain == plain_name
+    ]
     if not kernels:
         return  # `check_targets` asks for a kernel
     kernel, place = kernels[0], template.locate_kernel(kernels[0])
-    names = {parameter.name for parameter in kernel.parameters}
-    declared = {name for name, arg in args.items() if _is_parameter(arg)}
-    # Those without an element type: `[m, k]`, or a table without `type`.
-    untyped = {name for name, arg in args.items() if _type_of(arg)[:1] in ("", "[")}
-    # Other names than the kernel's, or all of them: then nothing is added to the manifest's.
-    is_complete = bool(args) and not untyped and (declared >= names or not declared <= names)
-    unknown = [
+    parameter_names = {parameter.name for parameter in kernel.parameters}
+    declared_names = {name for name, arg in args.items() if _is_parameter(arg)}
+    # Without an element type are "[m, k]" and a table without `type`.
+    untyped_names = {name for name, arg in args.items() if _type_of(arg)[:1] in ("", "[")}
+    has_all_names = declared_names >= parameter_names or not declared_names <= parameter_names
+    is_complete = bool(args) and not untyped_names and has_all_names
+    unreadable_parameters = [
         parameter
         for parameter in kernel.parameters
         if not is_complete
         and not (parameter.name and parameter.dtype)
-        and parameter.name not in args.keys() - untyped
+        and parameter.name not in args.keys() - untyped_names
     ]
     # A name with template arguments says which instance of a C++ template is meant.
-    problem, hint = "" if name and kernel.template else kernel.problem, f"write args in {table}"
+    problem = "" if kernel_name and kernel.template else kernel.problem
+    hint = f"write args in {table}"
     if len({(declaration.name, declaration.parameters) for declaration in kernels}) > 1:
         lines = (f'"{item.plain}" in line {template.locate_kernel(item).line}' for item in kernels)
         problem = f"{len(kernels)} kernels are declared: {', '.join(lines)}"
-    if unknown and not problem:
-        first = unknown[0]
+    if unreadable_parameters and not problem:
+        first = unreadable_parameters[0]
         problem = f'the type of the parameter "{first.text}" cannot be read'
         shape = "*[n]" if first.is_pointer else ""
         hint = f'write its type in {table}, as in args.{first.name or "NAME"} = "f32{shape}"'
-    elif name is None:
+    elif kernel_name is None:
         hint = f'write kernel = "NAME" in {table}, and its args'
     if problem:
-        # A manifest that says all does not need the template's text.
-        if name is None or untyped or not args:
+        # With the kernel and all arguments in the manifest, the template's text is not needed.
+        if kernel_name is None or untyped_names or not args:
             yield Diagnostic(problem, place, hint)
         return
-    additions: dict[str, object] = {} if name else {"kernel": kernel.name}
-    script["kernel"] = name or kernel.name
+    additions: dict[str, object] = {} if kernel_name else {"kernel": kernel.name}
+    script["kernel"] = kernel_name or kernel.name
     if not is_complete:
-        read = {
+        completed_args = {
             parameter.name: _complete_argument(parameter, args.get(parameter.name))
             for parameter in kernel.parameters
         }
-        script["args"] = {**read, **{key: arg for key, arg in args.items() if key not in read}}
-        additions |= {f"args.{key}": arg for key, arg in read.items() if arg != args.get(key)}
+        other_args = {key: arg for key, arg in args.items() if key not in completed_args}
+        script["args"] = {**completed_args, **other_args}
+        additions |= {
+            f"args.{key}": arg for key, arg in completed_args.items() if arg != args.get(key)
+        }
     if additions:
         notes.append(f"{table}, from {template.shown}:{place.line}:")
         notes += [f"  {key} = {format_toml(value)}" for key, value in additions.items()]
 
 
 def _type_of(arg: object) -> str:
-    """Return the type of an argument in the manifest; "" if it has none."""
+    """Return the type of an argument in the manifest; "" if it has none.
+
+    Of a tensor map, and of a mistake, the result is a word that is not a type: it is not completed.
+    """
     if isinstance(arg, dict):
         return str(arg.get("type", "map" if "tensor-map" in arg else ""))
     return arg if isinstance(arg, str) else "?"
@@ -229,17 +246,22 @@ def _is_parameter(arg: object) -> bool:
 def _complete_argument(parameter: KernelParameter, written: object) -> object:
     """Return an argument's value in the manifest, completed by the template's parameter: a type, or
     a table with further keys. One that has an element type is returned as written."""
-    own: dict[str, Any] = {}
+    argument_table: dict[str, Any] = {}
     if isinstance(written, dict):
-        own = written
+        argument_table = written
     elif written is not None:
-        own = {"type": written}
-    if _type_of(own)[:1] not in ("", "["):
+        argument_table = {"type": written}
+    if _type_of(argument_table)[:1] not in ("", "["):
         return written
     # An opaque pointer has no elements, and so no shape.
-    shape = _type_of(own) or ("[...]" if parameter.dtype != "void" else "")
+    shape = _type_of(argument_table) or ("[...]" if parameter.dtype != "void" else "")
     type_ = f"{parameter.dtype}*{shape}" if parameter.is_pointer else parameter.dtype
     # An output cannot be optional, so that an optional tensor is an input.
-    is_out = shape and parameter.is_pointer and not parameter.is_const and not own.get("optional")
-    argument = {**({"out": True} if is_out else {}), **own, "type": type_}
-    return type_ if argument == {"type": type_} else argument
+    is_out = (
+        shape
+        and parameter.is_pointer
+        and not parameter.is_const
+        and not argument_table.get("optional")
+    )
+    completed = {**({"out": True} if is_out else {}), **argument_table, "type": type_}
+    return type_ if completed == {"type": type_} else completed

@@ -26,7 +26,8 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"[ \t]*")
 _BLANK_LINES = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _SCALAR = re.compile(r"[^,\]}#\n]+")
-# Up to two quotes may stand right before a closing fence of three.
+# The four strings of TOML, in this order: """ … """, ''' … ''', "…" and '…'. Up to two quotes of
+# the text may stand right before three that close it.
 _STRING = re.compile(
     r"\"{3}(?:[^\\]|\\.)*?\"{3,5}|'{3}.*?'{3,5}"
     r"|\"(?!\"\")[^\"\\\n]*(?:\\.[^\"\\\n]*)*\"|'(?!'')[^'\n]*'",
@@ -74,7 +75,7 @@ class Locations(Struct):
 def locate_keys(text: str) -> Locations:
     """Return the positions in a TOML text with line ends `\\n`. Never raises."""
     scanner = _TomlScanner(text)
-    # The parser reports what is wrong with the text; the positions before it are used for that.
+    # A mistake ends the scan: the parser reports it, and needs the positions up to it only.
     with contextlib.suppress(ValueError, RecursionError):
         scanner.scan_document()
     return scanner.locations
@@ -135,7 +136,7 @@ class _TomlScanner:
             path = (*path, number)
         elif path in self.headers:
             self.note_repeat(path, self.headers[path], span)
-        # Its own header is its place, also where a longer header has named the table before.
+        # The place of a table is its own header, even if [a.b] has named `a` before [a] does.
         self.headers[path] = span
         self.locations.keys[path] = self.locations.values[path] = span
         self.read_token("]]" if is_array else "]")
@@ -153,7 +154,7 @@ class _TomlScanner:
             start = self.offset
             if self.is_next('"') or self.is_next("'"):
                 self.scan_string()
-                # With its escapes resolved, as the parser has it.
+                # The parser resolves escapes in a quoted name; so must the path here.
                 name = str(import_toml().loads(f"key = {self.text[start : self.offset]}")["key"])
             else:
                 match = _BARE_KEY.match(self.text, self.offset)
@@ -175,7 +176,7 @@ class _TomlScanner:
             self.locations.add_table(path, span)
         name, span = names[-1]
         path = (*path, name)
-        # Two dotted keys share their first names; only the last one is set.
+        # Only the last name of a dotted key is set: `a.b` and `a.c` share `a`, and repeat nothing.
         if path in self.locations.keys:
             self.note_repeat(path, self.locations.keys[path], span)
         self.locations.keys[path] = span
@@ -200,7 +201,7 @@ class _TomlScanner:
             match = _SCALAR.match(self.text, self.offset)
             if not match:
                 raise ValueError
-            # A date may have a blank in it, so that the end is found from behind.
+            # A date may have a blank inside, so only the blanks at the end are cut off.
             self.offset += len(match.group().rstrip(" \t"))
         self.locations.values[path] = (start, self.offset)
 

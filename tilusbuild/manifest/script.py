@@ -99,7 +99,7 @@ def _check_powers(bounds: tuple[int, int]) -> tuple[int, ...]:
     """Return the first and the last power of two. Raises `ValueFault` for other numbers."""
     for bound in bounds:
         if bound < 1 or bound.bit_count() != 1:
-            lower = 1 << max(0, bound.bit_length() - 1)
+            lower = 1 << max(0, bound.bit_length() - 1)  # the greatest power of two below
             hint = f"the nearest are {lower} and {2 * lower}" if bound > 0 else "the least is 1"
             raise ValueFault(f"takes powers of two, not {bound}", hint)
     return _check_bounds("pow2", bounds)
@@ -145,10 +145,13 @@ class ParameterSection(Table, frozen=True):
         if self.values is not None:
             return self.values
         if self.bounds is not None:
-            first, last, *step = self.bounds
-            return tuple(range(first, last + 1, step[0] if step else 1))
-        first, last = self.pow2 or (1, 0)  # never the latter: `__post_init__` found one of three
-        return tuple(1 << n for n in range(first.bit_length() - 1, last.bit_length()))
+            first, last, *steps = self.bounds
+            step = steps[0] if steps else 1
+            return tuple(range(first, last + 1, step))
+        # `pow2` is set here, as `__post_init__` found one of the three; (1, 0) is for mypy.
+        first, last = self.pow2 or (1, 0)
+        exponents = range(first.bit_length() - 1, last.bit_length())
+        return tuple(1 << exponent for exponent in exponents)
 
 
 def make_parameter(key: str, parameter: ParameterSection) -> Parameter:
@@ -296,13 +299,14 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
     def default_for(self, target: str) -> Mapping[str, Value]:
         """Return the default schedule, as far as the manifest fixes it."""
         override = self.override_for(target)
-        own = {
+        # A `default` of a parameter; the table `default` of the script or override replaces it.
+        parameter_defaults = {
             name: value
             for key, parameter in {**self.space, **override.space}.items()
             if parameter.default is not None
             for name, value in zip(split_linked_names(key), as_row(parameter.default), strict=True)
         }
-        return {**own, **self.default, **override.default}
+        return {**parameter_defaults, **self.default, **override.default}
 
 
 class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
@@ -387,16 +391,16 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
 
     def launch_for(self, target: str) -> LaunchSection | None:
         """Return the launch geometry as written; None when there is none."""
-        base, own = self.launch, self.override_for(target).launch
-        if base is None and own is None:
-            return None
-        return (base or LaunchSection()).replace_values(**({} if own is None else own.given))
+        script_launch, override_launch = self.launch, self.override_for(target).launch
+        if override_launch is None:
+            return script_launch
+        return (script_launch or LaunchSection()).replace_values(**override_launch.given)
 
     def flags_for(self, target: str) -> tuple[str, ...]:
         """Return the script's own flags; `Manifest.flags_for` has all of them."""
-        own = self.override_for(target).flags
+        override_flags = self.override_for(target).flags
         # An empty list is an override, too: it takes all flags away.
-        return self.flags if own is None else own
+        return self.flags if override_flags is None else override_flags
 
     def defines_for(self, target: str) -> Mapping[str, Value]:
         """Return the script's own macros; `Manifest.defines_for` has all of them."""
@@ -406,7 +410,7 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
 def make_signature(script: ScriptSection) -> Signature:
     """Return the signature that a checked script declares, its constants still names."""
     constants = [name for key in script.params for name in split_linked_names(key)]
-    # One signature for all targets: it knows the constants that any of them adds.
+    # The signature is that of all targets, so it knows the constants that any override adds.
     for override in script.override.values():
         constants += [name for key in override.params for name in split_linked_names(key)]
     return join_arguments(

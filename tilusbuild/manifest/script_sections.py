@@ -98,7 +98,7 @@ class BucketSection(Table, frozen=True):
     """Buckets of this many sizes."""
 
     def __post_init__(self) -> None:
-        # Also of the table: `{ kind = "pow2", every = 8 }` has two rules.
+        # A table may have two rules, as `{ kind = "pow2", every = 8 }` has.
         if sum(rule is not None for rule in (self.kind, self.edges, self.every)) != 1:
             rules = '"tilus", "pow2", "exact", an array of edges, { every = N }'
             raise ValueFault("must be exactly one rule", rules)
@@ -160,11 +160,12 @@ def _flatten_members(value: object) -> object:
         if not isinstance(size, dict):
             sizes[name] = size
             continue
-        for key, item in size.items():
-            if isinstance(item, list | tuple):
-                sizes |= {f"{name}.{key}[{number}]": size for number, size in enumerate(item)}
+        for member, number in size.items():
+            if isinstance(number, list | tuple):
+                for index, element in enumerate(number):
+                    sizes[f"{name}.{member}[{index}]"] = element
             else:
-                sizes[f"{name}.{key}"] = item
+                sizes[f"{name}.{member}"] = number
     return sizes
 
 
@@ -236,7 +237,7 @@ def has_values(text: str) -> bool:
 def list_expressions(text: str) -> Iterator[str]:
     """Yield the sources of the expressions in a text."""
     for match in _EXPRESSION.finditer(text):
-        # The blanks give a mistake the column that it has in the text.
+        # Blanks stand for the text before the expression, so that a mistake's column is the text's.
         yield " " * match.start(1) + match[1]
 
 

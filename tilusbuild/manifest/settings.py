@@ -172,11 +172,13 @@ def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | No
 def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
     """Return the directory of the cache: the first that a source names, else the default."""
     options, program, environment, declared = sources
-    value = declared.get("cache-dir")
-    # Not by `_find_first`: `load` decides by the same two functions.
-    cache = find_named_cache(
-        options.get("cache-dir"), program, environment
-    ) or choose_project_cache(root, None if value is None else str(value))
+    # `tilusbuild.load` decides by these two functions: with `_find_first` they could disagree.
+    cache = find_named_cache(options.get("cache-dir"), program, environment)
+    if cache is None:
+        declared_directory = declared.get("cache-dir")
+        cache = choose_project_cache(
+            root, None if declared_directory is None else str(declared_directory)
+        )
     return Setting(cache.path, cache.source)
 
 

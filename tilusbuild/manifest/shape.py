@@ -31,21 +31,22 @@ NAME = "NAME"
 def find_table(path: Path) -> type[Table] | None:
     """Return the model of the table at `path`; None for a path to anything else, to a table of the
     user's own keys for example."""
-    kind, inner = "table", Manifest
+    structure, inner_type = "table", Manifest
     for part in path:
-        hint: Any = inner
-        if kind == "table":
-            field = list_keys(inner).get(str(part))
+        # Of a table with the user's own keys, or of an array, each part has the same type.
+        annotation: Any = inner_type
+        if structure == "table":
+            field = list_keys(inner_type).get(str(part))
             if field is None:
                 return None
-            hint = field.hint
-        kind, inner = _peel_annotation(hint)
-    return inner if kind == "table" else None
+            annotation = field.hint
+        structure, inner_type = _peel_annotation(annotation)
+    return inner_type if structure == "table" else None
 
 
 def find_key(path: Path) -> KeyInfo | None:
     """Return the description of the key at `path`, or of the nearest key above; else None."""
-    # From the longest: an item of an array is held by the key above it.
+    # The longest prefix comes first. An item of an array has no key, but the array above it has.
     for length in range(len(path), 0, -1):
         table = find_table(path[: length - 1])
         field = None if table is None else list_keys(table).get(str(path[length - 1]))
@@ -65,12 +66,12 @@ def _list_inner_tables(path: Path, table: type[Table]) -> Iterator[tuple[Path, t
     yield path, table
     for key, field in list_keys(table).items():
         inner_path: Path = (*path, key)
-        kind, inner = _peel_annotation(field.hint)
-        while kind in ("entries", "array"):
-            inner_path = (*inner_path, NAME if kind == "entries" else 0)
-            kind, inner = _peel_annotation(inner)
-        if kind == "table":
-            yield from _list_inner_tables(inner_path, inner)
+        structure, inner_type = _peel_annotation(field.hint)
+        while structure in ("entries", "array"):
+            inner_path = (*inner_path, NAME if structure == "entries" else 0)
+            structure, inner_type = _peel_annotation(inner_type)
+        if structure == "table":
+            yield from _list_inner_tables(inner_path, inner_type)
 
 
 def format_header(path: Path) -> str:
@@ -82,6 +83,7 @@ def format_header(path: Path) -> str:
 def format_key_example(path: Path) -> str | None:
     """Return a line of TOML that sets the key, or the user's entry, at `path` to the first example
     of its field; None without an example."""
+    # An item of an array has no example of its own.
     while path and isinstance(path[-1], int):
         path = path[:-1]
     field = find_key(path)
@@ -148,6 +150,7 @@ def _drop_null(node: Any) -> Any:
         if not (key == "default" and value is None)
         and not (key == "title" and isinstance(value, str))
     }
+    # pydantic writes `X | None` as {"anyOf": [X, {"type": "null"}]}: with one choice left, it is X.
     choices = [choice for choice in cleaned.get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) == 1 and len(choices) < len(cleaned["anyOf"]):
         del cleaned["anyOf"]

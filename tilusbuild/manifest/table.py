@@ -149,6 +149,7 @@ class KeyInfo(Struct, frozen=True):
 
 
 def _list_owners(table: type[Table]) -> list[type]:
+    """Return the classes that declare keys of a table, its own class last."""
     return [*reversed(table.__mro__[: table.__mro__.index(Table)])]
 
 
@@ -161,7 +162,7 @@ def list_keys(table: type[Table]) -> dict[str, KeyInfo]:
         names = [*(name for name in owner.__annotations__ if name not in names), *names]
     keys = {}
     for field in (fields[name] for name in names if not name.startswith("_")):
-        # Examples may stand at the key, or at the type that several keys share.
+        # Of `Annotated[int, Key(…), Key(…)]` the keys: those of a shared type, then the field's.
         notes = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
         examples = [item for note in notes if isinstance(note, Key) for item in note.examples]
         is_required = field.default is NODEFAULT
@@ -197,6 +198,7 @@ def _parse_docstrings(module: str) -> dict[str, dict[str, str]]:
     for node in ast.parse(inspect.getsource(sys.modules[module])).body:
         if isinstance(node, ast.ClassDef):
             docstrings = classes[node.name] = {}
+            # A docstring is the statement after its field: `name: type = default`, then a text.
             for pair in pairwise(node.body):
                 match pair:
                     case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
@@ -238,10 +240,10 @@ def _make_table_schema(table: type[Table], handler: Any) -> Any:
 
 
 def _make_table(table: type[Table], values: dict[str, Any]) -> Table:
-    names = table.fields_by_key()
-    own = {names[key]: value for key, value in values.items()}
+    field_names = table.fields_by_key()
+    values_by_field = {field_names[key]: value for key, value in values.items()}
     # Sorted, so that tables are equal whatever order their keys have in the file.
-    return table(**own, _given=tuple(sorted(own)))
+    return table(**values_by_field, _given=tuple(sorted(values_by_field)))
 
 
 def _make_key_schema(key: Key, source: Any, handler: Any) -> Any:
@@ -255,7 +257,7 @@ def _make_key_schema(key: Key, source: Any, handler: Any) -> Any:
     bounded: Any = schema
     while bounded["type"] in ("nullable", "function-before", "function-after"):
         bounded = bounded["schema"]
-    # In place, so that `schema` has the bounds, too.
+    # `bounded` is a part of `schema`, which so gets the bounds, too.
     for name in _BOUNDS:
         bound = getattr(key, name)
         if bound is not None:
@@ -273,21 +275,21 @@ def _describe_table(table: type[Table], node: dict[str, Any]) -> dict[str, Any]:
     import inspect
 
     docstrings = read_docstrings(table)
-    # Copies, before the keys get their descriptions.
-    short = [dict(node["properties"][key]) for _, key in table.shorthands]
+    # A shorthand has the schema of its key, without the description: copied before that is added.
+    shorthand_schemas = [dict(node["properties"][key]) for _, key in table.shorthands]
     for key, info in list_keys(table).items():
-        own = node["properties"][key]
-        own["description"] = docstrings[info.name]
+        key_schema = node["properties"][key]
+        key_schema["description"] = docstrings[info.name]
         if info.examples:
-            own["examples"] = list(info.examples)
+            key_schema["examples"] = list(info.examples)
         if info.default is not None:
-            own["default"] = info.default
-    choices = {"anyOf": [*short, node]} if short else node
+            key_schema["default"] = info.default
+    choices = {"anyOf": [*shorthand_schemas, node]} if shorthand_schemas else node
     return {"description": inspect.cleandoc(table.__doc__ or ""), **choices}
 
 
 # A boolean is an integer, too, in Python.
-_KINDS = (
+_KIND_NAMES = (
     (bool, "a boolean"),
     (int, "an integer"),
     (float, "a number"),
@@ -300,7 +302,7 @@ _KINDS = (
 
 def describe_kind(value: object) -> str:
     """Return the kind of a TOML value with its article: "an array"."""
-    return next(name for kind, name in _KINDS if isinstance(value, kind))
+    return next(name for kind, name in _KIND_NAMES if isinstance(value, kind))
 
 
 def format_toml(value: object) -> str:

@@ -20,6 +20,7 @@ _SIZE_UNITS = {
     **{prefix + "B": 1000**power for power, prefix in enumerate("kMGT", 1)},
     **{prefix + "iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
 }
+# As in "1.5 GiB": the number, and the unit.
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 MAX_DURATION = 1000 * 86400
@@ -51,7 +52,7 @@ def _read_size(value: object) -> int:
     """Return the bytes of a number or of a text such as "1.5GiB". Raises `ValueFault`."""
     hint = 'write a number of bytes or a size such as "100MB" or "1.5GiB"'
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if type(value) is int:
+    if type(value) is int:  # no boolean, which `isinstance` would take for an integer
         size: float = value
     elif match and match.group(2) in _SIZE_UNITS:
         size = float(match.group(1)) * _SIZE_UNITS[match.group(2)]
@@ -69,7 +70,7 @@ def _read_duration(value: object) -> float:
     hint = 'write seconds, or a duration such as "90s", "10m" or "1h30m"'
     try:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            # Cut first: an integer of more than 1024 bits does not fit in a float.
+            # Limited before it is converted: an integer of more than 1024 bits fits in no float.
             seconds = float(max(0, min(value, MAX_DURATION + 1)))
         else:
             seconds = durations.parse_duration(value if isinstance(value, str) else "")
