@@ -16,8 +16,8 @@ from typing import NamedTuple
 from tilusbuild.runtime.errors import did_you_mean as did_you_mean
 from tilusbuild.runtime.errors import find_nearest_word as find_nearest_word
 
-# Characters of a line that are shown of a longer one, around the column.
-_WIDTH = 240
+# Of a line with more characters, so many around the column are shown.
+_MAX_SHOWN = 240
 
 
 class Place(NamedTuple):
@@ -53,13 +53,14 @@ class Diagnostic(NamedTuple):
         head = f"{self.severity}: {message}"
         lines = [f"{self.place}: {head}" if self.place else head]
         if self.place and self.place.text is not None and self.place.line is not None:
-            before, shown = _crop_line(self.place.text, self.place.column or 1)
-            # The mark is placed by the text before it, with the same tabs.
+            prefix, excerpt = _crop_line(self.place.text, self.place.column or 1)
             gutter = f"{self.place.line:>5} | "
-            lines.append(gutter + shown.expandtabs(4))
+            lines.append(gutter + excerpt.expandtabs(4))
             if self.place.column is not None:
-                blank = " " * (len(gutter) - 2) + "| " + " " * len(before.expandtabs(4))
-                lines.append(blank + "^" * max(1, min(self.place.width, len(shown) - len(before))))
+                # The mark "^^^" stands below the column: tabs before it are as wide as in the line.
+                blank = " " * (len(gutter) - 2) + "| " + " " * len(prefix.expandtabs(4))
+                mark_width = max(1, min(self.place.width, len(excerpt) - len(prefix)))
+                lines.append(blank + "^" * mark_width)
         if self.hint:
             lines.extend(f"  {_shorten_line(line)}" for line in self.hint.splitlines())
         return "\n".join(lines)
@@ -67,19 +68,20 @@ class Diagnostic(NamedTuple):
 
 def _shorten_line(line: str) -> str:
     """Return a line; of one with more than 720 characters the first and the last 240."""
-    return line if len(line) <= 3 * _WIDTH else f"{line[:_WIDTH]} … {line[-_WIDTH:]}"
+    return line if len(line) <= 3 * _MAX_SHOWN else f"{line[:_MAX_SHOWN]} … {line[-_MAX_SHOWN:]}"
 
 
 def _crop_line(line: str, column: int) -> tuple[str, str]:
     """Return `(prefix, excerpt)`: at most 240 characters of a line around a column, and the part of
     them before the column."""
-    # Around the column, as a generated line may have a million characters.
-    if len(line) <= _WIDTH:
+    # A generated line may have a million characters: only those around the column are shown.
+    if len(line) <= _MAX_SHOWN:
         return line[: column - 1], line
-    start = max(0, column - 1 - _WIDTH // 2)
-    end = start + _WIDTH
-    lead, tail = "…" if start else "", "…" if end < len(line) else ""
-    return lead + line[start : column - 1], lead + line[start:end] + tail
+    start = max(0, column - 1 - _MAX_SHOWN // 2)
+    end = start + _MAX_SHOWN
+    left_mark = "…" if start else ""
+    right_mark = "…" if end < len(line) else ""
+    return left_mark + line[start : column - 1], left_mark + line[start:end] + right_mark
 
 
 class TilusbuildError(Exception):

@@ -30,9 +30,10 @@ def format_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 def format_times(seconds: Sequence[float | None]) -> tuple[str, list[str | None]]:
     """Return the unit in which the shortest of some times is at least 1, and the times in it,
     aligned."""
-    # A time of 0 has no unit: the clock was too coarse.
-    least = min((time for time in seconds if time), default=1.0)
-    unit, scale = next((row for row in _UNITS if least * row[1] >= 1), _UNITS[-1])
+    # A time of 0 fits no unit, and comes of a clock that is too coarse: it does not count.
+    shortest = min((time for time in seconds if time), default=1.0)
+    fitting_units = [(unit, scale) for unit, scale in _UNITS if shortest * scale >= 1]
+    unit, scale = fitting_units[0] if fitting_units else _UNITS[-1]
     texts = [None if time is None else f"{time * scale:.2f}" for time in seconds]
     width = max((len(text) for text in texts if text), default=0)
     return unit, [None if text is None else text.rjust(width) for text in texts]
@@ -57,15 +58,16 @@ def _is_numeric(cell: Cell) -> bool:
 
 
 def _format_column(header: str, cells: list[Cell]) -> list[str]:
-    right = all(map(_is_numeric, cells))
+    """Return the header, a rule and the cells as texts of one width."""
+    is_right_aligned = all(map(_is_numeric, cells))
     texts = [cell_text(text) for text in (header, *cells)]
     widths = [_measure_width(text) for text in texts]
-    total = max(widths[0] + _HEADER_PADDING, *widths)
-    padded = [
-        " " * (total - width) + text if right else text + " " * (total - width)
-        for text, width in zip(texts, widths, strict=True)
-    ]
-    return [padded[0], "-" * total, *padded[1:]]
+    column_width = max(widths[0] + _HEADER_PADDING, *widths)
+    padded_texts = []
+    for text, width in zip(texts, widths, strict=True):
+        blanks = " " * (column_width - width)
+        padded_texts.append(blanks + text if is_right_aligned else text + blanks)
+    return [padded_texts[0], "-" * column_width, *padded_texts[1:]]
 
 
 def _measure_width(text: str) -> int:
@@ -73,7 +75,8 @@ def _measure_width(text: str) -> int:
     mark."""
     if text.isascii():
         return len(text)
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
-    )
+    width = 0
+    for character in text:
+        if not unicodedata.combining(character):
+            width += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return width

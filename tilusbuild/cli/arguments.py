@@ -49,10 +49,11 @@ def option(
     """
 
     def add_to_parser(parser: Any, name: str, **override: Any) -> None:
-        option_strings, destination = (names, {"dest": name}) if names else ((name,), {})
-        parser.add_argument(
-            *option_strings, **{"default": default, **destination, **keywords, **override}
-        )
+        merged_keywords = {"default": default, **keywords, **override}
+        if names:
+            parser.add_argument(*names, dest=name, **merged_keywords)
+        else:  # of a positional argument the name is the destination
+            parser.add_argument(name, **merged_keywords)
 
     # argparse appends to a list; `fill_arguments` makes a tuple of it.
     tuple_default = () if default == [] else default
@@ -132,8 +133,8 @@ def list_specs(kind: type[Common]) -> dict[str, _Spec | None]:
     # `__struct_defaults__` has no entry for the fields without a default, which come first.
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
     specs = [default.factory if hasattr(default, "factory") else None for default in defaults]
-    unset = [None] * (len(names) - len(specs))
-    return dict(zip(names, [*unset, *specs], strict=True))
+    missing_specs = [None] * (len(names) - len(specs))
+    return dict(zip(names, [*missing_specs, *specs], strict=True))
 
 
 class Common(Struct, frozen=True, kw_only=True):
@@ -253,7 +254,7 @@ def add_arguments(
         if spec is None:
             continue
         if name in Common.__struct_fields__:
-            # A default of a verb's parser would replace the value that was given before the verb.
+            # A default of a verb's parser would replace a value that is given before the verb.
             spec.add(group, name, **({} if top else {"default": argparse.SUPPRESS}))
         else:
             spec.add(parser, name)

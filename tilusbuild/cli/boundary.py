@@ -39,10 +39,10 @@ INTERNAL_ERROR = 70
 ISSUES = "https://github.com/tilusbuild/tilusbuild/issues"
 
 # The text of Python's `RuntimeError`; the system's error number is lost.
-_NO_THREAD = "can't start new thread"
+_NO_THREAD_MESSAGE = "can't start new thread"
 
 # Errors of the machine for which there is not a `Shortage`.
-_BROKEN = (errno.ENOMEM, errno.EIO, errno.EROFS)
+_MACHINE_ERRORS = (errno.ENOMEM, errno.EIO, errno.EROFS)
 
 
 class ErrorPart(Struct, frozen=True):
@@ -93,13 +93,13 @@ def report_exception(error: Exception, argv: list[str]) -> int:
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, OSError) and error.errno is not None:
         return _report_machine_error(_format_os_error(error), find_shortage(error))
-    # A library may have made an error of its own of what the machine refused it.
+    # A library may have raised an error of its own because of one of the machine.
     for cause in _walk_causes(error):
         if isinstance(cause, MemoryError):
             return _report_machine_error("there is not enough memory for this")
-        if isinstance(cause, OSError) and (find_shortage(cause) or cause.errno in _BROKEN):
+        if isinstance(cause, OSError) and (find_shortage(cause) or cause.errno in _MACHINE_ERRORS):
             return _report_machine_error(_format_os_error(cause), find_shortage(cause))
-    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD_MESSAGE:
         return _report_machine_error("no further thread can be started", PROCESSES)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("tilusbuild."):
         package, command = find_missing_package(error.name)
@@ -131,7 +131,7 @@ def _format_os_error(error: OSError) -> str:
     reason = error.strerror or os.strerror(error.errno or 0)
     if error.filename is None:
         return reason[0].lower() + reason[1:]
-    # Of a rename or a link the second one: the place that could not be written.
+    # A rename or a link has two files, of which the second is the one that was written.
     name = error.filename2 or error.filename
     shown = os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)
     return f"{shown}: {reason}"

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tilusbuild.cache.tree import Tree
 
 
-# Names in one message.
-_NAMED = 5
+# So many files are named in one message.
+_MAX_NAMED_FILES = 5
 
 
 CacheLine = declare_line("cache", path=str)
@@ -114,7 +114,9 @@ def report_foreign_files(cache: Tree) -> None:
 
     names = list_unknown_names(cache)
     if names:
-        listed_names = ", ".join(names[:_NAMED]) + (", …" if names[_NAMED:] else "")
+        listed_names = ", ".join(names[:_MAX_NAMED_FILES]) + (
+            ", …" if names[_MAX_NAMED_FILES:] else ""
+        )
         print_message(f"note: left alone, as tilusbuild did not write it: {listed_names}\n")
 
 
@@ -151,7 +153,7 @@ def _merge_caches(arguments: CacheMergeArgs) -> int:
         find_project_manifest(os.getcwd())
     except InputError:
         pass
-    else:  # not in the `try`: a broken manifest is an error
+    else:  # outside of the `try`: without a project is fine, but a broken manifest is an error
         with options.open_project(arguments) as project:
             own_project = (project.manifest.path, project.manifest.project.name)
     result = merge_caches(cache, sources, own_project)
@@ -204,30 +206,32 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
     status = options.run_foreign_verb("gc", arguments.other, arguments)
     if status is not None:
         return status
-    # Of ours a broken entry is found by its digests, which `verify` reads and gc does not.
+    # A broken entry of our cache differs from its digests, which `verify` reads and gc does not.
     if arguments.broken:
         raise input_error(
             "--broken is for foreign caches", hint="`tilusbuild cache verify --repair` is for ours"
         )
     cache = options.find_named_cache(arguments.other, arguments)
-    older = parse_duration(arguments.older_than) if arguments.older_than else None
-    size = parse_size(arguments.max_size) if arguments.max_size else None
+    older_than = parse_duration(arguments.older_than) if arguments.older_than else None
+    max_size = parse_size(arguments.max_size) if arguments.max_size else None
     if arguments.forget:
-        # Also of a dry run: a wrong name is a mistake there, too.
+        # A dry run looks the projects up, too, because a wrong name is a mistake there as well.
         forgotten = _find_projects(cache, arguments.forget)
         if not arguments.dry_run:
             forget_projects(cache, forgotten)
-    result = collect_garbage(cache, older_than=older, max_size=size, dry_run=arguments.dry_run)
-    freed = sum(item.size for item in result.removed)
+    result = collect_garbage(
+        cache, older_than=older_than, max_size=max_size, dry_run=arguments.dry_run
+    )
+    freed = sum(entry.size for entry in result.removed)
     if arguments.json:
-        for item in result.removed:
-            emit_line(GarbageLine(item.name, "removed", item.size, item.age))
+        for entry in result.removed:
+            emit_line(GarbageLine(entry.name, "removed", entry.size, entry.age))
         counts = {"removed": len(result.removed), "freed": freed, "kept": result.kept_size}
         emit_line(CountsLine(counts))
         return 0
     if arguments.verbose or arguments.dry_run:
-        for item in result.removed:
-            print(f"{format_bytes(item.size):>10}  {item.name}")
+        for entry in result.removed:
+            print(f"{format_bytes(entry.size):>10}  {entry.name}")
     verb = "would remove" if arguments.dry_run else "removed"
     entries = format_count(len(result.removed), "entry", "entries")
     print(f"{verb} {entries}, {format_bytes(freed)}; {format_bytes(result.kept_size)} kept")
@@ -242,15 +246,16 @@ def _find_projects(cache: Tree, manifests: Sequence[str]) -> list[str]:
     index = read_index(cache)
     keys = []
     for word in manifests:
-        # As the index has it; as a path; as the directory of the manifest.
-        names = (word, os.path.abspath(word), os.path.join(os.path.abspath(word), "tilus.toml"))
-        name = next((name for name in names if name in index), None)
-        if name is None:
+        path = os.path.abspath(word)
+        # The word may be a key of the index, the path of a manifest, or the directory of one.
+        candidates = (word, path, os.path.join(path, "tilus.toml"))
+        known_keys = [key for key in candidates if key in index]
+        if not known_keys:
             raise input_error(
                 f"--forget {word}: no project of {cache.root}",
-                hint=did_you_mean(os.path.abspath(word), index) or "the cache knows no project",
+                hint=did_you_mean(path, index) or "the cache knows no project",
             )
-        keys.append(name)
+        keys.append(known_keys[0])
     return keys
 
 

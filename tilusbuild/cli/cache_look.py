@@ -106,18 +106,18 @@ def _list_scripts(cache: Tree, arguments: Common) -> int:
         return 0
     rows = [
         (
-            format_instance_name(s.script, s.params),
-            s.target,
-            s.head.get("arch", ""),
-            len(s.programs),
-            s.statuses[Status.BUILT],
-            s.statuses[Status.FAILED] + s.statuses[Status.PRUNED],
-            format_bytes(s.size),
-            s.hash[:12],
+            format_instance_name(listing.script, listing.params),
+            listing.target,
+            listing.head.get("arch", ""),
+            len(listing.programs),
+            listing.statuses[Status.BUILT],
+            listing.statuses[Status.FAILED] + listing.statuses[Status.PRUNED],
+            format_bytes(listing.size),
+            listing.hash[:12],
             # Two projects can have the same name; each counts once here.
-            ", ".join(dict.fromkeys(roots.get((s.directory, s.hash), []))),
+            ", ".join(dict.fromkeys(roots.get((listing.directory, listing.hash), []))),
         )
-        for s in listings
+        for listing in listings
     ]
     titles = ("script", "target", "arch", "programs", "built", "refused", "size", "hash", "root")
     print(format_table(titles, rows), end="")
@@ -135,9 +135,9 @@ def _collect_roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
         return {}  # `cache verify` says so
     roots: dict[tuple[str, str], list[str]] = {}
     for key, project in projects.items():
-        name = f"package {project.name}" if key.startswith("package:") else project.name
-        for pair in project.scripts:
-            roots.setdefault(pair, []).append(name)
+        root_name = f"package {project.name}" if key.startswith("package:") else project.name
+        for directory_and_hash in project.scripts:
+            roots.setdefault(directory_and_hash, []).append(root_name)
     return roots
 
 
@@ -154,9 +154,16 @@ def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
         for index in numbers:
             program = script.numbered[index]
             entry = lookup_entry(cache, program)
-            status, label = entry.status if entry else Status.MISSING, script.label_of(index)
-            key = (script.directory, script.target or None)
-            emit_line(CachedProgramLine(*key, index, program, status, label))
+            emit_line(
+                CachedProgramLine(
+                    script.directory,
+                    script.target or None,
+                    index,
+                    program,
+                    entry.status if entry else Status.MISSING,
+                    script.label_of(index),
+                )
+            )
     return 0
 
 
@@ -169,10 +176,11 @@ def _print_programs(cache: Tree, script: ScriptListing, numbers: Sequence[int]) 
     except OSError as error:
         print(f"  schedule.txt: {error.strerror}")
         return
-    # Two lines of heads, then one a program. A damaged file may have fewer.
-    pairs = zip(lines[2:], script.numbered, strict=False)
+    head, program_lines = lines[:2], lines[2:]
+    # There is a line for each program, in order; a damaged file may have fewer.
+    pairs = zip(program_lines, script.numbered, strict=False)
     rows = [line for line, number in pairs if number in numbers]
-    print("\n".join([*lines[:2], *rows, ""]))
+    print("\n".join([*head, *rows, ""]))
 
 
 class CacheShowArgs(Common, frozen=True, kw_only=True):
@@ -226,9 +234,11 @@ def _print_entry(entry: Entry) -> None:
     from tilusbuild.table import format_table
 
     print(f"status: {entry.status}" + (f" ({entry.reason})" if entry.reason else ""))
-    images = ", ".join(f"{i['arch']} {i['kind']} {i['size']} B" for i in entry.meta["images"])
+    images = [
+        f"{image['arch']} {image['kind']} {image['size']} B" for image in entry.meta["images"]
+    ]
     if images:
-        print(f"code: {images}")
+        print(f"code: {', '.join(images)}")
     fields = ("registers", "stack", "spill_stores", "spill_loads", "static_smem", "barriers")
     rows = [
         (kernel, arch, *(usage[field] for field in fields))

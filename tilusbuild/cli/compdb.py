@@ -132,6 +132,7 @@ def _make_commands(
         yield CommandLine(job.label, job.hash, project.manifest.root, sources[job.hash], argv)
 
 
+# As in `-DN=1` or `-D N=1`; the others have their value in the next word only.
 _ONE_WORD_OR_TWO = ("-D", "-U", "-I")
 _TWO_WORDS = ("-isystem", "-include")
 
@@ -145,12 +146,12 @@ def make_compile_command(
     command.
     """
     argv = recipe.pipeline.find_source_command(recipe)
-    paths = {
-        SOURCE: source,
-        **{f"{HERE}/include/{name}": directories[name] for name in directories},
-    }
-    for link, directory in recipe.pipeline.list_include_links(recipe).items():
-        paths[f"{HERE}/{link}"] = directories[directory.removeprefix("include/")]
+    # The command has the paths of a compile's private directory: they become the project's own.
+    paths = {SOURCE: source}
+    for name, directory in directories.items():
+        paths[f"{HERE}/include/{name}"] = directory
+    for link, linked_directory in recipe.pipeline.list_include_links(recipe).items():
+        paths[f"{HERE}/{link}"] = directories[linked_directory.removeprefix("include/")]
     # Without `-o FILE`: clangd wants no output, and the cache has no place for one.
     output = argv.index("-o")
     argv = collect_tools(toolchain).fill_placeholders((*argv[:output], *argv[output + 2 :]))

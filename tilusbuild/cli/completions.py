@@ -14,8 +14,8 @@ from tilusbuild.report.jsonl import declare_line
 
 SHELLS = ("bash", "zsh", "fish")
 # Names that `--help` has for files, packages and caches among them.
-_FILES = ("FILE", "PATH", "PEM", "LOG", "A", "B")
-_DIRECTORIES = ("DIR",)
+_FILE_METAVARS = ("FILE", "PATH", "PEM", "LOG", "A", "B")
+_DIRECTORY_METAVARS = ("DIR",)
 
 
 class CompletionsArgs(Common, frozen=True, kw_only=True):
@@ -45,9 +45,9 @@ def _generate_script(shell: str) -> str:
 
     parser = make_full_parser()
     for action in walk_actions(parser):
-        if action.metavar in _FILES:
+        if action.metavar in _FILE_METAVARS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-        elif action.metavar in _DIRECTORIES:
+        elif action.metavar in _DIRECTORY_METAVARS:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
     return shtab.complete(parser, shell).rstrip("\n") + "\n"
 

@@ -168,15 +168,15 @@ def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview
                     )
                 )
             continue
-        print(
-            ("\n" if number else "")
-            + f"{overview.script.label} on {overview.device or 'any device'}"
-        )
+        if number:
+            print()
+        print(f"{overview.script.label} on {overview.device or 'any device'}")
         cells = [
             (*sizes.values(), choice.program, choice.source, choice.why) for sizes, choice in rows
         ]
-        names = tuple(rows[0][0]) if rows else overview.script.keys
-        print(format_table((*names, "choice", "source", "why"), cells), end="")
+        # Without a row no sizes are known, and the table has the keys as its heads.
+        size_names = tuple(rows[0][0]) if rows else overview.script.keys
+        print(format_table((*size_names, "choice", "source", "why"), cells), end="")
         counts = Counter(choice.source for _, choice in rows)
         print(", ".join(f"{count} by {source}" for source, count in sorted(counts.items())))
     return _emit_summary(arguments, overviews)

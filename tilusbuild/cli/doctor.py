@@ -45,18 +45,22 @@ def run(arguments: Common) -> int:
     from tilusbuild.runtime import option
 
     manifest: Manifest | None = None
-    broken: InputError | None = None
+    manifest_error: InputError | None = None
     try:
         manifest = load_manifest(find_project_manifest(os.getcwd()))
     except InputError as error:
-        broken = error
+        manifest_error = error
     # A broken manifest is a finding: the machine is described all the same.
     root = manifest.root if manifest else os.getcwd()
     overrides = {"cache-dir": arguments.cache_dir}
     settings = decide_settings(root, overrides, os.environ, manifest, option.chosen())
     findings = (*_diagnose_tools(manifest, root), *_diagnose_remotes(manifest))
     needed = _list_needed_components(manifest, settings.device_compiler)
-    missing = [f.component for f in findings if f.status == "missing" and f.component in needed]
+    missing = [
+        finding.component
+        for finding in findings
+        if finding.status == "missing" and finding.component in needed
+    ]
     if arguments.json:
         for finding in findings:
             emit_line(FindingLine(finding))
@@ -69,8 +73,8 @@ def run(arguments: Common) -> int:
     _print_report(findings, settings, verbose=bool(arguments.verbose))
     if manifest is not None:
         print(f"\nproject: {manifest.project.name} ({os.path.relpath(manifest.path)})")
-    elif broken is not None:
-        print("\nproject: " + broken.render())
+    elif manifest_error is not None:
+        print("\nproject: " + manifest_error.render())
     if missing:
         print(f"missing, and needed by this project: {', '.join(missing)}")
     return 1 if missing else 0

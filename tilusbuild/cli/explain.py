@@ -11,8 +11,8 @@ from tilusbuild.cli.options import emit_line
 from tilusbuild.report.text import format_count
 from tilusbuild.status import Status
 
-_MAX_NAMED = 3
-_WORDS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to date"}
+_MAX_NAMED_PROGRAMS = 3
+_WORDS_OF_STATUS: dict[str, str] = {Status.MISSING: "to be compiled", Status.BUILT: "up to date"}
 
 
 def run(arguments: SelectionArgs) -> int:
@@ -46,14 +46,18 @@ def _print_groups(explanations: Sequence[ExplanationLine], *, every: bool) -> No
     for explanation in explanations:
         groups.setdefault((explanation.state, *explanation.reasons), []).append(explanation)
     for (state, *reasons), members in groups.items():
-        # One that was asked for by its name is shown as any other.
+        # A single program was asked for by its name: it is shown as any other.
         if state == Status.BUILT and not every and len(members) > 1:
             why = f": {reasons[0]}" if reasons else ""
             print(f"{format_count(len(members), 'program')} are up to date{why}")
             continue
-        names = ", ".join(explanation.program for explanation in members[:_MAX_NAMED])
-        more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
-        print(f"{names}{more}: {_WORDS.get(state, state)}")
+        names = ", ".join(explanation.program for explanation in members[:_MAX_NAMED_PROGRAMS])
+        more = (
+            f" and {len(members) - _MAX_NAMED_PROGRAMS} more"
+            if len(members) > _MAX_NAMED_PROGRAMS
+            else ""
+        )
+        print(f"{names}{more}: {_WORDS_OF_STATUS.get(state, state)}")
         for reason in reasons:
             print(f"  {reason}")
 

@@ -35,7 +35,7 @@ def run(arguments: InitArgs) -> int:
         if not folder.endswith("__pycache__")  # Python makes it when a starter file is imported
     )
     targets = {name: os.path.join(directory, _restore_dot(name)) for name in files}
-    # A .gitignore that exists has the user's own lines.
+    # A .gitignore may exist: it has the user's own lines, and stays as it is.
     new_paths = (path for path in targets.values() if not path.endswith(".gitignore"))
     existing = [path for path in new_paths if os.path.lexists(path)]
     if existing:

@@ -15,7 +15,7 @@ import time
 
 from tilusbuild import noop
 
-_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
+_WRITE_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         # An error without a file name is one of writing to stdout.
-        if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE:
+        if isinstance(error, OSError) and error.filename is None and error.errno in _WRITE_ERRORS:
             _silence_stream(sys.stdout)
             _write_stderr(f"error: the output cannot be written: {error.strerror}\n")
             return 1

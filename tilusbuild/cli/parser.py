@@ -59,7 +59,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
 }
 # fmt: on
 """The verbs of the core: summary, group of `--help`, example. A room's have its module, too."""
-_STATUSES = (
+_EXIT_STATUSES = (
     "  0    done",
     "  1    something did not build, verify or agree",
     "  2    the command line, the manifest or a template is wrong",
@@ -67,14 +67,16 @@ _STATUSES = (
     "  130  interrupted; 128 + n for signal n",
 )
 
-_AGAIN = (
+_NO_FORCE_HINT = (
     "a program is compiled again whenever something that it depends on changes, so there is no"
     " option to force it\n  `tilusbuild verify --rebuild` compiles again and compares the bytes;"
     " `tilusbuild cache clear` empties the cache"
 )
 # What other build systems call something that we have under another name.
-_ELSEWHERE = {
-    **dict.fromkeys(("--force", "-f", "-B", "--always-make", "--rebuild", "--no-cache"), _AGAIN),
+_HINT_OF_FOREIGN_WORD = {
+    **dict.fromkeys(
+        ("--force", "-f", "-B", "--always-make", "--rebuild", "--no-cache"), _NO_FORCE_HINT
+    ),
     **dict.fromkeys(
         ("clean", "--clean", "distclean"),
         "`tilusbuild cache gc` removes what no project's last build made,"
@@ -114,7 +116,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but refuse unknown arguments."""
         namespace, unknown = super().parse_known_args(args, namespace)
-        # The parser above, which argparse lets refuse them, would suggest options of other verbs.
+        # argparse leaves them to the parser of the verbs, which would suggest other verbs' options.
         if unknown:
             self.error("unrecognized arguments: " + " ".join(unknown))
         return namespace, unknown
@@ -123,11 +125,12 @@ class _Parser(argparse.ArgumentParser):
         """Raise `InputError`, with a hint at the option or verb that may be meant."""
         hint = None
         if message.startswith("unrecognized arguments: "):
-            word = (message.removeprefix("unrecognized arguments: ").split() or [""])[0]
-            known = [name for action in walk_actions(self) for name in action.option_strings]
-            hint = _ELSEWHERE.get(word)
-            if not hint and word.startswith("-"):
-                hint = did_you_mean(word.split("=")[0], known)
+            words = message.removeprefix("unrecognized arguments: ").split()
+            first_word = words[0] if words else ""
+            hint = _HINT_OF_FOREIGN_WORD.get(first_word)
+            if not hint and first_word.startswith("-"):
+                options = [name for action in walk_actions(self) for name in action.option_strings]
+                hint = did_you_mean(first_word.partition("=")[0], options)
         see = f"see `{self.prog} --help`"
         raise input_error(message, hint=f"{hint}\n{see}" if hint else see)
 
@@ -190,9 +193,8 @@ def _make_parser(
         dest="verb", metavar="VERB", parser_class=_Parser, help="one of those below"
     )
     # A verb of the core does not wait for the optional rooms.
-    descriptions = (
-        VERBS if actions_by_verb and actions_by_verb.keys() <= VERBS.keys() else list_verbs()
-    )
+    has_core_verbs_only = bool(actions_by_verb) and actions_by_verb.keys() <= VERBS.keys()
+    descriptions = VERBS if has_core_verbs_only else list_verbs()
     for name in actions_by_verb or descriptions:
         summary, actions = descriptions[name][0], actions_by_verb.get(name)
         summary_option: dict[str, Any] = {"help": summary} if listed else {}
@@ -221,7 +223,7 @@ def _format_listing() -> str:
             if group == title
         )
         lines += [f"{title}:", *rows, ""]
-    return "\n".join([*lines, "exit status:", *_STATUSES])
+    return "\n".join([*lines, "exit status:", *_EXIT_STATUSES])
 
 
 def _add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, Verb[Any]]) -> None:
@@ -261,13 +263,13 @@ def parse_command(argv: Sequence[str], **extra_fields: object) -> ParsedCommand:
 
     `extra_fields` are values for fields of the arguments that are not options.
     """
-    # `help`, `help VERB` and `help VERB ACTION`.
+    # `help`, `help VERB` and `help VERB ACTION` mean the same with --help.
     if _find_verb(argv) == "help":
         argv = [*(word for word in argv if word != "help"), "--help"]
     verb = _find_verb(argv)
     # Before argparse, whose message lists all verbs and suggests none.
     if verb is not None and verb not in VERBS and verb not in find_contributions("verb"):
-        hint = _ELSEWHERE.get(verb) or did_you_mean(verb, list_verbs())
+        hint = _HINT_OF_FOREIGN_WORD.get(verb) or did_you_mean(verb, list_verbs())
         raise input_error(f'unknown verb "{verb}"', hint=hint)
     actions = load_actions(verb) if verb is not None else {}
     parser = _make_parser({verb: actions} if verb is not None else {})

@@ -75,9 +75,9 @@ def run(arguments: PlanArgs) -> int:
     with options.open_project(arguments) as project:
         if arguments.verbose and not arguments.json:
             notes = project.manifest.reading.notes
-            # An empty line when there are no notes.
-            heading = ["read, as the manifest does not say it:"]
-            print("\n".join([*heading, *notes, ""] if notes else []))
+            if notes:
+                print("\n".join(["read, as the manifest does not say it:", *notes]))
+            print()
         if arguments.space:
             return _print_spaces(arguments, project)
         plan = project.make_plan(options.make_selection(arguments, project))

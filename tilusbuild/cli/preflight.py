@@ -100,7 +100,7 @@ def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
     kind = "cpu" if device == "cpu" else "cuda"
     driver = NEWEST_DRIVER
     if arguments.driver is not None:
-        # ".0" for a version without a minor part; the driver's number is that of CUDA's API.
+        # "12.8" is 12080 in CUDA's API; of "12" the minor number is the 0 that is appended.
         major, minor = (int(word) for word in f"{arguments.driver}.0".split(".")[:2])
         driver = 1000 * major + 10 * minor
     name = arguments.gpu_name or ANY_GPU
@@ -142,8 +142,10 @@ def _print_answers(results: Sequence[PreflightReport], *, verbose: bool) -> None
 
 
 def _list_problems(result: PreflightReport) -> list[str]:
-    of_scripts = [f"{a.script}: {problem}" for a in result.instances for problem in a.problems]
-    return [*result.problems, *of_scripts]
+    script_problems = [
+        f"{answer.script}: {problem}" for answer in result.instances for problem in answer.problems
+    ]
+    return [*result.problems, *script_problems]
 
 
 VERB = Verb(PreflightArgs, run, (PreflightLine, ProblemLine, CountsLine))

@@ -77,13 +77,13 @@ def run(arguments: ReportArgs) -> int:
         lines = list(_collect_lines(project, selection))
         json_lines = [format_json_line(line) for line in lines]
         if arguments.html is not None:
-            page = [*json_lines, *_read_texts(project.cache, lines)]
+            page_lines = [*json_lines, *_read_texts(project.cache, lines)]
     # After the project is closed, as a slow reader of stdout would keep it open.
     if arguments.json:
         for line in json_lines:
             print(line)
     if arguments.html and make_page:
-        options.write_file(arguments.html, make_page(page))
+        options.write_file(arguments.html, make_page(page_lines))
     return 0
 
 

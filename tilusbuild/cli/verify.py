@@ -40,17 +40,18 @@ def run(arguments: VerifyArgs) -> int:
     if path is None:
         raise input_error("missing argument: PATH", hint="name a package or a cache")
     share = _parse_share(sample)
+    # A signature is one of a package's file list, and a cache has no such list.
     if is_cache(path) and options.requires_signature(arguments):
         raise input_error(f"{path} is a cache: only packages are signed")
-    # Signatures are of lists, and a cache has none.
-    problems, success_text = (
-        _verify_cache(path) if is_cache(path) else _verify_package(path, arguments)
-    )
+    if is_cache(path):
+        problems, success_text = _verify_cache(path)
+    else:
+        problems, success_text = _verify_package(path, arguments)
     for kind, message in problems:
         show_result(arguments, ProblemLine(message, kind=kind), f"{kind}: {message}")
     counts = {"problems": len(problems)}
     differing = 0
-    # Damaged programs differ anyway.
+    # With problems nothing is compiled: a damaged program differs in any case.
     if share is not None and not problems:
         rebuilt, differing = _rebuild_programs(path, arguments, share)
         counts |= {"rebuilt": rebuilt, "not_reproduced": differing}
