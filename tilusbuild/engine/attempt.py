@@ -33,7 +33,7 @@ from tilusbuild.status import RECORDED, Cause, Compiled, Status
 if TYPE_CHECKING:
     from tilusbuild.cache.entries import Entry
 
-_NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
+_MISSING_PATH_ERRNOS = (errno.ENOENT, errno.ENOTDIR)
 
 
 class ProgramAnswer(Struct, frozen=True):
@@ -123,7 +123,8 @@ class Workers:
                 result = self._attempt_program(ticket)
             except CancelledError:
                 result = AttemptState.ABORTED
-            # Also without memory, say: the loop waits for a message.
+            # Every error becomes a message, even one such as `MemoryError`: without a message the
+            # build loop would wait for this ticket for ever.
             except BaseException as error:
                 result = error
             self._inbox.put(WorkerMessage(ticket, result))
@@ -134,18 +135,19 @@ class Workers:
         Return the answer, or LOCKED or ABORTED. Put STARTED into the inbox before a compile, and
         ENDED when its compiler has ended. Raises as `_compile_and_publish`.
         """
+        # `attempted` is the copy of the job by which the build loop cancels this very attempt.
         job = ticket.attempted or ticket.job
         if self._stopped():
             return AttemptState.ABORTED
-        # Not waiting for the lock: a thread that does cannot be stopped by Ctrl-C, and compiles
-        # nothing meanwhile. The loop tries again later.
+        # A thread that waits for the lock cannot be stopped by Ctrl-C, and compiles nothing
+        # meanwhile. So it does not wait, and the build loop tries the program again later.
         with self._store.lock_program(job.hash, wait=False) as is_locked:
             if not is_locked:
                 return AttemptState.LOCKED
             entry = self._store.find_entry(job.hash)
             if entry is not None and entry.status in RECORDED:
                 return make_answer(entry)
-            # Asked again: a signal may have come while the store was read.
+            # Asked a second time, because a signal may have come while the store was read.
             if self._stopped():
                 return AttemptState.ABORTED
             self._inbox.put(WorkerMessage(ticket, AttemptState.STARTED))
@@ -167,13 +169,15 @@ def _compile_and_publish(
 ) -> Compiled:
     """Render and compile a program; publish it if its status is in `RECORDED`.
 
-    Return how it ended, with the places of the template; CHANGED, without a compile, if it renders
-    to other texts than its hash is of. `on_compiled` is called when the compiler has ended and its
-    output is about to be published. Raises `OSError`, `CancelledError` and `TilusbuildError`.
+    Return the result, whose reason names places in the template. If the program renders now to
+    other texts than those of its hash, nothing is compiled, and the status is CHANGED.
+    `on_compiled` is called when the compiler has ended and its output is about to be published.
+    Raises `OSError`, `CancelledError` and `TilusbuildError`.
     """
     rendered = job.render()
-    # An edit since the plan would be published under the hash of the earlier texts. A later edit
-    # has no effect: the compile has its own copy of the source, and headers by their digest.
+    # After an edit since the plan, the new texts would be published under the hash of the old ones.
+    # An edit from here on has no effect: the compile has a copy of the source, and reads headers
+    # from directories that are named by their digest.
     if sha256_text(rendered.program_txt + rendered.options_txt) != job.hash:
         return Compiled(Status.CHANGED, reason="an input changed while it was built; build again")
     stage = store.open_stage()
@@ -181,7 +185,7 @@ def _compile_and_publish(
     try:
         compiled = normalize_status(compiler.compile(job, rendered, stage))
         if compiled.status in RECORDED:
-            # Before publishing, which waits for the disk: the slot and the token are free now.
+            # The slot and the token are free from here on: publishing only waits for the disk.
             on_compiled()
             stage.publish_program(
                 job.hash, rendered.program_txt, rendered.options_txt, compiled.meta
@@ -189,14 +193,15 @@ def _compile_and_publish(
             is_published = True
         return replace(compiled, reason=locate_reason(job, compiled.reason))
     except OSError as error:
-        if error.errno in _NOT_THERE and not os.path.isdir(stage.path):
+        is_stage_gone = error.errno in _MISSING_PATH_ERRNOS and not os.path.isdir(stage.path)
+        if is_stage_gone:
             raise TilusbuildError(
                 f"{stage.path} is gone: the cache was deleted, moved or unmounted meanwhile\n"
                 "  build again"
             ) from error
-        # Writing to an open file does not say which disk is full.
+        # The message should say which disk is full, but a write to an open file names no file. Of
+        # the two names of a link or a rename, the second is the one that could not be created.
         if error.strerror is not None:
-            # A link or a rename creates its second name.
             error.filename = error.filename2 or error.filename or stage.path
         raise
     finally:

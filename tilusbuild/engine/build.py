@@ -125,19 +125,23 @@ class BuildLoop:
             self.history.save()
         if self.ending.internal is not None:
             raise self.ending.internal
-        seconds, remote = self.config.clock() - self.started_at, self.remote.summary()
-        summary = self.results.make_summary(seconds, self.config, self.ending, remote)
+        seconds = self.config.clock() - self.started_at
+        summary = self.results.make_summary(
+            seconds, self.config, self.ending, self.remote.summary()
+        )
         self.reporter.emit(summary)
         return Result(summary, self.results.statuses)
 
     def _handle_messages(self) -> None:
         """Handle messages and start tickets, until nothing is left to do and no plan may come."""
         while True:
-            # All messages before any start: after a signal during a long plan nothing starts.
+            # All messages are handled before anything starts: one of them may be a signal that came
+            # during a long plan, and nothing may start after it.
             while not self.queue.inbox.empty():
                 self._handle_message(self.queue.inbox.get())
             self._start_ready()
-            # A plan that was put meanwhile is in the inbox: `try_end` is false then.
+            # Another thread may have put a plan into the inbox meanwhile: then `try_end` returns
+            # False, and the plan is handled next.
             if not self._has_work() and self.queue.try_end(now=self.ending.stopped.is_set()):
                 return
             self._handle_message(self._work_until_message())
@@ -193,15 +197,18 @@ class BuildLoop:
         earlier_tickets, self.tickets = self.tickets, {}
         statuses = self.results.statuses
         for number, job in enumerate(jobs):
-            if (ticket_of_hash := self.tickets.get(job.hash)) is not None:
-                ticket_of_hash.duplicates.append(job)
+            if (first_ticket := self.tickets.get(job.hash)) is not None:
+                # An earlier job of this plan has the same program, which has no answer yet.
+                first_ticket.duplicates.append(job)
             elif job.hash in statuses:
+                # An earlier job of this plan has the same program, which has an answer.
                 self.results.add_to_script(job, statuses[job.hash])
-            elif (ticket := earlier_tickets.pop(job.hash, None)) is not None:
-                # Not looked up again: a worker may have published the program, with its message
-                # still in the inbox, and a program is counted once.
-                ticket.job, ticket.number, ticket.duplicates = job, number, []
-                self.tickets[job.hash] = ticket
+            elif (kept_ticket := earlier_tickets.pop(job.hash, None)) is not None:
+                # The earlier plan has the program, too. It is not looked up in the store again: a
+                # worker may have published it while its message is still in the inbox, and then
+                # the program would be counted twice.
+                kept_ticket.job, kept_ticket.number, kept_ticket.duplicates = job, number, []
+                self.tickets[job.hash] = kept_ticket
             elif (answer := self._find_answer(job)) is not None:
                 self.results.record_answer([job], answer)
             else:
@@ -229,10 +236,11 @@ class BuildLoop:
         """Make tickets for those of `jobs` that need no other program and have no answer, and start
         them: to look up the whole plan first takes 30 ms for 1,000 programs."""
         for job in jobs:
-            if not (job.needs or job.hash in self.tickets or self._find_answer(job) is not None):
-                ticket = self.tickets[job.hash] = Ticket(job, len(self.tickets))
-                ticket.estimate = self.history.estimate_job(job)
-                self.ready.add_ready(ticket)
+            if job.needs or job.hash in self.tickets or self._find_answer(job) is not None:
+                continue
+            ticket = Ticket(job, len(self.tickets), self.history.estimate_job(job))
+            self.tickets[job.hash] = ticket
+            self.ready.add_ready(ticket)
         self._start_ready()
 
     def _find_answer(self, job: Job) -> ProgramAnswer | None:
@@ -259,10 +267,11 @@ class BuildLoop:
         for ticket in unbuildable:
             self.results.to_compile -= 1
             self._skip_ticket(ticket)
-        # A remote is asked for a library only now: a store has no program without its parts.
-        linked = [ticket for ticket in unblocked if ticket.job.needs and not ticket.was_asked]
-        if linked and not self.config.dry_run:
-            self.asked_tickets.ask_remote(linked)
+        # The store may not hold a library without its objects. So a remote is asked for a library
+        # only now that they are built. `ask_remote` moves the tickets that it asks for to ASKED.
+        libraries = [ticket for ticket in unblocked if ticket.job.needs and not ticket.was_asked]
+        if libraries and not self.config.dry_run:
+            self.asked_tickets.ask_remote(libraries)
         for ticket in unblocked:
             if ticket.state is BuildState.READY:
                 self.ready.add_ready(ticket)
@@ -384,7 +393,7 @@ class BuildLoop:
     def _compile_after_all(self, ticket: Ticket) -> None:
         """Compile here a program that no remote has sent."""
         ticket.move_to(BuildState.READY)
-        # Not into `ready` at once: a program that it needs may be missing here.
+        # It does not go into `ready` at once, as a program that it needs may have no answer yet.
         self.blocked.append(ticket)
         self._release_blocked()
 
@@ -394,7 +403,8 @@ class BuildLoop:
         if self.ending.stopped.is_set():
             self._skip_ticket(ticket)
             return
-        if not ticket.not_before:  # reported at the first time only
+        # 0 means that the program was never found locked: only the first time is reported.
+        if not ticket.not_before:
             self.reporter.emit(events.Waiting(ticket.job.hash, ticket.job.label))
         ticket.move_to(BuildState.LOCKED)
         self.ready.add_locked(ticket, self.config.clock())
@@ -442,12 +452,14 @@ class BuildLoop:
 
     def _hold_back(self, instance: tuple[str, ...]) -> None:
         """Skip the waiting schedules of an instance, and emit `HeldBack`, if its schedules seem to
-        share an error. Do nothing in a dry run or with a `keep_going`."""
+        share an error (`ScriptTally.find_shared_error` has the rules). Do nothing in a dry run or
+        with a `keep_going`."""
         if self.config.keep_going is not None or self.config.dry_run:
             return
         if (shared_error := self.results.find_shared_error(instance)) is None:
             return
-        default, error = shared_error
+        default_job, error = shared_error
+        # A program that another instance shares is still wanted there.
         tickets = self.ready.pop_matching(
             lambda ticket: all(job.instance == instance for job in ticket.jobs)
         )
@@ -455,13 +467,15 @@ class BuildLoop:
             self._skip_ticket(ticket)
         if tickets:
             self.results.to_compile -= len(tickets)
-            self.reporter.emit(events.HeldBack(default.label, instance, len(tickets), error))
+            self.reporter.emit(events.HeldBack(default_job.label, instance, len(tickets), error))
 
     # Stopping.
 
     def _stop_for_error(self, error: BaseException) -> None:
-        """Stop for an error that no program caused. An error of our own cancels what runs."""
-        if (message := results.describe_error(error)) is not None:
+        """Stop for an error that no program caused. Keep the first one of each kind: the message of
+        a user's mistake or the machine's trouble, and a bug of ours, which also kills what runs."""
+        message = results.describe_error(error)
+        if message is not None:
             self.ending.error = self.ending.error or message
         elif self.ending.internal is None:
             self.ending.internal = error

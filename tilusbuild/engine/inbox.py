@@ -75,15 +75,15 @@ class PlanQueue:
 
     def record_answer(self, job: Job, answer: ProgramAnswer) -> None:
         """Keep an answer for later plans of this build."""
-        # A program whose input changed may well build under the next plan.
+        # CHANGED is not kept: the next plan reads the changed input, and may build the program.
         if answer.compiled.status != Status.CHANGED:
             self._answers[job.hash] = answer
 
     def try_end(self, *, now: bool) -> bool:
         """End the build if `now` is set or the inbox is empty. Return whether it has ended; then
         `replace_jobs` returns False."""
-        # The guard and the check of the inbox make `replace_jobs` and this exclude each other: a
-        # plan is either taken by this build, or its sender learns that it is too late.
+        # `replace_jobs` puts its plan under the same guard. So either the plan is in the inbox by
+        # now and this build takes it, or its sender learns that it is too late.
         with self._guard:
             self._ended = now or self.inbox.empty()
             return self._ended
@@ -142,7 +142,9 @@ class AskedTickets:
 
     def keep_only(self, hashes: Collection[str]) -> None:
         """Forget the tickets of all other programs."""
-        self._by_hash = {key: value for key, value in self._by_hash.items() if key in hashes}
+        self._by_hash = {
+            program: ticket for program, ticket in self._by_hash.items() if program in hashes
+        }
 
     def ask_remote(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Ask the remote for the READY tickets that it was not asked for before. Move those that it
@@ -168,8 +170,10 @@ class AskedTickets:
         else None."""
         if not self._by_hash or self._clock() - self._last_answer_at < self._remote.patience:
             return None
-        # The last one asked for is the least likely to be on its way already.
-        return self._by_hash.popitem()[1]
+        # `popitem` removes the ticket that was asked for last, whose program is the least likely to
+        # be on its way already.
+        _, ticket = self._by_hash.popitem()
+        return ticket
 
     def drain_tickets(self) -> list[Ticket]:
         """Remove and return all tickets."""

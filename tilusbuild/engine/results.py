@@ -44,12 +44,15 @@ _MAX_GROUPS = 20
 _SHOWN_LABELS = 8
 # One schedule may fail by its own values, such as too wide a tile: two equal failures are needed to
 # take an instance's other schedules to fail, too, and at most four are compared.
-_ENOUGH, _EVIDENCE = 2, 4
+_MIN_EQUAL_FAILURES, _MAX_KEPT_FAILURES = 2, 4
 
 _ERROR = re.compile(r"\b(?:fatal )?error\b", re.IGNORECASE)
-_PLACE = re.compile(r"^\S.*?(?:\(\d+\)|:\d+(?::\d+)?):\s*")
+# "k.cu.j2(12): error: …" of nvcc, "k.cu.j2:12:8: error: …" of a host compiler.
+_PLACE_PREFIX = re.compile(r"^\S.*?(?:\(\d+\)|:\d+(?::\d+)?):\s*")
+# ":12:8:", a line and a column.
 _COLUMN = re.compile(r"(:\d+):\d+:")
-_VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"|`[^`]*`")
+# Numbers and quoted names.
+_VARYING_TEXT = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"|`[^`]*`")
 
 
 class Ending(Struct):
@@ -83,17 +86,16 @@ class Results:
     def record_answer(self, jobs: Iterable[Job], answer: ProgramAnswer) -> None:
         """Count the answer of one program, and keep its failure. `jobs` are all jobs with its
         hash."""
-        first, *duplicates = jobs
-        compiled, cached = answer.compiled, answer.cached
-        status = compiled.status
-        self.statuses[first.hash] = status
-        self.counts[_find_column(status, cached)] += 1
-        for job in (first, *duplicates):
+        all_jobs = list(jobs)
+        first_job, status = all_jobs[0], answer.compiled.status
+        self.statuses[first_job.hash] = status
+        self.counts[_find_column(status, answer.cached)] += 1
+        for job in all_jobs:
             self.add_to_script(job, status, answer)
-        # Pruned and skipped programs are missing on purpose.
+        # Pruned and skipped programs are missing on purpose: they are no failures.
         if status not in (Status.BUILT, Status.PRUNED, Status.SKIPPED):
-            self._failures.append(self._describe_failure(first, compiled))
-            if not cached:
+            self._failures.append(self._describe_failure(first_job, answer.compiled))
+            if not answer.cached:
                 self.unbuilt += 1
 
     def find_shared_error(self, instance: tuple[str, ...]) -> tuple[Job, str] | None:
@@ -112,13 +114,12 @@ class Results:
         not compared with other failures."""
         tally = self._tallies.get(job.instance)
         if tally is None:
-            tally = self._tallies[job.instance] = ScriptTally(
-                job.script, job.instance, job.instance_label
-            )
+            tally = ScriptTally(job.script, job.instance, job.instance_label)
+            self._tallies[job.instance] = tally
         tally.counts[status] = tally.counts.get(status, 0) + 1
         if job.is_default:
             tally.default = status
-        tally.of_parts = tally.of_parts or job.is_part
+        tally.is_library = tally.is_library or job.is_part
         if status == Status.FAILED and answer is not None:
             tally.add_failure(job, answer)
 
@@ -138,7 +139,11 @@ class Results:
     def make_summary(
         self, seconds: float, config: BuildConfig, ending: Ending, remote: RemoteSummary | None
     ) -> Summary:
-        """Return the sums and the exit status. A build that stopped with work left has failed."""
+        """Return the sums and the exit status.
+
+        The status is 128 plus the signal after a signal. Else it is 1 if the build stopped with
+        work left or for an error, if the remote sent a wrong program, or if a script is not ok.
+        """
         scripts = tuple(
             tally.make_verdict(config.strict, config.part) for tally in self._tallies.values()
         )
@@ -168,9 +173,10 @@ class Results:
         # no directory, so a part of their log is kept.
         excerpt = None if compiled.status in RECORDED else compiled.log[-_EXCERPT:]
         if _ERROR.search(compiled.reason):
-            error = _PLACE.sub("", compiled.reason)
+            error = _PLACE_PREFIX.sub("", compiled.reason)
         else:
-            error = _find_error_line(compiled.log or self._read_log(job, excerpt), compiled.reason)
+            log = compiled.log or self._read_log(job, excerpt)
+            error = _find_error_line(log, compiled.reason)
         return _FailedProgram(job, compiled.status, compiled.reason, error, excerpt)
 
     def _read_log(self, job: Job, excerpt: str | None) -> str:
@@ -180,15 +186,17 @@ class Results:
         """Return the `_MAX_GROUPS` largest groups of equal failures, and how many are left out."""
         groups: dict[tuple[str, str], list[_FailedProgram]] = {}
         for failure in self._failures:
-            groups.setdefault((failure.status, normalize_error(failure.error)), []).append(failure)
-        ordered = sorted(groups.values(), key=len, reverse=True)
-        return tuple(map(self._make_group, ordered[:_MAX_GROUPS])), len(ordered[_MAX_GROUPS:])
+            key = (failure.status, normalize_error(failure.error))
+            groups.setdefault(key, []).append(failure)
+        largest_first = sorted(groups.values(), key=len, reverse=True)
+        shown_groups = tuple(map(self._make_group, largest_first[:_MAX_GROUPS]))
+        return shown_groups, len(largest_first) - len(shown_groups)
 
     def _make_group(self, members: list[_FailedProgram]) -> FailureGroup:
         """Return the event's group of equal failures; its sample is the first of them."""
         sample = members[0]
         job, message = sample.job, self._read_log(sample.job, sample.excerpt)
-        # Translating reads the template, which may have changed or gone since.
+        # Translating reads the template. If that is gone by now, the log keeps the source's places.
         with suppress(OSError, TilusbuildError):
             message = job.translate_log(message)
         path = f"{self._store.program_path(job.hash)}/module/compile.sh"
@@ -221,36 +229,37 @@ class ScriptTally(Struct):
     label: str
     counts: dict[Status, int] = field(default_factory=dict)
     default: Status | None = None
-    of_parts: bool = False
+    is_library: bool = False
     """Whether the instance is a library, which needs every part."""
     failures: list[_FailedSchedule] = field(default_factory=list)
     """The first few failed schedules; the default schedule, if it is one, is the first."""
 
     def add_failure(self, job: Job, answer: ProgramAnswer) -> None:
         """Keep a failed schedule for `find_shared_error`: the default always, as the first one,
-        another one if fewer than `_EVIDENCE` are kept. A program is kept once."""
-        # The default comes first: `find_shared_error` compares the others with it.
+        another one if fewer than `_MAX_KEPT_FAILURES` are kept. A program is kept once."""
+        other_failures = [failure for failure in self.failures if failure.job.hash != job.hash]
+        is_kept = len(other_failures) < len(self.failures)
         if job.is_default:
-            others = [failure for failure in self.failures if failure.job.hash != job.hash]
-            self.failures = [_FailedSchedule(job, answer), *others]
-        elif len(self.failures) < _EVIDENCE and all(
-            job.hash != failure.job.hash for failure in self.failures
-        ):
+            # The default comes first: `find_shared_error` returns the job of the first failure.
+            self.failures = [_FailedSchedule(job, answer), *other_failures]
+        elif not is_kept and len(self.failures) < _MAX_KEPT_FAILURES:
             self.failures.append(_FailedSchedule(job, answer))
 
     def find_shared_error(self) -> tuple[Job, str] | None:
-        """Return the default job and its error, if another schedule fails at the same line with the
-        same error, and no schedule was built or pruned; else None."""
-        counts = self.counts
-        if self.default != Status.FAILED or len(self.failures) < _ENOUGH:
+        """Return the default job and its error if all schedules seem to share it; else None.
+
+        They seem to if the default schedule and another one fail, all failures that are kept are
+        of one line and one error, and no schedule was built or pruned.
+        """
+        if self.default != Status.FAILED or len(self.failures) < _MIN_EQUAL_FAILURES:
             return None
-        if counts.get(Status.BUILT, 0) or counts.get(Status.PRUNED, 0):
+        if self.counts.get(Status.BUILT, 0) or self.counts.get(Status.PRUNED, 0):
             return None
-        # The reason in a store has places of the source, and a new one those of the template.
-        reasons = [
-            locate_reason(job, answer.compiled.reason) if answer.cached else answer.compiled.reason
-            for job, answer in self.failures
-        ]
+        reasons = []
+        for job, answer in self.failures:
+            reason = answer.compiled.reason
+            # A reason from the store has places of the source, and a new one those of the template.
+            reasons.append(locate_reason(job, reason) if answer.cached else reason)
         errors = {locate_error(reason) for reason in reasons}
         if len(errors) > 1 or None in errors:
             return None
@@ -274,13 +283,14 @@ class ScriptTally(Struct):
         )
 
     def _explain_failure(self, strict: bool, part: bool) -> str:
-        """Return the first reason for which the instance is not ok; "" when it is."""
+        """Return the first reason for which the instance is not ok; "" when it is. The head of this
+        file has the rules."""
         accidents = sum(self.counts.get(status, 0) for status in ACCIDENTS)
         failed = self.counts.get(Status.FAILED, 0)
         skipped = self.counts.get(Status.SKIPPED, 0)
         if self.default is not None and self.default not in (Status.BUILT, Status.SKIPPED):
             return f"its default schedule {STATUS_WORDS[self.default]}"
-        if self.of_parts and failed:
+        if self.is_library and failed:
             return f"{_format_count(failed, 'of its parts does', 'of its parts do')} not build"
         if not self.counts.get(Status.BUILT, 0) and not skipped and not part:
             return "none of its schedules builds"
@@ -310,26 +320,28 @@ class _FailedProgram(Struct, frozen=True):
 def _find_error_line(log: str, otherwise: str) -> str:
     """Return the first line of a log that reports an error, without its place; else `otherwise`,
     else the last line that is not blank."""
-    last = ""
+    last_text = ""
     for line in log.splitlines():
         if _ERROR.search(line):
-            return _PLACE.sub("", line.strip())
-        last = line.strip() or last
-    return otherwise or last
+            return _PLACE_PREFIX.sub("", line.strip())
+        last_text = line.strip() or last_text
+    return otherwise or last_text
 
 
 def normalize_error(error: str) -> str:
     """Return an error line without its place, and with `#` for quoted names and numbers, which
     differ between schedules."""
-    return _VARIES.sub("#", _PLACE.sub("", error))
+    return _VARYING_TEXT.sub("#", _PLACE_PREFIX.sub("", error))
 
 
 def locate_error(reason: str) -> tuple[str, str] | None:
     """Return the file and line of an error, and the normalized error; None without a line."""
-    match = _PLACE.match(reason)
+    match = _PLACE_PREFIX.match(reason)
     if match is None:
         return None
-    return _COLUMN.sub(r"\1", match[0]), normalize_error(reason)
+    # One error has different columns in two schedules, if they write values before it.
+    place_without_column = _COLUMN.sub(r"\1", match[0])
+    return place_without_column, normalize_error(reason)
 
 
 def describe_error(error: BaseException) -> str | None:

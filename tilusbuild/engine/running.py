@@ -27,21 +27,21 @@ from tilusbuild.status import Cause, Compiled, Status
 # for a large one; machines have 2 to 4 GB a core. The first compile that ends gives an estimate.
 UNKNOWN_PEAK = 2 << 30
 # A compile may need this factor of its last peak.
-_MARGIN = 1.1
+_PEAK_MARGIN = 1.1
 # The part of the free memory that is not used.
-_RESERVE = 0.05
+_RESERVED_SHARE = 0.05
 # Seconds between measurements: each reads a dozen files, and up to 32 programs ask in a row.
-_CHECK_EVERY = 0.05
+_MEASURE_INTERVAL = 0.05
 # The share of time without progress for want of memory from which memory counts as pressed.
-_PRESSED = 0.1
+_MAX_PRESSURE = 0.1
 # Programs being published for each slot: they wait for the disk and leave the cores free.
-_PUBLISHING = 3
+_MAX_PUBLISHING_PER_SLOT = 3
 # Not `TIMED_OUT`, which would take as long again.
-_RETRIED = (Status.CRASHED, Status.NO_OUTPUT)
+_RETRIED_STATUSES = (Status.CRASHED, Status.NO_OUTPUT)
 # Retries of crashes in a build. Retries run alone, so hundreds would take hours.
 _MAX_RETRIES = 4
 # Causes that a retry meets again: an include outside, a tool that does not start.
-_PERMANENT = (Cause.OUTSIDE, Cause.TOOL)
+_PERMANENT_CAUSES = (Cause.OUTSIDE, Cause.TOOL)
 
 
 Admission: TypeAlias = Callable[[int | None, list[int]], bool]
@@ -63,32 +63,34 @@ class MemoryLimit:
     ) -> None:
         self._machine = machine or Machine()
         self._clock = clock
-        self._at_start = self._machine.measure_free_memory()
+        self._free_at_start = self._machine.measure_free_memory()
         self._free_now = 0.0
-        self._checked_at = float("-inf")
+        self._measured_at = float("-inf")
 
     def can_start(self, need: int | None, running: list[int]) -> bool:
         """Return whether a compile of `need` bytes may start beside compiles of `running` bytes;
         None or 0 bytes are unknown. This is an `Admission`."""
-        if self._at_start is None:
+        if self._free_at_start is None:
             return True
         reserved = _reserve_for(need)
-        total = reserved + sum(map(_reserve_for, running))
-        return total <= self._at_start * (1 - _RESERVE) and reserved <= self._measure_free()
+        total_reserved = reserved + sum(map(_reserve_for, running))
+        fits_start = total_reserved <= self._free_at_start * (1 - _RESERVED_SHARE)
+        return fits_start and reserved <= self._measure_free()
 
     def _measure_free(self) -> float:
         """Return the free bytes without the reserve; 0 under memory pressure. A result is returned
-        again for `_CHECK_EVERY` seconds."""
+        again for `_MEASURE_INTERVAL` seconds."""
         now = self._clock()
-        if now - self._checked_at >= _CHECK_EVERY:
-            is_pressed = self._machine.measure_memory_pressure() >= _PRESSED
+        if now - self._measured_at >= _MEASURE_INTERVAL:
+            is_pressed = self._machine.measure_memory_pressure() >= _MAX_PRESSURE
             free = 0 if is_pressed else self._machine.measure_free_memory() or 0
-            self._free_now, self._checked_at = free * (1 - _RESERVE), now
+            self._free_now = free * (1 - _RESERVED_SHARE)
+            self._measured_at = now
         return self._free_now
 
 
 def _reserve_for(need: int | None) -> float:
-    return need * _MARGIN if need else UNKNOWN_PEAK
+    return need * _PEAK_MARGIN if need else UNKNOWN_PEAK
 
 
 def make_load_limit(
@@ -100,9 +102,9 @@ def make_load_limit(
         try:
             load = average()[0]
         except OSError:
-            load = 0.0  # unknown: then only our own compiles count
-        # The average lags by a minute, so each of our compiles counts as a load of one: a build
-        # never starts more than its limit at once.
+            load = 0.0  # An unknown load counts as none: then only our own compiles count.
+        # The average lags by a minute, and does not show the compiles that were started just now.
+        # Each of ours counts as a load of one, so that a build never starts more than the limit.
         return max(load, len(running)) < limit
 
     return can_start
@@ -124,23 +126,24 @@ class TokenSource(Protocol):
 
 
 class SharedTokens:
-    """Tokens for `own` compiles on this machine, from a source if there is one, and for `more`
-    compiles on other machines. `local_tokens` counts the tokens held for this machine."""
+    """Tokens for `local_limit` compiles on this machine, from a source if there is one, and for
+    `remote_limit` compiles on other machines. `local_tokens` counts those held for this machine."""
 
-    def __init__(self, source: TokenSource | None, own: int, more: int) -> None:
+    def __init__(self, source: TokenSource | None, local_limit: int, remote_limit: int) -> None:
         self._source = source
-        self._own = own
-        self._more = more
+        self._local_limit = local_limit
+        self._remote_limit = remote_limit
         self._remote_tokens = 0
         self.local_tokens = 0
 
     def try_acquire(self) -> bool:
         """Take a token for this machine, or else one for other machines. Return False without
         one."""
-        if self.local_tokens < self._own and (self._source is None or self._source.try_acquire()):
+        has_local = self.local_tokens < self._local_limit
+        if has_local and (self._source is None or self._source.try_acquire()):
             self.local_tokens += 1
             return True
-        if self._remote_tokens < self._more:
+        if self._remote_tokens < self._remote_limit:
             self._remote_tokens += 1
             return True
         return False
@@ -211,13 +214,14 @@ class RunningTickets:
         self._history = history
         self._admissions = config.admissions
         self._tokens = config.tokens
-        # One less than there are compiles: the first needs none. More for a moment only.
+        # One less than there are compilers, as the first needs none. Only between the end of a
+        # compiler and the release of its token are there more.
         self._held_tokens = 0
         self._token_available = token_available
         self._tickets: set[Ticket] = set()
-        self._begun_units: set[str] = set()
+        self._compiled_units: set[str] = set()
         """The units of which a program has been compiled."""
-        self._accidents = 0
+        self._crash_count = 0
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -239,7 +243,7 @@ class RunningTickets:
     def end_ticket(self, ticket: Ticket) -> None:
         """Remove a ticket whose worker is idle again, and release its token."""
         self._tickets.remove(ticket)
-        self._begun_units.add(ticket.job.unit)
+        self._compiled_units.add(ticket.job.unit)
         self.release_tokens()
 
     def release_tokens(self) -> None:
@@ -257,16 +261,20 @@ class RunningTickets:
 
     def has_room(self) -> bool:
         """Return whether a slot is free, and not too many programs are being published."""
-        # Nothing runs beside a retried compile.
+        # A ticket with an accident is a retry, beside which nothing runs.
         if any(ticket.accident is not None for ticket in self._tickets):
             return False
         compiling = len(self._list_compiling())
         publishing = len(self._tickets) - compiling
-        return compiling < self._slots and publishing <= _PUBLISHING * self._slots
+        return compiling < self._slots and publishing <= _MAX_PUBLISHING_PER_SLOT * self._slots
 
     def try_admit(self, ticket: Ticket) -> bool:
         """Return whether a ticket may start beside those that run. Estimate it again; if it may
-        start and is not the first, a token is held for it."""
+        start and is not the first, a token is held for it.
+
+        A ticket may start if no other one runs; or if no running compile makes the first step that
+        it shares with the ticket, every admission agrees, and a token is free.
+        """
         # Estimated again: compiles that ended meanwhile may have changed the estimate.
         ticket.estimate = self._history.estimate_job(ticket.job)
         # One compile may always run, whatever it needs: else the build would never end.
@@ -274,36 +282,42 @@ class RunningTickets:
             return True
         compiling = self._list_compiling()
         unit = ticket.job.unit
-        # Another program of the unit makes their common step now.
-        units = {other.job.unit for other in compiling}
-        if unit and unit not in self._begun_units and unit in units:
+        running_units = {running_ticket.job.unit for running_ticket in compiling}
+        if unit and unit in running_units and unit not in self._compiled_units:
+            # Another program of the unit is making the step that both share.
             return False
-        peaks = [other.estimate.peak_rss or 0 for other in compiling]
-        # Memory first: a token that was taken in vain is missing elsewhere until a compile ends.
-        need = ticket.estimate.peak_rss
-        admitted = all(admit(need, peaks) for admit in self._admissions)
-        return admitted and self._try_take_token(len(compiling) + 1)
+        peak = ticket.estimate.peak_rss
+        running_peaks = [running_ticket.estimate.peak_rss or 0 for running_ticket in compiling]
+        # The memory is checked before a token is taken: a token that is held in vain is missing in
+        # other processes until a compile ends.
+        is_admitted = all(admit(peak, running_peaks) for admit in self._admissions)
+        return is_admitted and self._try_take_token(len(compiling) + 1)
 
     def cancel_unwanted(self, compiler: Compiler) -> None:
         """Cancel the compiles of UNWANTED tickets."""
         for ticket in self._tickets:
             if ticket.state is BuildState.UNWANTED:
-                # Not by the hash: a program that is wanted again has a second ticket, which may
-                # compile while the end of the first is still in the inbox.
+                # The compile is named by its copy of the job and not by the hash: a program that is
+                # wanted again has a second ticket with the same hash, which may already compile.
                 compiler.cancel_job(ticket.attempted)
 
     def should_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
-        """Return whether a compile is retried. Count its crash: after `_MAX_RETRIES` crashes of a
-        build none is retried, so call this once for each compile."""
+        """Return whether a compile is retried. Call this once for each: crashes are counted.
+
+        A compile is retried once. It is retried if it was killed, or if it crashed or wrote
+        nothing from a cause that a retry may not meet again. After `_MAX_RETRIES` crashes of a
+        build no crash is retried.
+        """
         if ticket.accident is not None:
             return False
-        # Not counted: the machine was short of memory, which says nothing of other programs.
+        # A killed compile is not counted as a crash: the machine was short of memory, which says
+        # nothing of other programs.
         if compiled.status == Status.KILLED:
             return True
-        if compiled.status not in _RETRIED or compiled.cause in _PERMANENT:
+        if compiled.status not in _RETRIED_STATUSES or compiled.cause in _PERMANENT_CAUSES:
             return False
-        self._accidents += 1
-        return self._accidents <= _MAX_RETRIES
+        self._crash_count += 1
+        return self._crash_count <= _MAX_RETRIES
 
     def _try_take_token(self, compiles: int) -> bool:
         """Take one token if the held ones do not suffice for this number of compiles. Return False

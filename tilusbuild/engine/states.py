@@ -32,7 +32,7 @@ from tilusbuild.status import Compiled, Status
 FIRST_PAUSE = 0.02
 MAX_PAUSE = 0.5
 # Tickets of the queue that are tried when the first does not fit, so that a try stays cheap.
-_WINDOW = 32
+_MAX_TRIED_TICKETS = 32
 
 
 class BuildState(Enum):
@@ -61,12 +61,12 @@ class BuildState(Enum):
 
 
 _S = BuildState
-_ENDS = {_S.SKIPPED, _S.DROPPED}
+_ENDS_WITHOUT_ANSWER = {_S.SKIPPED, _S.DROPPED}
 TRANSITIONS: dict[BuildState, set[BuildState]] = {
-    _S.ASKED: {_S.READY, _S.DONE, *_ENDS},
-    _S.READY: {_S.ASKED, _S.RUNNING, *_ENDS},
-    _S.LOCKED: {_S.RUNNING, _S.READY, *_ENDS},
-    _S.ISOLATED: {_S.RUNNING, _S.READY, *_ENDS},
+    _S.ASKED: {_S.READY, _S.DONE, *_ENDS_WITHOUT_ANSWER},
+    _S.READY: {_S.ASKED, _S.RUNNING, *_ENDS_WITHOUT_ANSWER},
+    _S.LOCKED: {_S.RUNNING, _S.READY, *_ENDS_WITHOUT_ANSWER},
+    _S.ISOLATED: {_S.RUNNING, _S.READY, *_ENDS_WITHOUT_ANSWER},
     _S.RUNNING: {_S.PUBLISHING, _S.DONE, _S.LOCKED, _S.ISOLATED, _S.SKIPPED, _S.UNWANTED},
     _S.PUBLISHING: {_S.DONE, _S.SKIPPED, _S.UNWANTED},
     _S.UNWANTED: {_S.DROPPED},
@@ -99,9 +99,10 @@ class Ticket(Struct, eq=False):
     @property
     def rank(self) -> tuple[bool, float, int]:
         """The sort key of the order of compiling."""
-        # Default schedules first: without its default a script has failed, which should show soon.
-        # Then the longest, so that the last to finish is a short one.
-        return (not self.job.is_default, -(self.estimate.seconds or 0.0), self.number)
+        # Default schedules come first: a script fails without its default, which should show soon.
+        # The longest compiles come next, so that the last one to finish is short.
+        seconds = self.estimate.seconds or 0.0
+        return (not self.job.is_default, -seconds, self.number)
 
     @property
     def jobs(self) -> list[Job]:
@@ -154,9 +155,9 @@ class ReadyQueue:
         A LOCKED ticket is tried when none is READY and its pause is over by `now`. An ISOLATED one
         is returned, without `try_admit`, when `idle` says that nothing runs and none is LOCKED.
         """
-        for position in range(min(_WINDOW, len(self._ready))):
-            if try_admit(self._ready[position]):
-                ticket = self._ready[position]
+        for position in range(min(_MAX_TRIED_TICKETS, len(self._ready))):
+            ticket = self._ready[position]
+            if try_admit(ticket):
                 del self._ready[position]
                 return ticket
         if self._ready:
@@ -165,7 +166,8 @@ class ReadyQueue:
             if ticket.not_before <= now and try_admit(ticket):
                 del self._locked[position]
                 return ticket
-        # Isolated programs wait for locked ones, too, which may start at any moment.
+        # An isolated program runs alone, so it waits for the locked ones, which may start at any
+        # moment.
         if not self._locked and idle and self._isolated:
             return self._isolated.popleft()
         return None
@@ -180,6 +182,8 @@ class ReadyQueue:
                 popped.append(ticket)
             else:
                 others.append(ticket)
+        # `drain_tickets` has emptied the queues: each of the others goes back into that of its
+        # state, in the order in which it came out.
         queues = {BuildState.LOCKED: self._locked, BuildState.ISOLATED: self._isolated}
         for ticket in others:
             queues.get(ticket.state, self._ready).append(ticket)
@@ -212,10 +216,13 @@ def split_blocked(
     unbuildable: list[Ticket] = []
     waiting: list[Ticket] = []
     for ticket in blocked:
-        needs = ticket.job.needs
-        if any(need in unanswered for need in needs):
+        needed_programs = ticket.job.needs
+        if any(program in unanswered for program in needed_programs):
             waiting.append(ticket)
-        elif all(statuses.get(need, Status.BUILT) == Status.BUILT for need in needs):
+            continue
+        # A program without a status is not in this plan, and counts as built.
+        needed_statuses = [statuses.get(program, Status.BUILT) for program in needed_programs]
+        if all(status == Status.BUILT for status in needed_statuses):
             unblocked.append(ticket)
         else:
             unbuildable.append(ticket)
