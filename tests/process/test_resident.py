@@ -170,7 +170,7 @@ def test_the_runner_takes_all_of_them_with_it(library: Path, tmp_path: Path) -> 
 def test_a_process_of_another_user_is_not_trusted(tool, monkeypatch) -> None:
     """Given somebody else who connects first, the socket goes on waiting for our own."""
     users = iter([os.getuid() + 1, os.getuid()])
-    monkeypatch.setattr(resident, "_peer_user", lambda channel: next(users))
+    monkeypatch.setattr(resident, "_read_peer_user", lambda channel: next(users))
     listen = socket.socket.listen
     strangers: list[socket.socket] = []
 

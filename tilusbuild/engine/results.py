@@ -92,7 +92,7 @@ class Results:
         self.counts[_find_column(status, answer.cached)] += 1
         for job in all_jobs:
             self.add_to_script(job, status, answer)
-        # Pruned and skipped programs are missing on purpose: they are no failures.
+        # Pruned and skipped programs are missing on purpose, and do not count as failures.
         if status not in (Status.BUILT, Status.PRUNED, Status.SKIPPED):
             self._failures.append(self._describe_failure(first_job, answer.compiled))
             if not answer.cached:

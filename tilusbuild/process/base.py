@@ -152,8 +152,9 @@ class PrefixRunner:
         `nice` is replaced; with a prefix, its sandbox is dropped."""
         command = replace(command, nice=self._nice)
         if self._prefix:
-            # `env -i` gives the command its own environment, whatever the prefix passes on. No
-            # sandbox: the prefix needs files of its own, and may start it on another machine.
+            # `env -i` gives the command its own environment, whatever the prefix passes on. The
+            # sandbox is dropped, as the prefix needs files of its own, and may start the command
+            # on another machine.
             variables = (f"{name}={value}" for name, value in command.env.items())
             argv = (*self._prefix, _ENV, "-i", *variables, *command.argv)
             command = replace(command, argv=argv, env=self._environment, sandbox=None)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Note = Callable[[str, bytes], None]
 """A function of the path to write tokens back to, and all tokens that are held."""
 
-_AUTH = ("--jobserver-auth=", "--jobserver-fds=")
+_AUTH_OPTIONS = ("--jobserver-auth=", "--jobserver-fds=")
 """The jobserver's option in MAKEFLAGS; make 4.1 and older write the second form."""
 
 
@@ -44,23 +44,25 @@ def find_jobserver(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
     A fifo has one path for both. Raises `JobserverError`.
     """
-    auth = None
+    # MAKEFLAGS is such as " -j4 --jobserver-auth=3,4 -- NAME=value", or has
+    # "--jobserver-auth=fifo:/tmp/GMfifo123".
+    address = None
     for word in environment.get("MAKEFLAGS", "").split():
-        # Make's variables follow.
+        # What follows are make's variables, whose values may look like options.
         if word == "--":
             break
-        # The last option is of the innermost make.
-        if word.startswith(_AUTH):
-            auth = word.partition("=")[2]
-    if auth is None:
+        # Of several options the last one counts: the innermost make has added it.
+        if word.startswith(_AUTH_OPTIONS):
+            address = word.partition("=")[2]
+    if address is None:
         return None
-    if auth.startswith("fifo:"):
-        path = auth.removeprefix("fifo:")
+    if address.startswith("fifo:"):
+        path = address.removeprefix("fifo:")
         return path, path
-    ends = auth.split(",")
-    if len(ends) != 2 or not all(end.lstrip("-").isdecimal() for end in ends):
-        raise JobserverError(f"make's jobserver is of an unknown kind: {auth}")
-    reading, writing = map(int, ends)
+    descriptors = address.split(",")
+    if len(descriptors) != 2 or not all(text.lstrip("-").isdecimal() for text in descriptors):
+        raise JobserverError(f"make's jobserver is of an unknown kind: {address}")
+    reading, writing = map(int, descriptors)
     if not (_is_pipe_end(reading, os.O_RDONLY) and _is_pipe_end(writing, os.O_WRONLY)):
         raise JobserverError(
             "make does not share its jobserver with this recipe, so more may run at once than its "
@@ -71,8 +73,8 @@ def find_jobserver(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 def _is_pipe_end(number: int, mode: int) -> bool:
     """Return whether a descriptor is an end of a pipe with this access mode."""
-    # A recipe without "+" does not inherit the pipe, but MAKEFLAGS has its numbers all the same,
-    # which may be another file by now.
+    # A recipe without "+" does not inherit the pipe. MAKEFLAGS has the pipe's numbers all the same,
+    # and by now another file may have such a number.
     import fcntl
 
     try:
@@ -93,13 +95,14 @@ class Jobserver:
         self._note = note
         self._read = self._write = -1
         try:
-            # Opened again by its path: O_NONBLOCK belongs to the open file, and set on make's own
-            # it would make every other client's blocking read fail with EAGAIN.
+            # The pipe is opened again by its path, because O_NONBLOCK belongs to the open file:
+            # set on make's, it would have every other client's blocking read fail with EAGAIN.
             self._read = os.open(reading, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self._write = os.open(writing, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if not stat.S_ISFIFO(os.fstat(self._read).st_mode):
                 raise OSError(errno.EINVAL, "not a pipe")
-            # Non-blocking until here only: to open a fifo that has no reader would block.
+            # The write end was opened as non-blocking only because to open a fifo that has no
+            # reader would block.
             os.set_blocking(self._write, True)
         except OSError as error:
             self._close_ends()
@@ -128,11 +131,12 @@ class Jobserver:
             token = os.read(self._read, 1)
         except BlockingIOError:
             return False
+        # An empty result is the end of the pipe: make has ended.
         if not token:
             return False
-        # If this process is killed in between, the token is lost, which make reports. Noted before
-        # the read, a token that was never read would be written back: it would exist twice, and
-        # make would start more jobs than its -j.
+        # The tokens are noted after the read. If this process is killed between the two, the token
+        # is lost, and make reports that. If they were noted before it, a token that was never read
+        # might be written back: it would exist twice, and make would start more jobs than its -j.
         self._tokens += token
         self._note(self._path, self._tokens)
         return True
@@ -140,7 +144,8 @@ class Jobserver:
     def release(self) -> None:
         """Write one token back."""
         token, self._tokens = self._tokens[-1:], self._tokens[:-1]
-        # Noted before it is written, for the same reason as in `try_acquire`.
+        # The rest is noted before the token is written: if this process is killed between the two,
+        # the token is lost, and is not written back twice.
         self._note(self._path, self._tokens)
         os.write(self._write, token)
 
@@ -159,9 +164,9 @@ class Jobserver:
         poller = select.poll()
         poller.register(self._read, select.POLLIN)
         poller.register(self._wake_read_end, select.POLLIN)
-        ready = [descriptor for descriptor, _ in poller.poll()]
+        ready_descriptors = [descriptor for descriptor, _ in poller.poll()]
         self._asleep = False
-        if self._wake_read_end not in ready:
+        if self._wake_read_end not in ready_descriptors:
             callback()
 
     def close(self) -> None:
@@ -169,7 +174,8 @@ class Jobserver:
         again."""
         if self._write < 0:
             return
-        os.close(self._wake_write_end)  # wakes the sleeping thread
+        # The read end becomes readable when this end is closed, which wakes the sleeping thread.
+        os.close(self._wake_write_end)
         if self._sleeper is not None:
             self._sleeper.join()
         os.close(self._wake_read_end)

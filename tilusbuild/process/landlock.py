@@ -16,7 +16,7 @@ import stat
 import struct
 from collections.abc import Iterable
 
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PR_SET_NO_NEW_PRIVS = 38
 _VERSION = 1
 _RULE_PATH_BENEATH = 1
@@ -34,7 +34,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 def find_version() -> int:
     """Return the version of Landlock that the kernel offers to this process, or 0."""
     try:
-        return _call_kernel(_CREATE, None, 0, _VERSION)
+        return _call_kernel(_CREATE_RULESET, None, 0, _VERSION)
     except OSError:
         return 0
 
@@ -48,17 +48,19 @@ def restrict_files(read: Iterable[bytes | str], write: Iterable[bytes | str]) ->
     version = find_version()
     if not version:
         raise OSError(errno.EOPNOTSUPP, "this kernel offers no Landlock")
-    # All rights that this version knows: the bits below the first missing one.
-    handled = _FIRST_MISSING_RIGHT[min(version, 3)] - 1
-    ruleset = _call_kernel(_CREATE, struct.pack("<Q", handled), 8, 0)
+    # The rights that this version knows are the bits below the first missing one. The ruleset
+    # denies each of them wherever no rule allows it.
+    known_rights = _FIRST_MISSING_RIGHT[min(version, 3)] - 1
+    attributes = struct.pack("<Q", known_rights)
+    ruleset = _call_kernel(_CREATE_RULESET, attributes, len(attributes), 0)
     try:
         for path in read:
             _allow_path(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
         for path in write:
-            _allow_path(ruleset, path, handled & ~_EXECUTE)
-        # Without this the kernel refuses to restrict an unprivileged process.
+            _allow_path(ruleset, path, known_rights & ~_EXECUTE)
+        # The kernel restricts an unprivileged process only if it can gain no privileges.
         _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        _call_kernel(_RESTRICT, ruleset, 0)
+        _call_kernel(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
 
@@ -72,20 +74,20 @@ def _allow_path(ruleset: int, path: bytes | str, rights: int) -> None:
             # The kernel refuses a rule that gives a file a right of directories.
             if not stat.S_ISDIR(os.fstat(handle).st_mode):
                 rights &= _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
-            _call_kernel(
-                _ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("<Qi", rights, handle), 0
-            )
+            rule = struct.pack("<Qi", rights, handle)
+            _call_kernel(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0)
         finally:
             os.close(handle)
 
 
 def _call_kernel(number: int, *arguments: object) -> int:
     """Make a system call by its number, and return its result. Raises `OSError`."""
+    # ctypes would pass an integer as a C int, and a system call takes longs.
     values = [
         ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
     ]
     result = int(_LIBC.syscall(ctypes.c_long(number), *values))
     if result < 0:
-        reason = ctypes.get_errno()
-        raise OSError(reason, f"Landlock: {os.strerror(reason)}")
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, f"Landlock: {os.strerror(error_number)}")
     return result

@@ -143,10 +143,11 @@ class LocalRunner:
             number, pending = self._submit_request(payload, scope)
         try:
             pending.wait_for_end(command.on_output)
-        except BaseException:  # a KeyboardInterrupt above all: the caller needs no result
+        except BaseException:
+            # A Ctrl-C, say: the caller needs no result. It removes its directory next, where the
+            # command must not write afterwards.
             with self._lock:
                 self._send_frame(warden.KILL, number)
-            # The caller removes its directory next: the command must not write there afterwards.
             pending.wait_for_killed()
             raise
         return self._unpack_result(pending, command)
@@ -227,8 +228,9 @@ class LocalRunner:
             while sent < len(frame):
                 sent += self._socket.send(frame[sent:])
         except BaseException as error:
-            # After half a frame the warden cannot read any other, and a cancellation must not get
-            # lost. Closing the socket ends the warden. The reader thread then ends all commands.
+            # After half a frame the warden cannot read any other, so a later request to kill a
+            # command would get lost. Instead the socket is closed, which ends the warden. The
+            # reader thread then ends all commands.
             self._loss_reason = (
                 self._loss_reason or f"the process that starts compilers does not answer: {error}"
             )
@@ -244,7 +246,8 @@ class LocalRunner:
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warden.py")
         argv = [sys.executable, "-I", "-S", script, str(_CHANNEL), str(self._owner)]
         try:
-            # Above all descriptors that the actions below replace.
+            # The warden's end gets a number above `_CHANNEL`: the actions below replace the
+            # descriptors up to there, and might replace the end itself.
             end = fcntl.fcntl(warden_end, fcntl.F_DUPFD_CLOEXEC, _CHANNEL + 1)
             try:
                 actions = (
@@ -266,7 +269,8 @@ class LocalRunner:
         try:
             self._reader = start_thread(self._read_answers, own_end)
         except OSError:
-            own_end.close()  # which ends the warden
+            # The warden ends when its socket is closed.
+            own_end.close()
             self._wait_for_warden()
             raise
         self._socket = own_end
@@ -280,8 +284,9 @@ class LocalRunner:
             except OSError:
                 data = b""
             if not data:
+                # The warden has ended, or ends now because of this.
                 with contextlib.suppress(OSError):
-                    channel.shutdown(socket.SHUT_RDWR)  # the warden ends, if it has not
+                    channel.shutdown(socket.SHUT_RDWR)
                 break
             received += data
             for kind, number, payload in warden.pop_frames(received):
@@ -304,11 +309,10 @@ class LocalRunner:
         pending.mark_end()
 
     def _handle_warden_end(self) -> None:
-        """End all pending commands. If the warden was killed, kill its session before.
-
-        A killed warden cannot kill its children itself.
-        """
+        """End all pending commands. If the warden was killed, kill its session before, as it could
+        not kill its children itself."""
         status = self._wait_for_warden()
+        # The sweep is repeated: a child may start another one while it is being killed.
         sweeps = _MAX_SWEEPS if status else 0
         for _ in range(sweeps):
             survivors = [
@@ -324,18 +328,21 @@ class LocalRunner:
                 self._loss_reason = (
                     f"the process that starts compilers ended unexpectedly ({cause})"
                 )
-            waiting = list(self._pending.values())
+            pending_commands = list(self._pending.values())
             self._pending.clear()
+        # A dead warden confirms nothing: a thread that waits for it must go on.
         self._tokens_confirmed.set()
-        for pending in waiting:
+        for pending in pending_commands:
             pending.mark_end()
 
     def _wait_for_warden(self) -> int:
         """Wait for the warden, and return its exit status, or minus the signal that ended it."""
         try:
-            return os.waitstatus_to_exitcode(os.waitpid(self._warden, 0)[1])
+            _, wait_status = os.waitpid(self._warden, 0)
         except ChildProcessError:
+            # Other code of this process has waited for all children: the status is lost.
             return 0
+        return os.waitstatus_to_exitcode(wait_status)
 
     def _unpack_result(self, pending: _PendingCommand, command: Command) -> CompletedCommand:
         """Return the result of an ended command. Raises `CancelledError`, `RunnerLostError`, and
@@ -346,9 +353,9 @@ class LocalRunner:
             raise RunnerLostError(self._loss_reason or "the runner was closed")
         kind, payload = pending.frame
         if kind == warden.REFUSED:
-            (number,) = warden.REFUSAL.unpack_from(payload)
-            subject = os.fsdecode(payload[warden.REFUSAL.size :])
-            raise OSError(number, os.strerror(number), subject or command.argv[0])
+            (error_number,) = warden.REFUSAL.unpack_from(payload)
+            path = os.fsdecode(payload[warden.REFUSAL.size :])
+            raise OSError(error_number, os.strerror(error_number), path or command.argv[0])
         status, seconds, peak_rss, timed_out = warden.RESULT.unpack_from(payload)
         return CompletedCommand(
             status=status,
@@ -367,8 +374,10 @@ def _pack_request(command: Command) -> bytes:
     if not command.argv:
         raise ValueError("a command needs at least the program's name")
     variables = [f"{name}={value}" for name, value in command.env.items()]
-    sandbox = ((), ()) if command.sandbox is None else (command.sandbox.read, command.sandbox.write)
-    texts = (command.cwd, *command.argv, *variables, *(path for paths in sandbox for path in paths))
+    # Without any path there is no sandbox.
+    readable = () if command.sandbox is None else command.sandbox.read
+    writable = () if command.sandbox is None else command.sandbox.write
+    texts = (command.cwd, *command.argv, *variables, *readable, *writable)
     strings = [os.fsencode(text) for text in texts]
     if any(b"\0" in string for string in strings):
         raise ValueError("a command's strings cannot hold NUL")
@@ -379,7 +388,8 @@ def _pack_request(command: Command) -> bytes:
         command.nice,
         len(command.argv),
         len(variables),
-        *map(len, sandbox),
+        len(readable),
+        len(writable),
     )
     return numbers + b"\0".join(strings) + b"\0"
 

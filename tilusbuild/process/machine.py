@@ -50,8 +50,8 @@ class Machine:
         """Return the available bytes, page cache that can be dropped included; None if unknown."""
         amounts = [_read_field(self._meminfo, "MemAvailable:", 1024)]
         amounts += [_read_free_memory(group) for group in self._memory_groups]
-        known = [amount for amount in amounts if amount is not None]
-        return max(0, min(known)) if known else None
+        known_amounts = [amount for amount in amounts if amount is not None]
+        return max(0, min(known_amounts)) if known_amounts else None
 
     def measure_memory_pressure(self) -> float:
         """Return the share (0 to 1) of the last 10 s in which all tasks waited for memory.
@@ -65,23 +65,25 @@ class Machine:
 
     def _list_groups(self, controller: str) -> Iterator[ControlGroup]:
         """Yield the groups of this process for a controller, from the innermost outwards."""
-        membership = _read_memberships(self._resolve_path("/proc/self/cgroup"))
+        group_paths = _read_group_paths(self._resolve_path("/proc/self/cgroup"))
         for mount in list_mounts(self._resolve_path("/proc/self/mountinfo")):
             if mount.kind == "cgroup2":
-                path, unified = membership.get(""), True
+                path, unified = group_paths.get(""), True
             elif mount.kind == "cgroup" and controller in mount.options:
-                path, unified = membership.get(controller), False
+                path, unified = group_paths.get(controller), False
             else:
                 continue
             if path is None:
                 continue
-            # A container may see a mount of a subtree only, whose root is `mount.root`.
+            # A container may see a mount of a subtree only, whose root is `mount.root`. A group
+            # outside of the subtree has no directory here: then the subtree's own limits count.
             inside = os.path.relpath(path, mount.root) if path.startswith("/") else "."
             parts = [part for part in inside.split("/") if part not in ("", ".", "..")]
             if inside.startswith(".."):
                 parts = []
+            top = self._resolve_path(mount.point)
             for depth in range(len(parts), -1, -1):
-                yield os.path.join(self._resolve_path(mount.point), *parts[:depth]), unified
+                yield os.path.join(top, *parts[:depth]), unified
 
 
 def count_usable_cores() -> int:
@@ -89,17 +91,18 @@ def count_usable_cores() -> int:
     return Machine().count_cores()
 
 
-def _read_memberships(path: str) -> dict[str, str]:
+def _read_group_paths(path: str) -> dict[str, str]:
     """Return the path of this process's control group by controller, from `/proc/self/cgroup`. The
     key "" is the group of version 2."""
-    groups = {}
+    group_paths = {}
     for line in _read_lines(path):
+        # Version 1 has lines such as "4:cpu,cpuacct:/user.slice", version 2 the line "0::/job/1".
         number, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        if number and group:
+        controllers, _, group_path = rest.partition(":")
+        if number and group_path:
             for controller in controllers.split(","):
-                groups[controller] = group
-    return groups
+                group_paths[controller] = group_path
+    return group_paths
 
 
 def _read_quota(group: ControlGroup) -> float | None:
@@ -107,11 +110,13 @@ def _read_quota(group: ControlGroup) -> float | None:
     limit."""
     directory, unified = group
     if unified:
+        # The file is "150000 100000", quota and period in microseconds, or "max 100000".
         values = _read_text(directory, "cpu.max").split()
     else:
         values = [_read_text(directory, f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     try:
         quota, period = (int(value) for value in values)
+        # Version 1 writes -1 for no limit.
         return None if quota < 0 else max(1, quota) / period
     except (ValueError, ZeroDivisionError):
         return None
@@ -120,9 +125,10 @@ def _read_quota(group: ControlGroup) -> float | None:
 def _read_free_memory(group: ControlGroup) -> int | None:
     """Return the free bytes below a group's limit, page cache that can be dropped included; None
     without a limit."""
-    # Above `memory.high` a group is not killed, but throttled almost to a stop: a limit, too.
     directory, unified = group
     if unified:
+        # Above `memory.high` a group is not killed, but is throttled almost to a stop. So this
+        # counts as a limit, too.
         limits = [_read_number(directory, name) for name in ("memory.max", "memory.high")]
         used = _read_number(directory, "memory.current")
         droppable = "inactive_file"

@@ -200,13 +200,14 @@ class Resident:
         """
         strings = [os.fsencode(word) for word in (command.cwd, *arguments)]
         request = b"\0".join(strings) + b"\0"
-        began = time.monotonic()
-        limit = command.timeout
+        began_at = time.monotonic()
+        timeout = command.timeout
         try:
-            # Python's start and the library's load do not count against the command's limit.
-            start_deadline = None if limit is None else began + max(limit, _SECONDS_TO_START)
+            # The command's time limit begins after the connection: Python's start and the load of
+            # the library have a limit of their own.
+            start_deadline = None if timeout is None else began_at + max(timeout, _SECONDS_TO_START)
             channel = self._connect(start_deadline)
-            deadline = None if limit is None else time.monotonic() + limit
+            deadline = None if timeout is None else time.monotonic() + timeout
             channel.sendall(FRAME.pack(len(request)) + request)
             head = _read_bytes(channel, ANSWER.size, deadline)
             status, peak, is_reusable, length = ANSWER.unpack(head)
@@ -215,18 +216,20 @@ class Resident:
             self.kill()
             self.ended.wait()
             peak = self._end.peak_rss if isinstance(self._end, CompletedCommand) else 0
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - began_at
             return CompletedCommand(-signal.SIGKILL, b"", seconds, peak, timed_out=True), False
         except (OSError, EOFError) as error:
-            if not self.ended.wait(_SECONDS_TO_END):
+            is_ended = self.ended.wait(_SECONDS_TO_END)
+            if not is_ended:
                 self.kill()
                 self.ended.wait()
-                # The process was alive, so the error is this machine's: out of memory, for example.
+                # The process was alive, so this machine has caused the error, such as a lack of
+                # memory.
                 if isinstance(error, OSError):
                     raise
-            return self._result_of_end(began), False
-        output_start = output[: command.output_limit]
-        completed = CompletedCommand(status, output_start, time.monotonic() - began, peak)
+            return self._make_end_result(began_at), False
+        seconds = time.monotonic() - began_at
+        completed = CompletedCommand(status, output[: command.output_limit], seconds, peak)
         return completed, is_reusable
 
     def _connect(self, deadline: float | None) -> socket.socket:
@@ -235,28 +238,29 @@ class Resident:
         while self._channel is None:
             self._listener.settimeout(_seconds_until(deadline))
             channel, _ = self._listener.accept()
-            # Abstract sockets have no permissions: any user may connect.
-            if _peer_user(channel) == os.getuid():
+            # Abstract sockets have no permissions, so a process of any user may connect.
+            if _read_peer_user(channel) == os.getuid():
                 self._channel = channel
                 self._listener.close()
             else:
                 channel.close()
         return self._channel
 
-    def _result_of_end(self, began: float) -> CompletedCommand:
+    def _make_end_result(self, began_at: float) -> CompletedCommand:
         """Return the end of the process as the result of its unanswered command.
 
-        Raises the exception that ended it, if there was one.
+        Raises the exception that ended the process, if there was one.
         """
         if isinstance(self._end, BaseException):
             raise self._end
         end = self._end or CompletedCommand(_OWN_FAILURE, b"", seconds=0.0, peak_rss=0)
         # Status 0 would be taken for a command that succeeded.
         status = end.status or _OWN_FAILURE
-        return CompletedCommand(status, end.output, time.monotonic() - began, end.peak_rss)
+        seconds = time.monotonic() - began_at
+        return CompletedCommand(status, end.output, seconds, end.peak_rss)
 
 
-def _peer_user(channel: socket.socket) -> int:
+def _read_peer_user(channel: socket.socket) -> int:
     """Return the user id of the process at the other end, at the time when it connected."""
     credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(credentials)

@@ -87,6 +87,7 @@ def _raise_stopped(number: int, frame: FrameType | None) -> None:
     if _stopped_by is None:
         _latest = time.monotonic() + _PATIENCE
     _stopped_by = number
+    # A second Ctrl-C raises again. Another signal's second one has the default effect.
     if number != signal.SIGINT:
         signal.signal(number, signal.SIG_DFL)
     _raise_in(number, frame)
@@ -94,14 +95,16 @@ def _raise_stopped(number: int, frame: FrameType | None) -> None:
 
 def _raise_in(number: int, frame: FrameType | None) -> None:
     """Raise the stop if the frame is tilusbuild's or the patience is over; else set the timer."""
-    name = "" if frame is None else str(frame.f_globals.get("__name__"))
-    if name.partition(".")[0] == __name__.partition(".")[0] or time.monotonic() > _latest:
+    module = "" if frame is None else str(frame.f_globals.get("__name__"))
+    is_ours = module.partition(".")[0] == __name__.partition(".")[0]
+    if is_ours or time.monotonic() > _latest:
         raise StoppedError(number)
     signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS, _AGAIN_SECONDS)
 
 
 def _raise_again(alarm: int, frame: FrameType | None) -> None:
-    """Repeat the stop. Inside of a `catch_signals` block its handler gets a message."""
+    """Handle the timer: raise the stop again. Within `catch_signals`, call the handler of that
+    block instead."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     if _within and _stopped_by is not None:
         handler: Any = signal.getsignal(_stopped_by)
@@ -117,23 +120,25 @@ def _hide_ignored_errors() -> Iterator[None]:
 
     Otherwise the interpreter prints it as unraisable, and C code by `PyErr_Print`.
     """
-    unraisable, uncaught = sys.unraisablehook, sys.excepthook
+    former_unraisablehook, former_excepthook = sys.unraisablehook, sys.excepthook
 
-    def drop(unraised: Any) -> None:
+    def print_unraisable(unraised: Any) -> None:
         if not isinstance(unraised.exc_value, StoppedError):
-            unraisable(unraised)
+            former_unraisablehook(unraised)
 
-    def drop_printed(kind: Any, error: BaseException, trace: Any) -> None:
+    def print_uncaught(kind: Any, error: BaseException, trace: Any) -> None:
         if isinstance(error, StoppedError):
-            error.__del__()  # Python may keep it, as `sys.last_value`
+            # `PyErr_Print` keeps the exception, as `sys.last_value`, so it is not destroyed. The
+            # explicit call sets the timer that raises it again.
+            error.__del__()
         else:
-            uncaught(kind, error, trace)
+            former_excepthook(kind, error, trace)
 
-    sys.unraisablehook, sys.excepthook = drop, drop_printed
+    sys.unraisablehook, sys.excepthook = print_unraisable, print_uncaught
     try:
         yield
     finally:
-        sys.unraisablehook, sys.excepthook = unraisable, uncaught
+        sys.unraisablehook, sys.excepthook = former_unraisablehook, former_excepthook
 
 
 @contextmanager
@@ -172,15 +177,15 @@ def _install_handlers(
 ) -> Iterator[None]:
     """Handle these signals by `handler` in the block, and as before after it. Signals that are
     ignored stay ignored. Outside of the main thread nothing is installed."""
-    former = {}
+    former_handlers = {}
     # Python lets only the main thread install handlers.
     if threading.get_ident() == threading.main_thread().ident:
         for number in numbers:
             # None is a handler that C code installed: Python could not put it back.
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                former[number] = signal.signal(number, handler)
+                former_handlers[number] = signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, former_handler in former.items():
+        for number, former_handler in former_handlers.items():
             signal.signal(number, former_handler)

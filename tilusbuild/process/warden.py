@@ -91,7 +91,7 @@ class CapturedOutput:
         room = self._head_limit - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
-        # Only now and then, as a trim moves the whole tail.
+        # The tail is trimmed only now and then, as a trim moves all of it.
         if len(self._tail) > 2 * self._tail_limit + _CHUNK:
             self._trim_tail()
 
@@ -175,7 +175,8 @@ class Warden:
         except (OSError, AttributeError):  # a kernel before 5.3, or a Python built on one
             return -1
         self._poller.register(handle, select.POLLIN)
-        # The client is the parent as long as it lives. Else `handle` may be of another process.
+        # As long as the client lives it is this process's parent. If it is not, the client has died
+        # before, and `handle` may be that of another process with the same number.
         if os.getppid() != client:
             raise DisconnectedError
         return handle
@@ -201,16 +202,20 @@ class Warden:
         without one."""
         now = time.monotonic()
         seconds = _MAX_WAIT
-        limited = [child for child in self._children.values() if child.deadline is not None]
-        for child in limited:
-            remaining = (child.deadline or now) - now
+        has_limit = False
+        for child in self._children.values():
+            if child.deadline is None:
+                continue
+            has_limit = True
+            remaining = child.deadline - now
             if remaining > 0:
                 seconds = min(seconds, remaining)
             elif not child.timed_out:
                 child.timed_out = True
                 kill_group(child.pid)
-        # One more: poll() rounds down, and would return again and again just before the limit.
-        return seconds * 1000 + 1 if limited else None
+        # poll() rounds down, and would return again and again just before the limit: so it waits
+        # one millisecond more.
+        return seconds * 1000 + 1 if has_limit else None
 
     def _receive_requests(self) -> None:
         """Read from the socket once, and handle the complete requests; without a client, only those
@@ -247,25 +252,26 @@ class Warden:
     def _start_command(self, number: int, payload: bytes) -> None:
         """Start the command of a `RUN` payload. Answer `REFUSED` if no process can be made; that
         its program cannot run is known, and answered, only at its end."""
-        timeout, limit, reports, nice, *counts = REQUEST.unpack_from(payload)
+        timeout, output_limit, reports, nice, *counts = REQUEST.unpack_from(payload)
         cwd, *strings = payload[REQUEST.size :].split(b"\0")
+        # The strings are those of four lists, one after the other; `counts` are their lengths.
         argv, environment, readable, writable = (
             [strings.pop(0) for _ in range(count)] for count in counts
         )
         confine: Callable[[], None] | None = None
         if readable or writable:
-            # Before the fork: a child of a fork should run as little as possible.
+            # The module is loaded before the fork: a forked child should run as little as possible.
             confine = partial(load_landlock(), readable, writable)
-        opened: list[int] = []
+        descriptors: list[int] = []
         try:
-            opened += os.pipe()
-            opened += os.pipe()
-            # The command writes to `output`, and why it cannot run to `complaint`; the warden
-            # reads these from `pipe` and from `errors`.
-            pipe, output, errors, complaint = opened
+            descriptors += os.pipe()
+            descriptors += os.pipe()
+            # The command writes its output to `output`, which the warden reads from `pipe`. If the
+            # program cannot run, the child writes why to `complaint`; that is read from `errors`.
+            pipe, output, errors, complaint = descriptors
             pid = os.fork()
         except OSError as error:
-            for descriptor in opened:
+            for descriptor in descriptors:
                 os.close(descriptor)
             self._send_frame(REFUSED, number, REFUSAL.pack(error.errno or 0), argv[0])
             return
@@ -278,7 +284,7 @@ class Warden:
             os.setpgid(pid, pid)
         os.set_blocking(pipe, False)
         os.set_blocking(errors, False)
-        child = RunningChild(number, pid, pipe, errors, limit)
+        child = RunningChild(number, pid, pipe, errors, output_limit)
         child.reports = reports
         child.deadline = child.started + timeout if timeout > 0 else None
         self._children[pid] = child
@@ -300,11 +306,11 @@ class Warden:
 
         Never returns. `confine` restricts the files that the child may open.
         """
-        subject = cwd
+        path_of_error = cwd
         try:
             os.setpgid(0, 0)
             self._prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-            # The warden may have died between the fork and the call above.
+            # If the warden died between the fork and the call above, no signal will come.
             if os.getppid() != self._pid:
                 os._exit(127)
             os.dup2(self._null, 0)
@@ -318,11 +324,11 @@ class Warden:
             os.chdir(cwd)
             if confine is not None:
                 confine()
-            subject = argv[0]
+            path_of_error = argv[0]
             variables = dict(variable.split(b"=", 1) for variable in environment)
             os.execvpe(argv[0], argv, variables)  # noqa: S606 - no shell is wanted
         except OSError as error:
-            os.write(complaint, REFUSAL.pack(error.errno or 0) + subject)
+            os.write(complaint, REFUSAL.pack(error.errno or 0) + path_of_error)
         finally:
             os._exit(127)
 
@@ -354,14 +360,15 @@ class Warden:
             try:
                 # WNOWAIT keeps the zombie until its group is killed, so that no other process can
                 # get the number.
-                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if dead is None:
+            if ended is None:
                 break
-            child = self._children.pop(dead.si_pid, None)
+            child = self._children.pop(ended.si_pid, None)
             if child is None:
-                os.waitpid(dead.si_pid, 0)
+                # An orphan of a command, which became a child of this subreaper.
+                os.waitpid(ended.si_pid, 0)
             else:
                 self._finish_command(child)
         if not self._children:
@@ -373,7 +380,8 @@ class Warden:
         kill_group(child.pid)
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.monotonic() - child.started
-        # The rest of the output, but at most 1 MiB: a process outside of the group may never stop.
+        # The rest of the output is read, but at most 1 MiB of it: a process that has left the group
+        # may never stop writing.
         for _ in range(1 + (1 << 20) // _CHUNK):
             if child.pipe < 0 or not self._read_output(child):
                 break
@@ -393,7 +401,8 @@ class Warden:
     def _hold_tokens(self, payload: bytes) -> None:
         """Store the tokens of a `HOLD` payload, in place of earlier ones, and open their path if it
         is not open. Answer `HELD` after that. Without tokens, close the path."""
-        # The path is of /proc, and goes with the client.
+        # The payload is such as b"/proc/123/fd/7\0++". The path is one of the client's, and is gone
+        # when the client has died: so it is opened now.
         path, _, self._tokens = payload.partition(b"\0")
         if self._token_end >= 0 and (path != self._token_path or not self._tokens):
             os.close(self._token_end)
@@ -401,7 +410,8 @@ class Warden:
         if self._token_end < 0 and self._tokens:
             with contextlib.suppress(OSError):
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                self._token_end, self._token_path = os.open(path, flags), path
+                self._token_end = os.open(path, flags)
+                self._token_path = path
             self._send_frame(HELD, 0)
 
     def give_tokens_back(self) -> None:
@@ -423,6 +433,7 @@ class Warden:
         while True:
             kill_each(list_children())
             try:
+                # Reap all children that have ended; 0 says that the others still run.
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             except ChildProcessError:
@@ -469,12 +480,13 @@ def kill_each(pids: list[int]) -> None:
 
 def list_children() -> list[int]:
     """Return the pids of this process's children, with adopted orphans."""
-    own = os.getpid()
+    own_pid = os.getpid()
     try:
-        with open(f"/proc/{own}/task/{own}/children", "rb") as file:
+        with open(f"/proc/{own_pid}/task/{own_pid}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
     except OSError:
-        return [pid for pid, parent, _ in list_processes() if parent == own]
+        # A kernel may be built without this file.
+        return [pid for pid, parent, _ in list_processes() if parent == own_pid]
 
 
 def list_processes() -> list[tuple[int, int, int]]:
@@ -485,8 +497,10 @@ def list_processes() -> list[tuple[int, int, int]]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The second field is a name in parentheses, which may hold anything.
-                state, parent, _, session = file.read().rpartition(b")")[2].split()[:4]
+                # The line is such as b"42 (cc1plus) S 41 40 39 …": pid, name, state, parent, group,
+                # session. The name may hold anything, spaces and parentheses too.
+                _, _, fields_after_name = file.read().rpartition(b")")
+                state, parent, _, session = fields_after_name.split()[:4]
         except (OSError, ValueError):
             continue
         if state not in (b"Z", b"X"):
@@ -510,7 +524,8 @@ def main() -> None:
     except DisconnectedError:
         pass
     except (OSError, MemoryError):
-        sys.exit(1)  # all commands are killed below; the client reports the warden's end
+        # All commands are killed below, and the client reports the warden's end.
+        sys.exit(1)
     finally:
         if warden is not None:
             warden.kill_everything()
