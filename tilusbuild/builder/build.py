@@ -63,11 +63,12 @@ def build_project(
         return build_request(project, request, replace(config, part=True), reporter)
     if invocation is None:
         return build_request(project, request, config, reporter)
-    # Before anything is compiled: the record has what the plan read.
-    read = PlanRead.collect_inputs(project, plan, invocation)
+    # The inputs are collected before anything is compiled: the record shall have their stamps as
+    # the plan saw them.
+    plan_inputs = PlanRead.collect_inputs(project, plan, invocation)
     result = build_request(project, request, config, reporter)
     if not config.dry_run and not plan.selected_numbers:
-        write_record(project, plan, result, project.settings.jobs.value, read)
+        write_record(project, plan, result, project.settings.jobs.value, plan_inputs)
     return result
 
 
@@ -92,7 +93,7 @@ def build_request(
             is_complete = not (config.dry_run or result.was_stopped)
             if is_complete and publishes.restores_includes:
                 restore_needed(project.cache, plan, builder.compiler.lay_out_includes)
-        # The memo has a hash of the texts before the change.
+        # The memo would return the hash of the texts before the change again.
         if Status.CHANGED in result.statuses.values():
             project.memo.forget_scripts()
         if not is_complete:

@@ -143,20 +143,21 @@ class IncludeLayout:
         Return where they are; or the result of the launcher's compile if that fails. Raises
         `CacheError` and `CancelledError`.
         """
-        recipe, closure, launcher_digest = work.recipe, work.closure, ""
+        recipe, closure = work.recipe, work.closure
+        launcher_digest = ""
         if recipe.pipeline.launcher.is_there:
-            library: bytes | None = None
+            launcher_library: bytes | None = None
             # A compiler of host code compiles the launcher together with the program.
             if not recipe.pipeline.host_code:
                 from tilusbuild.compile.program import compile_launcher
 
-                answer = compile_launcher(
+                library_or_failure = compile_launcher(
                     recipe, work.toolchain, stage, runner, self.launchers, self._timeout
                 )
-                if isinstance(answer, Compiled):
-                    return answer
-                library = answer
-            launcher_digest, files = lay_out_launcher(recipe, library)
+                if isinstance(library_or_failure, Compiled):
+                    return library_or_failure
+                launcher_library = library_or_failure
+            launcher_digest, files = lay_out_launcher(recipe, launcher_library)
             self._lay_out_directory(launcher_digest, lambda: files)
         if not closure.headers:
             return ProgramLayout(launcher_digest, None)
@@ -168,7 +169,8 @@ class IncludeLayout:
     ) -> str:
         """Publish a directory of a launcher or of headers, and return its path. Only the first call
         for a digest calls `files` and compares the contents."""
-        # Under the guard, so that a second program waits until the directory is complete.
+        # The guard is held while files are written, so that a second program with this digest waits
+        # until the directory is complete.
         with self._guard:
             if digest not in self._directories:
                 self._directories[digest] = publish_include(self._cache, digest, files())
@@ -195,8 +197,9 @@ class ProgramCompiler:
         seen other tools than its hash names.
         """
         runner = RecordingRunner(self._runners.make_runner(job, work.toolchain, self._residents))
-        # The steps that programs share are keyed by the tools, which are the last section.
-        tools = work.options_txt.partition("\n[toolchain]\n")[2]
+        # The steps that programs share are keyed by the tools. These are the last section of
+        # options.txt, such as "[toolchain]\nnvcc 12.8.93 …".
+        _, _, tools = work.options_txt.partition("\n[toolchain]\n")
         units = UnitSteps(self._units, tools)
         running = (job, runner)
         self._residents.running.append(running)
@@ -204,12 +207,13 @@ class ProgramCompiler:
             compiled = self._compile_rendered(work, stage.path, runner, units)
         finally:
             self._residents.running.remove(running)
-        # A tool that was half written may print any error, or crash: then also the files of large
-        # directories are compared, which takes longer.
+        # A tool that was half written may print any error, or crash. After such a compile the files
+        # of large directories are compared, too, which takes longer.
         is_suspect = compiled.cause not in (None, Cause.CHECK, Cause.LIMIT)
-        if (path := work.toolchain.find_changed_path(whole=is_suspect)) is not None:
+        changed_path = work.toolchain.find_changed_path(whole=is_suspect)
+        if changed_path is not None:
             units.forget_used()
-            raise ToolsChangedError(f"{path} changed while it was used; build again")
+            raise ToolsChangedError(f"{changed_path} changed while it was used; build again")
         return replace(
             compiled,
             meta=describe_program(work.recipe, compiled),
@@ -259,7 +263,8 @@ class ProgramCompiler:
             stage.discard()
 
     def cancel(self) -> None:
-        # Idle processes first: a compile could get one that is about to be killed.
+        # The idle processes are ended first: a compile that begins now could get one of them just
+        # before all processes are killed below.
         self._residents.release_idle()
         for _, runner in list(self._residents.running):
             runner.cancel()

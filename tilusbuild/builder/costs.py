@@ -134,21 +134,27 @@ def _make_cost(
     )
     if (entry := lookup_entry(cache, job.hash)) is None:
         return cost
-    used = list_resources(job.planned, values, entry.meta)
-    static, dynamic = used.get("static_smem"), used.get("dynamic_smem")
+    resources = list_resources(job.planned, values, entry.meta)
+    static, dynamic = resources.get("static_smem"), resources.get("dynamic_smem")
     if static is not None and dynamic is not None:
-        fits = {"occupancy": used.get("occupancy"), "blocks": used.get("blocks_per_sm")}
-        cost = replace(cost, smem=int(static) + int(dynamic), **fits)
+        cost = replace(
+            cost,
+            smem=int(static) + int(dynamic),
+            occupancy=resources.get("occupancy"),
+            blocks=resources.get("blocks_per_sm"),
+        )
     reason, log = str(entry.meta.get("reason") or ""), ""
-    # One log for each reason: a report of a thousand equal failures would hold it as often.
+    # Only the first program with a reason has a log: else a report of a thousand equal failures
+    # would hold the same log a thousand times.
     if reason and (job.planned.label, reason) not in reasons:
         reasons.add((job.planned.label, reason))
         log = job.translate_log(read_compiler_log(cache, job.hash)[:_MAX_LOG])
-    usages = (
-        Usage(kernel, arch, usage["registers"], usage["spill_stores"] + usage["spill_loads"])
-        for kernel, archs in entry.meta["kernels"].items()
-        for arch, usage in archs.items()
-    )
+    usages = []
+    # `kernels` of meta.json is such as {"gemm": {"sm_90a": {"registers": 168, …}}}.
+    for kernel, usage_by_arch in entry.meta["kernels"].items():
+        for arch, usage in usage_by_arch.items():
+            spills = usage["spill_stores"] + usage["spill_loads"]
+            usages.append(Usage(kernel, arch, usage["registers"], spills))
     return replace(
         cost,
         status=entry.status,
@@ -166,6 +172,8 @@ def sum_costs(costs: Iterable[Cost]) -> Total:
     """Return the sums of some programs, each counted once."""
     unique = _drop_duplicates(costs)
     seconds = [cost.seconds for cost in unique if cost.seconds is not None]
+    peaks = [cost.peak_rss for cost in unique if cost.peak_rss is not None]
+    registers = [cost.registers for cost in unique if cost.registers is not None]
     statuses = [cost.status for cost in unique]
     return Total(
         programs=len(unique),
@@ -174,9 +182,9 @@ def sum_costs(costs: Iterable[Cost]) -> Total:
         seconds=round(sum(seconds), 3),
         median=median(seconds) if seconds else None,
         longest=max(seconds, default=None),
-        peak_rss=max((c.peak_rss for c in unique if c.peak_rss is not None), default=None),
+        peak_rss=max(peaks, default=None),
         library=sum(cost.library or 0 for cost in unique),
-        registers=max((c.registers for c in unique if c.registers is not None), default=None),
+        registers=max(registers, default=None),
         spilling=len([cost for cost in unique if cost.spills]),
     )
 
@@ -191,7 +199,8 @@ def sum_by_target(costs: Iterable[Cost]) -> dict[tuple[str, str], Total]:
 
 def _drop_duplicates(costs: Iterable[Cost]) -> list[Cost]:
     """Return one cost for each program: the first that has a compile time, else the first."""
-    # The history is by place in the plan: of jobs that share a program, one has a compile time.
+    # The history keeps a record for each place in the plan: of several jobs that share a program,
+    # only the one that was compiled has a compile time.
     by_hash: dict[str, Cost] = {}
     for cost in costs:
         if cost.hash not in by_hash or by_hash[cost.hash].seconds is None:
@@ -208,18 +217,22 @@ def rank_costs(costs: Iterable[Cost], key: Callable[[Cost], float | None], top: 
 def format_costs(costs: Sequence[Cost], top: int) -> str:
     """Return a text: a table of the sums by script and target, and for each of `_RANKINGS` a table
     of its `top` programs."""
-    everything = sum_costs(costs)
-    rows = [_make_total_row(*pair, total) for pair, total in sum_by_target(costs).items()]
+    overall = sum_costs(costs)
+    rows = [
+        _make_total_row(script, target, total)
+        for (script, target), total in sum_by_target(costs).items()
+    ]
     if len(rows) > 1:
-        rows.append(_make_total_row("all", "", everything))
-    parts = [format_table(_TOTALS, rows)]
-    if everything.timed < everything.programs:
-        programs = format_count(everything.programs, "program")
-        parts.append(f"the compiles of {everything.timed} of {programs} are remembered\n")
+        rows.append(_make_total_row("all", "", overall))
+    parts = [format_table(_TOTAL_COLUMNS, rows)]
+    if overall.timed < overall.programs:
+        programs = format_count(overall.programs, "program")
+        parts.append(f"the compiles of {overall.timed} of {programs} are remembered\n")
     for title, key in _RANKINGS.items():
         ranked = rank_costs(costs, key, top)
         if ranked:
-            parts.append(f"{title}\n\n" + format_table(_PROGRAMS, map(_make_program_row, ranked)))
+            table = format_table(_PROGRAM_COLUMNS, map(_make_program_row, ranked))
+            parts.append(f"{title}\n\n{table}")
     return "\n".join(parts)
 
 
@@ -229,18 +242,18 @@ _RANKINGS: Mapping[str, Callable[[Cost], float | None]] = {
     "Largest libraries": lambda cost: cost.library,
 }
 
-_TOTALS = (
+_TOTAL_COLUMNS = (
     *("script", "target", "programs", "built", "refused", "total s", "median s", "max s"),
     *("peak MB", "registers", "spilling", "lib.so KB"),
 )
-_PROGRAMS = (
+_PROGRAM_COLUMNS = (
     *("program", "hash", "status", "s", "peak MB", "registers", "spill bytes", "lib.so KB"),
     "schedule",
 )
 
 
 def _make_total_row(script: str, target: str, total: Total) -> tuple[Cell, ...]:
-    """Return a row of the table with the columns `_TOTALS`."""
+    """Return a row of the table with the columns `_TOTAL_COLUMNS`."""
     return (
         script,
         target,
@@ -258,7 +271,7 @@ def _make_total_row(script: str, target: str, total: Total) -> tuple[Cell, ...]:
 
 
 def _make_program_row(cost: Cost) -> tuple[Cell, ...]:
-    """Return a row of a table with the columns `_PROGRAMS`."""
+    """Return a row of a table with the columns `_PROGRAM_COLUMNS`."""
     return (
         cost.label,
         cost.hash[:12],

@@ -38,16 +38,17 @@ TEMPLATE_STEPS, COMPILER_STEPS = "ir", "module/ir"
 def dump_programs(project: Project, plan: Plan) -> int:
     """Dump every built program of a plan that has no dump yet, several at once. Return how many
     were dumped. Raises `InputError`, `CacheError`, `CancelledError`."""
-    # Not a link: each of its objects has a dump of its own.
-    jobs = {
-        job.hash: job
-        for job in iterate_jobs(plan)
-        if lookup_entry(project.cache, job.hash) is not None
-        and not os.path.isdir(os.path.join(project.cache.program_path(job.hash), TEMPLATE_STEPS))
-        and not job.needs
-    }
+    jobs: dict[str, ProgramJob] = {}
+    for job in iterate_jobs(plan):
+        dump_path = os.path.join(project.cache.program_path(job.hash), TEMPLATE_STEPS)
+        is_built = lookup_entry(project.cache, job.hash) is not None
+        # A job that needs others is a link: each of its objects has a dump of its own.
+        if is_built and not os.path.isdir(dump_path) and not job.needs:
+            jobs[job.hash] = job
     with ThreadPoolExecutor(project.settings.jobs.value) as pool:
-        for future in [pool.submit(_dump_program, project, job) for job in jobs.values()]:
+        futures = [pool.submit(_dump_program, project, job) for job in jobs.values()]
+        for future in futures:
+            # This raises what the dump raised.
             future.result()
     return len(jobs)
 
@@ -65,7 +66,7 @@ def _dump_program(project: Project, job: ProgramJob) -> None:
             _write_template_steps(project, job, rendered, os.path.join(stage, TEMPLATE_STEPS))
             _write_compiler_steps(project, job, rendered, stage)
             directory = project.cache.program_path(job.hash)
-            # `ir` last: a program that has it is passed over.
+            # `ir` is moved last: a program that has it counts as dumped, and is passed over.
             for name in (COMPILER_STEPS, TEMPLATE_STEPS):
                 project.cache.move_into_place(
                     os.path.join(stage, name), os.path.join(directory, name)
@@ -81,6 +82,7 @@ def _write_compiler_steps(
     source is in the stage's `module` directory."""
     recipe, toolchain = rendered.recipe, job.planned.spec.toolchain
     digest = recipe.includes.digest
+    include_path = None if digest is None else project.cache.include_path(digest)
     directory, work = os.path.join(stage, COMPILER_STEPS), os.path.join(stage, "work")
     os.makedirs(directory)
     try:
@@ -93,8 +95,9 @@ def _write_compiler_steps(
             StepStore(),
             project.manifest.build.timeout,
         )
-        compiling.prepare_directory(None if digest is None else project.cache.include_path(digest))
+        compiling.prepare_directory(include_path)
         dump = Dump(compiling, directory, find_disassembler(toolchain.cuda))
+        # The steps of a kernel end with its image: what follows only wraps the image in a library.
         is_kernel = recipe.pipeline.launcher.starts_kernel
         outcome = compiling.run_steps(until=choose_image_name(recipe) if is_kernel else None)
         recipe.pipeline.dump_intermediates(recipe, dump)

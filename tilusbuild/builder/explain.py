@@ -26,12 +26,13 @@ from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.status import Status
 
-_MATCHED_BY = ("params", "schedule")
-# The path in a command that `ObjectNvcc.choose_source_name` derives from the source: it differs
-# with every source, and says nothing more.
-_OF_THE_SOURCE = re.compile(r"/tilusbuild/[0-9a-f]{16}(?=/source\.cu)")
+_MATCHED_SECTIONS = ("params", "schedule")
+# The digest in a path such as "/tilusbuild/0123456789abcdef/source.cu" of a command, which
+# `ObjectNvcc.choose_source_name` derives from the source: it differs with every source, and that
+# the source changed is said anyway.
+_SOURCE_DIGEST = re.compile(r"/tilusbuild/[0-9a-f]{16}(?=/source\.cu)")
 
-_NAMES = {
+_SECTION_NAMES = {
     "": "",
     "params": "constant",
     "schedule": "parameter",
@@ -47,30 +48,35 @@ _NAMES = {
 
 def list_differences(before: str, after: str) -> tuple[str, ...]:
     """Return the differences between two texts of the same kind, in words and in their order."""
-    old, new = (parse_sections(_OF_THE_SOURCE.sub("/tilusbuild", text)) for text in (before, after))
-    return tuple(
-        _describe_difference(title, key, old.get(title, {}).get(key), new.get(title, {}).get(key))
-        for title in {**new, **old}
-        for key in {**new.get(title, {}), **old.get(title, {})}
-        if old.get(title, {}).get(key) != new.get(title, {}).get(key)
-    )
+    old = parse_sections(_SOURCE_DIGEST.sub("/tilusbuild", before))
+    new = parse_sections(_SOURCE_DIGEST.sub("/tilusbuild", after))
+    differences = []
+    # Dicts and not sets, which have no order: first what the new text has, then what it lost.
+    for title in {**new, **old}:
+        old_values, new_values = old.get(title, {}), new.get(title, {})
+        for key in {**new_values, **old_values}:
+            old_value, new_value = old_values.get(key), new_values.get(key)
+            if old_value != new_value:
+                differences.append(_describe_difference(title, key, old_value, new_value))
+    return tuple(differences)
 
 
 def _describe_difference(title: str, key: str, before: str | None, after: str | None) -> str:
     """Return one difference in words. `before` is None for an added line, `after` for a removed
-    one."""
+    one. Of a command only the words that differ are named; of a header no value is."""
     if title == "" and key == "source":
         return "the rendered source changed"
     if title == "commands" and before is not None and after is not None:
-        old, new = before.split(), after.split()
-        removed = " ".join(word for word in old if word not in new)
-        added = " ".join(word for word in new if word not in old)
+        old_words, new_words = before.split(), after.split()
+        removed = " ".join(word for word in old_words if word not in new_words)
+        added = " ".join(word for word in new_words if word not in old_words)
         if removed or added:
             before, after = removed or "nothing", added or "nothing"
         else:
             before = "(another order)"
-    name = f"{_NAMES.get(title, title)} {key}".strip()
-    has_value = title != "headers"  # digests say nothing to a person
+    name = f"{_SECTION_NAMES.get(title, title)} {key}".strip()
+    # The values of headers are digests, which say nothing to a person.
+    has_value = title != "headers"
     if before is None:
         return f"{name} is new" + (f": {after}" if has_value else "")
     if after is None:
@@ -81,7 +87,10 @@ def _describe_difference(title: str, key: str, before: str | None, after: str | 
 def make_match_key(program_txt: str) -> tuple[tuple[str, str], ...]:
     """Return the key that programs of two builds are matched by: constants and schedule."""
     sections = parse_sections(program_txt)
-    return tuple(sorted(item for title in _MATCHED_BY for item in sections.get(title, {}).items()))
+    items: list[tuple[str, str]] = []
+    for title in _MATCHED_SECTIONS:
+        items += sections.get(title, {}).items()
+    return tuple(sorted(items))
 
 
 ProgramsByKey: TypeAlias = Mapping[tuple[tuple[str, str], ...], str]
@@ -106,8 +115,10 @@ def find_last_programs(cache: Tree, manifest: str, directory: str, target: str) 
         if script.head.get("target") != target:
             continue
         for program in script.programs:
-            if (texts := _read_texts(cache, program)) is not None:
-                programs[make_match_key(texts[0])] = program
+            texts = _read_texts(cache, program)
+            if texts is not None:
+                program_txt, _ = texts
+                programs[make_match_key(program_txt)] = program
     return programs
 
 
@@ -145,19 +156,23 @@ def explain_program(
 ) -> ExplanationLine:
     """Return why a program is in its state: the recorded reason of an entry, else how the program
     differs from that of the `last` build. `texts` are its program.txt and options.txt."""
+    reasons: tuple[str, ...] = ()
     if (entry := lookup_entry(cache, program)) is not None:
-        reason = (str(entry.meta.get("reason", "")),) if entry.status != Status.BUILT else ()
-        return ExplanationLine(label, program, entry.status, reason)
-    before = last.get(make_match_key(texts[0]))
-    reasons: tuple[str, ...]
-    if before is None:
+        if entry.status != Status.BUILT:
+            reasons = (str(entry.meta.get("reason", "")),)
+        return ExplanationLine(label, program, entry.status, reasons)
+    program_txt, options_txt = texts
+    last_program = last.get(make_match_key(program_txt))
+    if last_program is None:
         reasons = ("the last build had no such program",)
-    elif before == program:
+    elif last_program == program:
         reasons = ("its entry is missing or damaged",)
-    elif (old := _read_texts(cache, before)) is None:
+    elif (last_texts := _read_texts(cache, last_program)) is None:
         reasons = ("the last build's entry is missing",)
     else:
-        reasons = (*list_differences(old[0], texts[0]), *list_differences(old[1], texts[1]))
+        last_program_txt, last_options_txt = last_texts
+        reasons = list_differences(last_program_txt, program_txt)
+        reasons += list_differences(last_options_txt, options_txt)
     return ExplanationLine(label, program, Status.MISSING, reasons)
 
 
@@ -166,20 +181,22 @@ def explain_plan(
 ) -> list[ExplanationLine]:
     """Explain the programs of a plan. With `remote`, add why a program is not in the remote cache;
     with `elsewhere`, why a program is not compiled on other machines."""
-    last: dict[tuple[str, str], ProgramsByKey] = {}
+    last_programs: dict[tuple[str, str], ProgramsByKey] = {}
     lines = []
     for job in iterate_jobs(plan):
-        key = (job.planned.directory, job.planned.target.name)
-        if key not in last:
-            last[key] = find_last_programs(cache, manifest, *key)
+        directory, target = job.planned.directory, job.planned.target.name
+        if (directory, target) not in last_programs:
+            last_programs[directory, target] = find_last_programs(
+                cache, manifest, directory, target
+            )
         work = job.render()
         texts = (work.program_txt, work.options_txt)
-        line = explain_program(job.label, job.hash, texts, cache, last[key])
+        line = explain_program(job.label, job.hash, texts, cache, last_programs[directory, target])
         if not line.up_to_date:
-            pipeline, reasons = work.recipe.pipeline, [*line.reasons]
-            stays = pipeline.explain_local_only(work.recipe, work.closure.notes)
-            if elsewhere and stays is not None:
-                reasons.append(f"compiled on this machine: {stays}")
+            reasons = [*line.reasons]
+            local_reason = work.recipe.pipeline.explain_local_only(work.recipe, work.closure.notes)
+            if elsewhere and local_reason is not None:
+                reasons.append(f"compiled on this machine: {local_reason}")
             if remote and job.kept_here:
                 reasons.append(f"not in the remote cache: {job.kept_here}")
             line = replace(line, reasons=tuple(reasons))

@@ -81,7 +81,7 @@ def _make_lines(
         device = measurement.fingerprint.get("device", "")
         sizes = dict(zip(script.keys, measurement.at or measurement.key, strict=True))
         bytes_moved, flops = compute_work(instance, dispatch, sizes)
-        bandwidth, peak = (instance.target.facts.get(n) for n in ("dram_gbs", "tflops"))
+        facts = instance.target.facts
         yield MeasuredLine(
             instance=instance.label,
             device=device,
@@ -91,8 +91,8 @@ def _make_lines(
             refused={str(program): why for program, why in measurement.refused.items()},
             bytes=bytes_moved,
             flops=flops,
-            bandwidth=_scale_fact(bandwidth, 1e9),
-            peak=_scale_fact(peak, 1e12),
+            bandwidth=_scale_fact(facts.get("dram_gbs"), 1e9),
+            peak=_scale_fact(facts.get("tflops"), 1e12),
         )
 
 
@@ -102,8 +102,13 @@ def _find_chosen_program(
     """Return the program that the table of the measurement's device chooses for its bucket, if
     any."""
     for table in overview.tables:
-        if dict(table.fingerprint) == dict(measurement.fingerprint):
-            return next((e.program for e in table.entries if e.key == measurement.key), None)
+        if dict(table.fingerprint) != dict(measurement.fingerprint):
+            continue
+        # A device has one table, and a bucket at most one entry in it.
+        for entry in table.entries:
+            if entry.key == measurement.key:
+                return entry.program
+        return None
     return None
 
 

@@ -82,12 +82,13 @@ class PlanRead(Struct, frozen=True):
     def collect_inputs(cls, project: Project, planned: Plan, invocation: Invocation) -> PlanRead:
         """Return the inputs of a plan, with the stamps that were seen before they were read; those
         that were only searched get their stamps now. Call this just after the plan was made."""
-        started = project.clock.read_time().subtract(time.monotonic_ns() - invocation.started)
+        elapsed = time.monotonic_ns() - invocation.started
+        started = project.clock.read_time().subtract(elapsed)
         inputs = _collect_read_inputs(project, planned)
-        others = (list_input_paths(project, planned) | _list_own_files()) - inputs.keys()
-        return cls(
-            invocation.key, started, inputs | {path: read_device_stamp(path) for path in others}
-        )
+        all_paths = list_input_paths(project, planned) | _list_own_files()
+        for path in all_paths - inputs.keys():
+            inputs[path] = read_device_stamp(path)
+        return cls(invocation.key, started, inputs)
 
 
 def write_record(
@@ -105,39 +106,42 @@ def write_record(
     if path is None:
         return
     with suppress(OSError):
-        programs = _make_programs_prefix(project.cache)
+        programs_prefix = _make_programs_prefix(project.cache)
         entries = _list_program_entries(project.cache, planned, result.statuses)
         entries |= _list_directory_entries(project.cache, planned)
         answer = _format_answer(result.summary, BuildStarted(jobs, __version__))
-        # Compiling may have read more than the plan; of both, the plan's stamps count.
+        # Compiling may have read more than the plan. Of what both have read, the plan's stamps
+        # count, which are older: a change in between shows.
         inputs = {**_collect_read_inputs(project, planned), **read.inputs}
         for output in outputs.list_outputs(project, planned):
             inputs[output.path] = read_device_stamp(output.path)
 
         def is_whole(prefix: str, word: str) -> bool:
-            return prefix != programs or lookup_entry(project.cache, word) is not None
+            return prefix != programs_prefix or lookup_entry(project.cache, word) is not None
 
         record = make_record(read.key, answer, inputs, entries, read.started, is_whole)
-        # Not the records alone: beside them is what is remembered of manifests.
-        sweep_temporary_files(os.path.dirname(os.path.dirname(path)), deep=True)
+        records_directory = os.path.dirname(path)
+        # The directory around the records is swept, as the memos of manifests are in it, too.
+        sweep_temporary_files(os.path.dirname(records_directory), deep=True)
         if record is not None:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.makedirs(records_directory, exist_ok=True)
             write_atomic(path, record)
-            _remove_oldest(os.path.dirname(path))
+            _remove_oldest(records_directory)
 
 
 def _make_programs_prefix(cache: Tree) -> str:
+    """Return the directory of the programs' entries, with a slash at the end."""
     return os.path.join(cache.program_path(""), "")
 
 
 def _list_program_entries(cache: Tree, planned: Plan, statuses: Mapping[str, str]) -> Entries:
     """Return the paths that are checked of each program: its directories and its product."""
-    products = {
-        program: instance.spec.pipeline.product
-        for instance in planned.instances
-        if instance.spec.pipeline.product != PRODUCT
-        for program in instance.programs
-    }
+    # Most programs have the product `PRODUCT`; these have another one.
+    other_products: dict[str, str] = {}
+    for instance in planned.instances:
+        product = instance.spec.pipeline.product
+        if product != PRODUCT:
+            other_products.update(dict.fromkeys(instance.programs, product))
     prefix = _make_programs_prefix(cache)
     entries: Entries = {}
     for program, status in statuses.items():
@@ -146,7 +150,7 @@ def _list_program_entries(cache: Tree, planned: Plan, statuses: Mapping[str, str
             for ending in _DIRECTORIES:
                 entries.setdefault((prefix, ending), []).append(program)
         if status == Status.BUILT:
-            ending = f"/module/{products.get(program, PRODUCT)}"
+            ending = f"/module/{other_products.get(program, PRODUCT)}"
             entries.setdefault((prefix, ending), []).append(program)
     return entries
 
@@ -158,11 +162,12 @@ def _list_directory_entries(cache: Tree, planned: Plan) -> Entries:
     instances = planned.instances
     scripts = [cache.script_path(instance.directory, instance.hash) for instance in instances]
     digests = {digest for instance in instances for digest in needed.find_digests(instance)}
-    tops = [cache.include_path(digest) for digest in sorted(digests)]
-    paths = [
-        *(path for script in scripts for path in _walk_directory(script)),
-        *(path for top in tops if os.path.isdir(top) for path in _walk_directory(top, files=False)),
-    ]
+    paths: list[str] = []
+    for script in scripts:
+        paths += _walk_directory(script)
+    for include in map(cache.include_path, sorted(digests)):
+        if os.path.isdir(include):
+            paths += _walk_directory(include, files=False)
     # Garbage collection goes by the index. A cache that is read-only need not have one.
     index = cache.path(layout.INDEX)
     if os.path.exists(index):
@@ -177,7 +182,8 @@ def _list_directory_entries(cache: Tree, planned: Plan) -> Entries:
 def _walk_directory(top: str, *, files: bool = True) -> Iterator[str]:
     """Yield a directory and everything below it except links and measurements."""
     yield top
-    # `scandir` knows what is a link without a `stat`: a script has a link for each program.
+    # `scandir` knows without a `stat` which entries are links. A script's directory has a link for
+    # each program, so this saves a `stat` for each.
     with suppress(OSError), os.scandir(top) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -204,9 +210,12 @@ def list_input_paths(project: Project, plan: Plan | None) -> set[str]:
 def _collect_read_inputs(project: Project, planned: Plan) -> dict[str, DeviceStamp]:
     """Return the files and directories that were read or searched for the programs so far.
     Compiling may add more."""
-    # What was read twice may have changed between: the first stamp shows that.
+    # A file that was read twice may have changed in between. Its earliest stamp is kept, with which
+    # the change shows: so the stamps that were taken first come last here.
     inputs = {**project.renderer.sightings, **project.digests.list_inputs(), **project.sightings}
-    return inputs | {path: read_device_stamp(path) for path in planned.inputs - inputs.keys()}
+    for path in planned.inputs - inputs.keys():
+        inputs[path] = read_device_stamp(path)
+    return inputs
 
 
 def list_tool_directories(environment: Mapping[str, str]) -> set[str]:
@@ -221,12 +230,12 @@ def list_tool_directories(environment: Mapping[str, str]) -> set[str]:
 def _list_own_files() -> set[str]:
     """Return tilusbuild's own files and directories: after an update no record holds."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return {
-        os.path.join(directory, name)
-        for directory, _, names in os.walk(package)
-        for name in (".", *names)  # "." is the directory itself
-        if not directory.endswith("__pycache__")
-    }
+    paths: set[str] = set()
+    for directory, _, names in os.walk(package):
+        if not directory.endswith("__pycache__"):
+            # "." is the directory itself, in which a new file shows.
+            paths.update(os.path.join(directory, name) for name in (".", *names))
+    return paths
 
 
 def _format_answer(summary: Summary, start: BuildStarted) -> bytes:
@@ -235,10 +244,11 @@ def _format_answer(summary: Summary, start: BuildStarted) -> bytes:
 
     `noop.answer_build` fills the seconds in when it prints.
     """
-    # A wrong remote fails this build only: its programs were compiled here.
+    # A remote with a wrong program fails this build only: the programs were compiled here, and the
+    # next build finds them in the cache.
     is_remote_wrong = summary.remote is not None and summary.remote.wrong
     has_failed_script = not all(verdict.ok for verdict in summary.scripts)
-    again = replace(
+    repeated = replace(
         summary,
         exit_status=int(has_failed_script) if is_remote_wrong else summary.exit_status,
         compiled=0,
@@ -249,17 +259,21 @@ def _format_answer(summary: Summary, start: BuildStarted) -> bytes:
         remote=None,
     )
     plan = Planned(
-        programs=again.programs,
-        cached=again.cached,
-        failed=again.failed,
-        pruned=again.pruned,
+        programs=repeated.programs,
+        cached=repeated.cached,
+        failed=repeated.failed,
+        pruned=repeated.pruned,
         to_compile=0,
         expected_seconds=None,
     )
-    lines = [json.dumps(event_to_json(event)) for event in (start, plan, again)]
-    texts = [format_summary(again), format_summary(again, quiet=True), "\n".join(lines) + "\n"]
-    status = str(again.exit_status)
-    return "\0".join([status, *texts]).encode("utf-8", "surrogateescape")
+    lines = [json.dumps(event_to_json(event)) for event in (start, plan, repeated)]
+    parts = [
+        str(repeated.exit_status),
+        format_summary(repeated),
+        format_summary(repeated, quiet=True),
+        "\n".join(lines) + "\n",
+    ]
+    return "\0".join(parts).encode("utf-8", "surrogateescape")
 
 
 def make_record(
@@ -283,15 +297,17 @@ def make_record(
     groups = _group_by_directory(inputs)
     unsettled: set[tuple[str, str]] = set()
     for (prefix, ending), all_words in sorted(entries.items()):
-        # In a record the ending of directories begins with a mark, which paths do not have.
+        # The ending of a group of directories begins with the mark `noop.DIRECTORY`, which is not a
+        # part of the paths.
         path_ending = ending.removeprefix(noop.DIRECTORY)
         for start in range(0, len(all_words), _GROUP_SIZE):
             words = all_words[start : start + _GROUP_SIZE]
-            seen = [read_device_stamp(prefix + word + path_ending) for word in words]
-            for word, device_stamp in zip(words, seen, strict=True):
+            stamps = []
+            for word in words:
+                device_stamp = read_device_stamp(prefix + word + path_ending)
+                stamps.append(device_stamp.stamp)
                 if not device_stamp.is_settled(started):
                     unsettled.add((prefix, word))
-            stamps = [device_stamp.stamp for device_stamp in seen]
             if ABSENT in stamps:
                 return None
             groups.append(((prefix, ending), words, stamps))
@@ -309,17 +325,18 @@ def make_record(
 
 def _group_by_directory(inputs: Mapping[str, DeviceStamp]) -> list[_Group]:
     """Return the inputs as groups, each of one directory."""
-    # A name in the working directory is found sooner than a whole path. What is missing may have no
-    # directory to change to, and a relative path is of another one: these come first and whole.
+    # A check changes to the directory of a group, as the system finds a name in the working
+    # directory sooner than a whole path. The first group, "", has whole paths and no directory: of
+    # missing files, whose directory may be missing, too, and of relative paths.
     directories: dict[str, tuple[list[str], list[Stamp]]] = {"": ([], [])}
     for path, (stamp, _) in sorted(inputs.items()):
         directory, name = os.path.split(path)
-        is_whole = stamp == ABSENT or not name or not os.path.isabs(path)
-        key = "" if is_whole else os.path.join(directory, "")
-        names, stamps = directories.setdefault(key, ([], []))
-        names.append(path if is_whole else name)
+        stays_whole = stamp == ABSENT or not name or not os.path.isabs(path)
+        prefix = "" if stays_whole else os.path.join(directory, "")
+        names, stamps = directories.setdefault(prefix, ([], []))
+        names.append(path if stays_whole else name)
         stamps.append(stamp)
-    return [((directory, ""), *group) for directory, group in directories.items()]
+    return [((prefix, ""), names, stamps) for prefix, (names, stamps) in directories.items()]
 
 
 def _remove_oldest(directory: str) -> None:

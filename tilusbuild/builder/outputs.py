@@ -20,7 +20,7 @@ from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import write_atomic
 from tilusbuild.status import Status
 
-_OWN = "an output is a file of its own"
+_OWN_FILE = "an output is a file of its own"
 
 
 class _Output(NamedTuple):
@@ -39,12 +39,13 @@ def check_outputs(project: Project, plan: Plan) -> None:
     diagnostics: list[Diagnostic | None] = []
     for output in list_outputs(project, plan):
         place = project.manifest.locate_value("library", output.library, "output")
+        # The first output with this path, which may be this one.
         earlier = by_path.setdefault(os.path.realpath(output.path), output)
         if earlier is output:
             diagnostics.append(_find_overwritten(project, plan, output, place))
         elif output.library != earlier.library:
             message = f'library "{earlier.library}" is written to the same file'
-            diagnostics.append(Diagnostic(message, place, _OWN))
+            diagnostics.append(Diagnostic(message, place, _OWN_FILE))
         else:
             message = f'the library of target "{output.target}" would replace that of'
             hint = "add {target} to its name: each gets its own"
@@ -59,25 +60,24 @@ def _find_overwritten(
 ) -> Diagnostic | None:
     """Return the mistake if an output would replace the manifest, a part of the cache or a file
     that an instance reads; else None. `place` is that of the output in the manifest."""
-    path, library = output.path, output.library
-    real = os.path.realpath(path)
-    if real == os.path.realpath(project.manifest.path):
-        return Diagnostic("the output would replace the manifest", place, _OWN)
-    if real.startswith(os.path.realpath(project.cache.root) + "/"):
-        return Diagnostic("the output would be in the cache", place, _OWN)
+    library = output.library
+    real_path = os.path.realpath(output.path)
+    if real_path == os.path.realpath(project.manifest.path):
+        return Diagnostic("the output would replace the manifest", place, _OWN_FILE)
+    if real_path.startswith(os.path.realpath(project.cache.root) + "/"):
+        return Diagnostic("the output would be in the cache", place, _OWN_FILE)
     for instance in plan.instances:
-        if not instance.inputs.paths.isdisjoint((path, real)):
-            reader = instance.script.removesuffix(SOURCES)
-            message = (
-                f'"{reader}" reads this file, which library "{library}" would write after that'
-            )
-            build_library, build_reader = (
-                format_command("build", name) for name in (library, reader)
-            )
-            hint = _OWN
-            if reader != library:
-                hint = f"build it first: {build_library}; {build_reader}"
-            return Diagnostic(message, place, hint)
+        if instance.inputs.paths.isdisjoint((output.path, real_path)):
+            continue
+        # The sources of a library are a script of their own, with a suffix.
+        reader = instance.script.removesuffix(SOURCES)
+        message = f'"{reader}" reads this file, which library "{library}" would write after that'
+        hint = _OWN_FILE
+        if reader != library:
+            build_library = format_command("build", library)
+            build_reader = format_command("build", reader)
+            hint = f"build it first: {build_library}; {build_reader}"
+        return Diagnostic(message, place, hint)
     return None
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
 
 
-_UNOPTIMISED = ("--ptxas-options=-O0",)
+_FLAGS_WITHOUT_OPTIMIZATION = ("--ptxas-options=-O0",)
 Keys: TypeAlias = tuple[str | int, ...]
 
 
@@ -76,8 +76,8 @@ class Project:
         have `close` save the parse. `options` are those of the command line.
         """
         path = find_project_manifest(start)
-        # The stamp is taken first. A change between the two then shows as one; the other way
-        # around, the stamp of the new manifest would stand for what was read of the old one.
+        # The stamp is taken before the manifest is read, so that a change in between shows. In the
+        # other order, the stamp of the new manifest would stand for the content of the old one.
         manifest_sighting = {path: read_device_stamp(path)}
         manifest = recall_manifest(path, environment) if remembered else None
         project = cls._open_manifest(manifest or _load_manifest(path), options, environment)
@@ -96,7 +96,7 @@ class Project:
         decide. Without ptxas optimization, its flag is added to the manifest's."""
         chosen = decide_settings(manifest.root, options, environment, manifest, option.chosen())
         if chosen.disable_ptxas_opt.value:
-            manifest = manifest.with_last_flags(_UNOPTIMISED)
+            manifest = manifest.with_last_flags(_FLAGS_WITHOUT_OPTIMIZATION)
         project = cls(manifest, chosen, environment)
         project._options = dict(options)
         return project
@@ -108,7 +108,8 @@ class Project:
         manifest = reread(self.manifest) or _load_manifest(self.manifest.path)
         fresh = self._open_manifest(manifest, self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
-        # The code that makes programs was loaded once: hashes that it made stay right.
+        # The memo is kept: the code that makes programs was loaded once, so the hashes that it
+        # made stay right, even if its files have changed.
         if fresh.settings.cache_dir == self.settings.cache_dir:
             fresh.__dict__.update(cache=self.cache, memo=self.memo)
         if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
@@ -123,7 +124,8 @@ class Project:
 
     def close(self) -> None:
         """Stop every process. Save digests, plans and the manifest's memo if the cache exists."""
-        # In `__dict__` are the cached properties that were used: closing opens none.
+        # A cached property is in `__dict__` once it was used. Those that were not used are not made
+        # here only to be closed.
         if "runner" in self.__dict__:
             self.runner.close()
         # A build that finds everything in a read-only cache leaves no trace.
@@ -202,14 +204,14 @@ class Project:
         is missing, or refuses something that the manifest asks of it."""
         selection = selection.add_objects(self.manifest)
         pairs = list(select_script_targets(self.manifest, selection))
-        needed: dict[str, set[str]] = {}
+        compilers_by_toolchain: dict[str, set[str]] = {}
         for script, target in pairs:
             pipeline = choose_pipeline(self.manifest, script, target, self.device_compiler)
             name = self.manifest.toolchain_of(script, target.name)
-            needed.setdefault(name, set()).add(pipeline.compiler)
+            compilers_by_toolchain.setdefault(name, set()).add(pipeline.compiler)
         toolchains = {
             name: self.find_toolchain(name, cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
-            for name, compilers in needed.items()
+            for name, compilers in compilers_by_toolchain.items()
         }
         if refusals := collect_refusals(self.manifest, pairs, toolchains):
             raise InputError(*refusals)
@@ -282,7 +284,8 @@ def _find_refused_archs(
     try:
         pipeline.check_archs(toolchain, target.archs, target.ptx, None)
     except InputError as error:
-        # Not before: to find a place the text of the manifest is scanned, which takes milliseconds.
+        # The place is looked up only here, after an error: that scans the text of the manifest,
+        # which takes milliseconds.
         place = manifest.locate_value("target", target.name, "arch")
         prefix = f"toolchain {toolchain.name}: " if toolchain.name else ""
         for diagnostic in error.diagnostics:
@@ -297,15 +300,19 @@ def _find_missing_cudart(
     cuda = toolchain.cuda
     if target.kind != "cuda" or cuda is None or cuda.cudart:
         return
-    owner, linkage = manifest.scripts[script], ""
-    keys = manifest.key_of_toolchain(toolchain.name, "cudart")
+    declared = manifest.scripts[script]
+    keys: tuple[str, ...]
+    linkage: str
     if script in manifest.libraries:
-        keys, linkage = ("library", script, "cudart"), manifest.libraries[script].cudart
-    elif owner.entry is None:
+        linkage = manifest.libraries[script].cudart
+        keys = ("library", script, "cudart")
+    elif declared.entry is None:
         return  # a kernel has no host code of its own
     else:
         linkage = manifest.cudart_for(script, target.name)
-        keys = ("script", script, "cudart") if owner.cudart is not None else keys
+        keys = ("script", script, "cudart")
+        if declared.cudart is None:
+            keys = manifest.key_of_toolchain(toolchain.name, "cudart")
     if linkage == "shared":
         yield Diagnostic(
             f"{cuda.library_dir} has no libcudart.so.{cuda.release[0]} to link with",
@@ -319,18 +326,17 @@ def _find_refused_flags(
 ) -> Iterator[Diagnostic]:
     """Yield a diagnostic, at its place in the manifest, for each flag that the compiler does not
     know."""
-    places: tuple[tuple[Keys, tuple[str, ...]], ...] = (
-        (("build", "flags"), manifest.build.flags),
-        (("target", target, "flags"), manifest.targets[target].flags),
-        (
-            manifest.resolve_override(script, target, "flags"),
-            manifest.scripts[script].flags_for(target),
-        ),
-    )
-    for keys, flags in places:
+    script_keys = manifest.resolve_override(script, target, "flags")
+    flags_by_keys: dict[Keys, tuple[str, ...]] = {
+        ("build", "flags"): manifest.build.flags,
+        ("target", target, "flags"): manifest.targets[target].flags,
+        script_keys: manifest.scripts[script].flags_for(target),
+    }
+    for keys, flags in flags_by_keys.items():
         # Flags with values of a schedule are checked when the program is planned.
-        fixed = () if any(map(has_values, flags)) else flags
-        for index, flag, hint in pipeline.find_refused_flags(fixed):
+        if any(map(has_values, flags)):
+            continue
+        for index, flag, hint in pipeline.find_refused_flags(flags):
             place = manifest.locate_value(*keys, index)
             message = f'{pipeline.compiler} does not know "{flag}"'
             yield Diagnostic(message, place, hint)

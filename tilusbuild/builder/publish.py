@@ -115,14 +115,15 @@ class ProjectPublication(Publication, frozen=True):
         """Publish the scripts that are not known to be current, the index and the outputs. Remember
         the scripts that are current now. Raises `CacheError`, `InputError`."""
         published = PublishedScripts(project, result.statuses)
-        unknown = [instance for instance in plan.instances if not published.is_current(instance)]
-        looks = [published.look_at_directory(instance) for instance in unknown]
-        unknown_hashes = {instance.hash for instance in unknown}
-        known = {instance.hash for instance in plan.instances} - unknown_hashes
-        publish_plan(project, plan, selection, known=known, root=self.root)
-        # A script that another root keeps has no dispatcher: it is not as this project needs it.
+        outdated = [instance for instance in plan.instances if not published.is_current(instance)]
+        looks_before = [published.look_at_directory(instance) for instance in outdated]
+        outdated_hashes = {instance.hash for instance in outdated}
+        current_hashes = {instance.hash for instance in plan.instances} - outdated_hashes
+        publish_plan(project, plan, selection, known=current_hashes, root=self.root)
+        # A script that is published for another root has no dispatcher, which this project needs.
+        # So its directory is not remembered as right.
         if self.root is None:
-            for instance, look in zip(unknown, looks, strict=True):
+            for instance, look in zip(outdated, looks_before, strict=True):
                 published.note_current(instance, look)
             published.save_rows()
 
@@ -136,7 +137,7 @@ class ScriptPublication(ProjectPublication, frozen=True):
 
 # Of a script's directory: itself, its files and its two directories of links, whose stamps change
 # with any link.
-_PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
+_SCRIPT_PARTS = ("", "script.txt", "script.json", "schedule.txt", "programs", "failed")
 
 
 def publish_plan(
@@ -159,8 +160,8 @@ def publish_plan(
     unknown = [instance for instance in plan.instances if instance.hash not in known]
 
     def restore_directories() -> None:
-        # Where all were known, no lock was held until now: a collection may have taken a directory
-        # that no index named.
+        # If all instances were known, no lock was held until now. A collection may have removed the
+        # directory of one that no index named.
         for instance in plan.instances:
             if not os.path.isdir(_locate_script(project, instance)):
                 _publish_script(project, instance, None)
@@ -168,12 +169,13 @@ def publish_plan(
     if root is None:
         outputs.write_outputs(project, plan)
     try:
-        # Nothing that is looked up below is removed meanwhile. A build that finds everything takes
-        # no lock, as it must not wait for a collection.
+        # Under this lock no collection removes what is looked up below. A build that finds
+        # everything takes no lock, as it must not wait for a collection.
         with project.cache.hold_use() if unknown else nullcontext():
             for instance in unknown:
                 _publish_script(project, instance, refusals)
-            # Last: a collection refuses to run while the index names a directory that is missing.
+            # The index is written last: a collection refuses to run while the index names a
+            # directory that is missing.
             record_build(
                 project.cache,
                 project.manifest.path if root is None else root,
@@ -183,8 +185,8 @@ def publish_plan(
                 before_write=restore_directories,
             )
     except CacheReadOnlyError:
-        # Everything that a reader needs is there: a cache that cannot be written only misses the
-        # names under which this project finds its programs again.
+        # Everything that a reader needs is in the cache already. It only misses the names under
+        # which this project finds its programs again.
         return
 
 
@@ -206,11 +208,12 @@ def _publish_script(project: Project, instance: PlannedInstance, refusals: Refus
     if refusals is None:
         refresh_tables(path)
         return
-    siblings = os.path.dirname(path)
-    if siblings not in refusals:
-        refusals[siblings] = collect_refusals(siblings)
+    # All instances of a script have their directories in this one.
+    script_directory = os.path.dirname(path)
+    if script_directory not in refusals:
+        refusals[script_directory] = collect_refusals(script_directory)
     refresh_script(
-        project.cache, path, project.manifest, instance, project.runner, refusals[siblings]
+        project.cache, path, project.manifest, instance, project.runner, refusals[script_directory]
     )
 
 
@@ -248,13 +251,15 @@ def make_script_record(
 def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
     """Return, in words, the measurements that the plan's new script directories will not have.
     Raises `InputError`."""
-    # Imported only where needed: most scripts were not tuned, and the start should be quick.
+    # The imports below are made only where they are needed: most scripts were not tuned, and the
+    # start should be quick.
     notices = []
     for instance in plan.instances:
         path = _locate_script(project, instance)
         if os.path.isdir(path):
             notices.append(_describe_other_keys(project, instance, path))
         elif os.path.isdir(os.path.dirname(path)):
+            # The script has directories, but none for this instance: publishing makes a new one.
             from tilusbuild.dispatch.carry_over import describe_lost_rows
             from tilusbuild.dispatch.describe import make_script_json
 
@@ -268,7 +273,7 @@ def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
             notices.append(
                 describe_unused_rows(project.cache, instance, dispatch.measured, dispatch.keys)
             )
-    return tuple(filter(None, notices))
+    return tuple(notice for notice in notices if notice)
 
 
 def _describe_other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
@@ -321,16 +326,17 @@ class PublishedScripts:
         return bool(row == self._make_row(instance, self.look_at_directory(instance).stamps))
 
     def look_at_directory(self, instance: PlannedInstance) -> DirectoryLook:
-        """Return the stamps of an instance's directory and of its parts `_PARTS`."""
+        """Return the stamps of an instance's directory and of its parts `_SCRIPT_PARTS`."""
         time = self._project.clock.read_time()
         directory = _locate_script(self._project, instance)
-        stamps = [read_device_stamp(os.path.join(directory, part)) for part in _PARTS]
+        stamps = [read_device_stamp(os.path.join(directory, part)) for part in _SCRIPT_PARTS]
         return DirectoryLook(stamps, time)
 
     def note_current(self, instance: PlannedInstance, before: DirectoryLook) -> None:
         """Remember an instance's directory as right, if it is still as it was `before` it was
         published, and a later change would change a stamp."""
-        # If publishing changed it, its stamps are too young: the next build remembers it.
+        # A directory that publishing has changed has stamps that are too young to show another
+        # change. It is not remembered by this build, but by the next one.
         stamps = before.stamps
         if self.look_at_directory(instance).stamps == stamps and are_settled(stamps, before.time):
             self._file.put_value(instance.hash, self._make_row(instance, stamps))
@@ -338,9 +344,11 @@ class PublishedScripts:
     def save_rows(self) -> None:
         """Save the changed rows. An error of the disk is ignored: this is state."""
         tree = self._project.cache
-        names = tree.list_names("scripts")
-        digests = {digest for name in names for digest in tree.list_names("scripts", name)}
-        self._file.save_records(keep=digests.__contains__)
+        # The rows of directories that are gone are dropped.
+        hashes: set[str] = set()
+        for name in tree.list_names("scripts"):
+            hashes.update(tree.list_names("scripts", name))
+        self._file.save_records(keep=hashes.__contains__)
 
     def _make_row(self, instance: PlannedInstance, stamps: list[DeviceStamp]) -> list[object]:
         """Return a row of the file: the digest of what a directory follows from, and its stamps."""
@@ -351,7 +359,8 @@ class PublishedScripts:
             repr(manifest.targets[instance.target.name]),
             *(self._statuses.get(program, "") for program in instance.programs),
         )
-        return [sha256_text("\n".join(parts)), [list(seen.stamp) for seen in stamps]]
+        digest = sha256_text("\n".join(parts))
+        return [digest, [list(device_stamp.stamp) for device_stamp in stamps]]
 
 
 class NeededDirectories:
@@ -364,15 +373,20 @@ class NeededDirectories:
     def find_digests(self, instance: PlannedInstance) -> list[str]:
         """Return the sorted digests for an instance, from the file or else from its programs. They
         are kept for the file, once the instance's first program is built."""
-        digests = self._file.get_value(instance.hash)
-        if isinstance(digests, list) and all(isinstance(d, str) and is_hash(d) for d in digests):
-            return digests
+        stored = self._file.get_value(instance.hash)
+        if isinstance(stored, list) and all(
+            isinstance(item, str) and is_hash(item) for item in stored
+        ):
+            return stored
         programs = instance.programs
-        digests = sorted({digest for p in programs for digest in self.read_program_digests(p)})
-        # Of a program that is not built yet, no directory is known.
+        digests: set[str] = set()
+        for program in programs:
+            digests.update(self.read_program_digests(program))
+        sorted_digests = sorted(digests)
+        # The directories of a program are known only when it is built: until then nothing is kept.
         if programs and lookup_entry(self._cache, programs[0]) is not None:
-            self._file.put_value(instance.hash, digests)
-        return digests
+            self._file.put_value(instance.hash, sorted_digests)
+        return sorted_digests
 
     def read_program_digests(self, program: str) -> list[str]:
         """Return the digests that a program's `compile.sh` names."""
@@ -392,7 +406,7 @@ def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram],
 
     @functools.cache
     def is_whole(digest: str) -> bool:
-        # Not deep: contents are compared before a compile may use them.
+        # Only the names are checked: contents are compared before a compile may use them.
         return is_include_whole(cache.include_path(digest), digest, deep=False)
 
     for instance in plan.instances:
@@ -402,7 +416,8 @@ def restore_needed(cache: Tree, plan: Plan, lay_out: Callable[[RenderedProgram],
                 break
             named_digests = missing.intersection(needed.read_program_digests(program))
             if named_digests:
-                # What no longer renders so is not needed by the next build either.
+                # A program whose inputs have changed is not in the next build, which needs no
+                # directory for it either.
                 with suppress(InputError, InputChangedError, CacheReadOnlyError):
                     lay_out(ProgramJob(program, number, instance).render())
                 missing -= named_digests

@@ -79,10 +79,10 @@ class Rebuilder:
         path of its entry; "" stands for the entry in the tree. A program that cannot be compiled
         has an `error` in the result. Raises `CancelledError`."""
         try:
-            product, missing_tool = self._compile_entry(entry or self._locate_entry(program))
+            rebuilt_digest, missing_tool = self._compile_entry(entry or self._locate_entry(program))
         except (OSError, ForeignTextsError, InputError) as error:
             return RebuildResult(program, digest, None, str(error))
-        return RebuildResult(program, digest, product, missing_tool=missing_tool)
+        return RebuildResult(program, digest, rebuilt_digest, missing_tool=missing_tool)
 
     def verify_archive(self, program: str, archive: Archive) -> str | None:
         """Return how a remote's product differs from this machine's; None for the same bytes.
@@ -145,10 +145,9 @@ class Rebuilder:
             )
             if compiled.status != Status.BUILT:
                 raise ForeignTextsError(compiled.reason)
-            product = sha256_file(os.path.join(stage, "module", recipe.pipeline.product))
-        return product, _find_other_tool(
-            options_txt, recipe.pipeline.select_fingerprint(recipe, toolchain)
-        )
+            digest = sha256_file(os.path.join(stage, "module", recipe.pipeline.product))
+        fingerprint = recipe.pipeline.select_fingerprint(recipe, toolchain)
+        return digest, _find_other_tool(options_txt, fingerprint)
 
     def _read_sources(
         self, entry: str, generated: Mapping[str, str], compile_sh: str
@@ -158,9 +157,10 @@ class Rebuilder:
         include = os.path.join(self._root, layout.INCLUDE)
         digests = layout.find_header_digests(compile_sh.encode("utf-8", "replace"))
         paths = {name: os.path.join(entry, "module", name) for name in (*generated, "source.cu")}
-        # A launcher is shared by the programs of a script, so it is not in an entry.
-        shared = (os.path.join(include, digest) for digest in digests)
-        paths[LAUNCHER] = find_launcher(shared) or ""
+        # A launcher is shared by the programs of a script, so it is not in an entry but in one of
+        # the include directories that the script names.
+        directories = (os.path.join(include, digest) for digest in digests)
+        paths[LAUNCHER] = find_launcher(directories) or ""
         return {
             name: read_bytes(path)
             for name, path in paths.items()
@@ -170,19 +170,20 @@ class Rebuilder:
     def _find_toolchain(self, options_txt: str) -> Toolchain:
         """Return the compilers that NVCC and CXX name; else those of the recorded version, else any
         of this machine. Raises `InputError`."""
+        # A line of the section is such as "nvcc 12.8.93 …": a tool, its version, digests.
         recorded = parse_section(options_txt, "toolchain")
         tool = next((name for name in ("nvcc", "nvrtc") if name in recorded), None)
         nvcc = shutil.which(os.environ.get("NVCC") or "")
         if nvcc is None and tool is not None:
-            # A request for a version: the first word of a tool's fingerprint.
-            nvcc = f"=={recorded[tool].split(' ')[0]}"
+            version = recorded[tool].split(" ")[0]
+            nvcc = f"=={version}"
         request = ToolchainRequest(
             nvcc=nvcc,
             needs_cuda=tool == "nvcc",
             needs_nvrtc=tool == "nvrtc",
             cxx=os.environ.get("CXX"),
         )
-        # The guard is held while tools run: two threads would discover the same ones.
+        # The guard is held while tools run, so that no two threads discover the same ones.
         with self._guard:
             if request not in self._toolchains:
                 self._toolchains[request] = self._discover_tools(request)
@@ -196,12 +197,14 @@ class Rebuilder:
         return discover_toolchain(request, os.environ, self._runner, self._memory)
 
 
-def _find_other_tool(options_txt: str, own: Iterable[str]) -> str:
+def _find_other_tool(options_txt: str, local_lines: Iterable[str]) -> str:
     """Return the name and version of the first recorded tool whose fingerprint differs from that of
-    this machine's tool; "" without one. `own` are the lines of this machine's fingerprints."""
-    texts = (options_txt, "\n".join(("[toolchain]", *own)))
-    recorded, current = (parse_section(text, "toolchain") for text in texts)
+    this machine's tool; "" without one. `local_lines` are this machine's fingerprints, in the form
+    of the section "toolchain"."""
+    recorded = parse_section(options_txt, "toolchain")
+    local = parse_section("\n".join(("[toolchain]", *local_lines)), "toolchain")
     for name, fingerprint in recorded.items():
-        if current.get(name, fingerprint) != fingerprint:
-            return " ".join((name, *fingerprint.split(" ")[:1]))
+        if local.get(name, fingerprint) != fingerprint:
+            version = fingerprint.split(" ")[0]
+            return f"{name} {version}"
     return ""

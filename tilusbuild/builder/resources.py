@@ -60,8 +60,8 @@ class BuildStore:
     def lock_program(self, program: str, /, wait: bool) -> AbstractContextManager[bool]:
         """Return a context that holds a program's lock. From the first call until the store is
         closed, no garbage collection runs in the cache."""
-        # From the first compile on, not from the start: a build that finds everything must not wait
-        # for a collection, and must work in a cache that cannot be written.
+        # The cache is held from the first compile on, and not from the start: a build that finds
+        # everything must not wait for a collection, and must work in a cache that is read-only.
         with self._guard:
             if not self._in_use:
                 self._kept.enter_context(self._cache.hold_use())
@@ -86,7 +86,8 @@ def open_resources(
 
     A jobserver that cannot be used is a warning of the config. Every token is returned at the end.
     """
-    # Measured before any compile starts: its limit is what is free now.
+    # `MemoryLimit` measures the free memory when it is made, so it is made before any compile
+    # starts.
     admissions: list[Admission] = [MemoryLimit().can_start]
     if (load := settings.load_average.value) is not None:
         admissions.append(make_load_limit(load))
@@ -113,6 +114,7 @@ def _list_unsafe_flags(project: Project) -> Iterator[str]:
     """Yield a warning where flags are passed on that may break every guarantee."""
     scripts = project.manifest.scripts.items()
     owners = ", ".join(f"script {name}" for name, script in scripts if script.unsafe_flags)
+    # Those of `[build]` hold for all scripts.
     if project.manifest.build.unsafe_flags:
         owners = "[build]"
     if owners:
@@ -132,20 +134,23 @@ def _add_executor(
     if settings is None:
         return config, None
     slots = config.slots
-    # One less: the first compile needs no token.
+    # There is one token less than there are local slots, as the first compile needs none.
     tokens = SharedTokens(config.tokens, slots - 1, settings.jobs)
-    elsewhere = remote.open_executors(
-        settings, project.runner.open_scope(), lambda: min(slots, 1 + tokens.local_tokens)
-    )
-    if elsewhere is None:
+
+    def count_local_slots() -> int:
+        return min(slots, 1 + tokens.local_tokens)
+
+    wrap_runner = remote.open_executors(settings, project.runner.open_scope(), count_local_slots)
+    if wrap_runner is None:
         return config, None
-    return replace(config, tokens=tokens, jobs=slots + settings.jobs), elsewhere
+    return replace(config, tokens=tokens, jobs=slots + settings.jobs), wrap_runner
 
 
 def _make_lazy_verify(project: Project) -> Callable[[str, Archive], str | None]:
     """Return the function that compiles a remote's program again."""
 
-    # Imported only when it is called: most builds verify nothing.
+    # `rebuild` is imported, and the one rebuilder is made, at the first call: most builds verify
+    # nothing.
     @cache
     def open_rebuilder() -> Rebuilder:
         from tilusbuild.builder.rebuild import Rebuilder
@@ -172,13 +177,13 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
             _make_lazy_verify(project),
         ) as remote,
     ):
-        limited, elsewhere = _add_executor(project, remote, limited)
+        limited, wrap_runner = _add_executor(project, remote, limited)
         runners = RunnerStack(
             project.runner,
             project.find_launcher(),
             project.environment,
             project.settings.nice.value,
-            elsewhere,
+            wrap_runner,
         )
         compiler = ProgramCompiler(project.cache, runners, project.manifest.build.timeout)
         completed = replace(

@@ -19,7 +19,7 @@ from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.state.files import sha256_text
 
 MAX_SHARDS = 10_000
-_FORM = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
+_SHARD_PATTERN = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
 class Shard(Struct, frozen=True):
@@ -34,7 +34,7 @@ class Shard(Struct, frozen=True):
 
 def parse_shard(text: str) -> Shard:
     """Return the shard that a text such as "2/4" stands for. Raises `InputError`."""
-    match = _FORM.fullmatch(text)
+    match = _SHARD_PATTERN.fullmatch(text)
     if match is None:
         hint = "write I/N, as in 2/4 for the second"
         raise input_error(f'--shard "{text}": not a shard', hint=hint)
@@ -50,16 +50,18 @@ def parse_shard(text: str) -> Shard:
 
 def select_programs(programs: Iterable[str], shard: Shard) -> frozenset[str]:
     """Return the shard's part of these hashes."""
+    # The sorted hashes are dealt out like cards: shard 2 of 4 gets the second, the sixth, ….
     return frozenset(sorted(programs)[shard.number - 1 :: shard.count])
 
 
 def list_shard_jobs(plan: Plan, shard: Shard, reporter: Reporter) -> Iterator[ProgramJob]:
     """Report the shard, and yield its programs in plan order."""
-    # A generator: the engine iterates it when it has emitted that the build began, and `Sharded`
-    # comes after that. A link is in no shard, as it needs the objects of all shards.
+    # This is a generator, so that `Sharded` is emitted after `BuildStarted`: the engine iterates
+    # the jobs only then. A job that needs others is a link, and is left out, as it needs the
+    # objects of all shards.
     jobs = [job for job in iterate_jobs(plan) if not job.needs]
-    programs = {job.hash for job in jobs}
-    own = select_programs(programs, shard)
-    split = sha256_text("\n".join([str(shard.count), *sorted(programs)]))
-    reporter.emit(Sharded(shard.number, shard.count, len(own), len(programs), split))
-    yield from (job for job in jobs if job.hash in own)
+    all_programs = {job.hash for job in jobs}
+    shard_programs = select_programs(all_programs, shard)
+    split = sha256_text("\n".join([str(shard.count), *sorted(all_programs)]))
+    reporter.emit(Sharded(shard.number, shard.count, len(shard_programs), len(all_programs), split))
+    yield from (job for job in jobs if job.hash in shard_programs)

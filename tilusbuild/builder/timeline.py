@@ -82,12 +82,13 @@ class TimelineRecorder(Reporter):
             case events.BuildStarted(jobs):
                 self._jobs = jobs
             case events.Planned():
-                # The first: `watch` plans again and again.
-                self._planned = self._planned or now
+                # Only the first plan counts: `watch` plans again and again.
+                if not self._planned:
+                    self._planned = now
             case events.Started(program):
                 self._starts[program] = now
-            # A retry starts again, and only its last attempt has an answer.
             case events.Retried(program) | events.Dropped(program):
+                # This attempt has no answer. The retry of a program begins with another `Started`.
                 self._starts.pop(program, None)
             case events.Finished(program) if program in self._starts:
                 start = self._starts.pop(program)
@@ -132,8 +133,8 @@ def record_timeline(cache: Tree, config: BuildConfig, reporter: Reporter) -> Ite
     try:
         yield CompositeReporter(reporter, recorder)
     finally:
-        # A cache that is read-only may have no directory for state.
         timeline = recorder.make_timeline()
+        # A cache that is read-only may have no directory for state.
         if timeline is not None and os.path.isdir(cache.state_path):
             _ENVELOPE.save_value(os.path.join(cache.state_path, _NAME), timeline)
 

@@ -36,7 +36,8 @@ def transfer_programs(
     from tilusbuild.remote.backend import RemoteTroubleError
     from tilusbuild.remote.client import RemoteCache
 
-    # Nothing else waits for the end, and no program is compiled.
+    # The transfer may take as long as it needs, since no build waits for it. No program is
+    # verified, since none is compiled.
     chosen = replace(settings, write=push, send_timeout=math.inf, verify=0.0)
     messages: SimpleQueue[Any] = SimpleQueue()
     programs = {job.hash: job for job in iterate_jobs(plan) if not job.kept_here}
@@ -55,7 +56,7 @@ def transfer_programs(
                 elif not push and not is_cached:
                     missing[program] = job.label
             requested = set(client.request_programs(missing)) if missing else set()
-            # At the end of all, the rest of the messages are warnings.
+            # When all programs are transferred, warnings may still be in the queue.
             while requested or client.is_busy() or not messages.empty():
                 match messages.get():
                     case RemoteAnswered(program):
