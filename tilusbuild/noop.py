@@ -51,8 +51,8 @@ _SHARE = 4_000
 
 # Tools are found by these. Every `TILUSBUILD_` variable is a setting, too, except those of the
 # remote cache: they do not change the result of a build, and may hold secrets.
-_ENVIRONMENT = ("CUDA_HOME", "CUDA_PATH", "HOME", "PATH")
-_REMOTE = "TILUSBUILD_REMOTE_"
+_TOOL_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "HOME", "PATH")
+_REMOTE_PREFIX = "TILUSBUILD_REMOTE_"
 
 _ONLY_PRINTED = ("-q", "--quiet", "-v", "--verbose", "--json")
 _VERBOSE = ("-v", "--verbose")
@@ -71,6 +71,7 @@ def answer_build(words: Sequence[str]) -> int | None:
     summary = read_record(make_key(words, os.environ), os.environ)
     if summary is None:
         return None
+    # `builder.noop_record._format_answer` has made the summary.
     status, text, quiet_text, lines = summary.decode("utf-8", "surrogateescape").split("\0")
     seconds = time.perf_counter() - started
     if "--json" in words:
@@ -81,7 +82,7 @@ def answer_build(words: Sequence[str]) -> int | None:
     try:  # noqa: SIM105 - nothing is imported here that need not be
         sys.stderr.write(text.replace("(0.00 s)", f"({seconds:.2f} s)"))
     except OSError:
-        pass  # it has no part in the exit status
+        pass  # A reader that is gone does not change the exit status.
     return int(status)
 
 
@@ -89,15 +90,15 @@ def make_key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
     """Return the identity of a command: its words, the working directory, the environment that
     matters, the interpreter and the installation. Words that change only the output are left
     out."""
-    settings = [
-        f"{name}={value}"
-        for name, value in sorted(environment.items())
-        if name in _ENVIRONMENT or (name.startswith("TILUSBUILD_") and not name.startswith(_REMOTE))
-    ]
+    settings = []
+    for name, value in sorted(environment.items()):
+        is_setting = name.startswith("TILUSBUILD_") and not name.startswith(_REMOTE_PREFIX)
+        if is_setting or name in _TOOL_VARIABLES:
+            settings.append(f"{name}={value}")
     try:
         working_directory = os.getcwd()
     except OSError:
-        working_directory = ""  # it was deleted: nothing was built there
+        working_directory = ""  # It was deleted, so nothing was built there.
     # Not `sys.executable`: `python`, `python3` and the command `tilusbuild` are one installation.
     parts = [sys.prefix, sys.version, __file__, working_directory]
     parts += [word for word in words if word not in _ONLY_PRINTED]
@@ -161,24 +162,28 @@ def split_pieces(data: bytes) -> list[memoryview]:
 def _are_groups_unchanged(groups: Sequence[_Group]) -> bool:
     """Return whether all stamps are equal, looked at by this process and, of many entries, forks of
     it; False after an error of the system."""
-    # Forks, as threads would wait for Python's lock during most of the loop.
-    entries = sum(len(stamps) for _, stamps in groups) // STAMP.size
-    shares = min(len(os.sched_getaffinity(0)), 1 + entries // _SHARE)
+    # Each process looks at a share of the groups. The others are forks and not threads, which would
+    # wait for Python's lock during most of the loop.
+    entry_count = sum(len(stamps) for _, stamps in groups) // STAMP.size
+    share_count = min(len(os.sched_getaffinity(0)), 1 + entry_count // _SHARE)
     forks: list[int] = []
     try:
-        for share in range(1, shares):
-            fork = os.fork()
-            if not fork:
-                same = False
+        for share in range(1, share_count):
+            pid = os.fork()
+            if pid == 0:
+                is_unchanged = False
                 try:
-                    same = _is_share_unchanged(groups[share::shares])
+                    is_unchanged = _is_share_unchanged(groups[share::share_count])
                 finally:
-                    # Not `sys.exit`: the parent's buffers and handlers are not the fork's to use.
-                    os._exit(not same)
-            forks.append(fork)
-        same = _is_share_unchanged(groups[::shares])
-        statuses = [os.waitpid(fork, 0)[1] for fork in forks]
-        return same and not any(statuses)
+                    # Exit status 0 says that the share is unchanged. Not `sys.exit`: the fork must
+                    # not use the parent's buffers and handlers.
+                    os._exit(not is_unchanged)
+            forks.append(pid)
+        is_unchanged = _is_share_unchanged(groups[::share_count])
+        for pid in forks:
+            _, status = os.waitpid(pid, 0)
+            is_unchanged = is_unchanged and status == 0
+        return is_unchanged
     except OSError:
         return False
 
@@ -186,7 +191,8 @@ def _are_groups_unchanged(groups: Sequence[_Group]) -> bool:
 def _is_share_unchanged(groups: Sequence[_Group]) -> bool:
     """Return whether the stamps of these groups are equal. The working directory changes meanwhile,
     and is the same again at the end."""
-    # A short name, in the directory that we are in, is found soonest.
+    # A check of a group changes to the group's directory, as the system finds a name in the working
+    # directory soonest.
     try:
         working_directory = os.open(".", os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -201,21 +207,23 @@ def _is_share_unchanged(groups: Sequence[_Group]) -> bool:
 def _is_group_unchanged(names: memoryview, stamps: memoryview) -> bool:
     """Return whether the paths of a group have its stamps. `names` are the beginning and the ending
     of its paths and the words between, with NULs. Changes the working directory."""
-    # Names stay bytes, as the system takes them.
-    before, after, *rest = bytes(names).split(b"\0", 2)
-    ending = after.removeprefix(DIRECTORY.encode())
+    # `names` is such as b"/cache/programs/\0/module/lib.so\0WORD\0WORD", or b"/project/\0\0WORD".
+    # The mark `DIRECTORY` before the ending says that all paths are directories. Names stay bytes,
+    # as the system takes them.
+    beginning, marked_ending, *words = bytes(names).split(b"\0", 2)
+    ending = marked_ending.removeprefix(DIRECTORY.encode())
     # One `replace` and one `split` make all paths: a loop took as long as the `stat`s.
-    paths = b"\0".join([*rest, b""]).replace(b"\0", ending + b"\0").split(b"\0")[:-1]
+    paths = b"\0".join([*words, b""]).replace(b"\0", ending + b"\0").split(b"\0")[:-1]
     if len(paths) != len(stamps) // STAMP.size:
         return False
     try:
-        if before:
-            os.chdir(before)
-        # Of files alone, or of directories alone, all of the loop is in C.
-        if ending != after:
+        if beginning:
+            os.chdir(beginning)
+        # For directories alone, or files alone, which all exist, the whole loop runs in C.
+        if ending != marked_ending:
             expected = _DIRECTORY_STAMP.iter_unpack(stamps)
             return all(map(eq, map(_directory_numbers, map(os.stat, paths)), expected))
-        if after:
+        if ending:
             return all(map(eq, map(_numbers, map(os.stat, paths)), STAMP.iter_unpack(stamps)))
         return all(map(_is_path_unchanged, paths, STAMP.iter_unpack(stamps)))
     except OSError:
@@ -230,7 +238,8 @@ def _is_path_unchanged(path: bytes, stamp: tuple[int, int, int, int]) -> bool:
     except OSError:
         return stamp[0] == -1
     # The size, the first number, does not count for a directory.
-    first = 1 if status.st_mode & _FILE_TYPE == _DIRECTORY_TYPE else 0
+    is_directory = status.st_mode & _FILE_TYPE == _DIRECTORY_TYPE
+    first = 1 if is_directory else 0
     return _numbers(status)[first:] == stamp[first:]
 
 
