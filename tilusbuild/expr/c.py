@@ -51,8 +51,9 @@ class CWriter:
             case t.Member():
                 return self._write_membership(node), BOOLEAN
             case t.Logic():
-                sign = " && " if node.op == "and" else " || "
-                return "(" + sign.join(self._write_condition(i) for i in node.items) + ")", BOOLEAN
+                operator = " && " if node.op == "and" else " || "
+                text = operator.join(self._write_condition(item) for item in node.items)
+                return f"({text})", BOOLEAN
             case t.Select():
                 return self._write_selection(node)
             case t.Call():
@@ -67,7 +68,7 @@ class CWriter:
             raise ExprError(f"the string {value!r:.60} has no form in C", node.column)
         if isinstance(value, float):
             return f"({value!r})", REAL
-        # C has no literal for it: it would be the negation of 2^63, which does not fit.
+        # C has no literal for -2^63: it would be the negation of 2^63, which does not fit 64 bits.
         if value == INT64_MIN:
             return "(-INT64_C(9223372036854775807) - 1)", INTEGER
         return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))", INTEGER
@@ -97,7 +98,7 @@ class CWriter:
         if node.op == "not":
             return f"(!{self._write_condition(node.operand)})", BOOLEAN
         if node.op == "~":
-            # In two's complement ~x is -1 - x, and so the bits of a bool or int64_t agree.
+            # In two's complement ~x is -1 - x, of a bool (0 or 1) as well.
             return f"(-1 - (int64_t){self._write_integer(node.operand, '~')})", INTEGER
         text, kind = self.write_node(node.operand)
         if kind == REAL:
@@ -111,30 +112,28 @@ class CWriter:
         if op in "&|^":
             left, right = self._write_integer(node.left, op), self._write_integer(node.right, op)
             return f"((int64_t){left} {op} (int64_t){right})", INTEGER
-        # A product, since C's shift of a negative number, or into the sign, is undefined.
+        # A shift is written as a product: C's shift of a negative number, or into the sign, is
+        # undefined.
         if op == "<<" and isinstance(node.right, t.Const):
-            return (
-                f"tb_mul({self._write_integer(node.left, op)}, {1 << int(node.right.value)})",
-                INTEGER,
-            )
+            factor = 1 << int(node.right.value)
+            return f"tb_mul({self._write_integer(node.left, op)}, {factor})", INTEGER
         if op == ">>":
             left, right = self._write_integer(node.left, op), self._write_integer(node.right, op)
             return f"tb_shr({left}, {right})", INTEGER
         left, left_kind = self.write_node(node.left)
         right, right_kind = self.write_node(node.right)
         if op == "/":
-            # True division also of integers, as in Python.
+            # `/` of two integers is a true division, as in Python.
             dividend = self._convert_to_real(left, left_kind)
-            return f"tb_div({dividend}, {self._convert_to_real(right, right_kind)})", REAL
+            divisor = self._convert_to_real(right, right_kind)
+            return f"tb_div({dividend}, {divisor})", REAL
         if REAL not in (left_kind, right_kind):
             return f"tb_{_HELPERS[op]}({left}, {right})", INTEGER
-        # C's `fmod` and `pow` round in other ways than Python's.
+        # C's `fmod` and `pow` round in other ways than Python's operators.
         if op in ("//", "%", "**"):
             raise ExprError(f'"{op}" of a float has no form in C', node.column)
-        left, right = (
-            self._convert_to_real(left, left_kind),
-            self._convert_to_real(right, right_kind),
-        )
+        left = self._convert_to_real(left, left_kind)
+        right = self._convert_to_real(right, right_kind)
         return f"tb_f{_HELPERS[op]}({left}, {right})", REAL
 
     def _write_comparison_pair(self, left: Node, op: str, right: Node) -> str:
@@ -142,15 +141,14 @@ class CWriter:
         left_text, left_kind = self.write_node(left)
         right_text, right_kind = self.write_node(right)
         if REAL in (left_kind, right_kind):
-            left_text, right_text = (
-                self._convert_to_real(left_text, left_kind),
-                self._convert_to_real(right_text, right_kind),
-            )
+            left_text = self._convert_to_real(left_text, left_kind)
+            right_text = self._convert_to_real(right_text, right_kind)
         return f"({left_text} {op} {right_text})"
 
     def _write_comparison(self, node: t.Compare) -> str:
         """Return the C text of a chain of comparisons: of `a < b < c` that of `a < b and b < c`."""
-        pairs, left = [], node.first
+        pairs = []
+        left = node.first
         for op, right in node.rest:
             pairs.append(self._write_comparison_pair(left, op, right))
             left = right
@@ -173,7 +171,7 @@ class CWriter:
                 " (write 1.0 for 1)",
                 node.column,
             )
-        # A bool and an integer: C makes an integer of both.
+        # If one side is a bool and one an integer, C converts the bool to an integer.
         kind = yes_kind if yes_kind == no_kind else INTEGER
         return f"({self._write_condition(node.test)} ? {yes} : {no})", kind
 

@@ -79,7 +79,7 @@ class Expr:
         A name that is not reached may be missing. A name whose value is an `ExprError` raises this
         error when it is reached.
         """
-        # Made at the first use: many expressions are only folded, or written as C.
+        # The function is made at the first use: many expressions are only folded, or written as C.
         if self._function is None:
             self._function = compile_scalar(self.tree)
         try:
@@ -95,8 +95,11 @@ class Expr:
 
     def find_column(self, name: str) -> int | None:
         """Return the column (from 1) of the first use of `name`, or None if it is not known."""
-        columns = [p.column for p in walk_tree(self.tree) if isinstance(p, Name) and p.name == name]
-        return min((c for c in columns if c is not None), default=None)
+        uses = (
+            node for node in walk_tree(self.tree) if isinstance(node, Name) and node.name == name
+        )
+        columns = (node.column for node in uses if node.column is not None)
+        return min(columns, default=None)
 
     def check_names(self, known: Mapping[str, Any] | frozenset[str] | set[str]) -> None:
         """Raise `ExprError`, with a suggestion, for the first free name that is not in `known`."""
@@ -110,15 +113,15 @@ class Expr:
         Names that are missing in `env` stay, as do operations without a value. Raises `ExprError`
         for a number that is not finite or beyond 64 bits.
         """
-        replaced = {name: value for name, value in env.items() if name in self.names}
-        # The same limits as for a literal, since the value stands in its place.
-        for name, value in replaced.items():
+        values = {name: value for name, value in env.items() if name in self.names}
+        # A value becomes a literal of the tree, and has the same limits.
+        for name, value in values.items():
             if not isinstance(value, str):
                 try:
                     parse_value(value)
                 except ExprError as error:
                     raise ExprError(f"{name}: {error.message}", self.find_column(name)) from None
-        tree = fold_constants(self.tree, replaced)
+        tree = fold_constants(self.tree, values)
         return self if tree == self.tree else Expr(format_canonical(tree), tree)
 
     def to_c(self, names: Mapping[str, str], types: Mapping[str, str] | None = None) -> str:
@@ -194,7 +197,7 @@ def compile_scalar(node: Node) -> Scalar:
         case t.Select():
             test = compile_scalar(node.test)
             yes, no = compile_scalar(node.yes), compile_scalar(node.no)
-            # Of a test that has no truth value (a string) the test's own column is shown.
+            # If the test has no truth value (a string), the error has the column of the test.
             truth = _locate_errors(node.test, lambda env: semantics.to_truth(test(env)))
             return lambda env: yes(env) if truth(env) else no(env)
         case t.Call():
@@ -213,7 +216,7 @@ def _locate_errors(node: Node, function: Scalar) -> Scalar:
         try:
             return function(env)
         except NoValueError as error:
-            # Of a binary operation the right side is what fails: a divisor, a shift.
+            # In a binary operation the right side is at fault: a divisor, or a shift's distance.
             column = node.right.column if isinstance(node, t.Binary) else node.column
             raise ExprError(f"{error} in {format_canonical(node):.200}", column) from None
 
@@ -248,15 +251,15 @@ def fold_constants(node: Node, env: Mapping[str, Value]) -> Node:
             return t.Const(env[node.name], column=node.column) if node.name in env else node
         case t.Logic():
             return _fold_logic(node, env)
-    parts = map_children(node, lambda child: fold_constants(child, env))
-    if isinstance(node, t.Select) and isinstance(parts[0], t.Const):
-        test, yes, no = parts
-        if not isinstance(test.value, str):
-            # The other side may have no value for these constants, as in `m // k if k else 0`.
-            selected: Node = yes if to_truth(test.value) else no
-            return selected
-    folded_node = type(node)(*parts, column=node.column)
-    return folded_node if isinstance(node, t.Select) else _compute_constant(folded_node)
+    folded_fields = map_children(node, lambda child: fold_constants(child, env))
+    folded_node = type(node)(*folded_fields, column=node.column)
+    if not isinstance(folded_node, t.Select):
+        return _compute_constant(folded_node)
+    test = folded_node.test
+    if isinstance(test, t.Const) and not isinstance(test.value, str):
+        # The other side may have no value for these constants, as in `m // k if k else 0`.
+        return folded_node.yes if to_truth(test.value) else folded_node.no
+    return folded_node
 
 
 def _compute_constant(node: Node) -> Node:
@@ -264,7 +267,7 @@ def _compute_constant(node: Node) -> Node:
     if all(isinstance(child, t.Const) for child in list_children(node)):
         try:
             return t.Const(check_result(compile_scalar(node)({})), column=node.column)
-        # It stays an operation: an evaluation that does not reach it has no error.
+        # The operation stays, so that it is an error only if an evaluation reaches it.
         except (ExprError, NoValueError):
             return node
     return node
@@ -272,7 +275,8 @@ def _compute_constant(node: Node) -> Node:
 
 def _fold_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
     """Return `node` without its constant items, cut after the first that decides the value."""
-    deciding = node.op == "or"  # a true item decides an `or`, a false one an `and`
+    # A true item decides an `or`, and a false one an `and`.
+    deciding = node.op == "or"
     undecided: list[Node] = []
     for item in node.items:
         folded = fold_constants(item, env)
@@ -281,7 +285,7 @@ def _fold_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
                 continue
             if not undecided:
                 return t.Const(deciding, column=node.column)
-            # It decides only where the items before it have a value: they stay.
+            # The items before it may have no value, which is an error: they stay in front of it.
             undecided.append(t.Const(deciding, column=folded.column))
             break
         undecided.append(folded)
@@ -289,6 +293,8 @@ def _fold_logic(node: t.Logic, env: Mapping[str, Value]) -> Node:
         return t.Const(not deciding, column=node.column)
     if len(undecided) == 1 and is_boolean(undecided[0]):
         return undecided[0]
-    if len(undecided) == 1:  # a neutral second item, since the value must stay a bool
+    # The value of the only item may be a number, and that of the whole must stay a bool: a second
+    # item that decides nothing keeps the `and` or `or`.
+    if len(undecided) == 1:
         undecided.append(t.Const(not deciding, column=node.column))
     return t.Logic(node.op, tuple(undecided), column=node.column)

@@ -11,6 +11,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import tree as t
@@ -28,8 +29,13 @@ def _map_operators(template: str, operators: Iterable[str]) -> dict[type[ast.AST
 
     `template` is an expression in which `{}` stands for the operator.
     """
-    expressions = {op: ast.parse(template.format(op), mode="eval").body for op in operators}
-    return {type(getattr(node, "op", None) or node.ops[0]): op for op, node in expressions.items()}  # type: ignore[attr-defined]
+    operator_of_class: dict[type[ast.AST], str] = {}
+    for operator in operators:
+        node: Any = ast.parse(template.format(operator), mode="eval").body
+        # A comparison has a list of operators, and other operations have one.
+        python_operator = node.ops[0] if isinstance(node, ast.Compare) else node.op
+        operator_of_class[type(python_operator)] = operator
+    return operator_of_class
 
 
 BINARY_OPERATORS = _map_operators("1 {} 1", semantics.BINARY)
@@ -62,14 +68,15 @@ def _parse_python(text: str, lead: int) -> ast.expr:
     """Return Python's tree of a text that begins at the column `lead` + 1. Raises `ExprError`."""
     try:
         if _NUMBER_THEN_WORD.search(text):
-            # For Python "1if a else 2" and "\d" are only warnings. The filter of warnings is the
-            # whole process's, so it is changed only for texts that may need it.
+            # For Python "1if a else 2" and "\d" are only warnings, and here they are mistakes. The
+            # filter of warnings belongs to the whole process, so it is changed only for such texts.
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 return ast.parse(text, mode="eval").body
         return ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        # Asked only now, since `!` and `?` may stand in strings of a right expression.
+        # Operators of C are looked for only now, since `!` and `?` may stand in strings of a right
+        # expression.
         c_operator = _explain_c_operator(text)
         if c_operator is not None:
             message, position = c_operator
@@ -137,7 +144,7 @@ class _TreeReader:
     """
 
     def __init__(self, text: str, lead: int) -> None:
-        # Of most texts bytes and characters are the same.
+        # In a text of ASCII a position in bytes is one in characters: the bytes are not needed.
         self._bytes = None if text.isascii() else text.encode()
         self._lead = lead
 
@@ -168,7 +175,8 @@ class _TreeReader:
                     "and" if isinstance(node.op, ast.And) else "or", items, column=column
                 )
             case ast.IfExp():
-                # In the order of the text, so that the first mistake is the one that is reported.
+                # The parts are read in the order of the text, so that its first mistake is
+                # reported.
                 yes = self.read_node(node.body, depth + 1)
                 test = self.read_node(node.test, depth + 1)
                 return t.Select(test, yes, self.read_node(node.orelse, depth + 1), column=column)
@@ -212,8 +220,8 @@ class _TreeReader:
         # A literal with a sign is one constant, so that `-5` and `- 5` have one canonical text.
         if op in "+-" and isinstance(operand, t.Const) and type(operand.value) in (int, float):
             value = operand.value if op == "+" else semantics.UNARY["-"](operand.value)
-            # 2**63 does not fit 64 bits: the operation stays, and overflows where it is
-            # evaluated.
+            # The negation of INT64_MIN, 2**63, does not fit 64 bits. The operation stays, and is an
+            # error where it is evaluated.
             if value != -INT64_MIN:
                 return t.Const(value, column=column)
         return t.Unary(op, operand, column=column)
@@ -228,12 +236,13 @@ class _TreeReader:
             )
         left = self.read_node(node.left, depth + 1)
         right = self.read_node(node.right, depth + 1)
-        # A literal, so that C and the analysis of ranges know it, and no point can ask for 9**9**9.
-        if op in ("**", "<<") and not (
+        # A literal is known to C and to the analysis of ranges, and cannot be as large as 9**9**9.
+        is_small_literal = (
             isinstance(right, t.Const)
             and type(right.value) is int
             and 0 <= right.value <= MAX_EXPONENT
-        ):
+        )
+        if op in ("**", "<<") and not is_small_literal:
             raise ExprError(
                 f'the right side of "{op}" must be a literal from 0 to {MAX_EXPONENT}'
                 " (pow2(x) is 2 to the x)",
@@ -246,7 +255,7 @@ class _TreeReader:
 
     def _read_comparison(self, node: ast.Compare, column: int, depth: int) -> Node:
         """Return a chain of comparisons, or a single `in`."""
-        # Python chains `in` with comparisons (`a < b in c`), which few expect: it is an error
+        # Python chains `in` with comparisons (`a < b in c`). Few expect that, so it is an error
         # below.
         if isinstance(node.ops[0], ast.In | ast.NotIn) and len(node.ops) == 1:
             return self._read_membership(node, column, depth)
@@ -282,9 +291,10 @@ class _TreeReader:
             raise ExprError(f'unknown function "{name}"; {hint}', column)
         if node.keywords:
             raise ExprError(f'"{name}" takes no keyword arguments', column)
-        least, most = FUNCTIONS[name]
-        if len(node.args) < least or (most is not None and len(node.args) > most):
-            count = f"{least} argument{'s' * (least > 1)}"
-            need = count if most == least else f"at least {count}"
-            raise ExprError(f'"{name}" takes {need}, not {len(node.args)}', column)
-        return t.Call(name, tuple(self.read_node(a, depth + 1) for a in node.args), column=column)
+        fewest, most = FUNCTIONS[name]
+        if len(node.args) < fewest or (most is not None and len(node.args) > most):
+            count = f"{fewest} argument{'s' if fewest > 1 else ''}"
+            expected = count if most == fewest else f"at least {count}"
+            raise ExprError(f'"{name}" takes {expected}, not {len(node.args)}', column)
+        arguments = tuple(self.read_node(argument, depth + 1) for argument in node.args)
+        return t.Call(name, arguments, column=column)

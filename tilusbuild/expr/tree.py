@@ -156,8 +156,8 @@ def is_boolean(node: Node) -> bool:
         case Call():
             return node.function == "divides"
         case _:
-            # Of `&`, `|` and `^` of two bools the value is a bool, too; not to know it costs a
-            # comparison.
+            # `&`, `|` and `^` of two bools are bools, too. False for these is safe: it only makes
+            # the caller add a conversion.
             return isinstance(node, Compare | Member | Logic)
 
 
@@ -178,20 +178,15 @@ def format_canonical(node: Node) -> str:
             return f"({format_canonical(node.first)}{chain})"
         case Member():
             word = "not in" if node.negated else "in"
-            # A tuple of one keeps its comma, so that the text parses to a Member again.
-            choices = "".join(f"{format_canonical(choice)}, " for choice in node.choices).rstrip(
-                " "
-            )
+            # The last choice has a comma, too: without it a tuple of one would parse as a number.
+            choices = " ".join(f"{format_canonical(choice)}," for choice in node.choices)
             return f"({format_canonical(node.item)} {word} ({choices}))"
         case Logic():
             return "(" + f" {node.op} ".join(format_canonical(item) for item in node.items) + ")"
         case Select():
-            parts = (
-                format_canonical(node.yes),
-                format_canonical(node.test),
-                format_canonical(node.no),
-            )
-            return "({} if {} else {})".format(*parts)
+            test = format_canonical(node.test)
+            yes, no = format_canonical(node.yes), format_canonical(node.no)
+            return f"({yes} if {test} else {no})"
         case Call():
             arguments = ", ".join(format_canonical(argument) for argument in node.arguments)
             return f"{node.function}({arguments})"

@@ -78,14 +78,15 @@ def _evaluate_points(
     for name in expr.names:
         lists[name] = np.broadcast_to(columns[name], shape).ravel().tolist()
         if invalid.get(name) is not None:
-            # Raised only if the evaluation of the point reaches the name.
-            unusable = ExprError(f"{name} has no value here")
+            # An `ExprError` as a value is raised only if the evaluation of the point reaches the
+            # name.
+            missing_value = ExprError(f"{name} has no value here")
             for row in np.flatnonzero(np.broadcast_to(invalid[name], shape)):
-                lists[name][row] = unusable
+                lists[name][row] = missing_value
     rows = zip(*lists.values(), strict=True) if lists else [()] * math.prod(shape)
     values = [_evaluate_or_none(expr, dict(zip(lists, row, strict=True))) for row in rows]
     marks = np.array([value is None for value in values], dtype=bool)
-    # A value of the others' type, so that marked points do not make the array one of objects.
+    # Marked points get a value of the others' type: with None the array would be one of objects.
     filler = next((value for value in values if value is not None), 0)
     array = pack_values([filler if value is None else value for value in values])
     return array.reshape(shape), (marks.reshape(shape) if marks.any() else None)
@@ -148,7 +149,8 @@ class _ColumnEvaluator:
     def _evaluate_name(self, name: str) -> Column:
         """Return the values of a name; integers as int64, with their extremes as interval."""
         column, invalid = self._columns[name], self._invalid.get(name)
-        # Values of several types are objects; of an empty column there are no extremes.
+        # Values of several types are objects, which NumPy computes differently. An empty column has
+        # no extremes.
         if column.dtype.kind not in KINDS or column.size == 0:
             raise UnprovenError
         kind = KINDS[column.dtype.kind]
@@ -169,7 +171,7 @@ class _ColumnEvaluator:
             return part
         if part.kind == REAL:
             return Column(REAL, -part.data, invalid=part.invalid)
-        # The sign turns the interval.
+        # The sign swaps the ends of the interval.
         return make_bounded_integers(-part.data, -part.high, -part.low, part.invalid)
 
     def _evaluate_binary(self, node: t.Binary) -> Column:
@@ -178,7 +180,7 @@ class _ColumnEvaluator:
         if node.op not in _ARITHMETIC or TEXT in (left.kind, right.kind):
             raise UnprovenError
         invalid = union_marks(left.invalid, right.invalid)
-        # True division also of integers, as in Python.
+        # `/` of two integers is a true division, as in Python.
         if node.op == "/" or REAL in (left.kind, right.kind):
             return compute_doubles(node.op, left, right, invalid)
         return compute_integers(node.op, to_integer_column(left), to_integer_column(right), invalid)
@@ -194,9 +196,8 @@ class _ColumnEvaluator:
                 holds, invalid = result, union_marks(invalid, right.invalid)
             else:
                 # Where an earlier pair is false, the scalar form does not evaluate this side.
-                invalid = union_marks(
-                    invalid, None if right.invalid is None else right.invalid & holds
-                )
+                if right.invalid is not None:
+                    invalid = union_marks(invalid, right.invalid & holds)
                 holds = holds & result
             left = right
         return Column(BOOL, holds, invalid=invalid)
@@ -231,7 +232,8 @@ class _ColumnEvaluator:
         """Return at each point the value of the side that the test selects."""
         test = self.evaluate_node(node.test)
         holds = to_booleans(test)
-        # One test for all points: the other side is not evaluated, and may be of another type.
+        # If the test is the same for all points, the other side is not evaluated, and may have
+        # another type.
         if not isinstance(holds, np.ndarray) or holds.ndim == 0:
             selected = self.evaluate_node(node.yes if holds else node.no)
             selected.invalid = union_marks(selected.invalid, test.invalid)
@@ -242,7 +244,7 @@ class _ColumnEvaluator:
             None if yes.invalid is None else yes.invalid & holds,
             None if no.invalid is None else no.invalid & ~holds,
         )
-        # NumPy would make one type of both, where each point has its side's own.
+        # NumPy would convert both sides to one type, and each point must keep the type of its side.
         if yes.kind != no.kind:
             raise UnprovenError
         data = np.where(holds, yes.data, no.data)
@@ -356,13 +358,14 @@ def compute_integers(op: str, left: Column, right: Column, invalid: Any) -> Colu
     if op == "%":
         low, high = min(right.low + 1, 0), max(right.high - 1, 0)
     elif op != "//":
+        # These are monotonic in each operand: the extremes are at the ends of the intervals.
         function = {"+": operator.add, "-": operator.sub, "*": operator.mul}[op]
-        ends = [function(x, y) for x in (left.low, left.high) for y in (right.low, right.high)]
-        low, high = min(ends), max(ends)
+        corners = [function(x, y) for x in (left.low, left.high) for y in (right.low, right.high)]
+        low, high = min(corners), max(corners)
     elif left.low >= 0 and right.low >= 0:
         low, high = 0, left.high // max(right.low, 1)
     else:
-        # A divisor of at least 1 in magnitude: the quotient does not exceed the dividend.
+        # The divisor is at least 1 in magnitude, so the quotient is not larger than the dividend.
         high = max(abs(left.low), abs(left.high))
         low = -high
     return make_bounded_integers(_ARITHMETIC[op](left.data, divisor), low, high, invalid)
@@ -397,16 +400,18 @@ def compare_columns(op: str, left: Column, right: Column) -> Any:
 def compute_extreme(name: str, parts: list[Column], invalid: Any) -> Column:
     """Return the `min` or `max` (`name`) of the columns at each point. Raises `UnprovenError` for
     integers with booleans."""
-    is_beyond, bound = (np.less, min) if name == "min" else (np.greater, max)
+    is_beyond, extreme = (np.less, min) if name == "min" else (np.greater, max)
     kinds = {part.kind for part in parts}
-    # Each point has the type of the operand that is chosen there.
+    # Each point must have the type of the operand that is chosen there, and an array has one type.
     if kinds == {INT, BOOL}:
         raise UnprovenError
     columns = [to_doubles(part) if REAL in kinds else part.data for part in parts]
     data = columns[0]
-    for column in columns[1:]:  # of equal ones the first: numpy's own may give the other zero
+    # Of equal values the first one counts, as in Python: NumPy's own `minimum` may give -0.0 for
+    # 0.0.
+    for column in columns[1:]:
         data = np.where(is_beyond(column, data), column, data)
-    low, high = bound(part.low for part in parts), bound(part.high for part in parts)
+    low, high = extreme(part.low for part in parts), extreme(part.high for part in parts)
     return Column(REAL if REAL in kinds else parts[0].kind, data, low, high, invalid)
 
 
