@@ -127,7 +127,8 @@ def add_files(closure: Closure, files: Sequence[Header]) -> Closure:
 
 def map_layout(closure: Closure) -> Mapping[str, bytes | str]:
     """Return the copy's files by relative path: bytes, or the path of a file to copy."""
-    # A header may change until it is copied: the caller must compare the sha256 of what it reads.
+    # A header may change before it is copied, so the caller must compare the sha256 of what it
+    # reads with `Header.sha256`.
     files: dict[str, bytes | str] = {MANIFEST: closure.manifest.encode("utf-8", "surrogateescape")}
     for header in closure.headers:
         files[header.name] = b"" if header.path is None else header.path
@@ -139,7 +140,7 @@ def format_manifest(headers: Sequence[Header]) -> str:
     lines = []
     for header in headers:
         name = header.name
-        if any(c in name for c in "\\\n\r"):
+        if any(character in name for character in "\\\n\r"):
             # sha256sum escapes such names, and marks the line with a backslash.
             name = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
             lines.append(f"\\{header.sha256}  {name}\n")
@@ -158,7 +159,8 @@ def has_links_before_parent(path: str) -> bool:
     """Return whether `..` in an existing path follows a symbolic link, so that it leads elsewhere
     than in the copy, which has no links."""
     by_name = os.path.normpath(path)
-    # Both name the same file if no link is involved. Of two that do not exist nothing is read.
+    # Without links both paths name the same file. If neither exists nothing is read, so it does not
+    # matter where they lead.
     return os.path.realpath(path) != os.path.realpath(by_name) and (
         os.path.exists(path) or os.path.exists(by_name)
     )
@@ -167,19 +169,20 @@ def has_links_before_parent(path: str) -> bool:
 def list_passed_directories(tree: str, directory: str, name: str) -> list[str] | None:
     """Return the directories that must exist for `..` in `directory/name` to be followed, `a/b` for
     `a/b` and `../x.h`; None if the path leaves the tree."""
-    limit = tree.count("/") + 1
-    parts, passed = directory.split("/"), []
-    # Part by part, since a compiler follows the path so: `a/../../b/c` leaves the tree though its
-    # end is inside.
+    tree_length = tree.count("/") + 1
+    parts = directory.split("/")
+    passed_directories = []
+    # The path is followed part by part, as a compiler does: `a/../../b/c` leaves the tree though
+    # its end is inside.
     for part in name.split("/"):
         if part == "..":
-            passed.append("/".join(parts))
+            passed_directories.append("/".join(parts))
             parts.pop()
         elif part not in ("", "."):
             parts.append(part)
-        if len(parts) < limit:
+        if len(parts) < tree_length:
             return None
-    return passed
+    return passed_directories
 
 
 MAX_FILES, MAX_BYTES = 20_000, 512 << 20
@@ -204,11 +207,11 @@ def match_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> 
     `PatternTooWideError` beyond `MAX_FILES` files or `MAX_BYTES`."""
     matches = find_matches(path, pattern)
     files = tuple(_list_files(path, matches.names))
-    size = sum(size for _, size in files)
-    if len(files) > MAX_FILES or size > MAX_BYTES:
+    total_bytes = sum(size for _, size in files)
+    if len(files) > MAX_FILES or total_bytes > MAX_BYTES:
         raise PatternTooWideError(
             pattern,
-            f"matches {len(files):,} files of {size >> 20:,} MiB in {path}; headers are at "
+            f"matches {len(files):,} files of {total_bytes >> 20:,} MiB in {path}; headers are at "
             f"most {MAX_FILES:,} of {MAX_BYTES >> 20} MiB",
         )
     return PatternMatches(
@@ -226,11 +229,11 @@ def match_declared(roots: Sequence[Root], pattern: str) -> Iterator[PatternMatch
     that leads out of them. Raises `PatternTooWideError`."""
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return
-    bases = {(root.tree, root.name, root.path) for root in roots}
-    # Users write patterns relative to either.
-    bases |= {(root.tree, root.tree, root.base) for root in roots}
-    for base in sorted(bases):
-        yield match_below(*base, pattern)
+    # Users write patterns relative to a root or to its tree's directory, so both are searched.
+    directories = {(root.tree, root.name, root.path) for root in roots}
+    directories |= {(root.tree, root.tree, root.base) for root in roots}
+    for tree, name, path in sorted(directories):
+        yield match_below(tree, name, path, pattern)
 
 
 def _list_files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -268,26 +271,28 @@ def find_overlap(directories: Iterable[str], outside: Sequence[str]) -> Overlap:
     """
     result = Overlap()
     pending = [(directory, tuple(outside)) for directory in directories]
-    # One header that shadows another decides: the search then reads those outside, too.
+    # One header that shadows another is enough: the headers outside are then read as well.
     while pending and not result.shadows:
-        own_directory, directories_outside = pending.pop()
+        project_directory, directories_outside = pending.pop()
         names_outside = [(directory, list_names(directory)) for directory in directories_outside]
-        result.probed.add(own_directory)
-        result.sought.update(*(names for _, names in names_outside))
-        for name in sorted(list_names(own_directory)):
-            path = os.path.join(own_directory, name)
+        result.probed.add(project_directory)
+        for _, names in names_outside:
+            result.sought |= names
+        for name in sorted(list_names(project_directory)):
+            path = os.path.join(project_directory, name)
             paths_outside = [
                 os.path.join(directory, name) for directory, names in names_outside if name in names
             ]
             if not paths_outside:
                 continue
-            # A directory in the place of a header is none, and the other way round.
-            if not os.path.isdir(path):
-                if any(map(os.path.isfile, paths_outside)):
-                    result.shadows = True
-                    result.probed.add(path)
-            elif below := tuple(filter(os.path.isdir, paths_outside)):
-                pending.append((path, below))
+            # A header and a directory of the same name do not shadow each other.
+            if os.path.isdir(path):
+                inner_outside = tuple(filter(os.path.isdir, paths_outside))
+                if inner_outside:
+                    pending.append((path, inner_outside))
+            elif any(map(os.path.isfile, paths_outside)):
+                result.shadows = True
+                result.probed.add(path)
     return result
 
 
@@ -297,7 +302,7 @@ def list_names(directory: str) -> frozenset[str]:
     try:
         return frozenset(os.listdir(directory))
     except OSError as error:
-        # Trouble of the disk is an error: a header could be missed.
+        # If the disk fails, a header that is there could be missed.
         if is_machine_error(error, directory):
             raise
         return frozenset()

@@ -100,22 +100,22 @@ def spell_value(value: object) -> object:
         raise TemplateRuntimeError("the value is none")
     if isinstance(value, (str, int, float, Undefined)):
         return value
-    kind = type(value).__name__.lower()
-    noun = "a macro, which is called with ()" if kind == "macro" else f"a {kind}"
-    # `int a[1][2] = {{1, n}};` is C++, and an expression of Jinja2: a tuple.
-    cpp = ': in C++ text write "{ {" for two braces' if kind == "tuple" else ""
-    raise TemplateRuntimeError(f"only text and numbers can be written, and this is {noun}{cpp}")
+    type_name = type(value).__name__.lower()
+    noun = "a macro, which is called with ()" if type_name == "macro" else f"a {type_name}"
+    # `int a[1][2] = {{1, n}};` is C++, but Jinja2 reads `{{1, n}}` as an expression, a tuple.
+    hint = ': in C++ text write "{ {" for two braces' if type_name == "tuple" else ""
+    raise TemplateRuntimeError(f"only text and numbers can be written, and this is {noun}{hint}")
 
 
 def _make_function(name: str) -> Callable[..., Any]:
-    """Return the function of templates for an operation of expressions, such as `cdiv`. It raises
-    `TemplateRuntimeError` for arguments without a value."""
+    """Return the function of templates for an operation of expressions, such as `cdiv`. The
+    returned function raises `TemplateRuntimeError` if an argument is undefined or not a number."""
 
     def apply_function(*values: Any) -> Any:
         """Return the operation's value; an undefined variable raises its own error."""
         for value in values:
             if isinstance(value, Undefined):
-                # Its error names the variable.
+                # This raises Jinja2's own error, which names the variable.
                 value._fail_with_undefined_error()
             if not isinstance(value, (int, float)):
                 raise TemplateRuntimeError(f"{name} needs numbers, not {value!r:.60}")

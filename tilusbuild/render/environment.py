@@ -135,10 +135,11 @@ class ProjectLoader(BaseLoader):
         The file's stamp is added to `sightings`. Raises `TemplateNotFound`, and `BadTemplateError`
         if the file cannot be read or is not UTF-8.
         """
-        if (known := self.texts.get(name)) is not None:
-            return known
+        if (stored_text := self.texts.get(name)) is not None:
+            return stored_text
         path = self.resolve_path(name)
-        # Before it is read: a change in between then makes the stamp differ.
+        # The stamp is taken before the file is read, so that it differs from the file's stamp if
+        # the file changes in between.
         self.sightings.setdefault(path, read_device_stamp(path))
         try:
             data = read_bytes(path)
@@ -154,13 +155,13 @@ class ProjectLoader(BaseLoader):
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise BadTemplateError(name, f'the template "{name}" is not UTF-8', line) from None
-        # Editors and git change line ends; a hash should not follow them.
+        # Editors and git change line ends, and these must not change a program's hash.
         return self.texts.setdefault(name, re.sub(r"\r\n?", "\n", text))
 
     def get_source(
         self, environment: Any, template: str
     ) -> tuple[str, str | None, Callable[[], bool] | None]:
-        # Never out of date: a loader lives for one plan, which sees one content.
+        # The last one says whether the text is up to date: always, since one plan sees one content.
         return self.read_text(template), self.resolve_path(template), lambda: True
 
     def list_templates(self) -> list[str]:
@@ -169,8 +170,9 @@ class ProjectLoader(BaseLoader):
         names = []
         for base, top in ((self.root, ""), (self.shipped, SHIPPED)):
             for directory, directories, files in os.walk(os.path.join(base, top)):
-                # In place, which is how `os.walk` is kept out of hidden directories.
-                directories[:] = sorted(f for f in directories if not f.startswith("."))
+                # `os.walk` descends into the directories that are in this list, so it is changed in
+                # place to leave out hidden ones.
+                directories[:] = sorted(inner for inner in directories if not inner.startswith("."))
                 names += [
                     os.path.relpath(os.path.join(directory, file), base)
                     for file in sorted(files)
@@ -203,7 +205,7 @@ class Strict(StrictUndefined):
         exc: type[TemplateRuntimeError] = UndefinedError,
     ) -> None:
         error: Any = exc
-        # A hint is a message of Jinja2's, such as "parameter 'x' was not provided".
+        # A hint is Jinja2's own message, such as "parameter 'x' was not provided": it stays.
         if exc is UndefinedError and hint is None:
             error = partial(UndefinedNameError, name=None if name is None else str(name), owner=obj)
         super().__init__(hint, obj, name, error)
@@ -217,9 +219,9 @@ class Steps:
         self._items = items
 
     def __iter__(self) -> Iterator[Any]:
-        charge = self._environment.count_step
+        count_step = self._environment.count_step
         for item in self._items:
-            charge()
+            count_step()
             yield item
 
     def __len__(self) -> int:
@@ -323,13 +325,19 @@ class Environment(ImmutableSandboxedEnvironment):
         try:
             return super().compile(tree, name, filename, *rest)
         except SyntaxError as error:
-            # `debug_info` has pairs of lines: the template's, and the first of Python's for it.
+            # The Python code ends with `debug_info = '1=13&4=20'`: template line 4 begins at Python
+            # line 20. The last template line that begins before the error has the mistake.
             python = self._generate(tree, None, None)
-            pairs = re.findall(r"(\d+)=(\d+)", python.rpartition("debug_info =")[2])
-            before = (int(line) for line, first in pairs if int(first) <= (error.lineno or 0))
-            # Jinja2 prefixes a template's names.
+            line_pairs = re.findall(r"(\d+)=(\d+)", python.rpartition("debug_info =")[2])
+            template_lines = (
+                int(template_line)
+                for template_line, python_line in line_pairs
+                if int(python_line) <= (error.lineno or 0)
+            )
+            # In the message a template's name `x` is `l_0_x`, as in Jinja2's Python code.
             message = re.sub(r"'l_\d+_(\w+)'", r'"\1"', error.msg)
-            raise BadTemplateError(str(name), message, max(before, default=1)) from None
+            line = max(template_lines, default=1)
+            raise BadTemplateError(str(name), message, line) from None
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __self.count_step()
@@ -343,12 +351,13 @@ def _instrument_loops(node: nodes.Node, name: str | None, *, in_loop: bool = Fal
     """Have each loop count its steps. Raise `TemplateSyntaxError` for a jump outside of a loop:
     Jinja2 makes wrong Python of it."""
     if isinstance(node, (nodes.Break, nodes.Continue)) and not in_loop:
-        word = type(node).__name__.lower()
-        raise TemplateSyntaxError(f'"{word}" outside of a loop', node.lineno, name)
+        keyword = type(node).__name__.lower()
+        raise TemplateSyntaxError(f'"{keyword}" outside of a loop', node.lineno, name)
     if isinstance(node, nodes.For):
         node.iter = nodes.Filter(node.iter, "_steps", [], [], None, None, lineno=node.lineno)
         in_loop = True
-    # A macro's body is a function of Python, which no `break` of the loop around it leaves.
+    # Jinja2 makes a Python function of a macro's body, so a `break` in it cannot leave the loop
+    # around the macro.
     stays_in_loop = in_loop and not isinstance(node, _FUNCTIONS)
     for child in node.iter_child_nodes():
         if isinstance(child, nodes.Stmt):

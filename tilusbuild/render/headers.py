@@ -92,7 +92,7 @@ class Headers:
         self._digests = digests
         self._scans = scans or ScanMemory()
         self._closures: dict[object, Closure] = {}
-        # Each of these asks the disk: one answer for all sources.
+        # These methods read the disk, so their answers are kept for all sources.
         self.find_file = cache(self._read_file)
         self.find_existing_ancestor = cache(self._find_existing_ancestor)
         self.match_declared = cache(lambda pattern: [*match_declared(self.roots, pattern)])
@@ -146,11 +146,12 @@ class Headers:
     def _match_headers(self, tree: str, name: str, path: str) -> PatternMatches:
         """Return the files below a directory that may be headers. Raises `PatternTooWideError`."""
         matches = match_below(tree, name, path)
-        # `**` matches no hidden file, but macros can name one.
+        # `**` matches no hidden files, which a name that macros make may mean.
         hidden_files = match_below(tree, name, path, "**/.*").files
 
         def is_header(file: str) -> bool:
-            # A tree's own directory is often a project's: few of its files are headers.
+            """Return whether a file may be a header: by its suffix at the top of a tree, which is
+            often a project with few headers, and else any but a template."""
             return file.endswith(HEADER_SUFFIXES) if name == tree else not file.endswith(".j2")
 
         files = [file for file in matches.files if is_header(file[0])]
@@ -166,7 +167,7 @@ class Headers:
     def _read_file(self, tree: str, name: str, path: str) -> HeaderFile | None:
         """Return the file at a path; None if there is none. It is scanned only if its digest is
         new. Raises `InputError` if it cannot be read."""
-        # Also pipes and devices have names: reading one would wait for ever.
+        # A pipe or a device is not a header, and reading one could wait for ever.
         status = try_stat(path)
         if status is None or not stat.S_ISREG(status.st_mode):
             return None
@@ -174,7 +175,8 @@ class Headers:
             digest = self._digests.digest_file(path)
             if (header_scan := self._scans.get_scan(digest)) is None:
                 data = read_bytes(path)
-                # The file may have changed since: the scan belongs to the bytes that were scanned.
+                # The file may have changed since it was digested, so the scan is kept under the
+                # digest of the bytes that were scanned.
                 digest = sha256_bytes(data)
                 header_scan = scan_text(data.decode("utf-8", "surrogateescape"))
                 self._scans.put_scan(digest, header_scan)
@@ -212,16 +214,16 @@ class ReachedHeaders(Struct):
     queue: list[HeaderFile] = field(default_factory=list)
     """Files whose includes are still to be found."""
 
-    def add_reached(self, other: ReachedHeaders) -> None:
-        """Add all that `other` has. Its files are queued if they are new."""
-        for file in other.files.values():
+    def add_reached(self, reached: ReachedHeaders) -> None:
+        """Add all that `reached` has. Its files are queued if they are new."""
+        for file in reached.files.values():
             self.add_file(file)
-        self.directories |= other.directories
-        self.probed |= other.probed
-        self.external |= other.external
-        self.sought |= other.sought
-        self.unknown |= other.unknown
-        self.notes |= other.notes
+        self.directories |= reached.directories
+        self.probed |= reached.probed
+        self.external |= reached.external
+        self.sought |= reached.sought
+        self.unknown |= reached.unknown
+        self.notes |= reached.notes
 
     def resolve_include(self, include: Include, includer: HeaderFile | None) -> None:
         """Add the headers that an include can mean, in the order of a compiler's search.
@@ -229,6 +231,10 @@ class ReachedHeaders(Struct):
         `includer` is the header with the include, None for the source. Directories without the
         header are added to `probed`, the names of headers outside the project to `external` or
         `sought`, and includes that the compile will not find to `notes`.
+
+        An absolute path is not followed. A quoted include of a header outside means first a file
+        beside that header. Then the roots are searched and, if a header of the project shadows one
+        outside, the directories outside. `#include_next` means all of these files.
         """
         outside_includer = includer if includer is not None and not includer.tree else None
         if include.name.startswith("/"):
@@ -242,10 +248,12 @@ class ReachedHeaders(Struct):
             return
         if outside_includer is not None and include.quoted:
             directory = os.path.dirname(outside_includer.path)
-            if self.add_file(self.headers.find_outside(directory, include)):
+            is_beside = self.add_file(self.headers.find_outside(directory, include))
+            if is_beside:
                 return
-        own_includer = None if outside_includer else includer
-        if self._resolve_in_roots(include, own_includer) and not include.next:
+        project_includer = None if outside_includer else includer
+        is_in_roots = self._resolve_in_roots(include, project_includer)
+        if is_in_roots and not include.next:
             return
         if outside_includer:
             self.sought.add(include.name)
@@ -282,13 +290,15 @@ class ReachedHeaders(Struct):
                 self.probed.add(self.headers.find_existing_ancestor(os.path.dirname(path)))
                 continue
             is_resolved = True
-            # Compilers would read it, but the copy does not reach above a tree.
-            if (passed := list_passed_directories(tree, directory, include.name)) is None:
+            passed_directories = list_passed_directories(tree, directory, include.name)
+            # A compiler would read a file above the tree, but it is not in the copy.
+            if passed_directories is None:
                 self._note_leads_out(include, includer, tree)
             else:
                 self.add_file(file)
-                self.directories.update(passed)
-            # Where `#include_next` goes on depends on where the compiler found this file: take all.
+                self.directories.update(passed_directories)
+            # Where `#include_next` goes on depends on where the compiler found the including file,
+            # which is not known here: the headers of all directories are taken.
             if not include.next:
                 break
         return is_resolved
@@ -353,12 +363,12 @@ class _ClosureSearch(ReachedHeaders):
         self._note_scan(source_scan, None)
         for include in source_scan.includes:
             self.resolve_include(include, None)
-        # Only when the queue is empty: what is taken for computed includes may have includes, too.
+        # When the queue is empty, the files for computed includes are added to it: they may have
+        # includes, too. The search ends when there are no new ones.
         while self.queue or self._add_computed(source):
-            if self.queue:
-                file = self.queue.pop()
-                self._note_scan(file.scan, file)
-                self.add_reached(self.headers.follow_includes(file, self.rendered))
+            file = self.queue.pop()
+            self._note_scan(file.scan, file)
+            self.add_reached(self.headers.follow_includes(file, self.rendered))
         for operand, includer in [*self.operands.items()][:_MAX_NOTES]:
             self.add_note(
                 operand, includer, f"which header {operand} names is not known before the compile",
@@ -414,19 +424,21 @@ class _ClosureSearch(ReachedHeaders):
             SearchDirectory(root.tree, root.name, root.path) for root in roots
         )
         directories |= self.includer_directories
-        # Of `..` only what is before it is in the text: it may lead up to the tree's own directory.
-        above = set()
+        # If the name may have `..` in it, it may lead to any directory up to the tree's own.
+        tree_directories = set()
         if self.climbs:
-            above = {SearchDirectory(root.tree, root.tree, root.base) for root in roots}
-        for directory in (*directories, *sorted(above)):
+            tree_directories = {SearchDirectory(root.tree, root.tree, root.base) for root in roots}
+        for directory in (*directories, *sorted(tree_directories)):
             if directory in self.taken_directories:
                 continue
             self.taken_directories.add(directory)
             try:
                 matches = self.headers.list_below(*directory)
             except PatternTooWideError as error:
-                if directory in above:
-                    continue  # what is not there, the compile misses, and its note says why
+                # Its files are left out. If the compile misses one, the note of the include says
+                # why.
+                if directory in tree_directories:
+                    continue
                 raise self._make_too_wide_error(source, error) from None
             self._add_matches(matches)
             if self.climbs:
@@ -449,12 +461,15 @@ class _ClosureSearch(ReachedHeaders):
 
     def _list_headers(self) -> tuple[Header, ...]:
         """Return the headers, and an empty file in each directory that only `..` passes through."""
-        headers = [Header(f.name, f.digest, f.path) for f in self.files.values() if f.tree]
-        existing = {parent for header in headers for parent in list_parents(header.name)}
+        project_files = (file for file in self.files.values() if file.tree)
+        headers = [Header(file.name, file.digest, file.path) for file in project_files]
+        existing_directories = {
+            parent for header in headers for parent in list_parents(header.name)
+        }
         headers += [
             Header(f"{directory}/{KEEP}", _EMPTY, None)
             for directory in self.directories
-            if directory not in existing
+            if directory not in existing_directories
         ]
         return tuple(sorted(headers, key=lambda header: header.name))
 

@@ -72,11 +72,12 @@ class LineMap(Struct, frozen=True):
         if text == self.rendered[line - 1]:
             return column
         part = piece.text.strip()
-        # A text that stands twice in the template's line does not say which one was written.
+        # If the text stands twice in the template's line, it is not known which one wrote it.
         if not piece.literal or not part or text.count(part) != 1:
             return None
         blanks = len(piece.text) - len(piece.text.lstrip())
-        return text.index(part) + 1 + column - piece.column - blanks
+        column_in_part = column - piece.column - blanks
+        return text.index(part) + 1 + column_in_part
 
     def insert_directives(self) -> str:
         """Return the rendering with a `#line` before each line that is not the next one of its
@@ -86,16 +87,17 @@ class LineMap(Struct, frozen=True):
         expected: tuple[str, int] | None = None
         for number, text in enumerate(self.rendered, 1):
             origin = self.find_origin(number)
-            position = (origin.template, origin.line) if origin else ("source.cu", number)
-            # Within a comment or a raw string a directive would be text, and a blank line needs
-            # none.
-            if position != expected and number not in inner_lines and text.strip():
-                name = position[0].replace("\\", "\\\\").replace('"', '\\"')
-                result.append(f'#line {position[1]} "{name}"')
-                expected = position
+            file, line = (origin.template, origin.line) if origin else ("source.cu", number)
+            # Within a comment or a raw string a directive would be text. A blank line needs none.
+            if (file, line) != expected and number not in inner_lines and text.strip():
+                quoted_name = file.replace("\\", "\\\\").replace('"', '\\"')
+                result.append(f'#line {line} "{quoted_name}"')
+                expected = (file, line)
             result.append(text)
-            if expected:
-                expected = (expected[0], expected[1] + 1)
+            # The compiler takes the next line for the next one of the same file.
+            if expected is not None:
+                expected_file, expected_line = expected
+                expected = (expected_file, expected_line + 1)
         return "\n".join(result)
 
     def _find_piece(self, line: int, column: int | None) -> Piece | None:
@@ -106,7 +108,8 @@ class LineMap(Struct, frozen=True):
             for piece in reversed(pieces):
                 if piece.column <= column and piece.text:
                     return piece
-        return next((p for p in pieces if p.text.strip()), pieces[0] if pieces else None)
+        first_piece = pieces[0] if pieces else None
+        return next((piece for piece in pieces if piece.text.strip()), first_piece)
 
 
 def map_to_itself(template: str, text: str, read: Callable[[str], str]) -> LineMap:
@@ -126,12 +129,12 @@ def build_line_map(
     """Return the map of `text`, whose marked rendering is `marked`. A mark's number is an index
     into `names`, the templates' names."""
     rendered = tuple(text.split("\n"))
-    # A context may hold these characters: then nothing is known.
+    # If a value of the context has the characters of marks, marks cannot be read: nothing is known.
     lines = [] if OPEN in text else _trace_marks(marked, names)
     pieces: list[tuple[Piece, ...]] = []
     for line, line_pieces in zip(rendered, lines, strict=False):
-        # A marked rendering that differs here may have taken another branch: what follows is
-        # unknown.
+        # If the marked rendering differs here, it may have taken another branch, and the lines that
+        # follow are unknown.
         if line != "".join(piece.text for piece in line_pieces):
             break
         pieces.append(tuple(line_pieces))
@@ -161,14 +164,16 @@ def _trace_marks(marked: str, names: Sequence[str]) -> list[list[Piece]]:
     column = 1
     stack = [_Frame()]
     position = 0
-    # None stands for the end: the text behind the last mark.
+    # Each round reads the text before a mark, and then the mark. The last round, for None, reads
+    # the text after the last mark.
     for match in [*MARK.finditer(marked), None]:
-        chunk = marked[position : match.start() if match else len(marked)]
+        chunk_end = match.start() if match else len(marked)
+        chunk = marked[position:chunk_end]
         if chunk:
             origin, literal = _find_current_origin(stack)
             for part in re.split("(\n)", chunk):
                 if part == "\n":
-                    # An empty line has an origin, too: `#line` needs the number of each.
+                    # An empty line gets an empty piece: `#line` needs its origin, too.
                     if origin and not lines[-1]:
                         lines[-1].append(Piece(1, "", origin, literal))
                     lines.append([])
@@ -187,7 +192,8 @@ def _find_current_origin(stack: Sequence[_Frame]) -> tuple[Origin | None, bool]:
     call_sites = [frame.site for frame in reversed(stack) if frame.site]
     site = stack[-1].text_site
     literal = site is not None
-    # The value of an expression has no start of its own: it belongs to the line that writes it.
+    # The value of an expression has no line of its own: it belongs to the line with the expression,
+    # which is the innermost call site.
     if site is None and call_sites:
         site = call_sites.pop(0)
     return (Origin(*site, tuple(call_sites)) if site else None), literal
@@ -196,6 +202,7 @@ def _find_current_origin(stack: Sequence[_Frame]) -> tuple[Origin | None, bool]:
 def _apply_mark(mark: str, stack: list[_Frame], names: Sequence[str]) -> bool:
     """Apply a mark to the stack: push a frame, set its text's line, or (the empty mark) pop it.
     Return False if marks do not nest."""
+    # Decoded, a mark is `p,0,12` (push: template 0, line 12) or `s,0,12` (the text of this line).
     if mark:
         kind, number, line = mark.translate(_DECODE).split(",")
         site = (names[int(number)], int(line))
@@ -241,13 +248,14 @@ def join_marked(parts: Iterable[object]) -> MarkedText:
 
 def indent_marked(value: Any, *arguments: Any, **keywords: Any) -> str:
     """Indent a text as Jinja2's `indent` does, and keep the marks of each line."""
-    marked = value.marked.split("\n") if isinstance(value, MarkedText) else []
+    marked_lines = value.marked.split("\n") if isinstance(value, MarkedText) else []
     text = do_indent(value, *arguments, **keywords)
     lines = text.split("\n")
-    # As of a text with other line ends: it belongs to the line that indents it.
-    if len(lines) != len(marked):
+    # A text with other line ends may have other lines. It stays without marks, and so belongs to
+    # the line that indents it.
+    if len(lines) != len(marked_lines):
         return text
-    return MarkedText("\n".join(map(_copy_marks, lines, marked)))
+    return MarkedText("\n".join(map(_copy_marks, lines, marked_lines)))
 
 
 def _copy_marks(line: str, marked_line: str) -> str:
@@ -256,10 +264,10 @@ def _copy_marks(line: str, marked_line: str) -> str:
     invisible = re.match(rf"(?:[^\S\n]|{MARK.pattern})*", marked_line)
     indent_end = invisible.end() if invisible else 0
     marks = list(MARK.finditer(marked_line))
-    # The indentation belongs to the text that follows, and so comes behind these marks.
-    before = "".join(m[0] for m in marks if m.end() <= indent_end)
-    after = "".join(m[0] for m in marks if m.end() > indent_end)
-    return before + line + after
+    # The indentation belongs to the text that follows it, so the marks of that text come before it.
+    marks_before = "".join(mark[0] for mark in marks if mark.end() <= indent_end)
+    marks_after = "".join(mark[0] for mark in marks if mark.end() > indent_end)
+    return marks_before + line + marks_after
 
 
 class MarkingEnvironment(Environment):
@@ -278,7 +286,7 @@ class MarkingEnvironment(Environment):
         tree = super()._parse(source, name, filename)
         self.names.append(name or "")
         _Marker(len(self.names) - 1).visit(tree)
-        # The new nodes have none, and Jinja2's compiler asks them for theirs.
+        # Jinja2's compiler needs the environment in every node, and the new nodes have none.
         tree.set_environment(self)
         return tree
 
@@ -327,5 +335,5 @@ class _Marker(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         parts = nodes.List(node.nodes, lineno=node.lineno)
-        # Jinja2's own would make a plain text of its operands with their marks.
+        # Jinja2's own code for `~` would make a plain text of them, with the marks in it.
         return nodes.Filter(parts, "_concat", [], [], None, None, lineno=node.lineno)

@@ -43,13 +43,19 @@ class _LogMapper:
     def __init__(self, line_map: LineMap, source: str) -> None:
         self._map = line_map
         name = rf"(?:[^\s\"'()]*/)?{re.escape(source)}"
+        # `source.cu(12): error: identifier "x" is undefined`
         self._nvcc = re.compile(rf"{name}\((\d+)\)(: (?:{_SEVERITY}).*)")
+        # `source.cu:12:5: error: 'x' was not declared`
         self._gcc = re.compile(rf"{name}:(\d+):(?:(\d+):)?( .*)")
+        # `In file included from source.cu:3:`
         self._included = re.compile(
             rf"(In file included from |\s+from ){name}:(\d+)(?::\d+)?([,:])"
         )
+        # `source.cu: In function 'int f()':`
         self._context = re.compile(rf"{name}(: (?:In|At) .*)")
+        # `detected during instantiation of "f" at line 12 of source.cu`
         self._reference = re.compile(rf"\bat line (\d+)(?: of ({name})(?!\S))?(?! of )")
+        # `header.cuh(7): error: …`
         self._other_file = re.compile(rf"\S.*\(\d+\): {_SEVERITY}")
         self._in_source = True
         """Whether the message of the current line is about the source."""
@@ -62,7 +68,7 @@ class _LogMapper:
             index += 1
             head = self._parse_head(text)
             if head is None:
-                # The lines of a message about a header count that header's lines.
+                # In a message about a header, a bare "at line 12" is a line of that header.
                 if self._other_file.match(text):
                     self._in_source = False
                 yield self._map_plain_line(text)
@@ -97,8 +103,8 @@ class _LogMapper:
             # `at line 10 of source.cu` is certain; a bare `at line 10` is of the file that the
             # message is about.
             names_source = match[2] is not None
-            is_ours = names_source or self._in_source
-            origin = self._map.find_origin(int(match[1])) if is_ours else None
+            is_source_line = names_source or self._in_source
+            origin = self._map.find_origin(int(match[1])) if is_source_line else None
             return f"at {origin}" if origin else match[0]
 
         return self._reference.sub(map_reference, text)
@@ -118,11 +124,12 @@ class _LogMapper:
             for end in range(index, min(index + _MAX_ECHO, len(lines))):
                 if re.fullmatch(r"\s+\^", lines[end]):
                     return end + 1
-                # The next message: this one has no echo.
+                # This line starts the next message, so the message has no echo.
                 if not lines[end].startswith(" "):
                     break
             return index
-        # An echoed line that is empty ends at its bar.
+        # gcc's echo is `   12 | text` and `      |  ^`. An empty line of it ends at the bar: the
+        # blank that is added stands for the missing one.
         while index < len(lines) and re.match(r" *\d* \| ", lines[index] + " "):
             index += 1
         return index
@@ -143,7 +150,8 @@ class _LogMapper:
         else:
             yield f"{origin}{f':{template_column}' if template_column else ''}:{rest}"
         for text in echo:
-            number = f"{head.line:>5}"  # gcc's width
+            # gcc writes the number five characters wide: `   12 | text`.
+            number = f"{head.line:>5}"
             if not head.is_nvcc and text.startswith(f"{number} |"):
                 text = f"{origin.line:>5}{text[5:]}"
             yield self._map_references(text)
@@ -158,7 +166,7 @@ class _LogMapper:
             width = 1
             if column is None and (word := _find_pointed_identifier(echo)):
                 matches = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text))
-                # A word that stands twice does not say which one is meant.
+                # If the word stands twice in the line, it is not known which one is meant.
                 if len(matches) == 1:
                     column, width = matches[0].start() + 1, len(word)
             yield f"{origin.line:>5} | {text.expandtabs(4)}"
@@ -179,7 +187,7 @@ class _LogMapper:
             if cells >= head.column - 1:
                 return index
             cells += 8 - cells % 8 if character == "\t" else 1
-            # Other characters have one cell, two or none.
+            # Another character may take one cell, two or none, so later columns are not certain.
             if not character.isascii():
                 return None
         return len(text) + 1
@@ -223,12 +231,15 @@ def explain_missing_header(
     if match is None:
         return ""
     name = match["gcc"] or match["nvcc"]
-    # nvcc takes these from the host compiler, so that a source that NVRTC refuses may be right.
+    # NVRTC has no library headers. nvcc takes them from the host compiler, so a source that is
+    # right for nvcc may need this advice.
     if nvrtc and _LIBRARY.fullmatch(name):
         return _explain_library_header(name) + "\n"
-    certain = [note.render() for note in notes if not note.undetermined]
-    others = [note.render() for note in notes if note.undetermined]
-    return "\n".join([*(certain or [_explain_absent_header(name, directories)]), *others]) + "\n"
+    certain_notes = [note.render() for note in notes if not note.undetermined]
+    uncertain_notes = [note.render() for note in notes if note.undetermined]
+    # Only if the closure knows no certain cause, the general one is explained.
+    causes = certain_notes or [_explain_absent_header(name, directories)]
+    return "\n".join([*causes, *uncertain_notes]) + "\n"
 
 
 def _list_header_names(directories: Sequence[str]) -> list[str]:
@@ -251,11 +262,12 @@ def _list_header_names(directories: Sequence[str]) -> list[str]:
 
 def _explain_library_header(name: str) -> str:
     """Return what to do about a header of the C or C++ library, which NVRTC does not have."""
-    plain = name.removesuffix(".h")
-    own = f"c{plain}" if name.endswith(".h") else plain
+    # `stdint.h` is `cuda/std/cstdint` there, and `vector` is `cuda/std/vector`.
+    stem = name.removesuffix(".h")
+    toolkit_name = f"c{stem}" if name.endswith(".h") else stem
     return (
         f"{name}: NVRTC has no C and C++ library; if anything of it is needed,"
-        f"\n  the toolkit's <cuda/std/{own}> may have it"
+        f"\n  the toolkit's <cuda/std/{toolkit_name}> may have it"
     )
 
 
@@ -263,12 +275,12 @@ def _explain_absent_header(name: str, directories: Sequence[str]) -> str:
     """Return why a compile may miss a header, and what to do."""
     exists = any(os.path.isfile(os.path.join(directory, name)) for directory in directories)
     if directories and not exists:
-        near = did_you_mean(name, _list_header_names(directories))
-        if near is None and re.match(r"(torch|ATen|c10)/", name):
-            near = "PyTorch has it: torch = true in [library.NAME]"
+        advice = did_you_mean(name, _list_header_names(directories))
+        if advice is None and re.match(r"(torch|ATen|c10)/", name):
+            advice = "PyTorch has it: torch = true in [library.NAME]"
         return (
             f"{name}: neither include-dirs, nor the toolkit, nor the host compiler has it;"
-            f"\n  {near or 'add its directory to include-dirs in [build] or in the script'}"
+            f"\n  {advice or 'add its directory to include-dirs in [build] or in the script'}"
         )
     return (
         f"{name}: a compile sees only those headers of include-dirs that it is seen to need;"

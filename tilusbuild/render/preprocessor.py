@@ -49,9 +49,9 @@ def find_inner_lines(text: str) -> set[int]:
     inside = {number for number, start in enumerate(starts, 2) if flat[start - 1] == " "}
     for match in TOKENS.finditer("\n" + flat):
         if match["delimiter"] is not None or match[0].startswith("/*"):
-            # In `flat`, which has no newline in front.
+            # The matched text has a newline in front: 1 less is the position in `text`.
             first, last = match.start() - 1, match.end() - 1
-            inside.update(n for n, start in enumerate(starts, 2) if first < start < last)
+            inside.update(number for number, start in enumerate(starts, 2) if first < start < last)
     return inside
 
 
@@ -83,15 +83,16 @@ _DIRECTIVE = re.compile(
     re.MULTILINE,
 )
 HEADER = r'(?:<([^>\n]+)>|"([^"\n]+)")'
-_PLAIN = re.compile(rf"[^\S\n]*{HEADER}")
+_PLAIN_NAME = re.compile(rf"[^\S\n]*{HEADER}")
 HAS = r"__has_(?:include(?:_next)?|embed)(?:__)?\b"
 ASKS = re.compile(HAS)
 HAS_PLAIN = re.compile(rf"{HAS}[^\S\n]*\(?[^\S\n]*{HEADER}")
-_IS_THERE = re.compile(rf"\bdefined[^\S\n]*\(?[^\S\n]*{HAS}")
+_DEFINED_HAS = re.compile(rf"\bdefined[^\S\n]*\(?[^\S\n]*{HAS}")
 _ASSEMBLED = re.compile(r"incbin|\.include[^\S\n]*\\\"")
 """The assembler's directives, in strings: macros may stand between their parts."""
 _CLIMBS = re.compile(r"(?<!\.)\.\.(?!\.)")
 _NUMBERS = re.compile(r"\b\d[\w']*")
+_TRIGRAPH = re.compile(r"\?\?[=/'()!<>-]")
 _TRIGRAPHS = {f"??{a}": b for a, b in zip("=/'()!<>-", "#\\^[]|{}~", strict=True)}
 
 
@@ -99,18 +100,19 @@ def scan_text(text: str) -> Scan:
     """Return the scan of a source or a header: the includes that any compiler may see. Never fails:
     text that is not C++ has no includes."""
     text = "\n" + text.replace("\r\n", "\n").replace("\0", " ").removeprefix("\ufeff")
+    # Compilers differ in these spellings, so the text is scanned in each way that one may read it.
     readings = [text]
     if "\r" in text:
         readings.append(text.replace("\r", "\n"))
     if "??" in text:
-        readings += [re.sub(r"\?\?[=/'()!<>-]", lambda m: _TRIGRAPHS[m[0]], r) for r in readings]
+        readings += [_TRIGRAPH.sub(lambda m: _TRIGRAPHS[m[0]], reading) for reading in readings]
     # gcc joins lines where a blank follows the backslash, and other compilers do not.
     has_blank = re.search(r"\\[ \t\f\v]+\n", text)
     spliced = [SPLICE.sub("", reading) for reading in readings]
     if has_blank:
         spliced += [reading.replace("\\\n", "") for reading in readings]
     scans = [_scan_reading(reading) for reading in spliced]
-    # Nearly always: the other readings are of rare spellings.
+    # Nearly every text has one reading: the spellings above are rare.
     if len(scans) == 1:
         return scans[0]
     return Scan(
@@ -139,17 +141,22 @@ def _blank_comment(comment: re.Match[str]) -> str:
 
 
 def _scan_reading(text: str) -> Scan:
-    """Return the scan of one reading of a text, without spliced lines. Its first line is empty."""
+    """Return the scan of one reading of a text, without spliced lines. Its first line is empty.
+
+    An include of a plain name (`<x.h>`, `"x.h"`) goes to `includes`, another one to `operands`.
+    Conditions and definitions may have `__has_include(<x.h>)`, whose name is an include, too. If
+    `__has_include` is left in one otherwise, macros make the name.
+    """
     includes: dict[Include, None] = {}
     operands: dict[str, None] = {}
-    # The assembler reads these files, whose names macros may make, too.
+    # The assembler reads the files of `.incbin` and `.include`. Macros may make their names.
     is_computed = _ASSEMBLED.search(text) is not None
     climbs = False
     for match in _find_directives(text):
-        word, rest = match[1], match[2].strip()
-        is_next = "_next" in word or "_next" in rest
-        if word not in ("define", "if", "elif"):
-            if header := _PLAIN.match(rest):
+        directive, rest = match[1], match[2].strip()
+        is_next = "_next" in directive or "_next" in rest
+        if directive not in ("define", "if", "elif"):
+            if header := _PLAIN_NAME.match(rest):
                 includes[Include(header[1] or header[2], header[2] is not None, is_next)] = None
             elif re.search(r"[\w$]", rest):
                 operands[rest] = None
@@ -159,11 +166,15 @@ def _scan_reading(text: str) -> Scan:
         if "__has_" in rest:
             for header in HAS_PLAIN.finditer(rest):
                 includes[Include(header[1] or header[2], header[2] is not None, is_next)] = None
-            rest = _IS_THERE.sub("0", rest)
-            if word != "define":  # where the words of a plain name may be parameters
+            # `defined(__has_include)` asks for no name.
+            rest = _DEFINED_HAS.sub("0", rest)
+            # In a definition the words of a plain name may be the macro's parameters, so it counts
+            # as computed.
+            if directive != "define":
                 rest = HAS_PLAIN.sub("0", rest)
-            # The first word of a definition is what it defines.
-            is_computed |= ASKS.search(rest, 1 if word == "define" else 0) is not None
+            # `#define __has_include(x) 0` defines the word at the start, and does not use it.
+            start = 1 if directive == "define" else 0
+            is_computed |= ASKS.search(rest, start) is not None
     return Scan(tuple(includes), is_computed or bool(operands), tuple(operands), climbs)
 
 
@@ -175,18 +186,22 @@ def _find_directives(text: str) -> Iterator[re.Match[str]]:
         def blank_or_doubt(match: re.Match[str]) -> str:
             """Blank a token, and append what follows its first line to `doubtful_texts` if a stray
             quote may have started it."""
-            # A quote that nothing closes (`don't /*`) may take the start of a comment to itself.
-            _, newline, rest = match[0].partition("\n")
-            before = text[max(0, text.rfind("\n", 0, match.start())) : match.start()]
-            if newline and re.search(r"['\"]", _NUMBERS.sub("", TOKENS.sub("", before))):
-                doubtful_texts.append(f"\n{rest}")
+            # In `don't /*` the quote is not closed. A compiler may then read `/*` as a part of a
+            # character, and the next lines not as a comment: they are scanned as code, too.
+            _, newline, next_lines = match[0].partition("\n")
+            line_start = max(0, text.rfind("\n", 0, match.start()))
+            before = text[line_start : match.start()]
+            # Complete strings, and the apostrophes in `1'000`, are not stray quotes.
+            before = _NUMBERS.sub("", TOKENS.sub("", before))
+            if newline and re.search(r"['\"]", before):
+                doubtful_texts.append(f"\n{next_lines}")
             return _blank_token(match)
 
         yield from _DIRECTIVE.finditer(TOKENS.sub(blank_or_doubt, text))
         for doubtful_text in doubtful_texts:
             yield from _find_directives(doubtful_text)
         return
-    # No token spans lines here, so only the directives need to be tokenised: most of a large header
-    # is not.
+    # No token spans lines here, so it is enough to tokenise the directives, which are a small part
+    # of a large header.
     for match in _DIRECTIVE.finditer(text):
         yield from _DIRECTIVE.finditer(TOKENS.sub(_blank_token, "\n" + match[0].lstrip()))

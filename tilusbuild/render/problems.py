@@ -67,7 +67,8 @@ def explain_error(
     else:
         place, callers = None, []
     if isinstance(error, RaisedError):
-        # A shipped macro refuses an argument: the line to correct is the project's that called it.
+        # If a shipped macro refuses an argument, the line to correct is the project's line that
+        # called the macro.
         while place and callers and place.path.startswith(SHIPPED):
             place = callers.pop()
     inner = place.path if place else template
@@ -90,7 +91,7 @@ def explain_error(
 def _list_template_lines(traceback: TracebackType | None) -> list[Place]:
     """Return the template lines that were running, outermost first."""
     lines: list[Place] = []
-    # Jinja2 compiles a template to Python code whose globals have the template.
+    # Jinja2 compiles a template to Python code, whose globals name the template.
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
         if isinstance(template, Template) and template.name is not None:
@@ -105,13 +106,15 @@ def _locate_word(line: Place, word: str | None, loader: ProjectLoader) -> Place:
     """Return where `word` stands, in `line` or in the lines that the same tag goes on over."""
     lines, start = _read_lines(loader, line.path), line.line or 0
     number = start
-    # A name stands alone; punctuation stands beside what it separates.
-    pattern = rf"\b{re.escape(word)}\b" if word and word.isidentifier() else re.escape(word or "")
+    pattern = re.escape(word or "")
+    # A name must not match within a longer name.
+    if word and word.isidentifier():
+        pattern = rf"\b{pattern}\b"
     while word and number <= len(lines):
         text = lines[number - 1]
         matches = list(re.finditer(pattern, text))
         if matches:
-            # With several, the one that was reached is unknown.
+            # If there are several, it is not known which one was reached.
             column = matches[0].start() + 1 if len(matches) == 1 else None
             return Place(line.path, number, column, text, len(word))
         if re.search(r"[%}]\}", text):
@@ -177,12 +180,12 @@ def _describe_undefined(
             'pass the value to the macro, or import "with context"'
         )
         return Problem(f'"{name}" is undefined here', hint, name)
-    # Names only if one is near: all of them would be a list of the language.
+    # Only a similar name is suggested: a list of all names would have all of the language's, too.
     near = did_you_mean(name, [*context, *environment.globals], max_listed=0)
     script = context.get("script", {}).get("name", "…")
     declare = f"or declare it in [script.{script}.params] or [script.{script}.space]"
     if near is None:
-        names = ", ".join(sorted(n for n in context))
+        names = ", ".join(sorted(context))
         near = f"a template sees {names}" if names else "the context is empty"
     return Problem(f'"{name}" is undefined', f"{near}\n{declare}", name)
 
@@ -218,7 +221,7 @@ def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Pr
 
 def _describe_syntax_error(error: TemplateSyntaxError, environment: Environment) -> Problem:
     """Return what is wrong, with a hint for C++ text that Jinja2 reads as its own."""
-    # Jinja2's parser has no fields for these: its words are all there is.
+    # Jinja2's errors have no fields for the mistake and the word, so the message is searched.
     message = error.message or "syntax error"
     if isinstance(error, TemplateAssertionError):
         match = re.match(r"No (filter|test) named '(.*)'", message)
@@ -235,7 +238,8 @@ def _describe_syntax_error(error: TemplateSyntaxError, environment: Environment)
     token_match = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
     word, hint = token_match[1] if token_match else None, None
     if word in ("}", ",", ";", "{", "end of print statement"):
-        # What braces of C++ end in, read as an expression.
+        # Such tokens are what follows if `{{` in C++ text (`int a[2][2] = {{1, 2}, …`) is read as
+        # an expression.
         hint = '"{{" starts an expression: in C++ text write "{ {", as in int a[2][2] = { {1, 2}, …'
         word = "{{"
     return Problem(message[0].lower() + message[1:], hint, word)

@@ -70,9 +70,11 @@ class Renderer:
         """
         if not self._style.rendered:
             return self.read_plain(template)
+        # A dict keeps the order of first use.
         names: dict[str, None] = {}
         text = render_text(self._environment, template, context, names)
-        # Jinja2 asks the loader for every name of `ignore missing` and of a list.
+        # Names of `ignore missing` and of a list are asked for, too. Those without a text are
+        # missing.
         texts = self._loader.texts
         used = tuple(name for name in names if name in texts)
         missing = tuple(name for name in names if name not in texts)
@@ -96,9 +98,10 @@ class Renderer:
     def sightings(self) -> Mapping[str, DeviceStamp]:
         """Every template that was asked for, by path, as it was before it was read."""
         stamps = dict(self._loader.sightings)
-        for other in self._styled.values():
-            for path, stamp in other.sightings.items():
-                # The first sighting is the oldest, and so the one that a later change differs from.
+        for renderer in self._styled.values():
+            for path, stamp in renderer.sightings.items():
+                # The stamp that is there stays: any change since the file was first read shows in
+                # it.
                 stamps.setdefault(path, stamp)
         return stamps
 
@@ -148,19 +151,20 @@ def render_text(
         # Jinja2's own `render` would join all parts before their length can be looked at.
         stream: Any = compiled.root_render_func(compiled.new_context(dict(context)))
         for part in stream:
-            message = ""
+            problem = None
             if isinstance(part, str):
                 length += len(part)
             else:
-                message = "this call writes no text"
+                problem = "this call writes no text"
             if length > MAX_CHARACTERS:
-                message = f"the rendering is longer than {MAX_CHARACTERS:,} characters"
-            if message:
-                # Thrown where the template writes, so that the error has its line.
-                stream.throw(TemplateRuntimeError(message))
+                problem = f"the rendering is longer than {MAX_CHARACTERS:,} characters"
+            if problem is not None:
+                # Thrown into the template's code, so that the error has the line that is running.
+                stream.throw(TemplateRuntimeError(problem))
             parts.append(part)
-        # Of a marked rendering `concat` takes the marks apart, and `str` has them again.
+        # `concat` of a marked rendering returns a text without marks; `str` of it has the marks.
         text = str(environment.concat(parts))
+        # This only raises `UnicodeEncodeError` for a lone surrogate.
         text.encode()
         return text
     except UnicodeEncodeError:
@@ -184,7 +188,7 @@ def resolve_includes(renderer: Renderer, template: str, around: tuple[str, ...] 
     def replace_include(match: re.Match[str]) -> str:
         """Return the included text between two comments with its name, or the include itself."""
         name = match["name"]
-        # A template that includes itself under a condition.
+        # A template may include itself under a condition: that include stays.
         if name in (template, *around):
             return match[0]
         try:

@@ -13,8 +13,8 @@ from tilusbuild.render.preprocessor import Scan
 from tilusbuild.state.envelope import Envelope
 
 _ENVELOPE = Envelope("scans")
-_SLACK = 4
-"""Where the file has so many times more than a run asked for, the rest is left out."""
+_MAX_UNUSED_RATIO = 4
+"""If a file has more than this many times the scans that a run used, only the used ones stay."""
 
 
 class ScanMemory:
@@ -43,22 +43,23 @@ class ScanMemory:
         cannot be written."""
         if not self._changed or self._path is None:
             return
-        known = self._load_scans()
-        texts = {}
-        # The rest is of other projects, or of headers that were edited, which may come back.
-        used = self._used_digests & known.keys()
-        kept = known.keys() if len(known) <= _SLACK * len(used) else used
-        for digest in kept:
-            with suppress(UnicodeEncodeError):  # of text that is not UTF-8
-                texts[digest] = Raw(msgpack.encode(known[digest]))
-        _ENVELOPE.save_value(self._path, texts)
+        scans = self._load_scans()
+        encoded_scans = {}
+        # Unused scans are of other projects, or of headers that were edited and may come back.
+        used_digests = self._used_digests & scans.keys()
+        keeps_all = len(scans) <= _MAX_UNUSED_RATIO * len(used_digests)
+        for digest in scans.keys() if keeps_all else used_digests:
+            # A scan of text that is not UTF-8 cannot be encoded, and is left out.
+            with suppress(UnicodeEncodeError):
+                encoded_scans[digest] = Raw(msgpack.encode(scans[digest]))
+        _ENVELOPE.save_value(self._path, encoded_scans)
         self._changed = False
 
     def _load_scans(self) -> dict[str, Scan]:
         """Return the known scans by digest; the first call reads the file."""
         if self._scans is None:
-            known = (
-                None if self._path is None else _ENVELOPE.load_value(self._path, dict[str, Scan])
-            )
-            self._scans = known or {}
+            stored_scans = None
+            if self._path is not None:
+                stored_scans = _ENVELOPE.load_value(self._path, dict[str, Scan])
+            self._scans = stored_scans or {}
         return self._scans
