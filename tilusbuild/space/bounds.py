@@ -31,18 +31,20 @@ def find_impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
     """
     match node:
         case Compare():
-            false: Any = np.False_
+            impossible: Any = np.False_
             left = bound_node(node.first, interval_of)
             for op, side in node.rest:
                 right = bound_node(side, interval_of)
-                false = false | _find_apart(op, left, right)
+                # A chain is false if one of its pairs is.
+                impossible = impossible | _find_apart(op, left, right)
                 left = right
-            return false
+            return impossible
         case Logic(op="or"):
-            false = np.True_
+            # An `or` is false only if all of its items are.
+            impossible = np.True_
             for item in node.items:
-                false = false & find_impossible(item, interval_of)
-            return false
+                impossible = impossible & find_impossible(item, interval_of)
+            return impossible
         case _:
             raise NoBoundsError
 
@@ -80,7 +82,7 @@ def _bound_unchecked(node: Node, interval_of: Callable[[str], Interval]) -> Inte
             return interval_of(node.name)
         case Unary(op="-"):
             low, high = bound_node(node.operand, interval_of)
-            # The sign turns the order.
+            # The sign swaps the ends.
             return -high, -low
         case Binary():
             left = bound_node(node.left, interval_of)
@@ -161,7 +163,7 @@ def _find_apart(op: str, left: Interval, right: Interval) -> Any:
 def _find_above(left: Interval, right: Interval) -> Any:
     """Return a mask of where each value on the left is greater than each one on the right."""
     low, high = left[0], right[1]
-    # A wrong mask would lose points, so what is nearly equal counts as possible.
+    # A point that is masked wrongly is lost, so ends that are nearly equal are not apart.
     return low - high > MARGIN * (np.abs(low) + np.abs(high))
 
 

@@ -62,12 +62,12 @@ def decode_columns(model: Model, digits: Sequence[Any]) -> dict[str, Column]:
     # A space without parameters has one point.
     count = len(digits[0]) if digits else 1
     zeros = np.broadcast_to(np.uint8(0), count)
-    # Columns keep the declared order of derived values, which are computed in another order. So
-    # each gets its place first; the constant ones keep what is put there.
-    columns: dict[str, Column] = {
-        **coded,
-        **{n: CodedColumn(zeros, (model.constants.get(n, 0),)) for n in model.derived_names},
-    }
+    # The dict must have the derived values in their declared order, and they are computed in
+    # another one. So each gets its place first: a constant with its value, another one with a 0
+    # that is replaced below.
+    columns: dict[str, Column] = dict(coded)
+    for name in model.derived_names:
+        columns[name] = CodedColumn(zeros, (model.constants.get(name, 0),))
     arrays: dict[str, Any] = {}
     for derived in model.derived:
         for name in derived.expr.names - arrays.keys():

@@ -30,13 +30,16 @@ def enumerate_small(model: Model, budget: int | None) -> SmallSpace | None:
     """Return the points of a small space; None if the arrays have to enumerate it."""
     combinations = math.prod(len(domain.rows) for domain in model.domains)
     limit = MAX_COMBINATIONS if budget is None else min(MAX_COMBINATIONS, budget)
-    # A space that is empty for its constants alone needs the report's words.
+    # If the constants alone make the space empty, the arrays make the error.
     if model.never or combinations > limit:
         return None
-    rows = itertools.product(*(range(len(domain.rows)) for domain in model.domains))
+    all_digits = itertools.product(*(range(len(domain.rows)) for domain in model.domains))
     try:
+        # Without rules every combination is a point, and derived values need not be computed.
         points = [
-            digits for digits in rows if not model.rules or not _find_failing_rules(model, digits)
+            digits
+            for digits in all_digits
+            if not model.rules or not _find_failing_rules(model, digits)
         ]
     except ExprError:
         return None
@@ -59,8 +62,10 @@ def find_removing_rules(model: Model) -> tuple[int, ...]:
         except ExprError:
             failing = []
         first = min((*failing, *model.never), default=KEPT)
-        # A condition has the position -1, as `KEPT` has: `failing` distinguishes them.
-        positions.append(CONDITIONAL if first < 0 and failing else first)
+        # A false condition has the position -1, which is also `KEPT`. Only the first is in
+        # `failing`.
+        is_conditional = first < 0 and bool(failing)
+        positions.append(CONDITIONAL if is_conditional else first)
     return tuple(positions)
 
 
@@ -78,8 +83,8 @@ def _find_failing_rules(model: Model, digits: Digits) -> list[Rule]:
     failing = []
     for rule in model.rules:
         holds = bool(rule.expr.evaluate(values))
-        # A condition that holds asks for a declared row, and one that does not for `else`: else a
-        # point with a false condition would be there once for each declared row.
+        # A condition that holds needs a declared row, and one that does not hold needs the `else`.
+        # Otherwise a point with a false condition would exist once for each declared row.
         if rule.pinned_parameter is not None:
             domain, digit = model.domains[rule.pinned_parameter], digits[rule.pinned_parameter]
             holds = digit < domain.declared if holds else digit == domain.pinned
@@ -117,15 +122,16 @@ class SmallSpace:
         for position, domain in enumerate(self._model.domains):
             for name, values in domain.columns.items():
                 columns[name] = [values[digits[position]] for digits in points]
-        # Columns keep the declared order of derived values, which are computed in another order.
+        # The dict must have the derived values in their declared order, and they are computed in
+        # another one: each gets its place first.
         for name in self._model.derived_names:
             columns[name] = [self._model.constants.get(name, 0)] * len(points)
         try:
             for derived in self._model.derived:
                 needed = {name: columns[name] for name in derived.expr.names}
                 columns[derived.name] = [
-                    derived.expr.evaluate({name: column[n] for name, column in needed.items()})
-                    for n in range(len(points))
+                    derived.expr.evaluate({name: column[row] for name, column in needed.items()})
+                    for row in range(len(points))
                 ]
         except ExprError:
             return None

@@ -73,20 +73,20 @@ class Join:
         self._rules = rules
         self._radix = make_radix(model, members)
         combinations = math.prod(size for _, size in self._radix.values())
-        self._kind: Any = np.int64 if combinations <= MAX_RANK else object
+        self._rank_type: Any = np.int64 if combinations <= MAX_RANK else object
         self._columns = {p: make_row_columns(model.domains[p], p) for p in members}
         self._intervals: dict[str, Interval] = {}
         for columns in self._columns.values():
             self._intervals |= find_column_intervals(columns)
         self._derived = {derived.name: derived.expr.tree for derived in model.derived}
         self._levels = plan_levels(model, order or order_greedily(model, members, rules), rules)
+        # A rule that has no bounds over the whole domains has none over a block, so it is dropped
+        # here and not tried at every block.
         for level in self._levels:
             level.partial = [
-                r
-                for r in level.partial
-                # A rule without bounds over whole domains has none later: it is not tried at every
-                # block.
-                if r.pinned_parameter is None and self._find_possible(r, {}) is not None
+                rule
+                for rule in level.partial
+                if rule.pinned_parameter is None and self._find_possible(rule, {}) is not None
             ]
         self.examined = 0  # combinations that rules were applied to
         self._strict = True
@@ -128,7 +128,7 @@ class Join:
         many points. Raises `BudgetError` after `budget` combinations, and for too many points.
         """
         self._check_work(budget)
-        blocks, count = [np.array([], dtype=self._kind)], 0
+        blocks, count = [np.array([], dtype=self._rank_type)], 0
         for points in self._join_remaining(0, self._start_points(), budget):
             count += len(points)
             if count > MAX_POINTS and budget is not None:
@@ -141,7 +141,7 @@ class Join:
                 )
             blocks.append(points.rank)
         ranks = np.concatenate(blocks)
-        # The order of the join is not that of the members.
+        # The join adds the members in another order, so the ranks come unsorted.
         ranks.sort()
         return ranks
 
@@ -163,12 +163,13 @@ class Join:
         None if there is no point. Raises `SpaceError` if a rule has no value at the first point,
         and `BudgetError` after `budget` combinations.
         """
-        # Not `_check_work`: the first point may be among the first combinations of very many.
+        # `_check_work` would refuse a join of very many combinations, and the first point may be
+        # among the first of them.
         points = next(self._join_remaining(0, self._start_points(), budget), None)
         return None if points is None else self._decode_rank(points.rank[0])
 
     def _start_points(self) -> _PartialPoints:
-        return _PartialPoints(np.array([0], dtype=self._kind), {}, {})
+        return _PartialPoints(np.array([0], dtype=self._rank_type), {}, {})
 
     def _join_remaining(
         self, depth: int, points: _PartialPoints, budget: int | None
@@ -184,7 +185,7 @@ class Join:
             yield points
             return
         width = len(self._model.domains[self._levels[depth].position].rows)
-        # So many partial points that the crossing has about `BLOCK`.
+        # A block of this many partial points has about `BLOCK` combinations with the next values.
         step = max(1, BLOCK // width)
         for start in range(0, len(points), step):
             block = points if len(points) <= step else _slice_points(points, start, start + step)
@@ -206,11 +207,11 @@ class Join:
         shape = (len(points), width)
         columns = {name: column[:, None] for name, column in points.columns.items()}
         invalid = {name: mask[:, None] for name, mask in points.invalid.items()}
-        columns |= {n: column[None, :] for n, column in self._columns[level.position].items()}
+        # Partial points are the first axis, and the values of the new parameter the second one.
+        columns |= {name: column[None, :] for name, column in self._columns[level.position].items()}
         for derived in level.derived:
-            values, marks = evaluate_columns(
-                derived.expr, {n: columns[n] for n in derived.expr.names}, invalid
-            )
+            needed = {name: columns[name] for name in derived.expr.names}
+            values, marks = evaluate_columns(derived.expr, needed, invalid)
             columns[derived.name] = values
             if marks is not None:
                 invalid[derived.name] = marks
@@ -221,17 +222,19 @@ class Join:
             if marks is not None:
                 if fault is None:
                     fault = np.zeros(shape, dtype=np.int32)
-                # The first rule without a value is the one that an error names; 0 stands for none.
-                fault = np.where((fault == 0) & marks, np.int32(1 + self._rules.index(rule)), fault)
+                # An error names the first rule without a value, so a number that is there stays.
+                rule_number = np.int32(1 + self._rules.index(rule))
+                fault = np.where((fault == 0) & marks, rule_number, fault)
             holds = rule_holds if holds is None else holds & rule_holds
         if shape[0] * width * level.ahead > WORTH_BOUNDING:
             for rule in level.partial:
                 possible = self._find_possible(rule, columns)
                 if possible is not None:
                     holds = possible if holds is None else holds & possible
-        # Only the number of the last points is asked for. An error needs the point itself.
+        # A count needs only the number of complete points. An error needs the point, to show it.
         is_counted = self._counting and level is self._levels[-1]
-        if is_counted and not (self._strict and fault is not None and fault.any()):
+        needs_error = self._strict and fault is not None and fault.any()
+        if is_counted and not needs_error:
             survivors = np.broadcast_to(True if holds is None else holds, shape)
             return _PartialPoints(np.broadcast_to(0, int(np.count_nonzero(survivors))), {}, {})
         return self._gather_points(level, points, shape, holds, columns, invalid, fault)
@@ -248,8 +251,8 @@ class Join:
             row = columns[name_row_column(rule.pinned_parameter)]
             is_declared = row < domain.declared
             values = np.where(values, is_declared, row == domain.pinned)
-            # Of a condition without a value only the declared rows count: with the pinned one too,
-            # a count could be larger than the number of combinations.
+            # Where a condition has no value, a count keeps the declared rows only. If it kept the
+            # pinned row too, it could exceed the number of combinations.
             if marks is not None and not self._strict:
                 kept_unevaluated = marks & is_declared
         return (values if marks is None else values | kept_unevaluated), marks
@@ -297,13 +300,16 @@ class Join:
         digit = survivors - parent * shape[1]
 
         def take_survivors(array: Any) -> Any:
-            # A column that depends on one axis only has the length 1 on the other.
+            """Return the elements of a (partial points × values) array at the survivors."""
+            # An array that depends on one axis only has the length 1 on the other.
             rows = parent if array.shape[0] > 1 or shape[0] == 1 else 0
-            return array[rows, digit if array.shape[1] > 1 or shape[1] == 1 else 0]
+            columns = digit if array.shape[1] > 1 or shape[1] == 1 else 0
+            return array[rows, columns]
 
-        step = digit.astype(self._kind, copy=False) * self._radix[level.position][0]
+        radix, _ = self._radix[level.position]
+        rank_increase = digit.astype(self._rank_type, copy=False) * radix
         return _PartialPoints(
-            points.rank[parent] + step,
+            points.rank[parent] + rank_increase,
             {name: take_survivors(columns[name]) for name in level.keep},
             {
                 name: take_survivors(np.broadcast_to(invalid[name], shape))
@@ -396,10 +402,10 @@ def plan_levels(model: Model, order: Sequence[int], rules: Sequence[Rule]) -> li
             used_until[name] = max(depth, used_until.get(name, 0))
 
     for rule in rules:
-        depth = max(depth_of[position] for position in rule.needs)
+        *earlier_depths, depth = sorted(depth_of[position] for position in rule.needs)
         levels[depth].rules.append(rule)
-        for earlier in sorted(depth_of[position] for position in rule.needs)[:-1]:
-            levels[earlier].partial.append(rule)
+        for earlier_depth in earlier_depths:
+            levels[earlier_depth].partial.append(rule)
         extend_use(rule.expr.names, depth)
         if rule.pinned_parameter is not None:
             extend_use(frozenset((name_row_column(rule.pinned_parameter),)), depth)
@@ -407,7 +413,7 @@ def plan_levels(model: Model, order: Sequence[int], rules: Sequence[Rule]) -> li
     for derived in reversed(model.derived):
         if derived.name in used_until:
             depth = max(depth_of[position] for position in derived.needs)
-            # In front, so that they are computed in the order of the model again.
+            # The loop goes backwards, so inserting in front keeps the model's order.
             levels[depth].derived.insert(0, derived)
             extend_use(derived.expr.names, depth)
     available_from = {
@@ -421,7 +427,9 @@ def plan_levels(model: Model, order: Sequence[int], rules: Sequence[Rule]) -> li
     for later, level in zip(levels[:0:-1], levels[-2::-1], strict=True):
         level.ahead = later.ahead * len(model.domains[later.position].rows)
     for depth, level in enumerate(levels):
-        level.keep = {n for n, until in used_until.items() if available_from[n] <= depth < until}
+        level.keep = {
+            name for name, until in used_until.items() if available_from[name] <= depth < until
+        }
     return levels
 
 
@@ -436,15 +444,17 @@ def order_greedily(model: Model, members: Sequence[int], rules: Sequence[Rule]) 
 
         def rate_position(position: int) -> tuple[float, float, int, int]:
             """Return how good a member is as the next one: the greatest of these tuples wins."""
-            after = joined | {position}
-            touching = [rule.needs for rule in rules if position in rule.needs]
-            complete = sum(needs <= after for needs in touching)
-            nearest = max(
-                (len(needs & after) / len(needs) for needs in touching if not needs <= after),
-                default=0.0,
+            joined_after = joined | {position}
+            needs_of_rules = [rule.needs for rule in rules if position in rule.needs]
+            complete_rules = sum(needs <= joined_after for needs in needs_of_rules)
+            joined_shares = (
+                len(needs & joined_after) / len(needs)
+                for needs in needs_of_rules
+                if not needs <= joined_after
             )
-            # The position last, so that the order is the same on every machine.
-            return complete, nearest, -len(model.domains[position].rows), -position
+            largest_share = max(joined_shares, default=0.0)
+            # The position decides between equal ones, so that the order is always the same.
+            return complete_rules, largest_share, -len(model.domains[position].rows), -position
 
         best = max(remaining, key=rate_position)
         order.append(best)

@@ -50,6 +50,10 @@ class Domain(Struct, frozen=True):
             if all(type(row[index]) is kind and row[index] == value for index, kind, value in typed)
         }
 
+    def find_row(self, row: Row) -> int | None:
+        """Return the position of a row, or None."""
+        return min(self.find_rows(dict(enumerate(row))), default=None)
+
 
 class Derived(Struct, frozen=True):
     """A value computed at each point. `needs` are the positions of its parameters."""
@@ -160,16 +164,18 @@ def _make_domain(parameter: Parameter) -> Domain:
     rows, default, pinned = parameter.values, None, None
     for row in (*rows, parameter.otherwise or (), parameter.default or ()):
         _check_row(title, row)
-    # Only to search the rows: the parameter's domain has the positions that are searched for.
-    domain = Domain(parameter.names, rows)
+    # This domain has the declared rows only: the default and the `else` are looked for in it.
+    declared_domain = Domain(parameter.names, rows)
     if parameter.default is not None:
-        default = next(iter(domain.find_rows(dict(enumerate(parameter.default)))), None)
+        default = declared_domain.find_row(parameter.default)
         if default is None:
-            raise outside_error(domain, parameter.default)
+            raise outside_error(declared_domain, parameter.default)
     if parameter.otherwise is not None:
-        pinned = next(iter(domain.find_rows(dict(enumerate(parameter.otherwise)))), len(rows))
-        # Appended, so that the declared rows keep their positions.
-        rows = rows if pinned < len(rows) else (*rows, parameter.otherwise)
+        pinned = declared_domain.find_row(parameter.otherwise)
+        # A new row is appended, so that the declared rows keep their positions.
+        if pinned is None:
+            pinned = len(rows)
+            rows = (*rows, parameter.otherwise)
     return Domain(
         parameter.names, rows, declared=len(parameter.values), pinned=pinned, default=default
     )
@@ -182,19 +188,19 @@ _MAX_LISTED = 24
 def outside_error(domain: Domain, row: Row) -> SpaceError:
     """Return the error for a default that is not among a parameter's values."""
     title = ", ".join(domain.names)
-    known = ", ".join(format_row(row) for row in domain.rows[:_MAX_LISTED])
+    listed_values = ", ".join(format_row(row) for row in domain.rows[:_MAX_LISTED])
     more = ", …" if len(domain.rows) > _MAX_LISTED else ""
     return SpaceError(
         f'the default {format_row(row)} of "{title}" is outside its space',
         rule=title,
-        hint=f"its values are {known}{more}",
+        hint=f"its values are {listed_values}{more}",
     )
 
 
 def format_row(row: Row) -> str:
     """Return the text of a row as it is written in a manifest."""
     # TOML spells a bool in lower case.
-    texts = [str(v).lower() if isinstance(v, bool) else _quote_text(v) for v in row]
+    texts = [str(value).lower() if isinstance(value, bool) else _quote_text(value) for value in row]
     return texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
 
 
@@ -220,12 +226,12 @@ def _check_row(title: str, row: Row) -> None:
 
 def _check_names(spec: SpaceSpec, positions: Mapping[str, int]) -> None:
     """Raise `SpaceError` for the first expression with a name that the space does not have."""
-    # Before any expression is folded, so that a misspelt name is an error even where another
-    # operand decides.
-    known = {*positions, *spec.constants, *(name for name, _ in spec.derived)}
+    # This is checked before any expression is folded: folding `true or misspelt` would drop the
+    # name that is wrong.
+    known_names = {*positions, *spec.constants, *(name for name, _ in spec.derived)}
     for name, kind, expr in _list_expressions(spec):
         try:
-            expr.check_names(known)
+            expr.check_names(known_names)
         except ExprError as error:
             raise locate_error(name, kind, error) from None
 
@@ -259,10 +265,10 @@ def _order_derived(
         order = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         # graphlib lists each name before those that need it; a reader follows a name to its needs.
-        cycle = " → ".join(reversed(error.args[1]))
-        raise SpaceError(
-            f"the derived values go in a circle: {cycle}", rule=error.args[1][0]
-        ) from None
+        names_in_cycle = error.args[1]
+        cycle = " → ".join(reversed(names_in_cycle))
+        message = f"the derived values go in a circle: {cycle}"
+        raise SpaceError(message, rule=names_in_cycle[0]) from None
     constants = dict(spec.constants)
     # A derived value needs the parameters in its expression, and those of the derived values in it.
     needs = {name: frozenset((position,)) for name, position in positions.items()}
@@ -315,7 +321,7 @@ def _to_bool(expr: Expr) -> Expr:
     """Return an expression with the truth of `expr` as its value, a bool."""
     if is_boolean(expr.tree):
         return expr
-    # A rule may be a number (`m % 8`): `and` of one side has its truth as a bool.
+    # A rule may be a number (`m % 8`): the value of an `and` with one side is its truth, a bool.
     return Expr(expr.source, Logic("and", (expr.tree,), column=expr.tree.column))
 
 
@@ -399,7 +405,8 @@ def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceE
     try:
         for derived in model.derived:
             if derived.needs <= rule.needs:
-                # An error is a value here, and is raised only if the rule reaches the name.
+                # The value may be an `ExprError`, which is raised only if the rule reaches the
+                # name.
                 env[derived.name] = _evaluate_or_error(derived, env)
         rule.expr.evaluate_lazily(env)
     except ExprError as error:
@@ -456,9 +463,10 @@ class Schedules(Sequence[Schedule]):
         """Yield the schedules at the positions from `start` to before `stop`."""
         # A slice of each column makes many Python values at once, which is faster than one at a
         # time.
-        part, names = slice(start, stop), tuple(self.columns)
+        part = slice(start, stop)
+        names = tuple(self.columns)
         columns = [column[part] for column in self.columns.values()]
-        # `zip` of no columns is empty, and a space without parameters has one point.
+        # A space without parameters has one point and no columns: `zip` would give no row for it.
         rows = zip(*columns, strict=True) if columns else iter([()] * (stop - start))
         for index, row in zip(self.indices[part], rows, strict=True):
             # Read-only: a schedule stands for a program's hash, and is passed to many users.

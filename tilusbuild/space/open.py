@@ -35,7 +35,8 @@ class OpenComponent:
     def __init__(self, model: Model, members: Sequence[int], rules: Sequence[Rule]) -> None:
         self.members = tuple(members)
         self._model = model
-        # Rules over few parameters are cheap, and what they exclude no other rule evaluates.
+        # Rules over few parameters are cheap. They come first, because the later rules are
+        # evaluated only where the earlier ones hold.
         self._rules = sorted(rules, key=lambda rule: len(rule.needs))
         self._radix = make_radix(model, members)
         self.count = math.prod(size for _, size in self._radix.values())
@@ -64,11 +65,12 @@ class OpenComponent:
         """
         rules = [*self._rules]
         for position, digits in allowed.items():
+            # A rule `row in (…)`: the join applies it as soon as it adds the parameter, so it
+            # crosses no other rows.
             choices = tuple(Const(digit) for digit in sorted(digits))
             name = name_row_column(position)
-            among = Expr(name, Member(Name(name), choices, negated=False))
-            # The join applies it as soon as it adds the parameter, and so crosses no other rows.
-            rules.append(Rule(name, position=-1, expr=among, needs=frozenset((position,))))
+            membership = Expr(name, Member(Name(name), choices, negated=False))
+            rules.append(Rule(name, position=-1, expr=membership, needs=frozenset((position,))))
         # In the space's order, so that the first point of the join is the first of the space.
         join = Join(self._model, self.members, rules, order=self.members)
         try:
@@ -103,7 +105,8 @@ class OpenComponent:
 
     @property
     def _names(self) -> str:
-        return ", ".join(name for p in self.members for name in self._model.domains[p].names)
+        domains = (self._model.domains[position] for position in self.members)
+        return ", ".join(name for domain in domains for name in domain.names)
 
     def _filter_points(self, digits: Mapping[int, Any]) -> dict[int, Any]:
         """Return the rows of the combinations that are points.
@@ -111,11 +114,12 @@ class OpenComponent:
         Raises `SpaceError` for a combination at which a rule has no value and no rule is false.
         """
         remaining = dict(digits)
-        faults: list[tuple[Rule, Any]] = []  # masks over what remains
+        # Rules with a mask of the remaining combinations at which they have no value.
+        faults: list[tuple[Rule, Any]] = []
         for rule in self._rules:
             holds, marks = self._evaluate_rule(rule, remaining)
             if marks is not None:
-                # Another rule may exclude the point: only then a missing value is not an error.
+                # The combination stays for now: it is not an error if a later rule excludes it.
                 holds = holds | marks
                 faults.append((rule, marks))
             if holds.all():
@@ -124,10 +128,9 @@ class OpenComponent:
             faults = [(faulty, marks[holds]) for faulty, marks in faults]
         for rule, marks in faults:
             if marks.any():
-                row = int(np.argmax(marks))
-                raise rule_error_at(
-                    self._model, rule, {p: int(d[row]) for p, d in remaining.items()}
-                )
+                first = int(np.argmax(marks))
+                point = {position: int(rows[first]) for position, rows in remaining.items()}
+                raise rule_error_at(self._model, rule, point)
         return remaining
 
     def _evaluate_rule(self, rule: Rule, digits: Mapping[int, Any]) -> tuple[Any, Any]:

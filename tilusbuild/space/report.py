@@ -84,8 +84,12 @@ class PointCounter:
         """
         if any(position in restrictions for position in self._model.never):
             return 0
-        rules = [r for r in self._model.rules if r.position < 0 or r.position in restrictions]
-        counts, failures = [], list[SpaceError]()
+        # Conditions, which have a negative position, always apply.
+        rules = [
+            rule for rule in self._model.rules if rule.position < 0 or rule.position in restrictions
+        ]
+        counts: list[int] = []
+        failures: list[SpaceError] = []
         for members, connecting in connect_parameters(self._model, rules):
             if not connecting:
                 counts.append(len(self._model.domains[members[0]].rows))
@@ -95,10 +99,11 @@ class PointCounter:
                 counts.append(join.count_points(self._budget, strict=strict))
             except BudgetError:
                 return None
-            except SpaceError as error:  # not an error if another group turns out to be empty
+            except SpaceError as error:
+                # If a later group is empty, the space has no point, and this is not an error.
                 failures.append(error)
-            # One budget for all counts: a report of many rules takes no longer than one of a large
-            # rule.
+            # All counts share one budget, so that a report of many rules takes no longer than a
+            # report of one large rule.
             if self._budget is not None:
                 self._budget -= join.examined
         # A count of 0 comes before an error: an empty space has no point that could be at fault.
@@ -114,21 +119,23 @@ def report_space(model: Model, budget: int = MAX_POINTS) -> SpaceReport:
 
     Raises `SpaceError` for a rule without a value at a point that no other rule excludes.
     """
-    # First, since it raises the space's errors; without a budget, since the space has none.
+    # This count comes first, because it raises the space's errors. It has no budget, as the
+    # enumeration of the space has none.
     total = PointCounter(model, None).count_points(range(len(model.rule_names)), strict=True)
     counter = PointCounter(model, budget)
     unrestricted = counter.count_points(())
     effects = []
-    before = unrestricted
+    points_before = unrestricted
     for position, name in enumerate(model.rule_names):
-        after = counter.count_points(range(position + 1))
-        remaining = counter.count_points((position,))
-        removed = None if before is None or after is None else before - after
-        alone = None
-        if unrestricted is not None and remaining is not None:
-            alone = unrestricted - remaining
-        effects.append(RuleEffect(name, removed, alone, remaining == 0))
-        before = after
+        points_after = counter.count_points(range(position + 1))
+        points_alone = counter.count_points((position,))
+        removed = alone = None
+        if points_before is not None and points_after is not None:
+            removed = points_before - points_after
+        if unrestricted is not None and points_alone is not None:
+            alone = unrestricted - points_alone
+        effects.append(RuleEffect(name, removed, alone, empties=points_alone == 0))
+        points_before = points_after
     conditional = None if unrestricted is None else model.cartesian - unrestricted
     return SpaceReport(model.cartesian, conditional, tuple(effects), total, model)
 
@@ -146,9 +153,10 @@ def find_emptying_rules(model: Model) -> tuple[str, ...]:
             # The rules before `end` leave points, so the one at its end is needed.
             needed = list(range(end))
             break
-    # One by one, each without those that turned out to be needless: what remains is minimal.
-    for position in list(needed[:-1]):
-        rest = [other for other in needed if other != position]
-        if counter.count_points(rest) == 0:
-            needed = rest
+    # A rule is dropped if the others still empty the space. One after the other, so that none of
+    # those that remain can be left out.
+    for candidate in list(needed[:-1]):
+        other_rules = [position for position in needed if position != candidate]
+        if counter.count_points(other_rules) == 0:
+            needed = other_rules
     return tuple(names[position] for position in needed)

@@ -92,8 +92,8 @@ class Space:
         if model.never:
             raise self._empty_error()
         components: list[Component | OpenComponent] = []
-        # A rule without a value is an error only at a point that nothing else excludes. So an empty
-        # group comes first: with it there is no such point.
+        # A rule without a value is an error only at a point that nothing else excludes. If one
+        # group is empty there is no such point, so the error of an empty space is raised first.
         failures: list[SpaceError] = []
         for members, rules in connect_parameters(model, model.rules):
             try:
@@ -111,7 +111,11 @@ class Space:
     @cached_property
     def _component_of(self) -> Mapping[int, int]:
         """The index of the component of each parameter, by the parameter's position."""
-        return {p: c for c, part in enumerate(self._components) for p in part.members}
+        return {
+            position: index
+            for index, part in enumerate(self._components)
+            for position in part.members
+        }
 
     @property
     def _index_count(self) -> int:
@@ -163,7 +167,7 @@ class Space:
             point = self.complete_point({n: values[n] for n in self.spec.parameter_names})
         except SpaceError:
             return False
-        # The first point with all values of the combination is the combination, or another.
+        # All values are given, so the point is the combination itself if that is valid.
         return point.index == index
 
     def __iter__(self) -> Iterator[Schedule]:
@@ -223,14 +227,14 @@ class Space:
         `SpaceError` for a name that is not a parameter, for a value outside of the space, and if
         there is no such point.
         """
-        fixed = self._match_rows(partial)
+        rows_by_position = self._match_rows(partial)
         if self._small is not None:
             # Without such a point the groups make the error: it names the parameters of one group.
             with suppress(SpaceError):
-                return self[self._rank_point(self._find_first(self._small, fixed))]
+                return self[self._rank_point(self._find_first(self._small, rows_by_position))]
         digits: dict[int, int] = {}
         for part in self._components:
-            digits |= self._find_first(part, fixed)
+            digits |= self._find_first(part, rows_by_position)
         return self[self._rank_point(digits)]
 
     def _empty_error(self) -> EmptySpaceError:
@@ -259,63 +263,67 @@ class Space:
             if name not in self._model.positions:
                 hint = did_you_mean(name, self._model.positions)
                 raise SpaceError(f'the default names "{name}", which is not a parameter', hint=hint)
-        fixed: dict[int, _MatchingRows] = {}
+        rows_by_position: dict[int, _MatchingRows] = {}
         for position, domain in enumerate(self._model.domains):
-            values = {i: partial[n] for i, n in enumerate(domain.names) if n in partial}
+            values = {
+                index: partial[name] for index, name in enumerate(domain.names) if name in partial
+            }
             if values:
-                fixed[position] = _MatchingRows(is_given=True, rows=_find_rows(domain, values))
+                rows_by_position[position] = _MatchingRows(
+                    is_given=True, rows=_find_rows(domain, values)
+                )
             elif domain.default is not None:
-                fixed[position] = _MatchingRows(is_given=False, rows={domain.default})
-        return fixed
+                rows_by_position[position] = _MatchingRows(is_given=False, rows={domain.default})
+        return rows_by_position
 
     def _find_first(
         self,
         part: SmallSpace | Component | OpenComponent,
-        fixed: Mapping[int, _MatchingRows],
+        rows_by_position: Mapping[int, _MatchingRows],
     ) -> dict[int, int]:
-        """Return the row of each member at the part's first point that matches `fixed`.
+        """Return the row of each member at the part's first point that matches `rows_by_position`.
 
         Where no point has a default, the `else` of its parameter may stand for it. Raises
         `SpaceError` if no point matches.
         """
-        # Values that the caller gave come before defaults, which may give way to an `else`.
-        ordered = sorted(
-            (p for p in part.members if p in fixed), key=lambda p: not fixed[p].is_given
-        )
-        point = part.find_first({position: fixed[position].rows for position in ordered})
-        # Mostly there is such a point. Only else one search a parameter, to learn which gives way.
+        # Values that the caller gave come before defaults, because an `else` may replace a default.
+        matched = (position for position in part.members if position in rows_by_position)
+        ordered = sorted(matched, key=lambda position: not rows_by_position[position].is_given)
+        point = part.find_first({position: rows_by_position[position].rows for position in ordered})
+        # Mostly there is such a point. If not, the parameters are added one by one, each with its
+        # rows or else with its `else`, to learn which default has to be replaced.
         if point is None:
             allowed: dict[int, set[int]] = {}
             for position in ordered:
-                is_given, rows = fixed[position]
+                is_given, rows = rows_by_position[position]
                 pinned = self._model.domains[position].pinned
-                choices = [rows]
+                allowed[position] = rows
+                if part.find_first(allowed):
+                    continue
                 if not is_given and pinned is not None:
-                    choices.append({pinned})
-                # One by one: a search may take long, or give up.
-                matches = (c for c in choices if part.find_first({**allowed, position: c}))
-                matching_rows = next(matches, None)
-                if matching_rows is None:
-                    raise self._missing_default_error(ordered, position, fixed)
-                allowed[position] = matching_rows
+                    allowed[position] = {pinned}
+                    if part.find_first(allowed):
+                        continue
+                raise self._make_missing_default_error(ordered, position, rows_by_position)
             point = part.find_first(allowed)
         if point is None:
             raise self._empty_error()
         return point
 
-    def _missing_default_error(
-        self, ordered: list[int], position: int, fixed: Mapping[int, _MatchingRows]
+    def _make_missing_default_error(
+        self, ordered: list[int], position: int, rows_by_position: Mapping[int, _MatchingRows]
     ) -> SpaceError:
-        """Return the error for the values of `ordered`, up to `position`: no valid point has
-        them."""
+        """Return the error that no valid point has the default's values in the domains of
+        `ordered` up to and including `position`."""
         texts = []
         for earlier in ordered[: ordered.index(position) + 1]:
             domain = self._model.domains[earlier]
             title = ", ".join(domain.names)
-            texts.append(f"{title} = {format_row(domain.rows[min(fixed[earlier].rows)])}")
-        rules = ", ".join(
-            dict.fromkeys(f'"{r.name}"' for r in self._model.rules if position in r.needs)
-        )
+            # Several rows may have the value of one of their linked names: the first one is shown.
+            first_row = domain.rows[min(rows_by_position[earlier].rows)]
+            texts.append(f"{title} = {format_row(first_row)}")
+        rules_of_position = (rule for rule in self._model.rules if position in rule.needs)
+        rules = ", ".join(dict.fromkeys(f'"{rule.name}"' for rule in rules_of_position))
         return SpaceError(
             f"the default is outside the space: no valid point has {', '.join(texts)}",
             rule=", ".join(self._model.domains[position].names),
@@ -326,6 +334,8 @@ class Space:
         """Return the index of the point with these rows, by position."""
         if self._small is not None:
             return self._small.index_of(digits[position] for position in range(len(digits)))
+        # Each parameter in turn narrows the range of the points of its group. `total` is the number
+        # of points of the space that have the digits so far.
         ranges = [(0, part.count) for part in self._components]
         total, rank = self._index_count, 0
         for position in range(len(digits)):
@@ -391,8 +401,11 @@ class Space:
                 kind = smallest_row_type(len(self._model.domains[position].rows))
                 digits = part.get_digit(position, np.arange(part.count))
                 columns[position] = digits.astype(kind)[index]
-        # A group with one point decides no order.
-        members = [p for part in self._components if part.count > 1 for p in part.members]
+        # The points are in the space's order already if the members of the groups, one group after
+        # the other, are ascending. A group with one point does not change the order.
+        members = [
+            position for part in self._components if part.count > 1 for position in part.members
+        ]
         if members != sorted(members):
             order = np.lexsort(columns[::-1])
             columns = [column[order] for column in columns]
@@ -404,9 +417,9 @@ def _find_rows(domain: Domain, values: Mapping[int, Value]) -> set[int]:
     none."""
     if not (rows := domain.find_rows(values)):
         names = tuple(domain.names[index] for index in values)
-        # The message shows the values of the given names only, of linked parameters.
-        shown = dict.fromkeys(tuple(row[index] for index in values) for row in domain.rows)
-        raise outside_error(Domain(names, tuple(shown)), tuple(values.values()))
+        # Of linked parameters the message shows only the given names, each row once.
+        partial_rows = dict.fromkeys(tuple(row[index] for index in values) for row in domain.rows)
+        raise outside_error(Domain(names, tuple(partial_rows)), tuple(values.values()))
     return rows
 
 
@@ -424,12 +437,12 @@ def select_schedules(
     own defaults. Level 1 is `sample` points, the default among them. Level 2 is all points. Raises
     `SpaceError` for a default outside of the space, and for more than `MAX_SCHEDULES`.
     """
-    start = space.complete_point(default)
+    default_point = space.complete_point(default)
     if level == 0:
-        return space.take_points((start.index,))
-    count = space.size[0]
+        return space.take_points((default_point.index,))
+    count, _ = space.size
     if level == 2:
-        # `count` raises for a space that was not counted, of which all points cannot be built.
+        # `space.count` raises for a space that was not counted: its points cannot be listed.
         size = space.count
     elif count is None:
         size = sample
@@ -442,7 +455,7 @@ def select_schedules(
         )
     if level == 2:
         return space.take_all()
-    return space.sample_points(size, seed, include=(start.index,))
+    return space.sample_points(size, seed, include=(default_point.index,))
 
 
 def shuffle_range(count: int, seed: int) -> Iterator[int]:
@@ -454,8 +467,8 @@ def shuffle_range(count: int, seed: int) -> Iterator[int]:
     moved: dict[int, int] = {}
     for position in range(count):
         digest = hashlib.sha256(f"{seed}:{position}".encode()).digest()
-        # Of 256 bits the modulus prefers no number that anyone could notice.
-        other = position + int.from_bytes(digest, "big") % (count - position)
-        yield moved.get(other, other)
-        # What stood at this place is now at `other`, and is not asked for here again.
-        moved[other] = moved.pop(position, position)
+        # The remainder of 256 bits is uniform: its bias is far too small to be seen.
+        drawn = position + int.from_bytes(digest, "big") % (count - position)
+        yield moved.get(drawn, drawn)
+        # The number at `position` moves to `drawn`. No later step draws `position`.
+        moved[drawn] = moved.pop(position, position)

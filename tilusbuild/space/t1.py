@@ -88,24 +88,26 @@ def _read_parameter(number: int, entry: Any) -> Parameter:
             rule=name,
             hint="known: " + ", ".join(_TYPES),
         )
-    values = list(
-        dict.fromkeys(_check_type(name, kind, v) for v in _read_values(name, entry.get("Values")))
+    checked_values = (
+        _check_type(name, kind, value) for value in _read_values(name, entry.get("Values"))
     )
     default = entry.get("Default")
     # Some published files have the default in a list.
     if isinstance(default, list) and len(default) == 1:
         default = default[0]
-    rows = tuple((value,) for value in values)
-    row = None if default is None else (_check_type(name, kind, default),)
+    # Each value once: rows must differ.
+    rows = tuple((value,) for value in dict.fromkeys(checked_values))
+    default_row = None if default is None else (_check_type(name, kind, default),)
     # Published files have defaults that are not among the values. Such a default is ignored.
-    return Parameter((name,), rows, default=row if row in rows else None)
+    return Parameter((name,), rows, default=default_row if default_row in rows else None)
 
 
 def _check_type(name: str, kind: str, value: Any) -> Value:
     """Return `value`, as a float if `kind` is "float". Raises `SpaceError` if it is not of the T1
     type `kind`."""
-    # For Python a bool is an int.
-    has_type = isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
+    # For Python a bool is an int, and here it is not a number.
+    is_misplaced_bool = isinstance(value, bool) and kind != "bool"
+    has_type = isinstance(value, _TYPES[kind]) and not is_misplaced_bool
     if not has_type or (kind == "uint" and value < 0):
         raise SpaceError(
             f'the parameter "{name}": {value!r:.60} is not of the type {kind}', rule=name
@@ -122,7 +124,7 @@ def _read_values(name: str, text: Any) -> list[Any]:
         raise SpaceError(f'the parameter "{name}" has no "Values"', rule=name)
     try:
         with warnings.catch_warnings():
-            # A warning of Python's parser (`1if x`) would be printed, and is a mistake here.
+            # Python's parser would print a warning for `1if x`. Here it is raised as a mistake.
             warnings.simplefilter("error")
             tree = ast.parse(text.strip(), mode="eval").body
         return _read_list(tree)
@@ -174,7 +176,7 @@ def _read_range(node: ast.Call, env: Mapping[str, Any]) -> range:
     if node.keywords or not 1 <= len(bounds) <= 3 or not all(type(b) is int for b in bounds):
         raise ValueError(f"{ast.unparse(node):.60}")
     values = range(*bounds)
-    # Asked of the range, which is not made yet.
+    # A range knows its length without making its values, so a huge one is refused in time.
     if len(values) > MAX_VALUES:
         raise ValueError(f"a range of {len(values)} values, at most {MAX_VALUES}")
     return values
@@ -227,11 +229,13 @@ def _read_condition(number: int, entry: Any) -> tuple[str, Expr]:
     `and` and `or`. Raises `SpaceError`."""
     name = f"condition_{number}"
     text = _read_member(entry, "Expression", str, f"condition {number}")
-    python = _QUOTED_OR_C_LOGIC.sub(
-        lambda m: {"&&": " and ", "||": " or "}.get(m[0], m[0]), text.strip()
+    # `a > 1 && b != "x&&y"` becomes `a > 1 and b != "x&&y"`: a quoted text is replaced by itself.
+    python_words = {"&&": " and ", "||": " or "}
+    source = _QUOTED_OR_C_LOGIC.sub(
+        lambda match: python_words.get(match[0], match[0]), text.strip()
     )
     try:
-        return name, parse_expression(python)
+        return name, parse_expression(source)
     except ExprError as error:
         raise SpaceError(
             f"condition {number}, {text!r:.120}: {error.message}", rule=name, column=error.column
