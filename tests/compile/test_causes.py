@@ -24,7 +24,7 @@ FLAGS = ("-foo", "-maxrregcount=foo", "-Xptxas=-zzz", "-Xcudafe", "--zzz", "-std
 PROGRAM = ProgramInputs(
     flags=FLAGS,
     generated_files=frozenset({"program.s", "launcher.c", "exports.map"}),
-    headers=lambda: frozenset({"project/parts.cuh", "project/deep/more.cuh"}),
+    list_headers=lambda: frozenset({"project/parts.cuh", "project/deep/more.cuh"}),
     roots=("project",),
 )
 

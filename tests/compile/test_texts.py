@@ -20,11 +20,11 @@ class TestGeometry:
             make_recipe(grid=("4", "tile"), smem="tile * 8", constants={"block": 64, "tile": 2})
         )
         assert launch.constants == (4, 2, 1, 64, 1, 1, 16)
-        assert launch.texts == tuple(f"tilus_constants[{slot}]" for slot in range(7))
+        assert launch.c_expressions == tuple(f"tilus_constants[{slot}]" for slot in range(7))
 
     def test_what_arguments_decide_is_c_over_the_table(self):
         launch = build_geometry(make_recipe(constants={"block": 64}))
-        assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[7])"
+        assert launch.c_expressions[0] == "tb_cdiv(number[3], tilus_constants[7])"
         assert launch.constants == (0, 1, 1, 64, 1, 1, 0, 64)
         assert launch.sources[0] == "grid.x = cdiv(n, block)"
 
@@ -33,13 +33,13 @@ class TestGeometry:
             constants = {"block": block, "tile": tile, "fast": True}
             launch = build_geometry(make_recipe(cluster=("tile",), pdl="fast", constants=constants))
             assert launch.constants == (0, 1, 1, block, 1, 1, 0, tile, 1, 1, 0, 1, -1, block)
-            assert launch.texts[0] == "tb_cdiv(number[3], tilus_constants[13])"
+            assert launch.c_expressions[0] == "tb_cdiv(number[3], tilus_constants[13])"
 
     def test_strings_flags_and_floats_are_folded_in(self):
         constants = {"block": 64, "mode": "fast", "wide": True, "ratio": 2.0}
         grid = ('n * 2 if mode == "fast" else n', "n if wide else 1")
         launch = build_geometry(make_recipe(grid=grid, constants=constants))
-        assert launch.texts[:2] == ("tb_mul(number[3], INT64_C(2))", "number[3]")
+        assert launch.c_expressions[:2] == ("tb_mul(number[3], INT64_C(2))", "number[3]")
 
     @pytest.mark.parametrize(
         ("changes", "message"),

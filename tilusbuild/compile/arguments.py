@@ -88,10 +88,11 @@ def _locate_variable(recipe: Recipe, name: str) -> str:
     from tilusbuild.compile.declared import blank_cpp_comments
 
     text = blank_cpp_comments(recipe.source)
-    base_name = re.escape(name.rpartition("::")[2])
+    variable = re.escape(name.rpartition("::")[2])
     kernel = re.escape(recipe.symbol.partition("<")[0].rpartition("::")[2])
+    # `__constant__ float d_filter`; else `__global__ void blur(`.
     for match in (
-        re.search(rf"__(?:constant|device)__[^;{{}}()=]*?\b{base_name}\b", text),
+        re.search(rf"__(?:constant|device)__[^;{{}}()=]*?\b{variable}\b", text),
         re.search(rf"__global__[^;{{}}=]*?\b{kernel}\s*\(", text),
     ):
         if match is not None:
@@ -124,17 +125,17 @@ def find_parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) 
 def _describe_surplus_parameters(arguments: Sequence[Argument], sizes: Sequence[int]) -> str:
     """Return the end of a sentence that names the arguments which the kernel does not take; "" if
     the sizes leave it open. Arguments are matched to parameters in order, by size."""
-    remaining, surplus = list(sizes), []
+    remaining_sizes, surplus = list(sizes), []
     for argument in arguments:
-        if remaining and remaining[0] == _count_parameter_bytes(argument):
-            remaining.pop(0)
+        if remaining_sizes and remaining_sizes[0] == _count_parameter_bytes(argument):
+            remaining_sizes.pop(0)
         else:
             surplus.append(argument)
     # With parameters left over, the order differs, and no argument can be named.
-    if remaining or not surplus:
+    if remaining_sizes or not surplus:
         return ""
-    first = f'{surplus[0].name} = {{ type = "{surplus[0].format_type()}", parameter = false }}'
-    return f"; not taken: {', '.join(argument.name for argument in surplus)}, as in {first}"
+    example = f'{surplus[0].name} = {{ type = "{surplus[0].format_type()}", parameter = false }}'
+    return f"; not taken: {', '.join(argument.name for argument in surplus)}, as in {example}"
 
 
 def read_variable_sizes(cubin: bytes) -> dict[str, int]:

@@ -58,7 +58,7 @@ _ACCIDENTS: Sequence[tuple[Cause, re.Pattern[str]]] = tuple(
 _ANY_ACCIDENT = re.compile("|".join(pattern.pattern for _, pattern in _ACCIDENTS), re.IGNORECASE)
 
 # Of `fork` and `vfork`, as the GNU tools end their line.
-_NO_PROCESS = f"fork: {os.strerror(errno.EAGAIN)}"
+_FORK_FAILURE = f"fork: {os.strerror(errno.EAGAIN)}"
 _ERROR_MARKS = ("error:", "error ", "fatal", "Error:")
 
 
@@ -79,11 +79,12 @@ def make_start_error(tool: str, error: OSError) -> StepError:
         cause = Cause.DISK
     elif error.errno == errno.ENOMEM:
         cause = Cause.MEMORY
-    why = f"{error.filename or tool}: {error.strerror or error}"
+    detail = f"{error.filename or tool}: {error.strerror or error}"
     if (shortage := find_shortage(error)) is not None:
-        why += f": {shortage.resource}"
-        cause = Cause.CRASH if cause is Cause.TOOL else cause  # it may start when others have ended
-    return StepError(cause, f"{tool} cannot be started: {why}")
+        detail += f": {shortage.resource}"
+        if cause is Cause.TOOL:
+            cause = Cause.CRASH  # the next try may succeed, when other processes have ended
+    return StepError(cause, f"{tool} cannot be started: {detail}")
 
 
 def find_step_error(
@@ -99,20 +100,20 @@ def find_step_error(
     never the program's fault. `explanation` replaces the tool's own line as the reason.
     """
     if finished.timed_out:
-        after = f"{finished.seconds:.0f} s, which timeout in [build] sets"
-        return StepError(Cause.TIME, f"{tool} was stopped after {after}")
+        limit = f"{finished.seconds:.0f} s, which timeout in [build] sets"
+        return StepError(Cause.TIME, f"{tool} was stopped after {limit}")
     if finished.status == 0:
         return None
     diagnosis, accidents = find_diagnosis(log, program)
     accident = _find_accident(accidents)
-    if number := _decode_signal(finished.status):
-        reason = f"{tool} was ended by {name_signal(-number)}"
+    if signal_number := _decode_signal(finished.status):
+        reason = f"{tool} was ended by {name_signal(-signal_number)}"
         # A tool may be killed, or abort, because of what it has just complained about.
         if accident is not None and accident.cause is Cause.DISK:
             return StepError(accident.cause, accident.line)
         if accident is not None and accident.cause is Cause.MEMORY:
             return StepError(Cause.MEMORY, reason)
-        if number == signal.SIGKILL:
+        if signal_number == signal.SIGKILL:
             return StepError(Cause.KILLED, f"{reason}, as when memory runs out")
         return StepError(Cause.CRASH, reason)
     # A diagnosis beside an accident proves nothing: the accident may have caused it.
@@ -145,7 +146,7 @@ def _find_accident(lines: Sequence[str]) -> _Accident | None:
 
 def _explain_accident(line: str) -> str:
     """Return an accident's line; for a failed fork with the shortage that causes it."""
-    return f"{line}: {PROCESSES.resource}" if line.endswith(_NO_PROCESS) else line
+    return f"{line}: {PROCESSES.resource}" if line.endswith(_FORK_FAILURE) else line
 
 
 def _decode_signal(status: int) -> int:
@@ -157,59 +158,66 @@ def _decode_signal(status: int) -> int:
 
 
 def _find_first_error(log: str) -> str | None:
-    """Return the first line with one of `_ERROR_MARKS`, else the first line; None for an empty
-    log."""
+    """Return the first line with the foremost of `_ERROR_MARKS` that occurs, else the first line;
+    None for an empty log."""
     lines = log.splitlines()
-    marked = (line for mark in _ERROR_MARKS for line in lines if mark in line)
-    first = next(marked, lines[0] if lines else None)
-    return None if first is None else first.strip()
+    for mark in _ERROR_MARKS:
+        for line in lines:
+            if mark in line:
+                return line.strip()
+    return lines[0].strip() if lines else None
 
 
 # Tools run with LC_ALL=C, so these are their words.
-_ABSENT = os.strerror(errno.ENOENT)
+_NO_SUCH_FILE = os.strerror(errno.ENOENT)
 _STRERROR = "|".join(re.escape(os.strerror(number)) for number in errno.errorcode)
 _SYSTEM_ERROR = re.compile(_STRERROR)
-# As tools add it to a message, with the last word before it. "invalid argument" within a message
-# is about the program's arguments.
-_AND_SYSTEM_ERROR = re.compile(rf"(?:^|\S+: |\S*\()(?:{_STRERROR})\)?\.?$")
+# A message with this end reports a failed system call: `a.h: Permission denied`, `(File exists)`.
+# Within a message, "invalid argument" is about the program's arguments.
+_SYSTEM_ERROR_AT_END = re.compile(rf"(?:^|\S+: |\S*\()(?:{_STRERROR})\)?\.?$")
 
 # gcc, as, EDG (nvcc, NVRTC): `a.cu:3:2: error: …`, `a.s:3: Error: …`, `a.cu(3): error #20-D: …`
-_LOCATED = re.compile(
+_POSITIONED_MESSAGE = re.compile(
     r"(?P<file>\S.*?)(?:\((?P<line>\d+)\)|:\d+(?::\d+)?): "
-    r"(?P<how>[A-Za-z, ]+?)(?: #[\w-]+)?: ?(?P<text>.*)"
+    r"(?P<severity>[A-Za-z, ]+?)(?: #[\w-]+)?: ?(?P<text>.*)"
 )
-_ERRORS = ("error", "Error", "sorry, unimplemented")
-_GIVEN_UP, _CATASTROPHE = "fatal error", "catastrophic error"
+_ORDINARY_ERRORS = ("error", "Error", "sorry, unimplemented")
+_FATAL, _CATASTROPHIC = "fatal error", "catastrophic error"
 _REMARKS = ("warning", "Warning", "note", "remark", "message")
 
-# A place that has no line.
-_ELSEWHERE = re.compile(r"(?:At end of source|<command-line>): error: ")
+# Errors of the source at no line of it.
+_ERROR_WITHOUT_LINE = re.compile(r"(?:At end of source|<command-line>): error: ")
 
-_ASSEMBLER = re.compile(
-    r" ?(?:ptxas|nvlink)(?P<place> .*, line \d+;)? +(?P<how>error|fatal) *: (?P<text>.*)"
+# `ptxas /tmp/a.ptx, line 3; error : …`, `ptxas fatal : Unresolved extern function 'f'`
+_ASSEMBLER_ERROR = re.compile(
+    r" ?(?:ptxas|nvlink)(?P<position> .*, line \d+;)? +(?P<severity>error|fatal) *: (?P<text>.*)"
 )
 _QUOTED_SYMBOL = re.compile(r"'[\w$]+'")
-# Of a place only. Nothing quoted is where a file ends: it may have been cut short.
-_QUOTED = re.compile(r"'[^']+'")
+# For a message with a line. It quotes nothing at a file's end: the file may have been cut short.
+_QUOTED_TEXT = re.compile(r"'[^']+'")
 
-_UNLINKED = re.compile(
-    r"(?P<where>.*)(?:undefined reference to|multiple definition of|relocation R_\w+ against) "
+# `source.o: in function `f': source.cu:(.text+0x5): undefined reference to `g'`
+_LINKER_ERROR = re.compile(
+    r"(?P<referrer>.*)(?:undefined reference to|multiple definition of|relocation R_\w+ against) "
 )
-_ABSOLUTE = re.compile(r"(?:^|\s)/")
+_ABSOLUTE_PATH = re.compile(r"(?:^|\s)/")
 
-_MISSING = (
-    re.compile(rf"(?P<name>.+): {_ABSENT}"),
+_MISSING_FILE_MESSAGES = (
+    re.compile(rf"(?P<name>.+): {_NO_SUCH_FILE}"),
     re.compile(r'cannot open source file "(?P<name>.+)"'),
 )
 # After these, an error has the source's words, which may be those of a system error.
-_OWN_WORDS = ("#error ", "static assertion failed")
+_STARTS_OF_SOURCE_TEXT = ("#error ", "static assertion failed")
 # The words with which EDG gives up at an `#error`.
-_DIRECTIVE = "#error directive:"
+_ERROR_DIRECTIVE = "#error directive:"
 
-_TOKEN = re.compile(r"(?<![\w'\"])-[^\s'\",;()]+|'([^']+)'")
+# `-foo` or `'foo'`, as messages name an argument.
+_OPTION_OR_QUOTED_TEXT = re.compile(r"(?<![\w'\"])-[^\s'\",;()]+|'([^']+)'")
 
-_TIMES = re.compile(r"^.*\bCompile time = [0-9.]+ ms.*\n?", re.MULTILINE)
-_TEMPORARY = re.compile(r"tmpxft_[0-9a-f]{8}_[0-9a-f]{8}(-\d+)?|\bcc[A-Za-z0-9]{6}(?=\.[a-z]+\b)")
+_COMPILE_TIMES = re.compile(r"^.*\bCompile time = [0-9.]+ ms.*\n?", re.MULTILINE)
+_TEMPORARY_NAME = re.compile(
+    r"tmpxft_[0-9a-f]{8}_[0-9a-f]{8}(-\d+)?|\bcc[A-Za-z0-9]{6}(?=\.[a-z]+\b)"
+)
 
 
 def scrub_output(output: bytes, directories: Mapping[str, str]) -> str:
@@ -224,8 +232,8 @@ def scrub_output(output: bytes, directories: Mapping[str, str]) -> str:
             text = text.replace(directory, name)
         else:
             text = text.replace(directory.rstrip("/") + "/", "").replace(directory, ".")
-    text = _TIMES.sub("", text)
-    return _TEMPORARY.sub("tmp", text)
+    text = _COMPILE_TIMES.sub("", text)
+    return _TEMPORARY_NAME.sub("tmp", text)
 
 
 class ProgramInputs(Struct, frozen=True):
@@ -236,13 +244,13 @@ class ProgramInputs(Struct, frozen=True):
     generated_files: frozenset[str]
     """The files beside the source that tilusbuild writes: an error in one is never the
     program's."""
-    headers: Callable[[], frozenset[str] | None]
+    list_headers: Callable[[], frozenset[str] | None]
     """Returns the names of the program's own headers, relative to `include`; None for unknown."""
     roots: tuple[str, ...]
     """The directories of `include` that are searched."""
 
 
-_END = 1000  # characters
+_KEPT = 1000  # characters
 
 
 def find_diagnosis(log: str, program: ProgramInputs | None) -> tuple[str | None, list[str]]:
@@ -262,87 +270,114 @@ def _split_messages(log: str) -> Iterator[str]:
     """Yield the lines of a log that can report an error. Indented lines quote the source, and
     warnings and notes may repeat its words: both are left out."""
     for line in map(_shorten_line, log.splitlines()):
-        located = _LOCATED.fullmatch(line)
-        remark = "warning" in line if located is None else located["how"] in _REMARKS
-        if line and not line[:2].isspace() and not remark:
+        message_match = _POSITIONED_MESSAGE.fullmatch(line)
+        if message_match is None:
+            is_remark = "warning" in line
+        else:
+            is_remark = message_match["severity"] in _REMARKS
+        if line and not line[:2].isspace() and not is_remark:
             yield line
 
 
 def _shorten_line(line: str) -> str:
-    """Return the first and the last `_END` characters of a long line. The patterns take quadratic
+    """Return the first and the last `_KEPT` characters of a long line. The patterns take quadratic
     time, a source can make a line of any length, and the ends decide."""
-    return line if len(line) <= 2 * _END else f"{line[:_END]} … {line[-_END:]}"
+    return line if len(line) <= 2 * _KEPT else f"{line[:_KEPT]} … {line[-_KEPT:]}"
 
 
 def _is_diagnosis(line: str, program: ProgramInputs) -> bool:
-    """Return whether a line blames the program. `program` says which files and flags are its
-    own."""
-    if located := _LOCATED.fullmatch(line):
-        if located["file"] in program.generated_files:
+    """Return whether a line blames the program. These do, if they report no failed system call:
+
+    - an error at a line of a file that tilusbuild did not generate; of a fatal error,
+      `_is_caused_by_program` decides;
+    - an error of ptxas or nvlink; if it is fatal or names no line, it must quote text or a symbol;
+    - an undefined or doubly defined symbol, unless a library of the system refers to it;
+    - an error of the source at no line, or one that names a flag of the manifest.
+    """
+    if error_match := _POSITIONED_MESSAGE.fullmatch(line):
+        message = error_match["text"]
+        if error_match["file"] in program.generated_files:
             return False
-        if located["text"].startswith("file not found"):
-            return False  # as, which is given none of the project's files but those that were seen
-        if located["how"] in _ERRORS:
-            own_words = located["text"].startswith(_OWN_WORDS)
-            return own_words or _AND_SYSTEM_ERROR.search(located["text"]) is None
-        return _is_caused_by_program(located, program)
+        # These are the words of as, which the compiler gives files that have been read already.
+        if message.startswith("file not found"):
+            return False
+        if error_match["severity"] in _ORDINARY_ERRORS:
+            is_source_text = message.startswith(_STARTS_OF_SOURCE_TEXT)
+            return is_source_text or _SYSTEM_ERROR_AT_END.search(message) is None
+        return _is_caused_by_program(error_match, program)
     if _ANY_ACCIDENT.search(line):
         return False
-    if assembler := _ASSEMBLER.fullmatch(line):
-        quoted = _QUOTED if assembler["place"] else _QUOTED_SYMBOL
-        believed = assembler["how"] == "error" or quoted.search(assembler["text"])
-        if believed and not _AND_SYSTEM_ERROR.search(line):
+    if assembler_match := _ASSEMBLER_ERROR.fullmatch(line):
+        quotation = _QUOTED_TEXT if assembler_match["position"] else _QUOTED_SYMBOL
+        has_quotation = quotation.search(assembler_match["text"]) is not None
+        is_believed = assembler_match["severity"] == "error" or has_quotation
+        if is_believed and not _SYSTEM_ERROR_AT_END.search(line):
             return True
     if _SYSTEM_ERROR.search(line):
         return False
-    if unlinked := _UNLINKED.match(line):
-        # A library of the system whose own references lead nowhere is not the program.
-        return _ABSOLUTE.search(unlinked["where"]) is None
-    return _ELSEWHERE.match(line) is not None or _is_about_flag(line, program.flags)
+    if linker_match := _LINKER_ERROR.match(line):
+        # A reference from an absolute path is a system library's own, and not the program's.
+        return _ABSOLUTE_PATH.search(linker_match["referrer"]) is None
+    return _ERROR_WITHOUT_LINE.match(line) is not None or _is_about_flag(line, program.flags)
 
 
-def _is_caused_by_program(located: re.Match[str], program: ProgramInputs) -> bool:
-    """Return whether the program caused a fatal error of a front end."""
-    how, text = located["how"], located["text"]
-    if how not in (_GIVEN_UP, _CATASTROPHE):
+def _is_caused_by_program(error_match: re.Match[str], program: ProgramInputs) -> bool:
+    """Return whether the program caused a fatal error of a front end.
+
+    - A header that cannot be opened: if the program has no such header.
+    - EDG's "catastrophic error": only an `#error` of the source.
+    - gcc's "fatal error": unless it reports a failed system call or an accident.
+    """
+    severity, message = error_match["severity"], error_match["text"]
+    if severity not in (_FATAL, _CATASTROPHIC):
         return False
-    for missing in _MISSING:
-        if match := missing.fullmatch(text):
-            return not _has_header(program, located["file"], match["name"])
-    if how == _CATASTROPHE:
-        return text.startswith(_DIRECTIVE)
-    # gcc adds strerror() to what is not the source's fault, and exceeds limits of its own without.
-    return _AND_SYSTEM_ERROR.search(text) is None and _ANY_ACCIDENT.search(text) is None
+    for pattern in _MISSING_FILE_MESSAGES:
+        if missing_match := pattern.fullmatch(message):
+            # A header that the program has is in its directory: the machine failed to open it.
+            return not _has_header(program, error_match["file"], missing_match["name"])
+    # EDG also calls its own lack of memory or disk catastrophic, at a line of the source.
+    if severity == _CATASTROPHIC:
+        return message.startswith(_ERROR_DIRECTIVE)
+    # gcc ends a message with strerror() if the machine is to blame.
+    return not (_SYSTEM_ERROR_AT_END.search(message) or _ANY_ACCIDENT.search(message))
 
 
 def _has_header(program: ProgramInputs, includer: str, name: str) -> bool:
     """Return whether the program has the header that the file `includer` includes as `name`; True
     if the program's headers are unknown."""
-    beside = posixpath.dirname(includer).removeprefix("include").lstrip("/")
-    directories = (*program.roots, beside)
+    # "include/inc/a.h" is searched for headers beside it, in "inc".
+    includer_directory = posixpath.dirname(includer).removeprefix("include").lstrip("/")
+    directories = (*program.roots, includer_directory)
     names = {posixpath.normpath(posixpath.join(directory, name)) for directory in directories}
-    headers = program.headers()
+    headers = program.list_headers()
     return headers is None or not names.isdisjoint(headers)
 
 
 def _is_about_flag(line: str, flags: tuple[str, ...]) -> bool:
     """Return whether an error names a flag of the manifest, or quotes a flag's value."""
+    # "-Xptxas=-zzz" is known as a whole, as "-Xptxas" and as "-zzz".
     parts = {part for flag in flags for part in (flag, *re.split("[=,]", flag))}
     values = {part.lstrip("-") for part in parts} - {""}
-    # ptxas says 'zzz' where the flag is -Xptxas=-zzz; nvcc says '-foo', or 'foo' for a value.
-    return any(
-        token[0] in parts if token[1] is None else token[1].rstrip("=").lstrip("-") in values
-        for token in _TOKEN.finditer(line)
-    )
+    for match in _OPTION_OR_QUOTED_TEXT.finditer(line):
+        quoted_text = match[1]
+        if quoted_text is None:
+            is_known = match[0] in parts
+        else:
+            # ptxas quotes 'zzz' for the flag -Xptxas=-zzz; nvcc quotes '-foo', or a value 'foo'.
+            is_known = quoted_text.rstrip("=").lstrip("-") in values
+        if is_known:
+            return True
+    return False
 
 
 def _is_machine_fault(line: str) -> bool:
     """Return whether a line reports an accident: a fatal error, or words of `_ACCIDENTS` or
     strerror()."""
-    located = _LOCATED.fullmatch(line)
-    # A fatal error that is not a diagnosis of the program is one, in whatever words.
+    error_match = _POSITIONED_MESSAGE.fullmatch(line)
+    # `find_diagnosis` asks only for lines that do not blame the program: a fatal error among them
+    # is an accident, in whatever words.
     return (
-        (located is not None and located["how"] in (_GIVEN_UP, _CATASTROPHE))
+        (error_match is not None and error_match["severity"] in (_FATAL, _CATASTROPHIC))
         or _SYSTEM_ERROR.search(line) is not None
         or _ANY_ACCIDENT.search(line) is not None
     )

@@ -90,12 +90,14 @@ _MAP_WIDTHS = {
 def _find_tensor_map_problem(recipe: Recipe, launch: Geometry) -> str | None:
     """Return why the driver would refuse a tensor map (cuTensorMapEncodeTiled); None if it would
     not."""
-    old = _find_before_hopper(recipe)
+    old_arch = _find_before_hopper(recipe)
     for name, tile in recipe.signature.tensor_maps:
-        if old:
-            return f"tensor maps need sm_90 or later, which {old} is not"
-        values = {number: launch.read_number(number) for number in collect_map_numbers(name, tile)}
-        for number_name, value in values.items():
+        if old_arch:
+            return f"tensor maps need sm_90 or later, which {old_arch} is not"
+        map_numbers = {
+            number: launch.read_number(number) for number in collect_map_numbers(name, tile)
+        }
+        for number_name, value in map_numbers.items():
             key = number_name.split(".")[1]  # "x_map.box.0" → "box"
             limit = _MAX_MAP_SIZES.get(key)
             if limit is not None and not 1 <= value <= limit:
@@ -103,26 +105,26 @@ def _find_tensor_map_problem(recipe: Recipe, launch: Geometry) -> str | None:
             if limit is None and value not in _MAP_WIDTHS[key]:
                 widths = ", ".join(map(str, _MAP_WIDTHS[key]))
                 return f"{number_name} is {value}, not one of {widths}"
-        if reason := _find_inner_box_problem(recipe, name, tile, values):
+        if reason := _find_inner_box_problem(recipe, name, tile, map_numbers):
             return reason
     return None
 
 
 def _find_inner_box_problem(
-    recipe: Recipe, name: str, tile: Tile, values: Mapping[str, int]
+    recipe: Recipe, name: str, tile: Tile, map_numbers: Mapping[str, int]
 ) -> str | None:
     """Return why the innermost dimension of a map's box does not fit its swizzle and interleave;
-    None if it does. `values` are the map's numbers by name."""
+    None if it does. `map_numbers` are the map's numbers by name."""
     rank = len(tile.box)
     tensor = next(a for a in recipe.signature.arguments if a.name == tile.tensor)
-    inner = values[f"{name}.box.{rank - 1}"] * get_scalar_type(tensor.dtype).bytes
-    swizzle, interleave = values[f"{name}.swizzle"], values[f"{name}.interleave"]
+    row_bytes = map_numbers[f"{name}.box.{rank - 1}"] * get_scalar_type(tensor.dtype).bytes
+    swizzle, interleave = map_numbers[f"{name}.swizzle"], map_numbers[f"{name}.interleave"]
     if interleave and rank < 3:
         return f"{name} is interleaved, which needs 3 dimensions"
-    if not interleave and inner % 16:
-        return f"a row of {name}.box has {inner} bytes, not a multiple of 16"
-    if swizzle and not interleave and inner > swizzle:
-        return f"a row of {name}.box has {inner} bytes, more than the {swizzle} of its swizzle"
+    if not interleave and row_bytes % 16:
+        return f"a row of {name}.box has {row_bytes} bytes, not a multiple of 16"
+    if swizzle and not interleave and row_bytes > swizzle:
+        return f"a row of {name}.box has {row_bytes} bytes, more than the {swizzle} of its swizzle"
     return None
 
 
@@ -130,17 +132,18 @@ def _find_attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
     """Return why a target does not support the launch's attributes; None if all do."""
     if recipe.launch is None or not recipe.launch.has_attributes:
         return None
-    old = _find_before_hopper(recipe)
+    old_arch = _find_before_hopper(recipe)
     carve_out = launch.read_number("carve-out")
     # -1 is CUDA's own default, and is not a percentage that a manifest may give.
     if not -1 <= carve_out <= 100 or (recipe.launch.carve_out is not None and carve_out < 0):
         return f"carve-out is {carve_out}, outside 0..100 percent"
-    if launch.read_number("pdl") and old:
-        return f"pdl needs sm_90 or later, which {old} is not"
+    if launch.read_number("pdl") and old_arch:
+        return f"pdl needs sm_90 or later, which {old_arch} is not"
     cluster = launch.cluster
-    blocks = None if cluster is None else math.prod(cluster)  # None: arguments decide it
-    if old and blocks != 1:
-        return f"clusters need sm_90 or later, which {old} is not"
+    # None if arguments of the call decide the cluster's size.
+    blocks = None if cluster is None else math.prod(cluster)
+    if old_arch and blocks != 1:
+        return f"clusters need sm_90 or later, which {old_arch} is not"
     if blocks is not None and blocks > _MAX_CLUSTER:
         return f"a cluster of {cluster} has {blocks} blocks, more than {_MAX_CLUSTER}"
     return _find_uneven_grid(launch, cluster)
@@ -152,12 +155,15 @@ def _find_before_hopper(recipe: Recipe) -> str | None:
 
 
 def _find_uneven_grid(launch: Geometry, cluster: tuple[int, ...] | None) -> str | None:
-    """Return which size of the grid is not a multiple of the cluster's; None if arguments decide
-    one of them."""
-    for axis, size in zip("xyz", cluster or (), strict=False):
-        blocks = launch.read_fixed_numbers(f"grid.{axis}")
-        if blocks is not None and blocks[0] % size:
-            return f"grid.{axis} is {blocks[0]}, which is not a multiple of cluster.{axis}, {size}"
+    """Return which size of the grid is not a multiple of the cluster's; None without one. Sizes
+    that arguments decide are not compared; `cluster` is None if arguments decide it."""
+    if cluster is None:
+        return None
+    for axis, size in zip("xyz", cluster, strict=True):
+        fixed_numbers = launch.read_fixed_numbers(f"grid.{axis}")
+        if fixed_numbers is not None and fixed_numbers[0] % size:
+            blocks = fixed_numbers[0]
+            return f"grid.{axis} is {blocks}, which is not a multiple of cluster.{axis}, {size}"
     return None
 
 
@@ -166,9 +172,9 @@ def find_kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage
     each of the architectures. `usages` are the kernel's resources by architecture."""
     launch = build_geometry(recipe)
     threads = math.prod(launch.block) if launch.block is not None else None
-    dynamic = launch.smem or 0
+    dynamic_smem = launch.smem or 0
     for arch, usage in usages:
-        required_bytes = usage.static_smem + dynamic
+        required_bytes = usage.static_smem + dynamic_smem
         if required_bytes > arch.smem_per_block:
             return (
                 f"a block needs {required_bytes} bytes of shared memory "
@@ -206,7 +212,7 @@ def _find_cluster_problem(recipe: Recipe, launch: Geometry, usage: KernelUsage) 
     if usage.cluster is None:
         return None
     if recipe.launch is None or not recipe.launch.cluster:
-        # The driver must be asked for more before a launch.
+        # The launcher asks the driver for a larger cluster only if the manifest declares it.
         if math.prod(usage.cluster) > _PORTABLE_CLUSTER:
             return f"the kernel has clusters of {usage.cluster} blocks: declare launch.cluster"
         return _find_uneven_grid(launch, usage.cluster)
@@ -231,11 +237,12 @@ def find_exceeded_limit(
     limits = recipe.prune
     if limits is None:
         return None
+    launch = build_geometry(recipe)
     for arch, usage in usages:
         if limits.max_registers is not None and usage.registers > limits.max_registers:
             return f"{usage.registers} registers on {arch.name}, more than {limits.max_registers}"
         min_blocks = limits.min_blocks_per_sm
-        sm_occupancy = _compute_occupancy(build_geometry(recipe), arch, usage)
+        sm_occupancy = _compute_occupancy(launch, arch, usage)
         if min_blocks is None or sm_occupancy is None:
             continue
         if sm_occupancy.blocks_per_sm < min_blocks:
@@ -278,12 +285,15 @@ def find_symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
 def explain_link_error(recipe: Recipe, log: str) -> str | None:
     """Return a linker's error in the words of the manifest: a missing library, or an undefined
     symbol. Return None for another error."""
-    if library := re.search(r"cannot find -l(\S+?):?(?:\s|$)", log):
-        name = library[1]
+    # `/usr/bin/ld: cannot find -lfoo: No such file or directory`, or `-l:libfoo.so.1`
+    if library_match := re.search(r"cannot find -l(\S+?):?(?:\s|$)", log):
+        name = library_match[1]
         files = name[1:] if name.startswith(":") else f"lib{name}.so or lib{name}.a"
         return f"error: {files} is neither in link-dirs, nor in the toolkit, nor in the system"
-    if device := re.search(r"Unresolved extern function '(\w+)'", log):
-        return f"error: this source does not define {device[1]}, and another object {_LINKED_APART}"
+    # `ptxas fatal : Unresolved extern function 'f'`
+    if function_match := re.search(r"Unresolved extern function '(\w+)'", log):
+        name = function_match[1]
+        return f"error: this source does not define {name}, and another object {_NEEDS_DEVICE_LINK}"
     missing = re.findall(r"undefined reference to [`']([^']+)'", log)
     if recipe.symbol in missing and _is_template(recipe):
         return (
@@ -293,11 +303,11 @@ def explain_link_error(recipe: Recipe, log: str) -> str | None:
     if recipe.symbol in missing:
         name = recipe.symbol
         return f'the source defines no function "{name}" with C linkage: declare it extern "C"'
-    # nvcc's names for device code that waits for a device link.
+    # nvcc calls functions of these names for device code that waits for a device link.
     if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
-        return (
-            NO_DEVICE_LINK if recipe.pipeline.has_source else f"error: device code {_LINKED_APART}"
-        )
+        if recipe.pipeline.has_source:
+            return NO_DEVICE_LINK
+        return f"error: device code {_NEEDS_DEVICE_LINK}"
     names = ", ".join(dict.fromkeys(missing))
     return f"error: nothing that is linked defines {names}" if names else None
 
@@ -312,7 +322,7 @@ NO_DEVICE_LINK = (
     "does not get: include what other units define, or make it a library, [library.NAME] with "
     "rdc = true"
 )
-_LINKED_APART = "needs a device link: rdc = true in [library.NAME]"
+_NEEDS_DEVICE_LINK = "needs a device link: rdc = true in [library.NAME]"
 
 
 def find_library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:
@@ -327,7 +337,7 @@ def find_library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage
     if recipe.pipeline.launcher.starts_kernel and needs.libraries:
         return f"lib.so needs {', '.join(needs.libraries)}, and must not need any"
     if recipe.pipeline.launcher.starts_kernel and not needs.unwinds:
-        # What ld leaves out where it could not read an object's entries, and ends well.
+        # ld leaves the index out if it cannot read an object's entries, and reports no error.
         return "lib.so has unwind entries and no index of them (.eh_frame_hdr)"
     embedded: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
     expected = list_expected_images(recipe)
@@ -341,8 +351,12 @@ def list_expected_images(recipe: Recipe) -> set[tuple[str, str]]:
     """Return the exact set of (kind, arch) of the code that the recipe's library must hold."""
     if not recipe.pipeline.launcher.cuda:
         return set()
-    code = list_codes(recipe.archs, ptx=recipe.ptx)
-    return {(kind, a.name) for a, ptx in code for kind in ("sass", *(["ptx"] if ptx else []))}
+    images: set[tuple[str, str]] = set()
+    for arch, has_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
+        images.add(("sass", arch.name))
+        if has_ptx:
+            images.add(("ptx", arch.name))
+    return images
 
 
 def _format_images(images: set[tuple[str, str]]) -> str:
@@ -375,20 +389,23 @@ def check_device_code(
     symbol = find_symbol(recipe, work)
     try:
         cubins = extract_cubins(data)
-        codes = [(parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins]
-        # Of a program without constants the symbols are not read again.
-        has_constants = bool(recipe.signature.constants)
-        variables = [read_variable_sizes(cubin.data) for cubin in cubins if has_constants]
+        kernels_by_arch = [
+            (parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins
+        ]
+        variables: list[dict[str, int]] = []
+        # Only the check of constants needs the variables, and reading symbols takes time.
+        if recipe.signature.constants:
+            variables = [read_variable_sizes(cubin.data) for cubin in cubins]
     except BinaryError as error:
         reason = f"{step.tool} ended well but {step.output} cannot be read: {error}"
         raise StepError(Cause.OUTPUT, reason) from None
-    if not codes:
+    if not kernels_by_arch:
         raise StepError(Cause.OUTPUT, f"{step.tool} ended well but {step.output} holds no code")
     # The driver refuses relocatable code, which a user would see only in a call.
     if any(is_relocatable(cubin.data) for cubin in cubins):
         raise StepError(Cause.CHECK, NO_DEVICE_LINK)
     findings.ptxas = parse_ptxas(log)
-    for _, kernels in codes:
+    for _, kernels in kernels_by_arch:
         names = [kernel.name for kernel in kernels]
         if symbol not in names and (problem := find_symbol_problem(recipe, names)):
             raise StepError(Cause.CHECK, problem)
@@ -396,7 +413,10 @@ def check_device_code(
         # Only the log has the spills: without the kernel's lines, a limit on them would pass.
         raise StepError(Cause.OUTPUT, f"{step.tool} did not say what its {step.output} takes")
     findings.usages = [
-        (arch, kernel) for arch, kernels in codes for kernel in kernels if kernel.name == symbol
+        (arch, kernel)
+        for arch, kernels in kernels_by_arch
+        for kernel in kernels
+        if kernel.name == symbol
     ]
     if problem := _find_arguments_problem(recipe, findings.usages, variables):
         raise StepError(Cause.CHECK, problem)
@@ -413,9 +433,11 @@ def _find_arguments_problem(
     variables: Iterable[Mapping[str, int]],
 ) -> str | None:
     """Return the first difference between the declared arguments and the code of an
-    architecture."""
+    architecture; None if they agree. `variables` are bytes by symbol, for each architecture."""
     for _, usage in usages:
         if problem := find_parameter_problem(recipe.signature, usage.parameters):
             return problem
-    problems = (find_constants_problem(recipe, sizes) for sizes in variables)
-    return next((problem for problem in problems if problem), None)
+    for sizes in variables:
+        if problem := find_constants_problem(recipe, sizes):
+            return problem
+    return None

@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 CHECK = "declared.cc"
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_PLAIN = re.compile(
+# A parameter such as `const float *__restrict__ x` or `std::size_t n`.
+_C_PARAMETER = re.compile(
     r"(?:\b(?:const|volatile|__restrict(?:__)?|unsigned|signed|long|int|short|char|float|double|void"
     r"|bool|(?:std::)?(?:u?int(?:8|16|32|64)_t|size_t|ptrdiff_t)|cudaStream_t)\b|[*&\s])+\w*\s*"
 )
-_FOUND = re.compile(r"tl_(parameter|count)<(\d+), ([^>]*?), ([^>]*?)>")
+# A failed assertion of the unit, as compilers name it: `tl_parameter<2, float*, const int*>`.
+_DIFFERENCE = re.compile(r"tl_(parameter|count)<(\d+), ([^>]*?), ([^>]*?)>")
 
-_UNIT = """\
+_UNIT_TEMPLATE = """\
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
@@ -93,24 +95,26 @@ class DeclarationCheck(NamedTuple):
 def write_declaration_check(recipe: Recipe) -> DeclarationCheck | None:
     """Return the unit that checks the recipe's function. Return None if the host compiler cannot
     read the source and the parameters are not of C's own types."""
-    written = _find_c_declaration(recipe)
-    if written is None and recipe.pipeline.launcher.cuda:
+    parameter_list = _find_c_declaration(recipe)
+    if parameter_list is None and recipe.pipeline.launcher.cuda:
         return None
-    declaration = f'extern "C" void {recipe.symbol}({written});'
+    if parameter_list is None:
+        declaration = '#include "source.cu"'
+    else:
+        declaration = f'extern "C" void {recipe.symbol}({parameter_list});'
     parameter_types = _list_parameter_types(recipe)
-    unit = _UNIT.format(
-        declaration=('#include "source.cu"' if written is None else declaration)
-        + _format_structs(recipe),
+    unit = _UNIT_TEMPLATE.format(
+        declaration=declaration + _format_structs(recipe),
         symbol=recipe.symbol,
         count=len(parameter_types),
-        # A blank before the "<": otherwise `_FOUND` matches the lines that a compiler quotes.
+        # A blank before the "<": otherwise `_DIFFERENCE` matches the lines that a compiler quotes.
         parameters="\n".join(
-            f"template struct tl_parameter <{n}, "
-            f"std::tuple_element<{n - 1}, tl_taken>::type, {type_}>;"
-            for n, type_ in enumerate(parameter_types, 1)
+            f"template struct tl_parameter <{number}, "
+            f"std::tuple_element<{number - 1}, tl_taken>::type, {expected_type}>;"
+            for number, expected_type in enumerate(parameter_types, 1)
         ),
     )
-    return DeclarationCheck(unit, shared=written is not None)
+    return DeclarationCheck(unit, shared=parameter_list is not None)
 
 
 def derive_check_command(source_command: tuple[str, ...], *, shared: bool) -> tuple[str, ...]:
@@ -119,40 +123,43 @@ def derive_check_command(source_command: tuple[str, ...], *, shared: bool) -> tu
     if shared:
         return ("{cxx}", "-fsyntax-only", "-x", "c++", "-std=c++17", "-w", CHECK)
     words = source_command[: source_command.index("-o")]
-    # Without the last word, which is the source: the unit includes it.
-    return (*("-fsyntax-only" if word == "-c" else word for word in words[:-1]), "-w", CHECK)
+    # The last word is the source, which the unit includes.
+    options = ["-fsyntax-only" if word == "-c" else word for word in words[:-1]]
+    return (*options, "-w", CHECK)
 
 
 def extract_findings(log: str) -> list[str]:
     """Return the lines of the unit's log that `find_declaration_problem` reads."""
-    return [match[0] for match in _FOUND.finditer(log)]
+    return [match[0] for match in _DIFFERENCE.finditer(log)]
 
 
 def find_declaration_problem(recipe: Recipe, log: str) -> str | None:
     """Return the difference that the unit's log reports, as a compiler's error line; None for no
     difference."""
     differences = {
-        (kind, int(number)): (got, want) for kind, number, got, want in _FOUND.findall(log)
+        (kind, int(number)): (actual, expected)
+        for kind, number, actual, expected in _DIFFERENCE.findall(log)
     }
     line = _find_function_line(recipe)
     position = f"source.cu:{line}: error: " if line else ""
     arguments = recipe.signature.value_arguments
     if ("count", 0) in differences:
-        got, want = differences["count", 0]
+        actual, expected = differences["count", 0]
         names = ", ".join(argument.name for argument in arguments)
         stream = " and the stream" if recipe.pipeline.launcher.passes_stream else ""
         return (
-            f'{position}"{recipe.symbol}" takes {got} parameters; it is called with {want}: '
+            f'{position}"{recipe.symbol}" takes {actual} parameters; it is called with {expected}: '
             f"the arguments {names}{stream}"
         )
-    first = min((number for kind, number in differences if kind == "parameter"), default=None)
-    if first is None:
+    numbers = [number for kind, number in differences if kind == "parameter"]
+    if not numbers:
         return None
-    got, _ = differences["parameter", first]
-    difference = f'{position}parameter {first} of "{recipe.symbol}" is {got}'
-    if first > len(arguments):
+    number = min(numbers)  # from 1
+    actual, _ = differences["parameter", number]
+    difference = f'{position}parameter {number} of "{recipe.symbol}" is {actual}'
+    if number > len(arguments):
         return f"{difference}; it gets the stream"
-    argument = arguments[first - 1]
+    argument = arguments[number - 1]
     return (
         f'{difference}; "{argument.name}" is declared {argument.format_type()}, which is '
         f"{_format_c_type(argument)}"
@@ -163,12 +170,13 @@ def _find_c_declaration(recipe: Recipe) -> str | None:
     """Return the function's parameters as the source has them, if all are of C's own types; else
     None."""
     parameter_lists = {match[1].strip() for match in _find_function_heads(recipe)}
-    # Of several, only the preprocessor knows which one is compiled.
+    # Of several different ones, only the preprocessor knows which is compiled.
     if len(parameter_lists) != 1:
         return None
-    (written,) = parameter_lists
-    parameters = [] if written in ("", "void") else written.split(",")
-    return written if all(_PLAIN.fullmatch(parameter) for parameter in parameters) else None
+    (parameter_list,) = parameter_lists
+    parameters = [] if parameter_list in ("", "void") else parameter_list.split(",")
+    is_plain_c = all(_C_PARAMETER.fullmatch(parameter) for parameter in parameters)
+    return parameter_list if is_plain_c else None
 
 
 def blank_cpp_comments(source: str) -> str:
@@ -179,6 +187,7 @@ def blank_cpp_comments(source: str) -> str:
 def _find_function_heads(recipe: Recipe) -> list[re.Match[str]]:
     """Return the matches of the function's declarations and definitions in the source."""
     text = blank_cpp_comments(recipe.source)
+    # `int saxpy(float a, const float *x) {`, or a declaration with ";"
     head = rf"[\w*>&]\s+\**{re.escape(recipe.symbol)}\s*\(([^()]*)\)\s*(?:noexcept\s*)?[{{;]"
     return list(re.finditer(head, text))
 
@@ -221,7 +230,7 @@ def _format_c_type(argument: Argument) -> str:
 
 
 # NVRTC has neither `offsetof` nor what other compilers make it of. The type may have commas.
-_PLACE = """
+_MEMBER_OFFSET = """
 #ifdef __CUDACC_RTC__
 #define TL_PLACE_OF(member, ...) __INTADDR__(&((__VA_ARGS__ *)0)->member)
 #else
@@ -234,7 +243,7 @@ def format_layout_asserts(kinds: Iterable[StructType]) -> str:
     """Return static_asserts on the layout of structs, for the end of a source; "" without
     structs."""
     lines = [line for kind in kinds for line in _format_struct_asserts(kind)]
-    return _PLACE + "\n".join(lines) + "\n" if lines else ""
+    return _MEMBER_OFFSET + "\n".join(lines) + "\n" if lines else ""
 
 
 def _format_struct_asserts(kind: StructType) -> Iterable[str]:

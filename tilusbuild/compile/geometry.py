@@ -40,7 +40,7 @@ class Geometry(Struct, frozen=True):
     """The slot in the table of each number of the launch and of its tensor maps, by name."""
     constants: tuple[int, ...]
     """The values of `tilus_constants`: the slots, then the named constants."""
-    texts: tuple[str, ...]
+    c_expressions: tuple[str, ...]
     """The number of each slot as C: the slot itself, or an expression over slots and arguments."""
     sources: tuple[str, ...]
     """For messages: `grid.x = cdiv(n, block_n)`; empty for a number that the schedule fixes."""
@@ -83,23 +83,28 @@ def build_geometry(recipe: Recipe) -> Geometry:
         raise ValueError("the kernel pipeline needs a launch")
     numbers = _collect_numbers(recipe.launch, recipe.signature)
     constant_names = _list_table_constants(recipe, numbers)
-    texts, sources = _format_numbers(
-        tuple((name, number and number.source, number) for name, number in numbers.items()),
+    # The source is a part of the key of a cache: equal expressions may be written differently.
+    launch_numbers = [
+        (name, None if expression is None else expression.source, expression)
+        for name, expression in numbers.items()
+    ]
+    c_expressions, sources = _format_numbers(
+        tuple(launch_numbers),
         recipe.signature,
         _collect_other_constants(recipe, numbers, constant_names),
         constant_names,
         frozenset(recipe.constants),
     )
-    # A slot of an expression over arguments holds 0.
-    constants = [
-        0 if source else _evaluate_number(recipe, name, expression)
-        for (name, expression), source in zip(numbers.items(), sources, strict=True)
-    ]
+    constants: list[int] = []
+    for (name, expression), source in zip(numbers.items(), sources, strict=True):
+        depends_on_argument = bool(source)
+        # The slot of an expression over arguments holds 0.
+        constants.append(0 if depends_on_argument else _evaluate_number(recipe, name, expression))
     constants += [
         _check_int64(name, int(recipe.constants[name]), "launch") for name in constant_names
     ]
     slots = {number_name: slot for slot, number_name in enumerate(numbers)}
-    return Geometry(slots, tuple(constants), texts, sources)
+    return Geometry(slots, tuple(constants), c_expressions, sources)
 
 
 _LaunchNumbers = dict[str, Expr | None]
@@ -140,9 +145,10 @@ def _collect_numbers(launch: Launch, signature: Signature) -> _LaunchNumbers:
 def _find_manifest_keys(number_name: str) -> tuple[str | int, ...]:
     """Return where the script's table has a number: ("launch", "grid", 0) for "grid.x", and
     ("args", "x_map") for "x_map.box.0"."""
-    name, _, rest = number_name.partition(".")
-    axis = (_AXES.index(rest),) if rest in _AXES else ()
-    return ("args", name) if rest and not axis else ("launch", name, *axis)
+    name, _, part = number_name.partition(".")
+    if part in _AXES:
+        return ("launch", name, _AXES.index(part))
+    return ("args", name) if part else ("launch", name)
 
 
 def _pad_to_three(sizes: tuple[Expr, ...]) -> list[Expr | None]:
@@ -150,61 +156,64 @@ def _pad_to_three(sizes: tuple[Expr, ...]) -> list[Expr | None]:
 
 
 def _collect_other_constants(
-    recipe: Recipe, numbers: _LaunchNumbers, table: tuple[str, ...]
+    recipe: Recipe, numbers: _LaunchNumbers, table_constants: tuple[str, ...]
 ) -> tuple[tuple[str, Value, type], ...]:
     """Return (name, value, type) of the constants that expressions use and that have no slot.
 
-    `table` names the constants with slots; other integers are left out. The type is there since the
-    result is the key of a cache, in which True equals 1.
+    `table_constants` names the constants with slots; other integers are left out. The type is there
+    since the result is the key of a cache, in which True equals 1.
     """
-    used = {name for number in numbers.values() if number is not None for name in number.names}
-    # `type(value)`, since True is an int to isinstance, and is folded in as a truth value.
+    used_names = {
+        name for number in numbers.values() if number is not None for name in number.names
+    }
+    # A truth value is not left out, so the type is compared: to isinstance, True is an int.
     return tuple(
         (name, value, type(value))
         for name, value in recipe.constants.items()
-        if name in used and name not in table and type(value) is not int
+        if name in used_names and name not in table_constants and type(value) is not int
     )
 
 
-# Schedules that differ only in the values of integers share the texts: a plan may have a hundred
-# thousand of them. Equal expressions may be written differently, so the source is in the key.
+# The schedules that differ only in the values of integers share the result: a plan may have a
+# hundred thousand of them.
 @lru_cache(maxsize=256)
 def _format_numbers(
     launch_numbers: tuple[tuple[str, str | None, Expr | None], ...],
     signature: Signature,
-    others: tuple[tuple[str, Value, type], ...],
-    table: tuple[str, ...],
-    constants: frozenset[str],
+    other_constants: tuple[tuple[str, Value, type], ...],
+    table_constants: tuple[str, ...],
+    usable_names: frozenset[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the texts and the sources of a launch, as `Geometry` has them. Raises `LaunchError`.
+    """Return `c_expressions` and `sources` of a launch's `Geometry`. Raises `LaunchError`.
 
-    `launch_numbers` are (name, source, expression) by slot. `table` names the constants whose slots
-    follow; the values of `others` are written into the C. `constants` are all names that
-    expressions may use besides arguments.
+    `launch_numbers` are (name, source, expression) by slot. `table_constants` are the names of
+    the constants whose slots follow; the values of `other_constants` are written into the C.
+    `usable_names` are all names that expressions may use besides arguments.
     """
     argument_numbers = map_arguments_to_c(signature)
-    names = {
-        name: f"tilus_constants[{len(launch_numbers) + i}]" for i, name in enumerate(table)
+    c_names = {
+        name: f"tilus_constants[{slot}]"
+        for slot, name in enumerate(table_constants, len(launch_numbers))
     } | argument_numbers
-    values = {name: value for name, value, _ in others}
+    values = {name: value for name, value, _ in other_constants}
     # A number that depends on no argument is its slot.
-    texts = [f"tilus_constants[{slot}]" for slot in range(len(launch_numbers))]
+    c_expressions = [f"tilus_constants[{slot}]" for slot in range(len(launch_numbers))]
     sources = [""] * len(launch_numbers)
     for slot, (number_name, _, expression) in enumerate(launch_numbers):
         if expression is None:
             continue
         try:
-            expression.check_names({*argument_numbers, *constants})
+            expression.check_names({*argument_numbers, *usable_names})
             if expression.names & argument_numbers.keys():
                 rest = expression.substitute(values)
                 # C would divide integers where the expression language has a fraction.
                 if rest.find_c_type() == "float":
                     raise _make_launch_error(number_name, expression, " is not an integer: use //")
-                texts[slot] = rest.to_c(names)
+                c_expressions[slot] = rest.to_c(c_names)
                 sources[slot] = f"{number_name} = {expression.source}"
         except ExprError as error:
             raise _make_launch_error(number_name, expression, f": {error.message}") from None
-    return tuple(texts), tuple(sources)
+    return tuple(c_expressions), tuple(sources)
 
 
 def _evaluate_number(recipe: Recipe, number_name: str, expression: Expr | None) -> int:
@@ -232,17 +241,13 @@ def _make_launch_error(number_name: str, expression: Expr, problem: str) -> Laun
 def _list_table_constants(recipe: Recipe, numbers: _LaunchNumbers) -> tuple[str, ...]:
     """Return the integer constants of the expressions over arguments: they get slots too."""
     arguments = {argument.name for argument in recipe.signature.arguments}
-    used = {
+    used_names = {
         name
         for expression in numbers.values()
         if expression is not None and expression.names & arguments
         for name in expression.names - arguments
     }
-    return tuple(
-        name
-        for name in sorted(used)
-        if isinstance(value := recipe.constants.get(name), int) and not isinstance(value, bool)
-    )
+    return tuple(name for name in sorted(used_names) if type(recipe.constants.get(name)) is int)
 
 
 def map_arguments_to_c(signature: Signature) -> dict[str, str]:

@@ -56,13 +56,14 @@ def demangle_name(symbol: str) -> str:
     parts: list[str] = []
     offset = match.end() if match else len(symbol)
     # `_Z5saxpyi` has one part, `_ZN2v25blend5saxpyEi` several: each is a length and a name.
-    while match and (not parts or match[1] == "N"):
-        size = re.match(r"\d+", symbol[offset:])
-        if size is None:
+    is_nested = match is not None and match[1] == "N"
+    while match and (not parts or is_nested):
+        length_match = re.match(r"\d+", symbol[offset:])
+        if length_match is None:
             break
-        begin = offset + size.end()
-        offset = begin + int(size[0])
-        parts.append(symbol[begin:offset])
+        name_offset = offset + length_match.end()
+        offset = name_offset + int(length_match[0])
+        parts.append(symbol[name_offset:offset])
     named_parts = [part for part in parts if not part.startswith(("_GLOBAL__N_", "_INTERNAL_"))]
     # With "::" in front, since a plain name in a manifest means a kernel with C linkage.
     if len(named_parts) == 1:
@@ -107,15 +108,21 @@ def find_unit_index(recipe: Recipe) -> int:
 
 
 def make_symbol_edits(recipe: Recipe) -> tuple[str, ...]:
-    """Return arguments for sed that remove the variable's line from PTX and write the symbol to
-    `SYMBOL_FILE`. In a unit they also write `ENTRY_FILE` and remove the other kernels' lines."""
+    """Return arguments for sed that take the symbol out of PTX.
+
+    They remove the line of the variable `VARIABLE` and write its value to `SYMBOL_FILE`. If the
+    source names the kernels of a unit of programs, they also write `ENTRY_FILE` and remove the
+    other kernels' variables.
+    """
+    # `.global .align 8 .u64 tilus_kernel = _Z5saxpyi;` becomes `.asciz "_Z5saxpyi"` in the file.
     write_symbol = rf's/.* = ([^ ;]+);.*/.asciz "\1"/w {SYMBOL_FILE}'
     # sed's `w` writes a file even if no line matches: an empty one says that there is no kernel.
     if not recipe.unit:
         return ("-e", rf"/\.u64 {VARIABLE} = /{{{write_symbol}", "-e", "d}")
-    own_line = rf"/\.u64 {VARIABLE}_{find_unit_index(recipe)} = /{{{write_symbol}"
-    entry = rf's/\.asciz "(.*)"/-Xptxas -e -Xptxas \1/w {ENTRY_FILE}'
-    return ("-e", own_line, "-e", entry, "-e", "d}", "-e", rf"/\.u64 {VARIABLE}_[0-9]+ = /d")
+    on_own_line = rf"/\.u64 {VARIABLE}_{find_unit_index(recipe)} = /{{{write_symbol}"
+    write_entry = rf's/\.asciz "(.*)"/-Xptxas -e -Xptxas \1/w {ENTRY_FILE}'
+    remove_others = rf"/\.u64 {VARIABLE}_[0-9]+ = /d"
+    return ("-e", on_own_line, "-e", write_entry, "-e", "d}", "-e", remove_others)
 
 
 def find_symbol(recipe: Recipe, work: str) -> str:

@@ -39,7 +39,7 @@ EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
 
 _MAX_RANK = 32
 # The fields of `tl_value`, a union of all types of values (launcher_parts/values.c).
-_FIELDS = {
+_VALUE_FIELDS = {
     "bool": "boolean",
     POINTER: "pointer",
     **{name: name for name in DTYPES if name[0] in "iu" or name in ("f32", "f64")},
@@ -62,19 +62,19 @@ def format_launcher(recipe: Recipe) -> str:
     if recipe.recorded is not None:
         return recipe.recorded[LAUNCHER]
     kind = recipe.pipeline.launcher
-    texts: list[tuple[str, str]] = []
+    geometry_texts: list[tuple[str, str]] = []
     launch = recipe.launch if kind.starts_kernel else None
     if kind.starts_kernel:
         geometry = build_geometry(recipe)
-        texts = list(zip(geometry.texts, geometry.sources, strict=True))
+        geometry_texts = list(zip(geometry.c_expressions, geometry.sources, strict=True))
     if launch is not None:
         # The numbers of tensor maps follow: they depend on constants alone, and need no C.
-        del texts[len(list_launch_numbers(launch)) :]
+        del geometry_texts[len(list_launch_numbers(launch)) :]
     return _format_source(
         kind,
         strip_template_arguments(recipe.symbol),
         recipe.signature,
-        tuple(texts),
+        tuple(geometry_texts),
         has_cpp_name=is_symbol_looked_up(recipe),
         has_attributes=launch is not None and launch.has_attributes,
     )
@@ -99,13 +99,18 @@ def _format_source(
     dims = DimensionTable(signature, strings)
     constants = signature.constants if kind.starts_kernel else ()
     features = ["TL_CUDA"] if kind.cuda else []
-    features += [name for name, has in _FEATURES.items() if any(map(has, arguments))]
-    features += [_CONSTANTS] if constants else []
-    features += [_ATTRIBUTES] if has_attributes else []
+    features += [name for name, needs_part in _FEATURES.items() if any(map(needs_part, arguments))]
+    if constants:
+        features.append(_CONSTANTS)
+    if has_attributes:
+        features.append(_ATTRIBUTES)
+    # Otherwise a kernel's parameters are the arguments' values in order, without a table.
     if kind.starts_kernel and (arguments != signature.parameters or "TL_STRUCT" in features):
-        features += [_PARAMETERS, *([_MAPS] if signature.tensor_maps else [])]
-    # The template's own function is exported then, and a second one would not link.
-    own_launch = kind.passes_stream and symbol == "launch"
+        features.append(_PARAMETERS)
+        if signature.tensor_maps:
+            features.append(_MAPS)
+    # A host function `launch` is exported itself: a second function of this name would not link.
+    is_launch_exported = kind.passes_stream and symbol == "launch"
     tables = [
         format_argument_tables(
             symbol,
@@ -141,7 +146,7 @@ def _format_source(
         _format_geometry_function(geometry_texts)
         if kind.starts_kernel
         else _format_template_call(kind, symbol, arguments),
-        "" if own_launch else _format_plain_launch(arguments),
+        "" if is_launch_exported else _format_plain_launch(arguments),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -159,7 +164,7 @@ def _read_part(name: str) -> str:
     return read_text(os.path.join(directory, name))
 
 
-# The macros that compile a part of the launcher, and the arguments that need the part.
+# The macros that compile a part of the launcher, and whether an argument needs the part.
 _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_U64": lambda argument: argument.dims is None and argument.dtype == "u64",
     "TL_OPTIONAL": lambda argument: argument.optional,
@@ -285,7 +290,7 @@ def _format_plain_launch(arguments: tuple[Argument, ...]) -> str:
             stores.append(f"  call.value[{i}].pointer = (void *)a{i};")
             continue
         stores.append(f"  call.value[{i}].u64 = 0;")
-        stores.append(f"  call.value[{i}].{_FIELDS[argument.dtype]} = a{i};")
+        stores.append(f"  call.value[{i}].{_VALUE_FIELDS[argument.dtype]} = a{i};")
         if argument.dtype not in ("f32", "f64", POINTER):
             cast = "(int64_t)" if argument.dtype == "u64" else ""
             stores.append(f"  call.number[{i}] = {cast}a{i};")
@@ -303,7 +308,7 @@ TL_EXPORT int launch({", ".join([*parameters, "void *stream"])}) {{
 
 def _format_field(argument: Argument) -> str:
     is_pointer = argument.dims is not None or is_struct(argument.dtype)
-    return "pointer" if is_pointer else _FIELDS[argument.dtype]
+    return "pointer" if is_pointer else _VALUE_FIELDS[argument.dtype]
 
 
 def _format_struct_type(name: str, kind: StructType) -> str:
@@ -311,7 +316,9 @@ def _format_struct_type(name: str, kind: StructType) -> str:
     integer of its size: every ABI passes both alike."""
     members = []
     for member in kind.members:
-        c = get_scalar_type(member.dtype).c
-        c = f"uint{member.bytes * 8}_t" if c == "void" else c
-        members.append(f"{c} {member.name}" + (f"[{member.elements}]" if member.elements else ""))
+        c_type = get_scalar_type(member.dtype).c
+        if c_type == "void":
+            c_type = f"uint{member.bytes * 8}_t"
+        dimension = f"[{member.elements}]" if member.elements else ""
+        members.append(f"{c_type} {member.name}{dimension}")
     return f"typedef struct {{ {'; '.join(members)}; }} {name};\n"

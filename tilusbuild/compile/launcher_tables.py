@@ -58,7 +58,7 @@ class DimensionTable:
     def add_rows(self, dims: Iterable[Dim]) -> int:
         """Add a row for each dimension; return the index of the first. Raises `ValueError` for a
         dimension that is not a whole number."""
-        first = len(self.rows)
+        first_row = len(self.rows)
         for dim in dims:
             if isinstance(dim, int):
                 row = f"TL_DIM_LITERAL, 0, INT64_C({dim})"
@@ -71,7 +71,7 @@ class DimensionTable:
                 row = f"TL_DIM_EXPRESSION, {offset}, {len(self.expressions)}"
                 self.expressions.append((offset, self._format_dimension(dim)))
             self.rows.append(row)
-        return first
+        return first_row
 
     def _format_dimension(self, dim: Expr) -> str:
         """Return a computed dimension as C. Raises `ValueError` for one that is not an integer."""
@@ -113,23 +113,23 @@ def format_argument_tables(
     rows = []
     add_text = dims.strings.add_text
     for argument in arguments:
-        kind = _STRUCT if is_struct(argument.dtype) else get_scalar_type(argument.dtype)
+        data_type = _STRUCT if is_struct(argument.dtype) else get_scalar_type(argument.dtype)
         low, high = _find_range(argument)
         shape = () if argument.dims == ANY_SHAPE else argument.dims
         rank = "TL_SCALAR" if shape is None else str(len(shape))
         try:
-            first = dims.add_rows(shape or ())
+            first_dimension = dims.add_rows(shape or ())
         except ValueError as error:
             raise LaunchError(str(error), "args", argument.name) from None
         rows.append(
-            f"  {{{add_text(argument.name)}, {add_text(argument.format_type())}, {kind.code}, "
-            f"{kind.bits}, {rank}, {int(argument.is_passed)}, {first}, "
-            f"{argument.align or kind.bytes}, {format_c_int(low)}, {format_c_int(high)}}},"
+            f"  {{{add_text(argument.name)}, {add_text(argument.format_type())}, {data_type.code}, "
+            f"{data_type.bits}, {rank}, {int(argument.is_passed)}, {first_dimension}, "
+            f"{argument.align or data_type.bytes}, {format_c_int(low)}, {format_c_int(high)}}},"
         )
     strides = [dims.add_rows(a.strides) if a.strides is not None else -1 for a in arguments]
-    optional = [int(argument.optional) for argument in arguments]
-    structs = [parse_struct(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
-    any_shape = [int(argument.dims == ANY_SHAPE) for argument in arguments]
+    optional_flags = [int(argument.optional) for argument in arguments]
+    struct_bytes = [parse_struct(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
+    any_shape_flags = [int(argument.dims == ANY_SHAPE) for argument in arguments]
     empty = "  {0},"  # C has no arrays without elements
     return "\n".join(
         [
@@ -141,10 +141,10 @@ def format_argument_tables(
             *([f"  {{{row}}}," for row in dims.rows] or [empty]),
             "};",
             *_format_number_table("int16_t", "tl_strides", strides, None if always_strides else -1),
-            *_format_number_table("uint8_t", "tl_optional", optional, 0),
-            *_format_number_table("uint8_t", "tl_any_shape", any_shape, 0),
+            *_format_number_table("uint8_t", "tl_optional", optional_flags, 0),
+            *_format_number_table("uint8_t", "tl_any_shape", any_shape_flags, 0),
             *_format_number_table(
-                "uint16_t", "tl_struct_bytes", structs, None if always_structs else 0
+                "uint16_t", "tl_struct_bytes", struct_bytes, None if always_structs else 0
             ),
             "",
         ]
@@ -152,11 +152,11 @@ def format_argument_tables(
 
 
 def _format_number_table(
-    kind: str, name: str, values: Sequence[int], nothing: int | None
+    kind: str, name: str, values: Sequence[int], omitted_value: int | None
 ) -> list[str]:
     """Return the lines of a C table with a number for each argument; [] if every number is
-    `nothing`. With `nothing` None, the table is always written."""
-    if all(value == nothing for value in values):
+    `omitted_value`. With `omitted_value` None, the table is always written."""
+    if all(value == omitted_value for value in values):
         return []
     return [f"static const {kind} {name}[] = {{{', '.join(map(str, values)) or '0'}}};"]
 
@@ -168,10 +168,11 @@ def format_parameter_tables(signature: Signature, slot: int, strings: StringTabl
     rows = []
     for number, (name, tile) in enumerate(signature.tensor_maps):
         tensor = signature.value_arguments[index[tile.tensor]]
-        index[name] = -1 - number  # below 0, so that a parameter says which of the two it is
-        size = get_scalar_type(tensor.dtype).bytes
-        kind = _MAP_TYPES.get(tensor.dtype, 0)
-        numbers = (index[tile.tensor], kind, size, int(tile.nan), slot)
+        # A parameter from 0 on is an argument's value; -1 is the first map, -2 the second, ….
+        index[name] = -1 - number
+        element_bytes = get_scalar_type(tensor.dtype).bytes
+        map_type = _MAP_TYPES.get(tensor.dtype, 0)
+        numbers = (index[tile.tensor], map_type, element_bytes, int(tile.nan), slot)
         rows.append(f"  {{{strings.add_text(name)}, {', '.join(map(str, numbers))}}},")
         slot += len(collect_map_numbers(name, tile))
     parameters = [index[argument.name] for argument in signature.parameters]

@@ -70,7 +70,7 @@ class Launch(Struct, frozen=True):
     @property
     def lines(self) -> tuple[tuple[str, tuple[Expr, ...]], ...]:
         """The launch's expressions by the manifest's keys, without those that are not set."""
-        single = (
+        optional_lines = (
             ("cooperative", self.cooperative),
             ("pdl", self.pdl),
             ("carve-out", self.carve_out),
@@ -80,7 +80,7 @@ class Launch(Struct, frozen=True):
             ("block", self.block),
             ("smem", (self.smem,)),
             *([("cluster", self.cluster)] if self.cluster else []),
-            *((name, (value,)) for name, value in single if value is not None),
+            *((name, (value,)) for name, value in optional_lines if value is not None),
         )
 
 
@@ -255,11 +255,11 @@ class Tools(Struct, frozen=True):
 
     def fill_placeholders(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return a command with its placeholders replaced by paths."""
-        return tuple(
-            word
-            for part in argv
-            for word in (self.paths.get(part, (part,)) if is_placeholder(part) else (part,))
-        )
+        command: list[str] = []
+        for word in argv:
+            replacement = self.paths.get(word) if is_placeholder(word) else None
+            command += (word,) if replacement is None else replacement
+        return tuple(command)
 
 
 class LauncherKind(Struct, frozen=True):
@@ -382,8 +382,8 @@ class Pipeline(ABC):
     def list_remote_outputs(self, step: Step) -> tuple[str, ...]:
         """Return the outputs of a step that a worker may run if `explain_local_only` returns None:
         only the step that compiles, since the others take milliseconds."""
-        reads = step.argv[0] in ("{nvcc}", "{cxx}") and SOURCE in step.argv
-        return (step.output,) if reads else ()
+        compiles_source = step.argv[0] in ("{nvcc}", "{cxx}") and SOURCE in step.argv
+        return (step.output,) if compiles_source else ()
 
     def explain_local_only(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         """Return why no other machine may run the step that reads the source; None where one
@@ -400,13 +400,13 @@ class Pipeline(ABC):
         # Imported only here: a manifest that was checked before needs none of it.
         from tilusbuild.manifest.denied_flags import find_denied_flags
 
-        cpu = self.compiler == "g++"
-        denied = next(iter(find_denied_flags(recipe.options.flags, cpu=cpu)), None)
-        if denied is None:
-            return None
-        return (
-            f"{denied.text} needs unsafe-flags: no hash covers what it reads or means on a worker"
-        )
+        is_cpu = self.compiler == "g++"
+        for denied in find_denied_flags(recipe.options.flags, cpu=is_cpu):
+            return (
+                f"{denied.text} needs unsafe-flags: no hash covers what it reads or means on a "
+                "worker"
+            )
+        return None
 
     # What is checked, before a compile and after each of its steps
 

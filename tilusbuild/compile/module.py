@@ -116,14 +116,16 @@ def _format_inputs(recipe: Recipe) -> str:
     """Return the recipe's inputs as a comment in ASCII. Inputs that change no command are left out,
     so that every build of a program writes the same bytes."""
     steps = list_steps(recipe)
-    for owner, names in (("options", Options.__struct_fields__), ("part", ("rdc", "seeded"))):
-        for name in names:
-            inputs = getattr(recipe, owner)
-            default = getattr(type(inputs)(), name)
-            without = replace(recipe, **{owner: replace(inputs, **{name: default})})
-            # Tried one by one: which pipeline reads an input is known to the pipeline alone.
-            if list_steps(without) == steps:
-                recipe = without
+    input_names = [("options", name) for name in Options.__struct_fields__]
+    input_names += [("part", "rdc"), ("part", "seeded")]
+    # Only the pipeline knows which inputs it reads: so each is set to its default, and stays there
+    # if the steps are still the same.
+    for field, name in input_names:
+        inputs = getattr(recipe, field)
+        default = getattr(type(inputs)(), name)
+        recipe_with_default = replace(recipe, **{field: replace(inputs, **{name: default})})
+        if list_steps(recipe_with_default) == steps:
+            recipe = recipe_with_default
     inputs_of_script = RecipeInputs(
         **asdict(recipe.options),
         compiler=recipe.pipeline.compiler,
@@ -142,6 +144,7 @@ def format_command_lines(recipe: Recipe) -> list[str]:
 
 def _format_step(step: Step) -> str:
     line = " ".join(word if is_placeholder(word) else _quote_argument(word) for word in step.argv)
+    # A step that fails for all programs of a unit is run for this program alone.
     return f"{line} || {_format_step(step.by_itself)}" if step.alone else line
 
 
@@ -203,7 +206,7 @@ def _lay_out_launcher_files(
     return sha256_text(manifest), {**files, "MANIFEST": manifest.encode()}
 
 
-_VARIABLES = {
+_SHELL_WORDS = {
     "{nvcc}": '"$NVCC"',
     "{nvrtc}": '"${nvrtc[@]}"',
     "{link_flags}": '"${link_flags[@]}"',
@@ -231,41 +234,41 @@ def format_compile_script(
     pipeline = recipe.pipeline
     # Where no C compiler is needed, the launcher's object is copied and its step left out.
     launcher_file = LAUNCHER if pipeline.host_code else LAUNCHER_OBJECT
-    commands = [step for step in list_steps(recipe) if pipeline.host_code or step != LAUNCHER_STEP]
-    used = {word for step in commands for word in step.argv if is_placeholder(word)}
-    if TOOLKIT in used:  # a directory beside nvcc's
-        used.add("{nvcc}")
-    defaults = [text for tool, text in _DEFAULTS.items() if tool in used]
-    variables = ", ".join(re.findall(r"\$\{(\w+):-", "".join(defaults)))
+    steps = [step for step in list_steps(recipe) if pipeline.host_code or step != LAUNCHER_STEP]
+    placeholders = {word for step in steps for word in step.argv if is_placeholder(word)}
+    if TOOLKIT in placeholders:  # a directory beside nvcc's
+        placeholders.add("{nvcc}")
+    defaults = "".join(text for tool, text in _TOOL_VARIABLES.items() if tool in placeholders)
+    # "CXX" of `CXX=${CXX:-g++}`
+    variables = ", ".join(re.findall(r"\$\{(\w+):-", defaults))
+    copies = ""
+    if inputs:
+        copies += f'cp -- {shlex.join(inputs)} "$work"\n'
+    if launcher:
+        copies += f'cp -- "$module../../../include/{launcher}/{launcher_file}" "$work"\n'
+    for number, program in enumerate(recipe.objects):
+        object_path = f'"$module../../{program}/module/{OBJECT}"'
+        copies += f'cp -- {object_path} "$work/{format_object_name(number)}"\n'
+    environment = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
     text = "".join(
         [
             _HEAD.replace("@TOOLS@", variables),
             "".join(f"#   {line}\n" for line in toolchain),
             _format_inputs(recipe),
-            _START.replace("@UNSET@", " ".join(sorted(SCRUBBED))),
-            "".join(defaults).replace("@SHARED@", launcher),
-            _NVCC_DIRECTORY if "{nvcc}" in used else "",
-            _SHARED_RUNTIME if "{cudart}" in used else "",
-            f'cp -- {shlex.join(inputs)} "$work"\n' if inputs else "",
-            f'cp -- "$module../../../include/{launcher}/{launcher_file}" "$work"\n'
-            if launcher
-            else "",
-            *(
-                f'cp -- "$module../../{program}/module/{OBJECT}" '
-                f'"$work/{format_object_name(number)}"\n'
-                for number, program in enumerate(recipe.objects)
-            ),
+            _SETUP.replace("@UNSET@", " ".join(sorted(SCRUBBED))),
+            defaults.replace("@SHARED@", launcher),
+            _NVCC_DIRECTORY if "{nvcc}" in placeholders else "",
+            _SHARED_RUNTIME if "{cudart}" in placeholders else "",
+            copies,
             # As in the build: ptxas writes its inputs' times into the code.
             'touch -d @1 -- "$work"/*\n',
             _format_include(recipe),
-            _NVRTC_HEADERS if "{nvrtc}" in used else "",
-            _NVCC_HERE if DEVICE_LINKER in used else "",
+            _NVRTC_HEADERS if "{nvrtc}" in placeholders else "",
+            _LINK_TO_NVCC if DEVICE_LINKER in placeholders else "",
             'cd -- "$work"\n\n',
-            "run() { env "
-            + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
-            + ' "$@"; }\n\n',
-            "\n".join(_format_command(step) for step in commands),
-            _END,
+            f'run() {{ env {environment} "$@"; }}\n\n',
+            "\n".join(_format_command(step) for step in steps),
+            _KEEP_LIBRARY,
         ]
     )
     product = pipeline.product
@@ -278,7 +281,7 @@ def format_compile_script(
 def _format_command(step: Step) -> str:
     """Return a step as lines of `compile.sh`, with a shell variable for each tool."""
     words = (
-        _VARIABLES[word] if is_placeholder(word) and word in _VARIABLES else shlex.quote(word)
+        _SHELL_WORDS[word] if is_placeholder(word) and word in _SHELL_WORDS else shlex.quote(word)
         for word in step.argv
     )
     line = f"run {' '.join(words)}\n"
@@ -309,7 +312,7 @@ _HEAD = """\
 # The tools that made the recorded lib.so:
 """
 
-_START = """\
+_SETUP = """\
 set -euo pipefail
 unset CDPATH @UNSET@
 export LC_ALL=C
@@ -325,7 +328,7 @@ cd -- "$module"
 
 """
 
-_DEFAULTS = {
+_TOOL_VARIABLES = {
     "{nvcc}": "NVCC=${NVCC:-nvcc}\n",
     "{nvrtc}": f"""\
 # NVRTC is a path to libnvrtc.so.13; without it CUDA_HOME, the toolkits and NVIDIA's wheels are
@@ -353,7 +356,7 @@ if [ ! -e "$nvcc_folder/../lib64" ] && [ -e "$nvcc_folder/../lib" ]; then
 fi
 """
 
-_NVCC_HERE = f'ln -s -- "$nvcc_folder" "$work/{NVCC_HERE}"\n'
+_LINK_TO_NVCC = f'ln -s -- "$nvcc_folder" "$work/{NVCC_HERE}"\n'
 
 # By its soname, as in `toolchain.cuda`. Where nothing matches, nvcc is given the pattern.
 _SHARED_RUNTIME = """\
@@ -363,7 +366,7 @@ do
 done
 """
 
-_END = """
+_KEEP_LIBRARY = """
 digest() { sha256sum < "$1" | cut -d ' ' -f 1; }
 made=$(digest lib.so)
 recorded= refused=

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
 
 
-_MANIFEST_NAME_AT = 64 + 2  # behind a sha256 and two blanks
+_NAME_OFFSET = 64 + 2  # behind a sha256 and two blanks
 
 
 def compile_launcher(
@@ -100,7 +100,8 @@ def compile_program(
     work = f"{stage}.work"
     tools = collect_tools(toolchain)
     compiling = Compile(recipe, tools, stage, work, runner, launchers, timeout, notes=notes)
-    compiling.units = units or compiling.units
+    if units is not None:
+        compiling.units = units
     try:
         compiling.prepare_directory(include_dir)
         for number, path in enumerate(objects):
@@ -202,12 +203,13 @@ class Compile(Struct):
                     self.recipe.pipeline.check_output(self.recipe, step, path, log, self.findings)
                 if step.output == until:
                     break
-            else:
+            else:  # no step was the last one by `until`
                 self._publish_product()
         except StepError as error:
             cause, reason = error.cause, error.reason
             if cause.status not in RECORDED:
-                # A damaged launcher can be the cause: only its exit status was checked.
+                # A damaged output in the store can be the cause, since only the exit status of its
+                # compile was checked: the next try makes the output again.
                 if self.launcher_key is not None:
                     self.launchers.drop_output(self.launcher_key)
                 self.units.forget_used()
@@ -236,8 +238,8 @@ class Compile(Struct):
         """Raise `StepError` for a source that the compiler would accept by mistake, and for one
         whose reads by NVRTC nothing confines."""
         headers = self.locate_file("include")
-        copies = os.path.realpath(headers) if os.path.exists(headers) else None
-        if error := self.recipe.pipeline.find_source_problem(self.recipe, copies):
+        headers_directory = os.path.realpath(headers) if os.path.exists(headers) else None
+        if error := self.recipe.pipeline.find_source_problem(self.recipe, headers_directory):
             self._fail(Cause.CHECK, error)
         # Other compilers list their reads, which are checked after the step.
         if self.recipe.pipeline.compiler == "NVRTC":
@@ -264,8 +266,8 @@ class Compile(Struct):
             except OSError as error:
                 raise make_start_error("g++", error) from None
             log = finished.output.decode("utf-8", "replace")
-            # Only these lines: paths and line numbers differ between schedules that share the
-            # entry.
+            # Schedules share the entry, so it holds only the lines that are equal for all of them:
+            # paths and line numbers are not.
             return "\n".join(declared.extract_findings(log)).encode()
 
         key = StepStore.make_key(check.unit, (declared.CHECK,), self.tools.cc_fingerprint)
@@ -288,7 +290,8 @@ class Compile(Struct):
                     raise
                 return UnitOutput(None, "")
             finally:
-                # The stored log is added below, for the program that ran the step as for others.
+                # The log of the unit's output is added below, for the program that ran the step as
+                # for those that read its output from the store.
                 del self.logs[log_count:]
 
         # The store may hold a failure: the kernels do not compile together.
@@ -312,31 +315,34 @@ class Compile(Struct):
         log = self.scrub_log(finished.output)
         if log:
             self.logs.append(log if log.endswith("\n") else log + "\n")
-        # Before the compiler's own error: a file that the sandbox hides is "not found" there.
+        # The reads are checked before the compiler's own error, which says "not found" of a file
+        # that the sandbox hides.
         if not finished.timed_out:
             problem = self._make_reads().find_problem(step, finished, self.recipe.source)
             if problem is not None:
                 error_line = self.scrub_log(problem.encode("utf-8", "surrogateescape"))
                 self._fail(Cause.OUTSIDE, error_line)
         if finished.status or finished.timed_out:
-            program = self._describe_program() if step.of_program else None
+            program = self._collect_program_inputs() if step.of_program else None
             explanation = checks.explain_link_error(self.recipe, log)
             if step_error := find_step_error(step.tool, finished, log, program, explanation):
                 raise step_error
         if not os.path.isfile(self.locate_file(step.output)):
             raise StepError(Cause.OUTPUT, f"{step.tool} ended well but made no {step.output}")
 
-    def _describe_program(self) -> ProgramInputs:
+    def _collect_program_inputs(self) -> ProgramInputs:
         """Return the inputs by which a tool's errors are attributed to the program."""
         recipe = self.recipe
         flags = [*recipe.options.flags, *format_defines(recipe), f"-std={recipe.options.std}"]
         if recipe.pipeline.host_code:
             flags.append(f"-march={choose_host_march(recipe)}")
+        # Headers that were rendered for the program are the author's text.
         generated = recipe.pipeline.collect_own_files(recipe).keys() - recipe.headers.keys()
         return ProgramInputs(
             flags=tuple(flags),
             generated_files=frozenset({LAUNCHER, *recipe.pipeline.fixed_files, *generated}),
-            headers=self._list_promised_headers,
+            # The method itself: few errors need the list, for which a file is read.
+            list_headers=self._list_promised_headers,
             roots=tuple(name for name, _ in recipe.includes.roots),
         )
 
@@ -350,7 +356,7 @@ class Compile(Struct):
         manifest = try_read_text(self.locate_file("include", "MANIFEST"), "replace")
         if not manifest:
             return None
-        return frozenset(line[_MANIFEST_NAME_AT:] for line in manifest.splitlines())
+        return frozenset(line[_NAME_OFFSET:] for line in manifest.splitlines())
 
     def execute_step(self, step: Step) -> CompletedCommand:
         """Run one step's command in the private directory, here or on a worker, and add to the time
@@ -376,7 +382,8 @@ class Compile(Struct):
         finished = self.runner.run(command)
         self.seconds += finished.seconds
         self.elsewhere = finished.elsewhere or self.elsewhere
-        # A worker does not report its peak, and that of the other steps is not the program's.
+        # A worker does not report its peak of memory, and the peak of the steps that ran here would
+        # be taken for the program's.
         self.peak_rss = 0 if self.elsewhere else max(self.peak_rss, finished.peak_rss)
         return finished
 

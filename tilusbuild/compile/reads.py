@@ -40,18 +40,18 @@ _LIST_INCLUDED = {"SUNPRO_DEPENDENCIES": f"{HERE}/{INCLUDED}"}
 _LIST_ASSEMBLED = ("-Xassembler", "--MD", "-Xassembler", ASSEMBLED)
 _LIST_LINKED = ("-Xlinker", f"--dependency-file={LINKED}")
 # The tools that read a user's source.
-_READERS = ("{nvcc}", "{cxx}", "{nvrtc}")
+_SOURCE_READERS = ("{nvcc}", "{cxx}", "{nvrtc}")
 
 # strerror() of EACCES and ENOENT, as gcc and ld print it; as; NVRTC.
 _NOT_OPENED = re.compile(
     r"Permission denied|No such file or directory|file not found|cannot open source file",
     re.IGNORECASE,
 )
-_PATH = re.compile(r"[^\s\"'`<>]*/[^\s\"'`<>]*")
+_PATH_IN_MESSAGE = re.compile(r"[^\s\"'`<>]*/[^\s\"'`<>]*")
 # A tool's own name, at the start of its message.
-_TOOL = re.compile(rf"^{HERE}/{TOOLS}/\S+?: ")
+_TOOL_PREFIX = re.compile(rf"^{HERE}/{TOOLS}/\S+?: ")
 # The file of a compiler's message, or of an `included from` line.
-_POSITION = re.compile(r"(?:^|from )(/[^:\n]*?)(?::|\()\d+", re.MULTILINE)
+_FILE_OF_MESSAGE = re.compile(r"(?:^|from )(/[^:\n]*?)(?::|\()\d+", re.MULTILINE)
 # A place in the source, or in a header of the program, at the start of a message.
 _MESSAGE_POSITION = re.compile(
     rf"^(?P<file>(?:{HERE}/)?(?:source\.cu|include/[^:\s(]+))(?::(?P<line>\d+)|\((?P<nvrtc>\d+)\))"
@@ -89,14 +89,17 @@ class CompileReads(Struct, frozen=True):
         if self.tools.reach is None:
             return command
         if _is_assembly_step(step):
-            if step.argv[0] == "{nvcc}":
-                return (*command, *(w for word in _LIST_ASSEMBLED for w in ("-Xcompiler", word)))
-            return (*command, *_LIST_ASSEMBLED)
+            if step.argv[0] != "{nvcc}":
+                return (*command, *_LIST_ASSEMBLED)
+            # nvcc passes each word on to the host compiler.
+            passed_on = [option for word in _LIST_ASSEMBLED for option in ("-Xcompiler", word)]
+            return (*command, *passed_on)
         if self._can_list_linked(step):
             return (*command, *_LIST_LINKED)
         sandbox = self._make_sandbox(self.tools.reach.nvrtc)
         if sandbox is not None and step.argv[0] == "{nvrtc}" and step.name != "fatbin":
-            # Its process loads far more than a compile needs, so it gives the rest up by itself.
+            # A sandbox from the start would hinder NVRTC's process, which first loads far more than
+            # a compile needs: the process confines itself before it compiles.
             tool = self.tools.paths["{nvrtc}"]
             confinement = ("--confine", os.path.abspath(landlock.__file__), *sandbox.read, "--")
             return (*tool, *confinement, *sandbox.write, "--", *command[len(tool) :])
@@ -126,9 +129,9 @@ class CompileReads(Struct, frozen=True):
     def find_problem(self, step: Step, finished: CompletedCommand, source: str) -> str | None:
         """Return an error line, with the line of the source, for a file outside of the hash that a
         finished step read or tried to read; None without one."""
-        if self.tools.reach is None or step.argv[0] not in _READERS:
+        if self.tools.reach is None or step.argv[0] not in _SOURCE_READERS:
             return None
-        # A list may be missing after a failure, and the message names the file.
+        # After a failure the list may be missing, so the file is looked for in the message.
         if finished.status != 0:
             log = finished.output.decode("utf-8", "replace")
             path = next(self._filter_outside(self._extract_paths(log)), None)
@@ -159,7 +162,7 @@ class CompileReads(Struct, frozen=True):
     def _can_list_linked(self, step: Step) -> bool:
         """Return whether the step is a link that no sandbox confines and whose linker can list
         files."""
-        if step.name != "link" or step.argv[0] not in _READERS or not self.tools.ld_lists:
+        if step.name != "link" or step.argv[0] not in _SOURCE_READERS or not self.tools.ld_lists:
             return False
         return self.tools.reach is not None and self.select_sandbox(step) is None
 
@@ -169,7 +172,7 @@ class CompileReads(Struct, frozen=True):
         read_paths = self._read_list(LINKED)
         if read_paths is None:
             return f"the linker of {step.tool} did not list the files that it read"
-        # Its own temporary objects are in the private directory.
+        # The linker may read the tools' files. What it makes itself is in the private directory.
         tool_directories = self.tools.reach.tools if self.tools.reach is not None else ()
         files = (
             path for path in sorted(read_paths) if not _is_system_file_below(path, tool_directories)
@@ -200,34 +203,41 @@ class CompileReads(Struct, frozen=True):
         messages."""
         for line in log.splitlines():
             if _NOT_OPENED.search(line):
-                yield from (path.rstrip(":,;.") for path in _PATH.findall(_TOOL.sub("", line)))
-        yield from _POSITION.findall(log)
+                yield from (
+                    path.rstrip(":,;.")
+                    for path in _PATH_IN_MESSAGE.findall(_TOOL_PREFIX.sub("", line))
+                )
+        yield from _FILE_OF_MESSAGE.findall(log)
 
     def _read_list(self, name: str) -> set[str] | None:
         """Return the files in a list; None if the list does not exist."""
         text = try_read_text(os.path.join(self.work, name), "replace")
         if text is None:
             return None
-        # A rule of make, over several lines, with its blanks and dollars escaped.
-        rules = (line.partition(": ")[2] for line in text.replace("\\\n", " ").split("\n"))
-        names = re.findall(r"(?:\\.|[^\s\\])+", " ".join(rules))
-        return {re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in names}
+        # The list has rules of make: `source.o: source.cu my\ header.h cost$$.h`. A backslash at
+        # the end of a line continues a rule.
+        rules = text.replace("\\\n", " ").split("\n")
+        prerequisites = " ".join(rule.partition(": ")[2] for rule in rules)
+        escaped_names = re.findall(r"(?:\\.|[^\s\\])+", prerequisites)
+        return {re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in escaped_names}
 
     def _filter_outside(self, paths: Iterable[str]) -> Iterator[str]:
         """Yield the paths that the hash does not cover: absolute ones as the tool spelled them,
         others below the private directory."""
         reach = self.tools.reach
         covered = reach.headers if reach is not None else ()
-        own_directories = tuple(
-            os.path.realpath(p) for p in (self.work, self.headers) if p is not None
+        program_directories = tuple(
+            os.path.realpath(directory)
+            for directory in (self.work, self.headers)
+            if directory is not None
         )
         for path in paths:
             is_private = path.startswith(HERE) or not path.startswith("/")
             if is_private:
                 path = os.path.join(self.work, path.removeprefix(HERE).lstrip("/"))
-            if _is_system_file_below(path, covered) or _is_below_any(
-                os.path.realpath(path), own_directories
-            ):
+            if _is_system_file_below(path, covered):
+                continue
+            if _is_below_any(os.path.realpath(path), program_directories):
                 continue
             # The assembler's input, and the directories of gcc's own programs in its messages.
             yield os.path.normpath(path) if is_private else path
@@ -267,17 +277,16 @@ def _format_link_error(path: str) -> str:
 
 
 def _format_read_error(path: str, source: str, log: str = "") -> str:
-    """Return a compiler's error line for a file, at the line of the source or the log that names
-    it."""
-    name = os.path.basename(path)
-    matches = (
-        match
-        for line in log.splitlines()
-        if name in line and (match := _MESSAGE_POSITION.match(line))
-    )
-    lines = enumerate(source.split("\n"), 1)
-    # The message's own place is the best one; a macro may make the name, which is then nowhere.
-    positions = (f"{match['file']}:{match['line'] or match['nvrtc']}" for match in matches)
-    mentions = (f"source.cu:{number}" for number, line in lines if name in line)
-    position = next(positions, None) or next(mentions, "source.cu")
-    return f"{position}: error: {path} is outside of what the program's hash covers; {REMEDY}"
+    """Return `FILE:LINE: error: …` for a file read outside the hash. The position comes from the
+    log, else from the source, else it is `source.cu`."""
+    file_name = os.path.basename(path)
+    error_line = f"error: {path} is outside of what the program's hash covers; {REMEDY}"
+    for log_line in log.splitlines():
+        match = _MESSAGE_POSITION.match(log_line)
+        if match is not None and file_name in log_line:
+            return f"{match['file']}:{match['line'] or match['nvrtc']}: {error_line}"
+    for number, source_line in enumerate(source.split("\n"), 1):
+        if file_name in source_line:
+            return f"source.cu:{number}: {error_line}"
+    # The source may not contain the name (a macro builds it): then no line.
+    return f"source.cu: {error_line}"

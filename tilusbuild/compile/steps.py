@@ -105,10 +105,10 @@ LAUNCHER_STEP = Step(
 
 def list_steps(recipe: Recipe) -> tuple[Step, ...]:
     """Return the commands that make `lib.so`, in order."""
-    *before, link = recipe.pipeline.list_commands(recipe)
+    *compile_steps, link_step = recipe.pipeline.list_commands(recipe)
     if not recipe.pipeline.launcher.is_there:
-        return (*before, link)
-    return (*before, LAUNCHER_STEP, link)
+        return (*compile_steps, link_step)
+    return (*compile_steps, LAUNCHER_STEP, link_step)
 
 
 def make_stand_in_steps(link: Link) -> Iterator[Step]:
@@ -127,15 +127,21 @@ def _list_needed_files(link: Link) -> list[tuple[str, str]]:
 
 
 def list_linker_options(link: Link, exports: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the linker's options; `exports` are those that limit the exports. Exported C++ names
-    stay. Other symbols are dropped: they hold the names of nvcc's temporary files."""
-    soname = ("-soname", link.soname) if link.soname else ()
-    paths = [word for path in link.rpath for word in ("-rpath", path)]
-    defined = () if link.undefined or link.needed else ("-z", "defs")
-    stand_ins = (
-        ("--no-as-needed", *(file for _, file in _list_needed_files(link))) if link.needed else ()
-    )
-    return (*LIBRARY_FLAGS, *exports, *soname, *paths, *stand_ins, "--as-needed", *defined)
+    """Return the linker's options; `exports` are the options that limit the exports. Exported C++
+    names stay. Other symbols are dropped: they hold the names of nvcc's temporary files."""
+    options = [*LIBRARY_FLAGS, *exports]
+    if link.soname:
+        options += ["-soname", link.soname]
+    for path in link.rpath:
+        options += ["-rpath", path]
+    if link.needed:
+        # Without this option ld would not record an empty library, of which nothing is used.
+        options += ["--no-as-needed", *(file for _, file in _list_needed_files(link))]
+    options.append("--as-needed")
+    # What needed libraries define is unknown: their symbols stay undefined.
+    if not link.undefined and not link.needed:
+        options += ["-z", "defs"]
+    return tuple(options)
 
 
 def list_library_arguments(link: Link) -> tuple[str, ...]:
@@ -151,8 +157,8 @@ def format_object_name(number: int) -> str:
 
 def choose_host_march(recipe: Recipe) -> str:
     """Return the `-march` of a recipe's host code."""
-    plain = {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}
-    return recipe.options.host_march or plain[os.uname().machine]
+    baselines = {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}
+    return recipe.options.host_march or baselines[os.uname().machine]
 
 
 DEFINE_FLAGS = ("-D", "--define-macro", "-define-macro")
@@ -181,22 +187,24 @@ def format_include_options(recipe: Recipe, through: tuple[str, ...] = ()) -> lis
     # The source finds rendered headers beside it, a header of the closure finds them here.
     if recipe.headers:
         directories.append((HERE, True))
-    links = {
-        directory: link for link, directory in recipe.pipeline.list_include_links(recipe).items()
-    }
+    include_links = recipe.pipeline.list_include_links(recipe)
+    link_of_directory = {directory: link for link, directory in include_links.items()}
     for name, quoted_only in recipe.includes.roots:
         directory = f"include/{name}"
-        directories.append((f"{HERE}/{links.get(directory, directory)}", quoted_only))
-    options = (
-        (*through, "-iquote", *through, directory) if quoted_only else ("-I", directory)
-        for directory, quoted_only in directories
-    )
-    return [word for words in options for word in words]
+        directories.append((f"{HERE}/{link_of_directory.get(directory, directory)}", quoted_only))
+    options: list[str] = []
+    for directory, quoted_only in directories:
+        if quoted_only:
+            options += [*through, "-iquote", *through, directory]
+        else:
+            options += ["-I", directory]
+    return options
 
 
 def _find_beside_ld(ld: str, name: str) -> str:
-    """Return the path of the program `name` beside `ld`, with the same version suffix; else the
-    first on PATH, else `name`."""
+    """Return the path of the program `name` beside `ld`, with the same prefix; else the first
+    on PATH, else `name`."""
+    # Beside "/usr/bin/x86_64-linux-gnu-ld.bfd" there is "/usr/bin/x86_64-linux-gnu-ar".
     directory, base = os.path.split(ld)
     path = os.path.join(directory, re.sub(r"ld(\.\w+)?$", name, base))
     return path if os.path.exists(path) else shutil.which(name) or name
@@ -205,41 +213,41 @@ def _find_beside_ld(ld: str, name: str) -> str:
 def collect_tools(toolchain: Toolchain) -> Tools:
     """Return the tools of a toolchain. The placeholder of a missing tool is not replaced."""
     names = ("g++", "gcc", "as", "ld")  # `HostCompiler.tools`, in this order
-    host = {name: tool.path for name, tool in zip(names, toolchain.host.tools, strict=True)}
+    host_paths = {name: tool.path for name, tool in zip(names, toolchain.host.tools, strict=True)}
     paths: dict[str, tuple[str, ...]] = {
-        "{cxx}": (host["g++"],),
-        "{cc}": (host["gcc"],),
-        "{as}": (host["as"],),
-        "{ld}": (host["ld"],),
-        "{ar}": (_find_beside_ld(host["ld"], "ar"),),
+        "{cxx}": (host_paths["g++"],),
+        "{cc}": (host_paths["gcc"],),
+        "{as}": (host_paths["as"],),
+        "{ld}": (host_paths["ld"],),
+        "{ar}": (_find_beside_ld(host_paths["ld"], "ar"),),
         "{sed}": (shutil.which("sed", path=os.defpath) or "sed",),
     }
-    directories = {path: name for name, path in host.items()}
-    links = {name: host[name] for name in ("as", "ld")}
-    directories |= {f"{HERE}/{TOOLS}/{name}": name for name in links}
+    name_of_path = {path: name for name, path in host_paths.items()}
+    linked_tools = {name: host_paths[name] for name in ("as", "ld")}
+    name_of_path |= {f"{HERE}/{TOOLS}/{name}": name for name in linked_tools}
     cuda = toolchain.cuda
     if cuda is not None:
         paths["{nvcc}"] = (cuda.nvcc,)
         paths[TOOLKIT] = cuda.include_dirs[:1]
         paths["{link_flags}"] = tuple(cuda.link_flags)
         nvcc_link = f"{HERE}/{NVCC_HERE}"
-        beside = (f"-L{nvcc_link}/../lib",) if cuda.link_flags else ()
-        paths[DEVICE_LINKER] = (f"{nvcc_link}/{os.path.basename(cuda.nvcc)}", *beside)
+        library_flags = (f"-L{nvcc_link}/../lib",) if cuda.link_flags else ()
+        paths[DEVICE_LINKER] = (f"{nvcc_link}/{os.path.basename(cuda.nvcc)}", *library_flags)
         if cuda.cudart is not None:
             directory, name = os.path.split(cuda.cudart)
             paths["{cudart}"] = (f"-L{directory}", f"-l:{name}")
         paths["{fatbinary}"] = (os.path.join(os.path.dirname(cuda.nvcc), "fatbinary"),)
-        directories[cuda.root] = "{cuda}"
+        name_of_path[cuda.root] = "{cuda}"
     nvrtc = toolchain.nvrtc
     if nvrtc is not None:
         paths["{nvrtc}"] = nvrtc.command
     return Tools(
         paths=paths,
-        environment={**toolchain.build_environment(), **_OWN_TOOLS},
-        directories=directories,
+        environment={**toolchain.build_environment(), **_TOOL_SEARCH_PATHS},
+        directories=name_of_path,
         cc_fingerprint=toolchain.fingerprint_host,
         nvrtc=nvrtc,
-        links=links,
+        links=linked_tools,
         reach=toolchain.find_reach(),
         ld_lists=_has_dependency_file(toolchain.host.ld.version),
     )
@@ -253,4 +261,4 @@ def _has_dependency_file(version: str) -> bool:
 
 
 # gcc searches COMPILER_PATH first, also below nvcc, which puts its own directories into PATH.
-_OWN_TOOLS = {"PATH": f"{HERE}/{TOOLS}", "COMPILER_PATH": f"{HERE}/{TOOLS}"}
+_TOOL_SEARCH_PATHS = {"PATH": f"{HERE}/{TOOLS}", "COMPILER_PATH": f"{HERE}/{TOOLS}"}

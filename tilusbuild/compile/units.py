@@ -64,8 +64,9 @@ class UnitSteps(Struct):
         """Return the step's output from the store; call `make` and store its result if there is
         none. Raises what `make` raises."""
         parts = (*step.argv, recipe.source, recipe.includes.digest or "", self.tools)
-        parts += tuple(text for header in sorted(recipe.headers.items()) for text in header)
-        # The kernel's own name is not in it: the source names all kernels of the unit.
+        for name, text in sorted(recipe.headers.items()):
+            parts += (name, text)
+        # The kernel's own name is not in the key: the source names all kernels of the unit.
         key = sha256_text("\0".join(parts))
         self.used.add(key)
         data = self.store.get_or_make(key, lambda: msgspec.msgpack.encode(make()))
@@ -90,34 +91,35 @@ def open_unit_store(directory: str) -> StepStore:
     return StepStore(directory, in_memory=MAX_IN_MEMORY)
 
 
-# A kernel's first line: nvcc indents everything inside of functions.
+# `.visible .entry _Z5saxpyi(`, a kernel's first line: nvcc indents everything inside of functions.
 _ENTRY = re.compile(rb"^\.[a-z]+ \.entry ([^\s(]+)\s*\(", re.MULTILINE)
-# The end of a definition or a declaration. Inline assembly is skipped: its lines may be braces.
-_END = re.compile(rb"^(?:\}|;|\s*// begin inline asm$)", re.MULTILINE)
-_AFTER_ASM = b"// end inline asm"
+# A definition ends at the line `}`, a declaration at `;`. Inline assembly before that is skipped,
+# since its lines may be braces.
+_ENTRY_END = re.compile(rb"^(?:\}|;|\s*// begin inline asm$)", re.MULTILINE)
+_END_OF_ASM = b"// end inline asm"
 _COMMENT = re.compile(rb"//[^\n]*")
-_NAMED = re.compile(rb"^.* %s_\d+ = .*\n" % VARIABLE.encode(), re.MULTILINE)
+_VARIABLE_LINE = re.compile(rb"^.* %s_\d+ = .*\n" % VARIABLE.encode(), re.MULTILINE)
 _WORD = re.compile(rb"[\w$]+")
-_DEBUG = re.compile(rb"^\s*\.(?:section|loc)\b", re.MULTILINE)
+_DEBUG_DIRECTIVE = re.compile(rb"^\s*\.(?:section|loc)\b", re.MULTILINE)
 
 
 def find_entries(ptx: bytes) -> list[PtxSpan]:
     """Return the kernels of nvcc's PTX in order; none if debug information refers to them, or if
     the end of one is not found."""
-    if _DEBUG.search(ptx):
+    if _DEBUG_DIRECTIVE.search(ptx):
         return []
     entries: list[PtxSpan] = []
     offset = 0
     while match := _ENTRY.search(ptx, offset):
         offset = match.end()
-        while (end := _END.search(ptx, offset)) and end[0].endswith(b"asm"):
-            offset = ptx.find(_AFTER_ASM, end.end())
+        while (end_match := _ENTRY_END.search(ptx, offset)) and end_match[0].endswith(b"asm"):
+            offset = ptx.find(_END_OF_ASM, end_match.end())
             if offset < 0:
                 return []
-        # Cut short or not understood: a program then takes the whole PTX.
-        if end is None:
+        # PTX that is cut short or not understood has no entries: programs take it whole.
+        if end_match is None:
             return []
-        offset = end.end()
+        offset = end_match.end()
         entries.append(PtxSpan(match[1].decode(), match.start(), offset))
     return entries
 
@@ -128,20 +130,24 @@ def extract_kernel(recipe: Recipe, ptx: bytes, kernels: Sequence[PtxSpan]) -> by
 
     All are kept if the product holds PTX, or if something else names one that would be removed.
     """
+    # `.global .align 8 .u64 tilus_kernel_3 = _Z5saxpyi;` says which kernel is the program's.
     prefix = b" %s_%d = " % (VARIABLE.encode(), find_unit_index(recipe))
-    begin = ptx.find(prefix)
-    end_of_name = ptx.find(b";", begin)
-    if recipe.ptx or begin < 0 or end_of_name < 0:
+    prefix_offset = ptx.find(prefix)
+    symbol_end = ptx.find(b";", prefix_offset)
+    if recipe.ptx or prefix_offset < 0 or symbol_end < 0:
         return ptx
-    own_symbol = ptx[begin + len(prefix) : end_of_name]
+    own_symbol = ptx[prefix_offset + len(prefix) : symbol_end]
     pieces, offset = [], 0
     for kernel in kernels:
         if kernel.symbol.encode() != own_symbol:
             pieces.append(ptx[offset : kernel.begin])
             offset = kernel.end
     remaining = b"".join((*pieces, ptx[offset:]))
-    searched = _COMMENT.sub(b"", _NAMED.sub(b"", remaining))
-    symbols = {kernel.symbol.encode() for kernel in kernels} - {own_symbol}
-    symbols = {symbol for symbol in symbols if symbol in searched}
+    # The variables name every kernel, and comments do not matter.
+    searched_text = _COMMENT.sub(b"", _VARIABLE_LINE.sub(b"", remaining))
+    removed_symbols = {kernel.symbol.encode() for kernel in kernels} - {own_symbol}
     # Splitting into words is the slow part, so the cheap substring test comes first.
-    return ptx if symbols and not symbols.isdisjoint(_WORD.findall(searched)) else remaining
+    possibly_named = {symbol for symbol in removed_symbols if symbol in searched_text}
+    if possibly_named and not possibly_named.isdisjoint(_WORD.findall(searched_text)):
+        return ptx
+    return remaining

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 MAPPED = f"-ffile-prefix-map={HERE}/="
-_COMPILE = (
+_COMPILE_COMMAND = (
     "{cxx}",
     "-c",
     "-x",
@@ -56,13 +56,13 @@ class CpuPipeline(Pipeline):
         )
         link = recipe.link or Link()
         linker = [f"-Wl,{flag}" for flag in list_linker_options(link, EXPORT_FLAGS)]
-        # The flags again: -fopenmp and the like have a meaning for the link, too.
-        flags = (*protect_user_flags(recipe), *list_library_arguments(link))
-        objects = ("source.o", "launcher.o", *flags, "-ldl")
+        # The flags are repeated, since -fopenmp and the like have a meaning for the link, too.
+        libraries = (*protect_user_flags(recipe), *list_library_arguments(link), "-ldl")
+        inputs = ("source.o", "launcher.o", *libraries)
         return [
-            Step("source", (*_COMPILE, *options, SOURCE, "-o", "source.o"), "source.o"),
+            Step("source", (*_COMPILE_COMMAND, *options, SOURCE, "-o", "source.o"), "source.o"),
             *make_stand_in_steps(link),
-            Step("link", ("{cxx}", "-shared", *linker, *objects, "-o", "lib.so"), "lib.so"),
+            Step("link", ("{cxx}", "-shared", *linker, *inputs, "-o", "lib.so"), "lib.so"),
         ]
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
@@ -73,8 +73,8 @@ class CpuPipeline(Pipeline):
 
     def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the preprocessed source, and assembly."""
-        command = self.list_commands(recipe)[0].argv
-        words = command[: command.index("-o")]
+        source_step, *_ = self.list_commands(recipe)
+        words = source_step.argv[: source_step.argv.index("-o")]
         for mode, name in (("-E", "host.ii"), ("-S", "host.s")):
             argv = (*(mode if word == "-c" else word for word in words), "-o", name)
             if dump.run(Step("dump", argv, name)):

@@ -18,7 +18,7 @@ from tilusbuild.compile.pipelines.nvcc import (
     DRIVER,
     DRIVER_STEPS,
     NvccPipeline,
-    list_link_arguments,
+    build_link_command,
     list_runtime_arguments,
     select_runtime_fingerprint,
 )
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 # Under names of its own choice nvcc would put its process id into the object.
-_KEEP = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
+_KEEP_INTERMEDIATES = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
 _DEVICE_OBJECT = "device.o"
-_DIGITS = 16
+_DIGEST_LENGTH = 16
 
 
 class ObjectNvcc(NvccPipeline):
@@ -56,22 +56,23 @@ class ObjectNvcc(NvccPipeline):
     def choose_source_name(self, recipe: Recipe) -> str:
         # A device link distinguishes objects by it. So does the linker: what is in an anonymous
         # namespace is a symbol for all, with a name that is made of this one.
-        return f"/tilusbuild/{sha256_text(recipe.source)[:_DIGITS]}/source.cu"
+        return f"/tilusbuild/{sha256_text(recipe.source)[:_DIGEST_LENGTH]}/source.cu"
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
-        if recipe.part.written:
-            seeds = ("-Xcompiler", "-frandom-seed=0", *_KEEP, *_derive_seed(recipe))
-            words = ("-ccbin", "{cxx}", *self.list_name_options(recipe), *seeds)
-            return [_make_object_step("{nvcc}", recipe, words)]
+        part = recipe.part
+        if part.written:
+            seeds = ("-Xcompiler", "-frandom-seed=0", *_KEEP_INTERMEDIATES, *_derive_seed(recipe))
+            arguments = ("-ccbin", "{cxx}", *self.list_name_options(recipe), *seeds)
+            return [_make_object_step("{nvcc}", recipe, arguments)]
         host = ("-Xcompiler", f"-fPIC,-march={choose_host_march(recipe)},-frandom-seed=0")
         device: tuple[str, ...] = ()
-        code: tuple[str, ...] = ("-x", recipe.part.language)
-        if recipe.part.language == "cu":
+        code: tuple[str, ...] = ("-x", part.language)
+        if part.language == "cu":
             code = format_gencode(recipe.archs, ptx=recipe.ptx)
-            device = (*_KEEP, "-rdc=true") if recipe.part.rdc else _KEEP
-            device += _derive_seed(recipe)
+            relocatable = ("-rdc=true",) if part.rdc else ()
+            device = (*_KEEP_INTERMEDIATES, *relocatable, *_derive_seed(recipe))
         compiler = self.build_nvcc_command(recipe, "-c", code)
-        if recipe.part.language == "c":  # `std` is a standard of C++
+        if part.language == "c":  # `std` is a standard of C++
             compiler.remove(f"-std={recipe.options.std}")
         return [Step("source", (*compiler, *host, *device, SOURCE, "-o", OBJECT), OBJECT)]
 
@@ -89,8 +90,10 @@ def _derive_seed(recipe: Recipe) -> tuple[str, ...]:
     linked as device code need different seeds: the source's name is in each. The option is left out
     if the user's flags have it, since nvcc warns of two.
     """
-    own = any(flag.lstrip("-").startswith("frandom-seed") for flag in recipe.options.flags)
-    return ("-frandom-seed=0",) if recipe.part.seeded and not own else ()
+    has_user_seed = any(
+        flag.lstrip("-").startswith("frandom-seed") for flag in recipe.options.flags
+    )
+    return ("-frandom-seed=0",) if recipe.part.seeded and not has_user_seed else ()
 
 
 class ObjectCpu(CpuPipeline):
@@ -106,10 +109,11 @@ class ObjectCpu(CpuPipeline):
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
         if recipe.part.written:
-            fixed = ("-x", recipe.part.language, "-frandom-seed=0", MAPPED)
-            return [_make_object_step("{cxx}", recipe, fixed)]
-        source = super().list_commands(recipe)[0].argv
-        words = [OBJECT if word == "source.o" else word for word in source]
+            arguments = ("-x", recipe.part.language, "-frandom-seed=0", MAPPED)
+            return [_make_object_step("{cxx}", recipe, arguments)]
+        # The first step of the cpu pipeline compiles the source; the others link.
+        source_step, *_ = super().list_commands(recipe)
+        words = [OBJECT if word == "source.o" else word for word in source_step.argv]
         if recipe.part.language == "c":
             words[words.index("c++")] = "c"
             words.remove(f"-std={recipe.options.std}")
@@ -155,13 +159,18 @@ class LinkNvcc(LinkPipeline, NvccPipeline):
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
         link = _require_link(recipe)
-        inputs = [DRIVER[0], *_list_inputs(recipe), DRIVER[1], *list_runtime_arguments(link.cudart)]
+        driver_directory, driver_library = DRIVER
+        inputs = [driver_directory, *_list_inputs(recipe), driver_library]
+        inputs += list_runtime_arguments(link.cudart)
         if recipe.part.rdc:
             inputs = [_DEVICE_OBJECT, *inputs, "-lcudadevrt"]
-        words = list_link_arguments(link.cudart, list_linker_options(link))
-        link_step = Step("link", (*words, *inputs, "-o", self.product), self.product)
-        before = (*DRIVER_STEPS, *make_stand_in_steps(link), *_list_device_link_steps(recipe))
-        return [*before, link_step]
+        linker = build_link_command(link.cudart, list_linker_options(link))
+        return [
+            *DRIVER_STEPS,
+            *make_stand_in_steps(link),
+            *_list_device_link_steps(recipe),
+            Step("link", (*linker, *inputs, "-o", self.product), self.product),
+        ]
 
     def list_links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
         if not recipe.part.rdc:
@@ -177,10 +186,10 @@ def _list_device_link_steps(recipe: Recipe) -> Iterator[Step]:
     """Yield the step that links relocatable device code. nvcc silently leaves this step out of a
     link without the CUDA runtime."""
     if recipe.part.rdc:
-        # It compiles a stub, whose name would be in the library.
-        how = ("-ccbin", "{cxx}", "-dlink", "-Xcompiler", "-fPIC", *_KEEP)
+        # nvcc compiles a stub here, whose temporary name would be in the library.
+        options = ("-ccbin", "{cxx}", "-dlink", "-Xcompiler", "-fPIC", *_KEEP_INTERMEDIATES)
         archs = format_gencode(recipe.archs, ptx=recipe.ptx)
-        words = (DEVICE_LINKER, *how, *archs, *_list_inputs(recipe), "-o", _DEVICE_OBJECT)
+        words = (DEVICE_LINKER, *options, *archs, *_list_inputs(recipe), "-o", _DEVICE_OBJECT)
         yield Step("device link", words, _DEVICE_OBJECT)
 
 

@@ -48,9 +48,10 @@ _LINE_INFO = frozenset(
 # nvcc splits the value of -I at commas, and passes it to a shell in quotes of its own.
 _UNSAFE_IN_NVCC = frozenset("'\"`,$\\\n")
 
-_KEPT = "kept"
-_DEVICE_II = re.compile(r"source(?:\.compute_(\w+))?\.cpp1\.ii")
-_PTX = re.compile(r"source(?:\.compute_(\w+))?\.ptx")
+_INTERMEDIATES = "kept"
+# `source.cpp1.ii`; with several architectures, `source.compute_90a.cpp1.ii`
+_PREPROCESSED_NAME = re.compile(r"source(?:\.compute_(\w+))?\.cpp1\.ii")
+_PTX_NAME = re.compile(r"source(?:\.compute_(\w+))?\.ptx")
 
 
 def has_line_info(recipe: Recipe) -> bool:
@@ -59,7 +60,7 @@ def has_line_info(recipe: Recipe) -> bool:
 
 
 # Words that nvcc and its shell leave as they are: a comma only in quotes, no odd quote.
-_ARRIVES = re.compile(r'(?:[^\\$`,"]|"[^\\$`"]*")*')
+_UNCHANGED_BY_NVCC = re.compile(r'(?:[^\\$`,"]|"[^\\$`"]*")*')
 
 
 def escape_define(word: str) -> str:
@@ -67,19 +68,20 @@ def escape_define(word: str) -> str:
 
     nvcc splits it at commas and takes one backslash from each pair, then writes it between double
     quotes into a command for `sh -c`, where it escapes `"` and nothing else."""
-    if _ARRIVES.fullmatch(word):
+    if _UNCHANGED_BY_NVCC.fullmatch(word):
         return word
-    in_shell = re.sub(r"([\\$`])", r"\\\1", word)
-    return re.sub(r'([\\," ])', r"\\\1", in_shell)
+    shell_escaped = re.sub(r"([\\$`])", r"\\\1", word)
+    return re.sub(r'([\\," ])', r"\\\1", shell_escaped)
 
 
 def _escape_defines(flags: Iterable[str]) -> Iterator[str]:
     """Yield flags; those that define a macro are escaped by `escape_define`."""
-    is_value = False
+    follows_define_flag = False
     for flag in flags:
-        joined = flag.startswith(("-D", *(f"{name}=" for name in DEFINE_FLAGS)))
-        yield escape_define(flag) if is_value or joined else flag
-        is_value = flag in DEFINE_FLAGS
+        # -DM=1 or --define-macro=M=1
+        holds_macro = flag.startswith(("-D", *(f"{name}=" for name in DEFINE_FLAGS)))
+        yield escape_define(flag) if follows_define_flag or holds_macro else flag
+        follows_define_flag = flag in DEFINE_FLAGS
 
 
 # No C library is linked: its functions are found in the process, whatever its version is.
@@ -194,25 +196,26 @@ class NvccPipeline(Pipeline):
 
     def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Run nvcc once for device and host, and keep its intermediate files."""
-        # From the recipe, not from its steps: those for line information have one architecture
-        # each, and begin with PTX.
-        source = (
-            *self.build_nvcc_command(recipe, "-c", format_gencode(recipe.archs, ptx=recipe.ptx)),
-            SOURCE,
-        )
-        os.mkdir(os.path.join(dump.work, _KEPT))
-        argv = (*source, "-lineinfo", "-keep", "-keep-dir", _KEPT, "-o", "kept.o")
+        # The recipe's own steps are not used: with line information each of them compiles for one
+        # architecture, and begins with PTX.
+        code = format_gencode(recipe.archs, ptx=recipe.ptx)
+        command = self.build_nvcc_command(recipe, "-c", code)
+        directory = os.path.join(dump.work, _INTERMEDIATES)
+        os.mkdir(directory)
+        options = ("-lineinfo", "-keep", "-keep-dir", _INTERMEDIATES)
+        argv = (*command, SOURCE, *options, "-o", "kept.o")
         dump.run(Step("compile for host and device, with line numbers", argv, "kept.o"))
-        for path in sorted(glob.glob(os.path.join(glob.escape(dump.work), _KEPT, "*"))):
-            name = f"{_KEPT}/{os.path.basename(path)}"
-            if match := _DEVICE_II.fullmatch(os.path.basename(path)):
-                dump.copy(name, f"device{_format_arch_suffix(recipe, match[1])}.ii")
-            elif name.endswith(".cpp4.ii"):
-                dump.copy(name, "host.ii")
-            elif match := _PTX.fullmatch(os.path.basename(path)):
+        for path in sorted(glob.glob(os.path.join(glob.escape(directory), "*"))):
+            file_name = os.path.basename(path)
+            output = f"{_INTERMEDIATES}/{file_name}"
+            if match := _PREPROCESSED_NAME.fullmatch(file_name):
+                dump.copy(output, f"device{_format_arch_suffix(recipe, match[1])}.ii")
+            elif file_name.endswith(".cpp4.ii"):
+                dump.copy(output, "host.ii")
+            elif match := _PTX_NAME.fullmatch(file_name):
                 suffix = _format_arch_suffix(recipe, match[1])
-                dump.copy(name, f"{suffix.removeprefix('.') or 'kernel'}.ptx")
-            elif name.endswith(".cubin"):
+                dump.copy(output, f"{suffix.removeprefix('.') or 'kernel'}.ptx")
+            elif file_name.endswith(".cubin"):
                 dump.disassemble(path)
 
 
@@ -258,23 +261,27 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         return [Step("device", argv, image)]
 
     def _list_ptx_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        """Return the steps for line information and for C++ names: PTX, its `.file` lines renamed
-        and the kernel's symbol taken out, then ptxas."""
-        # ptxas writes the name, time and size of each source file that it finds into the cubin. The
-        # new names lead to no file, and do not depend on the toolkit's directory.
+        """Return the steps of a compile through PTX, used if line information or a C++ kernel name
+        is wanted: make PTX, edit it with sed, assemble."""
+        # ptxas writes the name, time and size of each source file that it finds into the cubin. So
+        # the `.file` lines get names that lead to no file, whatever the toolkit's directory is.
         steps: list[Step] = []
         images: list[str] = []
         for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
-            stem = "program" if image.endswith(".cubin") else arch.name
-            ptx, cubin = f"{stem}.ptx", f"{stem}.cubin"
-            single = format_gencode([arch], ptx=False)
-            to_ptx = self.build_nvcc_command(recipe, "-ptx", ("-arch", arch.virtual))
-            of_unit = ("-optf", kernel_names.ENTRY_FILE) if recipe.unit else ()
-            own = (*self.build_nvcc_command(recipe, "-cubin", single), *of_unit)
+            base_name = "program" if image.endswith(".cubin") else arch.name
+            ptx, cubin = f"{base_name}.ptx", f"{base_name}.cubin"
+            compile_command = self.build_nvcc_command(recipe, "-ptx", ("-arch", arch.virtual))
+            ptx_command = (*compile_command, SOURCE, "-o", ptx)
+            code = format_gencode([arch], ptx=False)
+            assemble_command = self.build_nvcc_command(recipe, "-cubin", code)
+            # Of the kernels of a unit, ptxas compiles the program's own.
+            if recipe.unit:
+                assemble_command += ["-optf", kernel_names.ENTRY_FILE]
+            assemble_command += [ptx, "-o", cubin]
             steps += [
-                Step("ptx", (*to_ptx, SOURCE, "-o", ptx), ptx, alone=_list_unit_options(recipe)),
+                Step("ptx", ptx_command, ptx, alone=_list_unit_options(recipe)),
                 *self._list_ptx_edits(recipe, ptx),
-                Step("device", (*own, ptx, "-o", cubin), cubin),
+                Step("device", tuple(assemble_command), cubin),
             ]
             number = arch.name.removeprefix("sm_")
             images.append(f"--image3=kind=elf,sm={number},file={cubin}")
@@ -304,13 +311,15 @@ def _list_unit_options(recipe: Recipe) -> tuple[str, ...]:
 KERNEL_NVCC = KernelNvcc()
 
 
-def list_link_arguments(cudart: str, options: Iterable[str]) -> tuple[str, ...]:
-    """Return nvcc's arguments for a link. `cudart` is the CUDA runtime, "static", "shared" or
-    "none"; `options` are the linker's."""
-    # Not nvcc's own "shared": that asks for libcudart.so, which wheels do not have.
+def build_link_command(cudart: str, options: Iterable[str]) -> tuple[str, ...]:
+    """Return nvcc's command for a link, without inputs and output. `cudart` is the CUDA runtime,
+    "static", "shared" or "none"; `options` are the linker's."""
+    # For a shared runtime nvcc would ask for libcudart.so, which wheels do not have: it is linked
+    # by `list_runtime_arguments` instead.
     runtime = ("-cudart", "none" if cudart == "shared" else cudart, "-cudadevrt", "none")
-    linker = (word for flag in options for word in ("-Xlinker", flag))
-    return ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, "-nodlink", *linker)
+    passed_on = (word for option in options for word in ("-Xlinker", option))
+    words = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, "-nodlink")
+    return (*words, *passed_on)
 
 
 def list_runtime_arguments(kind: str) -> tuple[str, ...]:
@@ -323,15 +332,27 @@ def select_runtime_fingerprint(kind: str, toolchain: Toolchain) -> tuple[str, ..
     return toolchain.fingerprint_cudart if kind == "shared" else ()
 
 
-_DRIVER_NAME = (
+# `CUresult cuInit(unsigned int Flags);` becomes assembly that defines cuInit, and its variants for
+# per-thread streams.
+_SYMBOLS_OF_DECLARATIONS = (
     r"s/^(extern )?CUresult +(cu[A-Za-z0-9_]+)\(.*/"
     r".globl \2,\2_ptds,\2_ptsz\n.set \2,0\n.set \2_ptds,0\n.set \2_ptsz,0/w driver.s"
 )
-_DRIVER_TEXT = ("{nvcc}", "-E", "-x", "c", "-ccbin", "{cxx}", "-include", "cuda.h", "/dev/null")
+_LIST_DECLARATIONS = (
+    "{nvcc}",
+    "-E",
+    "-x",
+    "c",
+    "-ccbin",
+    "{cxx}",
+    "-include",
+    "cuda.h",
+    "/dev/null",
+)
 _DRIVER_LINK = ("-shared", "--build-id=none", "-soname", "libcuda.so.1", "driver.o")
 DRIVER_STEPS = (
-    Step("driver", (*_DRIVER_TEXT, "-o", "driver.i"), "driver.i", False),
-    Step("driver", ("{sed}", "-nE", _DRIVER_NAME, "driver.i"), "driver.s", False),
+    Step("driver", (*_LIST_DECLARATIONS, "-o", "driver.i"), "driver.i", False),
+    Step("driver", ("{sed}", "-nE", _SYMBOLS_OF_DECLARATIONS, "driver.i"), "driver.s", False),
     Step("driver", ("{as}", "--noexecstack", "driver.s", "-o", "driver.o"), "driver.o", False),
     Step("driver", ("{ld}", *_DRIVER_LINK, "-o", "libcuda.so"), "libcuda.so", False),
 )
@@ -350,19 +371,21 @@ class HostPipeline(NvccPipeline):
         return target == "cuda" and not has_kernel
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
-        options = ("-Xcompiler", f"-fPIC,-march={choose_host_march(recipe)},-frandom-seed=0")
+        host_options = f"-fPIC,-march={choose_host_march(recipe)},-frandom-seed=0"
         code = format_gencode(recipe.archs, ptx=recipe.ptx)
-        compiler = self.build_nvcc_command(recipe, "-c", code)
+        compiler = (*self.build_nvcc_command(recipe, "-c", code), "-Xcompiler", host_options)
         link, cudart = recipe.link or Link(), recipe.options.cudart
-        words = list_link_arguments(cudart, list_linker_options(link, EXPORT_FLAGS))
+        linker = build_link_command(cudart, list_linker_options(link, EXPORT_FLAGS))
         # The driver's library comes after the user's, which may use it.
-        libs = (DRIVER[0], *_select_link_flags(recipe), *list_library_arguments(link), DRIVER[1])
-        inputs = ("source.o", "launcher.o", *libs, "-ldl", *list_runtime_arguments(cudart))
+        driver_directory, driver_library = DRIVER
+        user_libraries = (*_select_link_flags(recipe), *list_library_arguments(link))
+        libraries = (driver_directory, *user_libraries, driver_library, "-ldl")
+        inputs = ("source.o", "launcher.o", *libraries, *list_runtime_arguments(cudart))
         return [
-            Step("source", (*compiler, *options, SOURCE, "-o", "source.o"), "source.o"),
+            Step("source", (*compiler, SOURCE, "-o", "source.o"), "source.o"),
             *DRIVER_STEPS,
             *make_stand_in_steps(link),
-            Step("link", (*words, *inputs, "-o", "lib.so"), "lib.so"),
+            Step("link", (*linker, *inputs, "-o", "lib.so"), "lib.so"),
         ]
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:

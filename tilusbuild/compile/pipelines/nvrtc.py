@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tilusbuild.process.base import OnWorker
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
-_WITH_VALUE = """
+_OPTIONS_WITH_VALUE = """
     -dopt --dopt -Ofc --Ofast-compile -Xptxas --ptxas-options -maxrregcount --maxrregcount
     -ftz --ftz -prec-sqrt --prec-sqrt -prec-div --prec-div -fmad --fmad -modify-stack-limit
     --modify-stack-limit -jtd --jump-table-density -device-stack-protector --device-stack-protector
@@ -42,24 +42,24 @@ _WITH_VALUE = """
     --optimization-info -diag-error --diag-error -diag-suppress --diag-suppress -diag-warn
     --diag-warn -brief-diag --brief-diagnostics -split-compile --split-compile -Xcudafe
 """
-_WITHOUT = """
+_OPTIONS_WITHOUT_VALUE = """
     -G --device-debug -lineinfo --generate-line-info -use_fast_math --use_fast_math
     -extra-device-vectorization --extra-device-vectorization -w --disable-warnings -restrict
     --restrict -default-device --device-as-default-execution-space -device-int128 --device-int128
     -device-float128 --device-float128 -err-no --display-error-number -no-err-no
     --no-display-error-number -minimal --minimal
 """
-VALUED, BARE = frozenset(_WITH_VALUE.split()), frozenset(_WITHOUT.split())
+VALUED, BARE = frozenset(_OPTIONS_WITH_VALUE.split()), frozenset(_OPTIONS_WITHOUT_VALUE.split())
 """Options of NVRTC 13.0: those with a value, after "=" or as the next word, and those without."""
 
 # How many outputs each verb of a compile names after its source.
 _OUTPUT_COUNTS = {"cubin": 1, "both": 2}
-_NAMED = "--kernel="
+_KERNEL_OPTION = "--kernel="
 
 # nvcc's optimisation level of host code, which NVRTC does not compile.
-_HOST_LEVEL = re.compile(r"-O[0-3]?|--optimize=[0-3]")
+_HOST_OPTIMIZATION = re.compile(r"-O[0-3]?|--optimize=[0-3]")
 
-_HINTS = {
+_HINT_OF_FLAG = {
     "-Xcompiler": "NVRTC has no host compiler: leave it out",
     "--compiler-options": "NVRTC has no host compiler: leave it out",
     "--expt-relaxed-constexpr": "say __device__ of those functions, or give -default-device",
@@ -71,7 +71,9 @@ _HINTS = {
     "-time": "`-v` and the record of a build have times",
 }
 # Of the flags that are refused, those whose value is the next word.
-_TAKES_NEXT = frozenset({"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatbin", "-Xnvlink"})
+_REFUSED_VALUED = frozenset(
+    {"-Xcompiler", "--compiler-options", "-Xlinker", "-Xfatbin", "-Xnvlink"}
+)
 
 
 def drop_host_flags(flags: Sequence[str]) -> tuple[str, ...]:
@@ -79,14 +81,14 @@ def drop_host_flags(flags: Sequence[str]) -> tuple[str, ...]:
     kept: list[str] = []
     is_value = False  # of the flag before: `-O3` may be a macro's value
     for flag in flags:
-        if is_value or not _HOST_LEVEL.fullmatch(flag):
+        if is_value or not _HOST_OPTIMIZATION.fullmatch(flag):
             kept.append(flag)
         is_value = flag in VALUED
     return tuple(kept)
 
 
 # NVRTC ignores SOURCE_DATE_EPOCH, and a program must not depend on when it was compiled.
-_DATED = re.compile(r"\b__(?:DATE|TIME)__\b")
+_DATE_MACRO = re.compile(r"\b__(?:DATE|TIME)__\b")
 
 
 def find_date_macro(texts: Mapping[str, str], headers: str | None) -> str | None:
@@ -115,12 +117,13 @@ def _find_date_in_headers(directory: str) -> str | None:
 def _find_date_line(text: str) -> int | None:
     """Return the line, from 1, of the first `__DATE__` or `__TIME__` outside comments and strings;
     None without one."""
-    # A header is searched in full only where it can have one: few do, and tokens take long.
+    # Splitting a text into tokens takes long, and few texts have these words.
     if "__DATE__" not in text and "__TIME__" not in text:
         return None
-    blank = TOKENS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), "\n" + text)
-    match = _DATED.search(blank)
-    return blank.count("\n", 0, match.start()) if match else None
+    # The newline in front makes the number of newlines before the macro the number of its line.
+    code = TOKENS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), "\n" + text)
+    match = _DATE_MACRO.search(code)
+    return code.count("\n", 0, match.start()) if match else None
 
 
 def _find_namesake(recipe: Recipe, headers: str) -> str | None:
@@ -168,8 +171,8 @@ class KernelNvrtc(KernelPipeline):
         return steps
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
-        several = len(recipe.archs) > 1 or recipe.ptx
-        joiner = toolchain.fingerprint_joiner if several else ()
+        has_several_images = len(recipe.archs) > 1 or recipe.ptx
+        joiner = toolchain.fingerprint_joiner if has_several_images else ()
         return (*joiner, *toolchain.fingerprint_nvrtc)
 
     def list_header_directories(self, toolchain: Toolchain) -> HeaderDirectories:
@@ -182,16 +185,18 @@ class KernelNvrtc(KernelPipeline):
     def explain_local_only(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str | None:
         if notes:
             return "its includes are not known, and only this machine limits NVRTC's headers"
-        # They are taken out of the code, but not how many bytes a time took there.
+        # The times of headers are cleared in the code, but the number of bytes of a time remains.
         return TIMES_OF_HEADERS if has_line_info(recipe) else self.explain_denied_flag(recipe)
 
     def list_remote_outputs(self, step: Step) -> tuple[str, ...]:
         if step.argv[:1] != ("{nvrtc}",) or step.argv[1] not in _OUTPUT_COUNTS:
             return ()
-        # As `_build_compile_command` has them: tool, verb, source, name, outputs.
-        outputs = step.argv[4 : 4 + _OUTPUT_COUNTS[step.argv[1]]]
-        named = any(word.startswith(_NAMED) for word in step.argv)
-        return (*outputs, *((SYMBOL_FILE,) if named else ()))
+        # The words of `_build_compile_command`, in its order.
+        _, verb, _, _, *outputs_and_options = step.argv
+        outputs = outputs_and_options[: _OUTPUT_COUNTS[verb]]
+        if any(word.startswith(_KERNEL_OPTION) for word in outputs_and_options):
+            outputs.append(SYMBOL_FILE)
+        return tuple(outputs)
 
     def find_worker_command(self, step: Step, tools: Tools) -> OnWorker | None:
         if tools.nvrtc is None or step.argv[0] != "{nvrtc}":
@@ -203,9 +208,10 @@ class KernelNvrtc(KernelPipeline):
             if _find_date_line(word):
                 return f"error: {word}: {_NO_DATE}"
         texts = {"source.cu": recipe.source, **recipe.headers}
-        return find_date_macro(texts, headers) or (
-            _find_namesake(recipe, headers) if headers else None
-        )
+        problem = find_date_macro(texts, headers)
+        if problem is None and headers:
+            problem = _find_namesake(recipe, headers)
+        return problem
 
     def find_source_command(self, recipe: Recipe) -> tuple[str, ...]:
         raise ValueError("NVRTC compiles it, and has no command")
@@ -226,11 +232,11 @@ class KernelNvrtc(KernelPipeline):
         for index, flag in remaining:
             name, equals, _ = flag.partition("=")
             is_known = name in VALUED or flag[:2] in ("-D", "-U") or flag in BARE
-            if not is_known and not _HOST_LEVEL.fullmatch(flag):
-                hint = _HINTS.get(name, "leave it out, or compile this project with nvcc")
+            if not is_known and not _HOST_OPTIMIZATION.fullmatch(flag):
+                hint = _HINT_OF_FLAG.get(name, "leave it out, or compile this project with nvcc")
                 yield index, flag, hint
-            # The next word is its value, and no flag.
-            if not equals and (name in VALUED or name in _TAKES_NEXT):
+            # The next word is the value of this flag, and is not checked.
+            if not equals and (name in VALUED or name in _REFUSED_VALUED):
                 next(remaining, None)
 
     def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
@@ -246,7 +252,7 @@ def _build_compile_command(recipe: Recipe, name: str, outputs: list[str]) -> tup
     """Return the command of one compile: to a cubin or, with two outputs, to a cubin and PTX."""
     verb = "cubin" if len(outputs) == 1 else "both"
     argv = ("{nvrtc}", verb, "source.cu", _choose_source_path(recipe), *outputs)
-    kernel = (f"{_NAMED}{recipe.symbol}",) if is_cpp_name(recipe.symbol) else ()
+    kernel = (f"{_KERNEL_OPTION}{recipe.symbol}",) if is_cpp_name(recipe.symbol) else ()
     return (*argv, *kernel, f"--gpu-architecture={name}", *_list_options(recipe))
 
 
@@ -261,14 +267,15 @@ def _choose_source_path(recipe: Recipe) -> str:
 def _list_options(recipe: Recipe) -> tuple[str, ...]:
     """Return NVRTC's options besides the architecture: language, macros, header directories,
     flags."""
-    # NVRTC has no directories for quoted includes alone, but that of the source. Rendered headers
-    # come first, as for nvcc; what they include of the source's directory comes after all else, so
-    # that `#include <…>` finds nothing there that another directory has.
-    of_source = [f"{HERE}/include/{name}" for name, quoted in recipe.includes.roots if quoted]
-    of_all = [f"{HERE}/include/{name}" for name, quoted in recipe.includes.roots if not quoted]
-    directories = [*of_all, f"{HERE}/{CUDA_HEADERS}", f"{HERE}/{CUDA_HEADERS}/cccl"]
+    roots = recipe.includes.roots
+    quoted_only = [f"{HERE}/include/{name}" for name, is_quoted_only in roots if is_quoted_only]
+    any_include = [f"{HERE}/include/{name}" for name, is_quoted_only in roots if not is_quoted_only]
+    directories = [*any_include, f"{HERE}/{CUDA_HEADERS}", f"{HERE}/{CUDA_HEADERS}/cccl"]
+    # For quoted includes NVRTC searches the source's directory, and has no option for others. The
+    # rendered headers come first, as for nvcc. They may include headers beside the source. That
+    # directory comes last, so that `#include <…>` prefers the others.
     if recipe.headers:
-        directories = [HERE, *directories, *of_source]
+        directories = [HERE, *directories, *quoted_only]
     return (
         f"--std={recipe.options.std}",
         *format_defines(recipe),
