@@ -86,7 +86,7 @@ def fake_toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fake(opened: Opened, fake_toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     monkeypatch.setattr(discovery, "list_wheel_roots", list)
-    monkeypatch.setattr(discovery, "_INSTALLED_UNDER", "/nowhere")
+    monkeypatch.setattr(discovery, "_INSTALL_ROOT", "/nowhere")
     return lambda **env: opened(CUDA_HOME=str(fake_toolkit), **env)
 
 

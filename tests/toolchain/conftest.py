@@ -155,7 +155,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """A machine with nothing on it."""
-    monkeypatch.setattr(discovery, "_INSTALLED_UNDER", str(tmp_path / "installed"))
+    monkeypatch.setattr(discovery, "_INSTALL_ROOT", str(tmp_path / "installed"))
     monkeypatch.setattr(discovery, "list_wheel_roots", list)
     return World(tmp_path)
 

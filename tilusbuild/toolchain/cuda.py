@@ -25,15 +25,17 @@ from tilusbuild.toolchain.host import ToolFile
 from tilusbuild.toolchain.nvrtc_places import list_wheel_roots
 from tilusbuild.toolchain.probe import Probe, ProbeError, raise_shortage
 
+# `#$ TOP=/usr/local/cuda/bin/..`
 _VARIABLE = re.compile(r"^#\$ ([_A-Z]+)=(.*)$", re.MULTILINE)
-_INCLUDE = re.compile(r'"(?:-I)?(/[^"]*)"')
+# `INCLUDES="-I/usr/local/cuda/bin/../include"`, and the same without -I in SYSTEM_INCLUDES.
+_INCLUDE_DIRECTORY = re.compile(r'"(?:-I)?(/[^"]*)"')
 _VERSION = re.compile(r"release \d+\.\d+, V(\d+(?:\.\d+)+)")
 _EMBEDDED_VERSION = re.compile(rb"Cuda compilation tools, release \d+\.\d+, V(\d+(?:\.\d+)+)")
 # In the help of `--gpu-code`; PTX architectures are `compute_…`.
 _REAL_ARCH = re.compile(r"'(sm_\d+[af]?)'")
 _PROGRAMS = ("cudafe++", "ptxas", "fatbinary", "nvlink")
 # One of each wheel that has headers which every compile includes: runtime, crt, cccl.
-_HEADERS = ("cuda_runtime.h", "crt/host_config.h", "nv/target")
+_REQUIRED_HEADERS = ("cuda_runtime.h", "crt/host_config.h", "nv/target")
 
 
 def is_toolkit(directory: str) -> bool:
@@ -140,15 +142,12 @@ def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     releases = read_wheel_releases(root)
     remedy = format_pip_command(version) if releases else None
     _check_complete(programs, libdevice, remedy)
-    includes = tuple(
-        dict.fromkeys(
-            os.path.realpath(directory)
-            for name in ("INCLUDES", "SYSTEM_INCLUDES")
-            for directory in _INCLUDE.findall(variables.get(name, ""))
-            if os.path.isdir(directory)
-        )
-    ) or (os.path.join(root, "include"),)
-    _check_headers(includes, remedy)
+    include_options = f"{variables.get('INCLUDES')} {variables.get('SYSTEM_INCLUDES')}"
+    existing = filter(os.path.isdir, _INCLUDE_DIRECTORY.findall(include_options))
+    include_dirs = tuple(dict.fromkeys(map(os.path.realpath, existing)))
+    if not include_dirs:
+        include_dirs = (os.path.join(root, "include"),)
+    _check_headers(include_dirs, remedy)
     # Parts of another release would fail during a compile, with a message about PTX versions.
     if releases and (mixed := find_mixed_releases(releases, version)):
         raise RejectedError(f"mixed releases: {mixed}", remedy)
@@ -163,7 +162,7 @@ def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
         version=version,
         archs=_list_archs(probe, program),
         tools=tuple(tools),
-        include_dirs=includes,
+        include_dirs=include_dirs,
         libdevice=os.path.realpath(libdevice),
         library_dir=library_dir,
         link_flags=link_flags,
@@ -202,7 +201,7 @@ def _check_headers(directories: tuple[str, ...], remedy: str | None) -> None:
     """Raise `RejectedError` for headers that none of the directories has."""
     missing = [
         header
-        for header in _HEADERS
+        for header in _REQUIRED_HEADERS
         if not any(os.path.isfile(os.path.join(directory, header)) for directory in directories)
     ]
     if missing:
@@ -233,6 +232,7 @@ def _find_libraries(root: str, flags: str) -> tuple[str, tuple[str, ...]]:
 
     `flags` is nvcc's variable LIBRARIES. Without cudart the directory is `root`'s lib.
     """
+    # `"-L/usr/local/cuda/bin/../targets/x86_64-linux/lib/stubs" "-L/…/lib"`
     searched = [os.path.realpath(path) for path in re.findall(r'"-L(/[^"]*)"', flags)]
     fallbacks = [os.path.join(root, name) for name in ("lib64", "lib")]
     for directory in (*searched, *fallbacks):
@@ -280,10 +280,10 @@ def _list_disassemblers(cuda: Cuda | None) -> Iterator[str]:
         yield os.path.join(root, "bin", NVDISASM)
 
 
-_NVCC = "nvidia-cuda-nvcc"
-_SAME_BUILD = ("nvidia-nvvm", "nvidia-cuda-crt")
-_OTHERS = ("nvidia-cuda-runtime", "nvidia-cuda-cccl")
-WHEELS = (_NVCC, *_SAME_BUILD, *_OTHERS)
+_NVCC_WHEEL = "nvidia-cuda-nvcc"
+_WHEELS_OF_SAME_BUILD = ("nvidia-nvvm", "nvidia-cuda-crt")
+_WHEELS_OF_RELEASE = ("nvidia-cuda-runtime", "nvidia-cuda-cccl")
+WHEELS = (_NVCC_WHEEL, *_WHEELS_OF_SAME_BUILD, *_WHEELS_OF_RELEASE)
 """The wheels of one compiler, by their names on the package index."""
 
 _DIST_INFO = re.compile(r"(?P<name>[a-z0-9_]+)-(?P<version>\d+(?:\.\d+)*)\.dist-info")
@@ -294,6 +294,7 @@ def read_wheel_releases(root: str) -> Mapping[str, str]:
 
     Empty for a root outside NVIDIA's wheels.
     """
+    # The root of wheels is `site-packages/nvidia/cu13`.
     site = os.path.dirname(os.path.dirname(root))
     if os.path.basename(os.path.dirname(root)) != "nvidia":
         return {}
@@ -308,19 +309,19 @@ def read_wheel_releases(root: str) -> Mapping[str, str]:
 def find_mixed_releases(releases: Mapping[str, str], nvcc: str) -> str | None:
     """Return which wheels are missing or of another release than nvcc; None if all fit."""
     release = _parse_release(nvcc)
-    wrong = [
+    problems = [
         f"{name} {releases[name]}" if name in releases else f"no {name}"
         for name in WHEELS
         if name not in releases or _parse_release(releases[name]) != release
     ]
-    return f"nvcc is {nvcc}, but there is {', '.join(wrong)}" if wrong else None
+    return f"nvcc is {nvcc}, but there is {', '.join(problems)}" if problems else None
 
 
 def format_pip_command(nvcc: str) -> str:
     """Return the command that installs the wheels of one release for an nvcc of that version."""
-    pins = [f"{name}=={nvcc}" for name in (_NVCC, *_SAME_BUILD)]
+    pins = [f"{name}=={nvcc}" for name in (_NVCC_WHEEL, *_WHEELS_OF_SAME_BUILD)]
     release = ".".join(map(str, _parse_release(nvcc)))
-    pins += [f"'{name}=={release}.*'" for name in _OTHERS]
+    pins += [f"'{name}=={release}.*'" for name in _WHEELS_OF_RELEASE]
     return "pip install " + " ".join(pins)
 
 

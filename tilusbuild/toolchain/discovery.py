@@ -34,9 +34,9 @@ from tilusbuild.toolchain.reach import Reach, find_reach, is_sandbox_requested
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
-_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
-_INSTALLED_UNDER = "/usr/local"
-_WHEELS = "NVIDIA's wheels in this Python environment"
+_CUDA_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
+_INSTALL_ROOT = "/usr/local"
+_IN_WHEELS = "NVIDIA's wheels in this Python environment"
 NVRTC_REMEDY = "pip install 'tilusbuild[nvrtc]'"
 
 _Tool = TypeVar("_Tool", Cuda, NvrtcLibrary)
@@ -51,9 +51,9 @@ class DeviceCompiler(Struct, frozen=True):
     """Whether a script's own `device-compiler` overrides it: false if the command line, the
     environment or the running program chose the compiler."""
 
-    def choose_for_script(self, own: str | None) -> str:
-        """Return the compiler for a script whose manifest names `own` (None for no name)."""
-        return own if own is not None and self.scripts_choose else self.name
+    def choose_for_script(self, requested: str | None) -> str:
+        """Return the compiler for a script whose manifest names `requested` (None for no name)."""
+        return requested if requested is not None and self.scripts_choose else self.name
 
 
 class ToolchainRequest(Struct, frozen=True):
@@ -115,10 +115,10 @@ class Toolchain(Struct, frozen=True, eq=False):
     """The digests behind the fingerprints; None for a toolchain that is not watched for changes."""
 
     def __eq__(self, other: object) -> bool:
-        # Of each search there are other `digests`, also where all facts are equal.
-        return isinstance(other, Toolchain) and (
-            asdict(replace(self, digests=None)) == asdict(replace(other, digests=None))
-        )
+        if not isinstance(other, Toolchain):
+            return False
+        # Two searches that find the same compilers have different `digests`.
+        return asdict(replace(self, digests=None)) == asdict(replace(other, digests=None))
 
     def __hash__(self) -> int:
         return hash((self.name, self.fingerprint_cuda, self.fingerprint_host))
@@ -164,13 +164,15 @@ class Toolchain(Struct, frozen=True, eq=False):
         self, archs: Iterable[Arch], place: Place | None = None, *, nvrtc: bool = False
     ) -> None:
         """Raise `InputError` for architectures that nvcc, or NVRTC, does not compile for."""
-        errors = [
-            _make_nvrtc_arch_error(arch, self.nvrtc, place)
-            if nvrtc and self.nvrtc is not None
-            else _make_arch_error(arch, self.cuda, place)
-            for arch in archs
-        ]
-        if diagnostics := [error for error in errors if error is not None]:
+        diagnostics: list[Diagnostic] = []
+        for arch in archs:
+            if nvrtc and self.nvrtc is not None:
+                diagnostic = _make_nvrtc_arch_error(arch, self.nvrtc, place)
+            else:
+                diagnostic = _make_arch_error(arch, self.cuda, place)
+            if diagnostic is not None:
+                diagnostics.append(diagnostic)
+        if diagnostics:
             raise InputError(*diagnostics)
 
 
@@ -255,9 +257,9 @@ def find_nvrtc(
     `InputError` for a malformed requirement.
     """
     roots = [(where, root) for where, root, _ in _list_toolkits(probe)]
-    # The toolkit of a path comes first and is not the only one: it may have no NVRTC.
-    if (declared := _find_requested_path(request)) is not None:
-        roots.insert(0, (request.nvcc_key, _find_root(declared)))
+    # The toolkit that the manifest names comes first. Others follow, since it may have no NVRTC.
+    if (requested_path := _find_requested_path(request)) is not None:
+        roots.insert(0, (request.nvcc_key, _find_root(requested_path)))
     directories = [root for _, root in roots]
 
     def examine_candidate(path: str) -> tuple[NvrtcLibrary, str]:
@@ -299,7 +301,8 @@ def _search_locations(
         if path is None:
             searched.append(SearchResult(where, found=False, note="none"))
             continue
-        # The rest is not examined, which takes time, but named: users ask why it was not chosen.
+        # Further locations are not examined, which takes time. They are named all the same, since
+        # users ask why one was not chosen.
         if chosen is not None:
             note = "not needed: an earlier one was used"
             searched.append(SearchResult(where, found=True, note=note))
@@ -327,31 +330,30 @@ def _list_toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
 
     Neither need exist: a variable may be wrong, and a toolkit with NVRTC alone has no nvcc.
     """
-    variables = ((name, probe.env.get(name)) for name in _VARIABLES)
-    newest_first = sorted(
-        glob.glob(f"{_INSTALLED_UNDER}/cuda-*"), key=extract_numbers, reverse=True
-    )
-    installed = (f"{_INSTALLED_UNDER}/cuda", *newest_first)
-    # What a variable names comes before what is installed, and installed ones before wheels, which
-    # other packages bring along.
+    variables = ((name, probe.env.get(name)) for name in _CUDA_VARIABLES)
+    newest_first = sorted(glob.glob(f"{_INSTALL_ROOT}/cuda-*"), key=extract_numbers, reverse=True)
+    installed = (f"{_INSTALL_ROOT}/cuda", *newest_first)
+    # Wheels come last: other packages bring them along, while the user installed the toolkits.
     yield from ((name, root, os.path.join(root, "bin", "nvcc")) for name, root in variables if root)
     yield from (("PATH", _find_root(path), path) for path in probe.find_all_executables("nvcc"))
-    yield from ((f"{_INSTALLED_UNDER}/cuda*", root, f"{root}/bin/nvcc") for root in installed)
-    yield from ((_WHEELS, root, os.path.join(root, "bin", "nvcc")) for root in list_wheel_roots())
+    yield from ((f"{_INSTALL_ROOT}/cuda*", root, f"{root}/bin/nvcc") for root in installed)
+    yield from (
+        (_IN_WHEELS, root, os.path.join(root, "bin", "nvcc")) for root in list_wheel_roots()
+    )
 
 
 def _list_candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:
     """Yield (location in words, path of nvcc) in the order of preference. The path is None for a
     location without any nvcc, so that messages name the location."""
-    if (declared := _find_requested_path(request)) is not None:
-        yield f"{request.nvcc_key} ({declared})", declared
+    if (requested_path := _find_requested_path(request)) is not None:
+        yield f"{request.nvcc_key} ({requested_path})", requested_path
         return
     toolkits = [*_list_toolkits(probe)]
-    for location in (*_VARIABLES, "PATH", f"{_INSTALLED_UNDER}/cuda*", _WHEELS):
+    for location in (*_CUDA_VARIABLES, "PATH", f"{_INSTALL_ROOT}/cuda*", _IN_WHEELS):
         paths = [path for where, _, path in toolkits if where == location]
         # A variable that leads to no nvcc is a mistake, which its note shows; elsewhere a toolkit
         # may well have none.
-        if location not in _VARIABLES:
+        if location not in _CUDA_VARIABLES:
             paths = [path for path in paths if os.path.isfile(path)]
         yield from ((f"{location} ({path})", path) for path in paths)
         if not paths:
@@ -409,9 +411,9 @@ def _make_nvrtc_arch_error(
     does."""
     if nvrtc.can_target(arch):
         return None
-    known = ", ".join(f"sm_{number}" for number in nvrtc.numbers)
+    supported = ", ".join(f"sm_{number}" for number in nvrtc.numbers)
     return Diagnostic(
-        f"NVRTC {nvrtc.version} does not compile for {arch.name}", place, f"it knows {known}"
+        f"NVRTC {nvrtc.version} does not compile for {arch.name}", place, f"it knows {supported}"
     )
 
 
@@ -421,11 +423,11 @@ def _make_arch_error(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diag
         return None
     if cuda is None:
         return Diagnostic(f"{arch.name} needs nvcc, and this toolchain has none", place)
-    have = f"this nvcc ({cuda.version}) knows {', '.join(cuda.archs)}"
+    hint = f"this nvcc ({cuda.version}) knows {', '.join(cuda.archs)}"
     if arch.since > cuda.release:
         since = ".".join(map(str, arch.since))
-        have = f"it needs CUDA {since} or later; {have}"
+        hint = f"it needs CUDA {since} or later; {hint}"
     elif arch.until is not None and cuda.release >= arch.until:
         until = ".".join(map(str, arch.until))
-        have = f"it needs a CUDA before {until}; {have}"
-    return Diagnostic(f"nvcc {cuda.version} does not compile for {arch.name}", place, have)
+        hint = f"it needs a CUDA before {until}; {hint}"
+    return Diagnostic(f"nvcc {cuda.version} does not compile for {arch.name}", place, hint)

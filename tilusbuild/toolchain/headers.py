@@ -49,10 +49,12 @@ _SYSTEM_FILES = """
     tgmath.h threads.h time.h uchar.h ucontext.h unistd.h utime.h values.h wait.h wchar.h wctype.h
     xlocale.h
 """
-_IS_TOOLKIT_FILE = re.compile("|".join(translate(pattern) for pattern in _TOOLKIT_FILES.split()))
-_IS_SYSTEM_FILE = frozenset(_SYSTEM_FILES.split())
+_TOOLKIT_PATTERN = re.compile("|".join(translate(pattern) for pattern in _TOOLKIT_FILES.split()))
+_SYSTEM_FILE_NAMES = frozenset(_SYSTEM_FILES.split())
 # The directories of core files, which are searched for them.
-_ENTERED = frozenset(name.partition("/")[0] + "/" for name in _IS_SYSTEM_FILE if "/" in name)
+_SYSTEM_FILE_DIRECTORIES = frozenset(
+    name.partition("/")[0] + "/" for name in _SYSTEM_FILE_NAMES if "/" in name
+)
 
 
 def is_core_of_toolkit(name: str) -> bool:
@@ -64,13 +66,17 @@ def is_core_of_toolkit(name: str) -> bool:
     return (
         not name
         or name.startswith(_TOOLKIT_DIRECTORIES)
-        or _IS_TOOLKIT_FILE.match(name) is not None
+        or _TOOLKIT_PATTERN.match(name) is not None
     )
 
 
 def is_core_of_system(name: str) -> bool:
     """Return whether a header is core, by its name relative to a C library's directory."""
-    return name.startswith(_SYSTEM_DIRECTORIES) or name in _IS_SYSTEM_FILE or name in _ENTERED
+    return (
+        name.startswith(_SYSTEM_DIRECTORIES)
+        or name in _SYSTEM_FILE_NAMES
+        or name in _SYSTEM_FILE_DIRECTORIES
+    )
 
 
 # All directories are entered: a header that is not core may lie in one that is.
@@ -95,21 +101,24 @@ class HeaderDirectories(Struct, frozen=True):
 
     def digest_toolkit_core(self, memory: Digests) -> str:
         """Return the digest of the toolkit's core. Raises `OSError`."""
-        # The first holds the others (include/cccl).
+        # The first directory holds the others (include/cccl).
         return _combine_digests(
-            memory.digest_tree(f, "core toolkit", is_core_of_toolkit) for f in self.toolkit[:1]
+            memory.digest_tree(directory, "core toolkit", is_core_of_toolkit)
+            for directory in self.toolkit[:1]
         )
 
     def digest_compiler_headers(self, memory: Digests) -> str:
         """Return the digest of the host compiler's own headers. Raises `OSError`."""
         return _combine_digests(
-            memory.digest_tree(f, "all", lambda _: True) for f in drop_nested(self.compiler)
+            memory.digest_tree(directory, "all", lambda _: True)
+            for directory in drop_nested(self.compiler)
         )
 
     def digest_system_core(self, memory: Digests) -> str:
         """Return the digest of the C library's core. Raises `OSError`."""
         return _combine_digests(
-            memory.digest_tree(f, "core system", is_core_of_system) for f in self.system
+            memory.digest_tree(directory, "core system", is_core_of_system)
+            for directory in self.system
         )
 
     def digest_external_headers(
@@ -122,15 +131,17 @@ class HeaderDirectories(Struct, frozen=True):
         absent one then changes the fingerprint."""
         if includes is not None and not any(self.is_external(name) for name in set(includes)):
             return ()
-        toolkit = [
-            memory.digest_tree(f, "rest toolkit", _is_beyond_toolkit_core) for f in self.toolkit[:1]
+        lines: list[str] = []
+        if self.toolkit:
+            # The first directory holds the others (include/cccl).
+            digest = memory.digest_tree(self.toolkit[0], "rest toolkit", _is_beyond_toolkit_core)
+            lines.append(f"other-cuda-headers - {_combine_digests([digest])}")
+        system_digests = [
+            memory.digest_tree(directory, "rest system", _is_beyond_system_core)
+            for directory in drop_nested(self.system)
         ]
-        directories = drop_nested(self.system)
-        system = [memory.digest_tree(f, "rest system", _is_beyond_system_core) for f in directories]
-        return (
-            *((f"other-cuda-headers - {_combine_digests(toolkit)}",) if self.toolkit else ()),
-            f"other-headers - {_combine_digests(system)}",
-        )
+        lines.append(f"other-headers - {_combine_digests(system_digests)}")
+        return tuple(lines)
 
     def is_external(self, name: str) -> bool:
         """Return whether a name in an include finds an existing header that is not core. The first
@@ -154,7 +165,11 @@ def _combine_digests(digests: Iterable[str]) -> str:
 def drop_nested(directories: Iterable[str]) -> list[str]:
     """Return the directories that are not inside of another one of the list, in their order."""
     distinct = list(dict.fromkeys(directories))
-    return [d for d in distinct if not any(d.startswith(other + "/") for other in distinct)]
+    return [
+        directory
+        for directory in distinct
+        if not any(directory.startswith(parent + "/") for parent in distinct)
+    ]
 
 
 def find_package_directory(package: str, path: str) -> str:
@@ -173,7 +188,7 @@ def find_package_directory(package: str, path: str) -> str:
     if not directories:
         raise LookupError(f'"{package}" is a module, not a package with files')
     for directory in directories:
-        real = os.path.realpath(os.path.join(directory, path))
-        if os.path.isdir(real):
-            return real
+        candidate = os.path.realpath(os.path.join(directory, path))
+        if os.path.isdir(candidate):
+            return candidate
     raise LookupError(f'package "{package}" ({directories[0]}) has no directory "{path}"')

@@ -23,8 +23,8 @@ _WRAPPERS = ("ccache", "sccache", "distcc", "icecc", "colorgcc")
 # The programs of g++ and gcc, besides the assembler and the linker. collect2 starts the linker.
 _COMPONENTS = ("cc1plus", "cc1", "collect2")
 # The startup objects and the archives of gcc that a shared library is linked with.
-_LINKED = ("crti.o", "crtn.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "libgcc_eh.a")
-_GLIBC = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
+_LINKED_FILES = ("crti.o", "crtn.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "libgcc_eh.a")
+_GLIBC_MACRO = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -115,7 +115,7 @@ def _find_drivers(probe: Probe, requested: str | None) -> tuple[str, str]:
     if cxx is None:
         raise ProbeError(f"{requested} not found on PATH")
     directory, name = os.path.split(cxx)
-    # In the last part of the name only: "x86_64-linux-g++-11" has "x86_64-linux-gcc-11".
+    # "x86_64-linux-g++-11" has "x86_64-linux-gcc-11" beside it: only the last "g++" is replaced.
     cc = os.path.join(directory, "gcc".join(name.rsplit("g++", 1)))
     for path in (cxx, cc):
         if not os.path.isfile(path) or not os.access(path, os.X_OK):
@@ -136,14 +136,14 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
     for name in ("as", "ld"):
         if paths[name] is None:
             raise _make_missing_error(f"{name} not found", "apt install binutils")
-    compiler, system = _list_search_directories(probe, cxx, paths["cc1plus"])
-    candidates = [os.path.join(directory, "features.h") for directory in system]
+    compiler_headers, system_headers = _list_search_directories(probe, cxx, paths["cc1plus"])
+    candidates = [os.path.join(directory, "features.h") for directory in system_headers]
     features = next(filter(os.path.isfile, candidates), None)
     if features is None:
         raise _make_missing_error(
             "the C library's headers are not installed", "apt install libc6-dev"
         )
-    linked = {name: _find_linked_file(probe, cxx, name) for name in _LINKED}
+    linked_files = {name: _find_linked_file(probe, cxx, name) for name in _LINKED_FILES}
 
     def make_tool(name: str, path: str, version: str) -> ToolFile:
         return ToolFile(name, path, version, memory.digest_file(os.path.realpath(path)))
@@ -151,11 +151,12 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
     def make_binutil(name: str) -> ToolFile:
         path = paths[name] or name
         first_line = probe.query_program(path, "--version").splitlines()[0]
-        # The last one: "GNU ld (crosstool-NG 1.25.0) 2.38".
-        return make_tool(name, path, (_VERSION.findall(first_line) or ["-"])[-1])
+        # "GNU ld (crosstool-NG 1.25.0) 2.38": the last version is the tool's.
+        versions = _VERSION.findall(first_line)
+        return make_tool(name, path, versions[-1] if versions else "-")
 
     parts = [make_tool(name, path, version) for name in _COMPONENTS if (path := paths[name])]
-    parts += [make_tool(name, file, "-") for name, file in linked.items() if file]
+    parts += [make_tool(name, file, "-") for name, file in linked_files.items() if file]
     return HostCompiler(
         cxx=make_tool("g++", cxx, version),
         cc=make_tool("gcc", cc, _read_version(probe, cc)),
@@ -164,8 +165,8 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
         parts=tuple(parts),
         target=target,
         libc=_read_libc_version(features),
-        compiler_headers=compiler,
-        system_headers=system,
+        compiler_headers=compiler_headers,
+        system_headers=system_headers,
     )
 
 
@@ -205,8 +206,8 @@ def _list_search_directories(
     Raises `ProbeError`."""
 
     def extract_search_list(output: str) -> str:
-        # cc1plus does the search, and directories come and go: g++ alone does not decide the
-        # output.
+        # The stored output is of g++, but cc1plus does the search, among directories that come and
+        # go: a change of either must make g++ run again.
         cc1plus_digest = probe.memory.digest_file(cc1plus) if cc1plus else ""
         return f"{cc1plus_digest}\n{_list_mentioned_directories(output)}"
 
@@ -220,17 +221,19 @@ def _list_search_directories(
     if not directories:
         raise ProbeError("does not print its include directories")
     # glibc has no stddef.h of its own: it is the compiler's.
-    compiler = tuple(
+    compiler_directories = tuple(
         directory
         for directory in directories
         if os.path.isfile(os.path.join(directory, "stddef.h"))
         or os.path.isfile(os.path.join(directory, "bits", "c++config.h"))
         or "/c++/" in directory + "/"
     )
-    return compiler, tuple(d for d in dict.fromkeys(directories) if d not in compiler)
+    others = (name for name in dict.fromkeys(directories) if name not in compiler_directories)
+    return compiler_directories, tuple(others)
 
 
-_MENTIONED = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
+# ` /usr/include/c++/12`, or `ignoring nonexistent directory "/usr/local/include"`
+_MENTIONED_DIRECTORY = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
 
 
 def _list_mentioned_directories(output: str) -> str:
@@ -239,7 +242,7 @@ def _list_mentioned_directories(output: str) -> str:
 
     The compiler skips missing directories and duplicates, which may exist later.
     """
-    directories = [listed or ignored for listed, ignored in _MENTIONED.findall(output)]
+    directories = [listed or ignored for listed, ignored in _MENTIONED_DIRECTORY.findall(output)]
     return "\n".join(
         f"{directory} {os.path.realpath(directory)} {os.path.isdir(directory)}"
         for directory in directories
@@ -248,7 +251,8 @@ def _list_mentioned_directories(output: str) -> str:
 
 def _read_libc_version(features: str) -> str:
     """Return glibc's version from the path of its features.h; "-" for another C library."""
-    values = dict(_GLIBC.findall(read_text(features, "replace")))
+    # `#define __GLIBC__ 2`, `#define __GLIBC_MINOR__ 36`
+    values = dict(_GLIBC_MACRO.findall(read_text(features, "replace")))
     return f"{values['__GLIBC__']}.{values['__GLIBC_MINOR__']}" if len(values) == 2 else "-"
 
 

@@ -23,8 +23,8 @@ from tilusbuild.toolchain.probe import Probe, ProbeError, run_in_temporary_direc
 
 PYTHON = "python3"
 # The environment of a command on a worker: its Python is on this PATH.
-_ON_WORKER = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
-_SECONDS = 60.0
+_WORKER_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+_TIMEOUT_SECONDS = 60.0
 _COMMAND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvrtc_command.py")
 
 
@@ -58,11 +58,11 @@ class NvrtcLibrary(Struct, frozen=True):
 
         name = os.path.basename(_COMMAND)
         argv = (PYTHON, "-I", "-S", name, "--library", self.library, *arguments)
-        # A worker without the library says nothing about the program.
-        silent = frozenset({nvrtc_command.USAGE, nvrtc_library.BROKEN})
+        # With these statuses a worker has no usable library, which is not the program's fault.
+        unusable_statuses = frozenset({nvrtc_command.USAGE, nvrtc_library.BROKEN})
         shipped = map(os.path.abspath, nvrtc_command.SHIPPED)
         files = {os.path.basename(path): path for path in shipped}
-        return OnWorker(argv, _ON_WORKER, files, silent)
+        return OnWorker(argv, _WORKER_ENVIRONMENT, files, unusable_statuses)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -115,9 +115,9 @@ def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLi
     them.
     """
     directory = os.path.dirname(os.path.realpath(library))
-    beside = glob.escape(directory)
-    builtins = tuple(sorted(glob.glob(f"{beside}/libnvrtc-builtins.so.*[0-9]")))
-    builtins = tuple(dict.fromkeys(map(os.path.realpath, builtins)))
+    escaped_directory = glob.escape(directory)
+    paths = sorted(glob.glob(f"{escaped_directory}/libnvrtc-builtins.so.*[0-9]"))
+    builtins = tuple(dict.fromkeys(map(os.path.realpath, paths)))
     if not builtins:
         raise RejectedError("incomplete: no libnvrtc-builtins beside it")
     try:
@@ -127,17 +127,17 @@ def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLi
         raise RejectedError(str(error)) from error
     except (ValueError, IndexError) as error:
         raise RejectedError("does not report its release") from error
-    # Of a toolkit's lib64, and of its targets/x86_64-linux/lib.
-    own = (os.path.dirname(directory), os.path.dirname(os.path.dirname(os.path.dirname(directory))))
-    roots = tuple(roots)
-    joiners = sorted(glob.glob(f"{beside}/libnvfatbin.so*"))
+    # The library is in the toolkit's lib64, or in its targets/x86_64-linux/lib.
+    root_of_lib = os.path.dirname(directory)
+    root_of_target = os.path.dirname(os.path.dirname(root_of_lib))
+    joiners = sorted(glob.glob(f"{escaped_directory}/libnvfatbin.so*"))
     return NvrtcLibrary(
         library=library,
         builtins=builtins,
         version=version or ".".join(map(str, release)),
         release=release,
         numbers=numbers,
-        include_dir=nvrtc_places.find_headers_among((*own, *roots), release),
+        include_dir=nvrtc_places.find_headers_among((root_of_lib, root_of_target, *roots), release),
         joiner=os.path.realpath(joiners[0]) if joiners else None,
     )
 
@@ -156,13 +156,14 @@ def _read_identity(
     if answer is None:
         argv = (sys.executable, "-I", "-S", _COMMAND, "--library", library, "identify")
         finished = run_in_temporary_directory(
-            probe.runner, Command(argv, cwd="/", env={}, timeout=_SECONDS)
+            probe.runner, Command(argv, cwd="/", env={}, timeout=_TIMEOUT_SECONDS)
         )
         answer = finished.output.decode("utf-8", "replace")
         if not finished.ok:
             lines = answer.strip().splitlines()
             raise RejectedError(lines[-1] if lines else f"ended with status {finished.status}")
         probe.memory.put_answer(key, answer)
+    # "13.0" in the first line, "75 80 86 90" in the second.
     release, numbers = answer.splitlines()[:2]
     major, minor = release.split(".")
     return (int(major), int(minor)), tuple(int(number) for number in numbers.split())

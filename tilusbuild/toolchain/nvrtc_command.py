@@ -68,18 +68,18 @@ ANSWER = struct.Struct("<iQ?I")
 
 USAGE = 2
 # A process that holds more than so many bytes after a compile is ended: heaps seldom shrink.
-_MAX_KEPT = 512 << 20
+_MAX_RESIDENT = 512 << 20
 
 # Without these, the C library gives each compile's pages back, and the next one faults them in
 # again: 8 percent of its time.
 # malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, in bytes; M_ARENA_MAX, so that the
 # threads of confined compiles share the one heap that is kept.
-_HEAP = ((-1, 64 << 20), (-2, 16 << 20), (-3, 32 << 20), (-8, 1))
+_HEAP_OPTIONS = ((-1, 64 << 20), (-2, 16 << 20), (-3, 32 << 20), (-8, 1))
 # Bytes of address space for the stack of such a thread: templates nest deeply.
-_STACK = 64 << 20
+_STACK_SIZE = 64 << 20
 
-_KERNEL = "--kernel="
-_RESULTS = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}
+_KERNEL_OPTION = "--kernel="
+_RESULTS_OF_VERB = {"cubin": ("CUBIN",), "both": ("CUBIN", "PTX")}
 
 
 # Not of `typing`, which takes some milliseconds to import in each process.
@@ -90,13 +90,15 @@ C++ name of the kernel or ""."""
 
 def _parse_compile(argv: list[str]) -> CompileCommand | None:
     """Return the compile that a command asks for; None for other verbs."""
-    results = _RESULTS.get(argv[0]) if argv else None
+    results = _RESULTS_OF_VERB.get(argv[0]) if argv else None
     if results is None or len(argv) < 3 + len(results):
         return None
-    _, source, name, *others = argv
-    outputs, options = others[: len(results)], others[len(results) :]
-    kernel = next((word[len(_KERNEL) :] for word in options if word.startswith(_KERNEL)), "")
-    options = [word for word in options if not word.startswith(_KERNEL)]
+    _, source, name, *outputs_and_options = argv
+    outputs = outputs_and_options[: len(results)]
+    options = outputs_and_options[len(results) :]
+    kernels = [word[len(_KERNEL_OPTION) :] for word in options if word.startswith(_KERNEL_OPTION)]
+    options = [word for word in options if not word.startswith(_KERNEL_OPTION)]
+    kernel = kernels[0] if kernels else ""
     return CompileCommand(results, source, name, outputs, kernel, options)
 
 
@@ -114,20 +116,23 @@ def run_command(
         status, log, results = (compiler or nvrtc).compile(
             text, command.name, command.options, command.results, command.kernel
         )
-        # No results after a failure. The symbol, which is the last one, has no file of its own.
+        # After a failure there are no results. The symbol of `kernel` is the last result, for which
+        # `outputs` has no path.
         for kind, path, data in zip(command.results, command.outputs, results):  # noqa: B905 - Python 3.8
-            is_cubin = kind == "CUBIN"
-            _write_file(path, nvrtc_library.clear_times(data) if is_cubin else data.rstrip(b"\0"))
+            if kind == "CUBIN":
+                _write_file(path, nvrtc_library.clear_times(data))
+            else:
+                _write_file(path, data.rstrip(b"\0"))
         if command.kernel and results:
             _write_file("kernel.s", b'.asciz "' + results[-1] + b'"\n')
         return status, log
-    verb, rest = argv[0] if argv else "", argv[1:]
-    if verb == "fatbin" and rest:
-        return nvrtc_library.join_images(nvrtc, rest[0], rest[1:])
-    if verb == "identify" and not rest:
+    verb, arguments = argv[0] if argv else "", argv[1:]
+    if verb == "fatbin" and arguments:
+        return nvrtc_library.join_images(nvrtc, arguments[0], arguments[1:])
+    if verb == "identify" and not arguments:
         archs = " ".join(map(str, nvrtc.list_archs()))
         return 0, f"{nvrtc.version[0]}.{nvrtc.version[1]}\n{archs}\n".encode()
-    if verb == "headers" and not rest:
+    if verb == "headers" and not arguments:
         return 0, os.fsencode(nvrtc_places.find_headers(nvrtc.folder, nvrtc.version) or "") + b"\n"
     return USAGE, (__doc__ or "").encode()
 
@@ -142,13 +147,14 @@ def run_confined(
     and may add to.
     """
     landlock = _load_module(argv[1])
-    first = argv.index("--")
-    second = argv.index("--", first + 1)
-    read, write, command = argv[2:first], argv[first + 1 : second], argv[second + 1 :]
-    compiled = _parse_compile(command)
-    if headers is not None and compiled is not None:
+    read_end = argv.index("--")
+    write_end = argv.index("--", read_end + 1)
+    read, write, command = argv[2:read_end], argv[read_end + 1 : write_end], argv[write_end + 1 :]
+    compile_command = _parse_compile(command)
+    if headers is not None and compile_command is not None:
+        _, source, name, _, _, options = compile_command
         run_in_sandbox = lambda writable, work: _run_in_sandbox(landlock, read, writable, work)  # noqa: E731
-        headers.prepare_headers(compiled.source, compiled.name, compiled.options, run_in_sandbox)
+        headers.prepare_headers(source, name, options, run_in_sandbox)
         read = [*read, *headers.list_files()]
     work = lambda: run_command(nvrtc, command, headers)  # noqa: E731
     return _run_in_sandbox(landlock, read, write, lambda: _catch_failures(work))  # type: ignore[no-any-return]
@@ -171,7 +177,7 @@ def _run_in_sandbox(
         except Exception as error:
             answers.append(error)
 
-    threading.stack_size(_STACK)
+    threading.stack_size(_STACK_SIZE)
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
@@ -209,7 +215,7 @@ def _write_file(path: str, data: bytes) -> None:
 
 def serve_commands(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
     """Answer commands that come over the socket, until it closes or this process holds more than
-    `_MAX_KEPT` bytes."""
+    `_MAX_RESIDENT` bytes."""
     import socket
 
     _keep_heap()
@@ -218,13 +224,15 @@ def serve_commands(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
     channel.connect("\0" + address)
     with channel, channel.makefile("rb") as requests:
         while len(head := requests.read(FRAME.size)) == FRAME.size:
-            folder, *argv = requests.read(*FRAME.unpack(head)).split(b"\0")[:-1]
+            (request_size,) = FRAME.unpack(head)
+            # Each word ends in NUL, so that a last, empty piece follows.
+            folder, *argv = requests.read(request_size).split(b"\0")[:-1]
             _forget_peak()
             os.chdir(folder)
             status, output = try_command(nvrtc, [os.fsdecode(word) for word in argv], headers)
             os.chdir("/")  # the builder removes the folder next
             peak, resident_bytes = _measure_memory()
-            stays = resident_bytes <= _MAX_KEPT
+            stays = resident_bytes <= _MAX_RESIDENT
             channel.sendall(ANSWER.pack(status, peak, stays, len(output)) + output)
             if not stays:
                 return
@@ -233,7 +241,7 @@ def serve_commands(nvrtc: nvrtc_library.Nvrtc, address: str) -> None:
 def _keep_heap() -> None:
     """Have the C library keep up to 64 MB for the next compile."""
     with contextlib.suppress(AttributeError):  # a C library without mallopt
-        for option, value in _HEAP:
+        for option, value in _HEAP_OPTIONS:
             ctypes.CDLL(None).mallopt(option, value)
 
 
@@ -247,8 +255,9 @@ def _measure_memory() -> tuple[int, int]:
     """Return the peak and the present resident set in bytes."""
     with open("/proc/self/status", "rb") as file:
         text = file.read()
-    peak, resident = (re.search(name + rb":\s+(\d+) kB", text) for name in (b"VmHWM", b"VmRSS"))
-    return int(peak[1]) * 1024 if peak else 0, int(resident[1]) * 1024 if resident else 0
+    # `VmHWM:    123456 kB` is the peak, `VmRSS` the present size.
+    kilobytes = dict(re.findall(rb"^(\w+):\s+(\d+) kB", text, re.MULTILINE))
+    return int(kilobytes.get(b"VmHWM", 0)) * 1024, int(kilobytes.get(b"VmRSS", 0)) * 1024
 
 
 def main(argv: list[str]) -> int:

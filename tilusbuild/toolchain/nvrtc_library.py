@@ -37,7 +37,7 @@ class Nvrtc:
     def __init__(self, path: str) -> None:
         folder = os.path.dirname(os.path.realpath(path))
         try:
-            # First, since the library looks for them by name, in no directory of its own.
+            # These are loaded first: the library looks for them by name, not in its own directory.
             for builtins in sorted(glob.glob(glob.escape(folder) + "/libnvrtc-builtins.so.*")):
                 ctypes.CDLL(builtins, mode=ctypes.RTLD_GLOBAL)
             self.library = ctypes.CDLL(path)
@@ -68,13 +68,13 @@ class Nvrtc:
         results: tuple[str, ...],
         kernel: str = "",
         text: bytes | None = None,
-        after: Callable[[ctypes.c_void_p], None] | None = None,
+        inspect_program: Callable[[ctypes.c_void_p], None] | None = None,
     ) -> tuple[int, bytes, list[bytes]]:
         """Compile a source. Return (status, log, outputs): one output for each name in `results`
         ("CUBIN", "PTX"), then the symbol of `kernel`, a C++ name, unless it is empty.
 
-        NVRTC gets `text` in place of `source`, unless that is None. `after` is called with NVRTC's
-        program once it is compiled.
+        NVRTC gets `text` in place of `source`, unless `text` is None. `inspect_program` is called
+        with NVRTC's program once it is compiled.
         """
         if self.version >= _FIRST_WITH_CACHE:
             options = ["--no-cache", *options]
@@ -93,11 +93,11 @@ class Nvrtc:
         try:
             if kernel:
                 self.library.nvrtcAddNameExpression(program, os.fsencode(kernel))
-            count = len(encoded_options)
-            array = (ctypes.c_char_p * count)(*encoded_options)
-            result = self.library.nvrtcCompileProgram(program, count, array)
-            if after is not None:
-                after(program)
+            option_count = len(encoded_options)
+            option_array = (ctypes.c_char_p * option_count)(*encoded_options)
+            result = self.library.nvrtcCompileProgram(program, option_count, option_array)
+            if inspect_program is not None:
+                inspect_program(program)
             log = self._read_result(program, "ProgramLog").rstrip(b"\0")
             log = log.replace(os.fsencode(name), b"source.cu")
             if result in _SOURCE_ERRORS:
@@ -124,7 +124,7 @@ class Nvrtc:
         return text.raw[: size.value]
 
     def _format_failure(self, result: int) -> bytes:
-        # Words of which `compile/causes.py` knows that the machine is to blame.
+        # These are words by which `compile/causes.py` recognises a fault of the machine.
         if result == _OUT_OF_MEMORY:
             return b"nvrtc: fatal: out of memory\n"
         text: bytes = self.library.nvrtcGetErrorString(result)
@@ -140,12 +140,14 @@ def clear_times(cubin: bytes) -> bytes:
     if b".debug_line" not in cubin or cubin[:5] != b"\x7fELF\x02":
         return cubin
     data = bytearray(cubin)
-    # e_shoff, e_shentsize, e_shnum, e_shstrndx.
-    table, size, count, names = struct.unpack_from("<Q10xHHH", data, 0x28)
-    sections = [struct.unpack_from("<IIQQQQ", data, table + size * i) for i in range(count)]
+    # The ELF header's e_shoff, e_shentsize, e_shnum, e_shstrndx.
+    table, row_size, count, names_index = struct.unpack_from("<Q10xHHH", data, 0x28)
+    sections = [struct.unpack_from("<IIQQQQ", data, table + row_size * i) for i in range(count)]
+    _, _, _, _, names_offset, _ = sections[names_index]
     for name_offset, _, _, _, offset, length in sections:
-        start = sections[names][4] + name_offset
-        if bytes(data[start : data.index(0, start)]) in (b".debug_line", b".nv_debug_line_sass"):
+        name_start = names_offset + name_offset
+        name = bytes(data[name_start : data.index(0, name_start)])
+        if name in (b".debug_line", b".nv_debug_line_sass"):
             with contextlib.suppress(IndexError, struct.error, ValueError):
                 _clear_table_times(data, offset, offset + length)
     return bytes(data)
@@ -156,7 +158,7 @@ def _clear_table_times(data: bytearray, table: int, end: int) -> None:
     while table + 15 <= end:  # the bytes of the shortest header
         length, version = struct.unpack_from("<IH", data, table)
         if 2 <= version <= 4:
-            # Since DWARF 4 there is a byte more, maximum_operations_per_instruction.
+            # DWARF 4 has one byte more than 2 and 3: maximum_operations_per_instruction.
             offset = table + 10 + (5 if version < 4 else 6)
             offset += data[offset - 1]  # past the lengths of the opcodes
             while data[offset]:  # folders
@@ -165,7 +167,7 @@ def _clear_table_times(data: bytearray, table: int, end: int) -> None:
             while data[offset]:  # files: name, folder, time, size
                 offset = _skip_number(data, data.index(0, offset) + 1)
                 past_time = _skip_number(data, offset)
-                # A LEB128 number may be padded, so nothing moves.
+                # 0 is written in as many bytes as the time had: a LEB128 number may be padded.
                 data[offset:past_time] = b"\x80" * (past_time - offset - 1) + b"\0"
                 offset = _skip_number(data, past_time)
         table += 4 + length
@@ -183,7 +185,7 @@ def join_images(nvrtc: Nvrtc, output: str, images: list[str]) -> tuple[int, byte
 
     Return (status, log). Raises `UnusableError` without libnvfatbin, and `OSError`.
     """
-    # nvFatbin lies beside NVRTC, in toolkits and in wheels.
+    # libnvfatbin is beside NVRTC, in toolkits and in wheels.
     paths = sorted(glob.glob(glob.escape(nvrtc.folder) + "/libnvfatbin.so*"))
     if not paths:
         raise UnusableError(
@@ -192,19 +194,19 @@ def join_images(nvrtc: Nvrtc, output: str, images: list[str]) -> tuple[int, byte
     library = ctypes.CDLL(paths[0])
     handle, size = ctypes.c_void_p(), ctypes.c_size_t()
     options = (ctypes.c_char_p * 1)(b"-64")
-    results = [library.nvFatbinCreate(ctypes.byref(handle), options, ctypes.c_size_t(1))]
+    statuses = [library.nvFatbinCreate(ctypes.byref(handle), options, ctypes.c_size_t(1))]
     for image in images:
         kind, arch, path = image.split(":", 2)
         with open(path, "rb") as file:
             content = file.read()
         arguments = (handle, content, ctypes.c_size_t(len(content)), arch.encode(), b"")
         if kind == "ptx":
-            results.append(library.nvFatbinAddPTX(*arguments, b""))
+            statuses.append(library.nvFatbinAddPTX(*arguments, b""))
         else:
-            results.append(library.nvFatbinAddCubin(*arguments))
-    results.append(library.nvFatbinSize(handle, ctypes.byref(size)))
-    if any(results):
-        return BROKEN, f"nvrtc: internal compiler error: nvFatbin {max(results)}\n".encode()
+            statuses.append(library.nvFatbinAddCubin(*arguments))
+    statuses.append(library.nvFatbinSize(handle, ctypes.byref(size)))
+    if any(statuses):  # nvFatbinResult: 0 is success
+        return BROKEN, f"nvrtc: internal compiler error: nvFatbin {max(statuses)}\n".encode()
     fatbin = ctypes.create_string_buffer(size.value)
     library.nvFatbinGet(handle, fatbin)
     library.nvFatbinDestroy(ctypes.byref(handle))

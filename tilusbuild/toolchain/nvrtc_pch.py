@@ -44,9 +44,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 # The option of a program that has headers of its own, beside its source.
 _OWN_HEADERS = "-I/proc/self/cwd"
-_STOP = b"#pragma nv_hdrstop\n"
-_END = b'#error "the end of what is precompiled"\n'
-_ONLY_THE_END = re.compile(
+_HEADER_STOP = b"#pragma nv_hdrstop\n"
+_END_ERROR = b'#error "the end of what is precompiled"\n'
+_END_ERROR_ALONE = re.compile(
     rb'\S+: catastrophic error: #error directive: "the end of what is precompiled"\n'
     rb'\s*#error "the end of what is precompiled"\n\s*\^\n\s*'
     rb'1 catastrophic error detected in the compilation of "[^"\n]*"\.\nCompilation terminated\.\s*'
@@ -55,11 +55,11 @@ _ONLY_THE_END = re.compile(
 # takes 1.3 s, with those of half precision 0.05 s (docs/performance.md).
 _MIN_SECONDS = 0.4
 # The keys that one process remembers, and the files that it keeps: CuTe's has 281 MB.
-_MAX_KNOWN, _MAX_FILES = 256, 4
+_MAX_RECORDS, _MAX_FILES = 256, 4
 # Bytes of address space for what is precompiled; only what is used is touched.
 _FIRST_HEAP, _MAX_HEAP = 512 << 20, 4 << 30
 # nvrtcResult: NVRTC_SUCCESS, NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED.
-_CREATED, _EXHAUSTED = 0, 14
+_STATUS_CREATED, _STATUS_EXHAUSTED = 0, 14
 
 
 class _HeaderRecord:
@@ -83,8 +83,8 @@ class PrecompiledHeaders:
 
     def __init__(self, nvrtc: Any) -> None:
         self._nvrtc = nvrtc
-        self._known: dict[str, _HeaderRecord] = {}
-        self._heap = 0
+        self._records: dict[str, _HeaderRecord] = {}
+        self._heap_size = 0
 
     def list_files(self) -> list[str]:
         """Return the paths of the files that are kept, for the thread that compiles."""
@@ -120,6 +120,7 @@ class PrecompiledHeaders:
         includes = text[: record.size]
         # Without the file, after any failure, the program is compiled from its text.
         with contextlib.suppress(OSError):
+            # Room is made for one more file: the records with the oldest ones come first.
             for oldest in self._list_kept()[: 1 - _MAX_FILES]:
                 oldest.close()
             run_in_sandbox([directory], lambda: self._create_file(includes, name, options, path))
@@ -144,10 +145,10 @@ class PrecompiledHeaders:
                 record.seconds = time.process_time() - began
             return answer
         includes, rest = source[: record.size], source[record.size :]
-        # NVRTC skips the text up to the pragma, which `_create_file` has at the same place. It is a
-        # line more than the source has, so the numbers start again after it.
-        line = b'#line %d "source.cu"\n' % (includes.count(b"\n") + 1)
-        text = includes + _STOP + line + rest
+        # NVRTC skips the text up to the pragma, which `_create_file` has at the same place. The
+        # source does not have the pragma's line, so `#line` follows it.
+        line_directive = b'#line %d "source.cu"\n' % (includes.count(b"\n") + 1)
+        text = includes + _HEADER_STOP + line_directive + rest
         options = [*options, "--use-pch=" + _format_fd_path(record.handle), "--pch-messages=false"]
         return self._nvrtc.compile(source, name, options, results, kernel, text)  # type: ignore[no-any-return]
 
@@ -170,10 +171,12 @@ class PrecompiledHeaders:
                 return None
             parts.append(target)
         key = hashlib.sha256(b"\0".join([source[:size], *map(os.fsencode, parts)])).hexdigest()
-        record = self._known.pop(key) if key in self._known else _HeaderRecord(size)
-        self._known[key] = record  # taken out and put back, so that it is the last one
-        while len(self._known) > _MAX_KNOWN:
-            self._known.pop(next(iter(self._known))).close()
+        # The record is taken out and put back, so that the records are in the order of their use.
+        record = self._records.pop(key) if key in self._records else _HeaderRecord(size)
+        self._records[key] = record
+        while len(self._records) > _MAX_RECORDS:
+            oldest_key = next(iter(self._records))
+            self._records.pop(oldest_key).close()
         return record
 
     def _create_file(self, includes: bytes, name: str, options: list[str], path: str) -> None:
@@ -182,9 +185,9 @@ class PrecompiledHeaders:
         If NVRTC's heap was too small, enlarge it for the next attempt, and close all files.
         """
         library = self._nvrtc.library
-        if not self._heap:
-            self._heap = _FIRST_HEAP
-            library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap))
+        if not self._heap_size:
+            self._heap_size = _FIRST_HEAP
+            library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap_size))
         status_and_size: list[int] = []
 
         def read_status(program: ctypes.c_void_p) -> None:
@@ -194,23 +197,24 @@ class PrecompiledHeaders:
 
         options = [*options, "--create-pch=" + path, "--pch-messages=false"]
         # The error ends the compile right after the headers: no code is generated.
+        text = includes + _HEADER_STOP + _END_ERROR
         _, log, _ = self._nvrtc.compile(
-            b"", name, options, (), text=includes + _STOP + _END, after=read_status
+            b"", name, options, (), text=text, inspect_program=read_status
         )
         status, needed = status_and_size or (-1, 0)
-        if status == _EXHAUSTED and self._heap < needed < _MAX_HEAP:
-            self._heap = (needed // 4 * 5 >> 20) + 1 << 20  # a quarter more, in whole MiB
-            library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap))
-            for record in self._list_kept():  # they belong to the earlier heap
+        if status == _STATUS_EXHAUSTED and self._heap_size < needed < _MAX_HEAP:
+            self._heap_size = (needed // 4 * 5 >> 20) + 1 << 20  # a quarter more, in whole MiB
+            library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap_size))
+            for record in self._list_kept():  # their files belong to the earlier heap
                 record.close()
         # Headers that warn would warn once: the warning would be missing in the logs of the others.
-        if status != _CREATED or not _ONLY_THE_END.fullmatch(log):
+        if status != _STATUS_CREATED or not _END_ERROR_ALONE.fullmatch(log):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def _list_kept(self) -> list[_HeaderRecord]:
         """Return the records with a file, the last used last."""
-        return [record for record in self._known.values() if record.handle is not None]
+        return [record for record in self._records.values() if record.handle is not None]
 
 
 def _format_fd_path(handle: int | None) -> str:

@@ -56,11 +56,11 @@ def list_wheel_roots() -> list[str]:
 
 def find_headers(folder: str, version: tuple[int, int]) -> str | None:
     """Return the include directory of a toolkit of the library's release, or None."""
-    root = os.path.dirname(folder)  # of lib64; two more up it is that of targets/x86_64-linux/lib
-    return find_headers_among(
-        (root, os.path.dirname(os.path.dirname(root)), *list_toolkit_roots(), *list_wheel_roots()),
-        version,
-    )
+    # The library is in the toolkit's lib64, or in its targets/x86_64-linux/lib.
+    root_of_lib = os.path.dirname(folder)
+    root_of_target = os.path.dirname(os.path.dirname(root_of_lib))
+    roots = (root_of_lib, root_of_target, *list_toolkit_roots(), *list_wheel_roots())
+    return find_headers_among(roots, version)
 
 
 def find_headers_among(roots: Iterable[str], version: tuple[int, int]) -> str | None:
@@ -79,7 +79,10 @@ def read_header_release(include: str) -> tuple[int, int] | None:
             match = re.search(rb"#define\s+CUDART_VERSION\s+(\d+)", file.read())
     except OSError:
         return None
-    return (int(match[1]) // 1000, int(match[1]) % 1000 // 10) if match else None
+    if match is None:
+        return None
+    number = int(match[1])  # 13000 for CUDA 13.0
+    return number // 1000, number % 1000 // 10
 
 
 def find_library() -> str:

@@ -37,7 +37,7 @@ SCRUBBED = frozenset(
 """Variables that add options of gcc, ld or nvcc, or that change the language of their output.
 nvcc.profile appends to those from INCLUDES to PTXAS_FLAGS."""
 
-_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 # errno values of a shortage of the machine, which installing a compiler does not end.
 _SHORTAGES = (
     errno.EAGAIN,
@@ -50,7 +50,7 @@ _SHORTAGES = (
     errno.EIO,
 )
 # Signals that other processes send: the kernel when memory runs out, an administrator.
-_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+_SIGNALS_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class ProbeError(Exception):
@@ -62,7 +62,7 @@ def raise_shortage(error: ProbeError | OSError) -> None:
     """Raise the error again if it reports a shortage of the machine; return for any other."""
     if not isinstance(error, OSError):
         return
-    # This interpreter starts the tools: its absence says nothing about the tool either.
+    # Tools may be started by this interpreter: if it is missing, nothing is wrong with the tool.
     if error.errno in _SHORTAGES or error.filename == sys.executable:
         raise error
 
@@ -71,7 +71,7 @@ def run_in_temporary_directory(runner: Runner, command: Command) -> CompletedCom
     """Run a command with its own TMPDIR, and remove that directory: killed compilers leave files
     there. Return the result. Raises `ProbeError`, and `OSError` for a shortage of the machine."""
     with ExitStack() as stack:
-        # Without a directory, too: most queries write nothing.
+        # If the directory cannot be made, the command runs without it: most write nothing.
         with suppress(OSError):
             directory = stack.enter_context(TemporaryDirectory("tool"))
             command = replace(command, env={**command.env, "TMPDIR": directory.path})
@@ -100,27 +100,27 @@ class Probe(Struct, frozen=True):
         `OSError` for a shortage of the machine.
 
         The output is stored by the program's content, its path and the arguments, unless it may
-        depend on more (`remember=False`, for scripts). `rests_on` takes the output, and returns the
-        present state of further files that the output depends on: if the state changed, the program
-        runs again.
+        depend on more (`remember=False`, for scripts). `rests_on(output)` returns the state of
+        other files; a stored answer is used only if that state is unchanged.
         """
         try:
             identity = "\0".join((self.memory.digest_file(program), program, *arguments))
         except OSError as error:
             raise_shortage(error)
             raise ProbeError(error.strerror or str(error)) from error
-        key = "answer " + sha256_text(identity)
-        basis = f"{key} rests on"
-        output = self.memory.get_answer(key) if remember else None
-        if output is not None and rests_on is not None:
-            is_current = self.memory.get_answer(basis) == rests_on(output)
-            output = output if is_current else None
-        if output is None:
-            output = self._run_program(program, *arguments)
-            if remember:
-                self.memory.put_answer(key, output)
-            if remember and rests_on is not None:
-                self.memory.put_answer(basis, rests_on(output))
+        output_key = "answer " + sha256_text(identity)
+        state_key = f"{output_key} rests on"
+        stored_output = self.memory.get_answer(output_key) if remember else None
+        if stored_output is not None:
+            if rests_on is None:
+                return stored_output
+            if self.memory.get_answer(state_key) == rests_on(stored_output):
+                return stored_output
+        output = self._run_program(program, *arguments)
+        if remember:
+            self.memory.put_answer(output_key, output)
+            if rests_on is not None:
+                self.memory.put_answer(state_key, rests_on(output))
         return output
 
     def find_executable(self, *names: str) -> str | None:
@@ -141,26 +141,29 @@ class Probe(Struct, frozen=True):
         env = {name: value for name, value in self.env.items() if name not in SCRUBBED}
         env |= {"LANG": "C", "LC_ALL": "C"}
         finished = run_in_temporary_directory(
-            self.runner, Command((program, *arguments), "/", env, _SECONDS)
+            self.runner, Command((program, *arguments), "/", env, _TIMEOUT_SECONDS)
         )
         text = finished.output.decode("utf-8", "replace")
         if finished.ok:
             return text
-        # First the shortages: the query is then repeated by the next build, and no compiler has to
-        # be installed again.
-        if finished.status in _FROM_OUTSIDE:
+        # After a shortage the next build repeats the query. A `ProbeError` would say that the tool
+        # is damaged, and must be installed again.
+        if finished.status in _SIGNALS_FROM_OUTSIDE:
             name = signal.Signals(-finished.status).name
             raise OSError(errno.ENOMEM, f"ended by {name}, as when memory runs out", program)
-        for number in _SHORTAGES:  # gcc's own processes could not be started
+        # A driver such as gcc reports so that it could not start its own processes.
+        for number in _SHORTAGES:
             if os.strerror(number) in text:
                 raise OSError(number, os.strerror(number), program)
-        lines = text.strip().splitlines()
         end = "took over a minute" if finished.timed_out else f"exit status {finished.status}"
-        raise ProbeError(f"does not run ({end})" + (f": {lines[-1]}" if lines else ""))
+        reason = f"does not run ({end})"
+        if lines := text.strip().splitlines():
+            reason += f": {lines[-1]}"
+        raise ProbeError(reason)
 
 
 # The number of files up to which a tree is always checked in full.
-_SMALL = 64
+_MAX_SMALL_TREE = 64
 
 
 class ToolsChangedError(TilusbuildError):
@@ -209,15 +212,16 @@ class ToolDigests:
         and replaced ones. If no file has changed, the present stamps of directories are kept for
         the next comparison."""
         stamps = {path: read_stamp(path) for path in self._directories}
-        changed = [path for path in stamps if stamps[path] != self._directories[path]]
-        for path in changed:
+        changed_paths = [path for path in stamps if stamps[path] != self._directories[path]]
+        for path in changed_paths:
             if not os.path.isdir(path):
                 return path
-        # A directory also changes when a file that no fingerprint covers comes or goes, so its
-        # files decide.
-        whole = whole or bool(changed)
+        # If a directory changed, all files are compared: the change may be of files that no
+        # fingerprint covers.
+        compares_all = whole or bool(changed_paths)
         for source in self._sources.values():
-            if (whole or len(source) <= _SMALL) and not source.is_unchanged():
+            is_compared = compares_all or len(source) <= _MAX_SMALL_TREE
+            if is_compared and not source.is_unchanged():
                 return source.path
         self._directories.update(stamps)
         return None

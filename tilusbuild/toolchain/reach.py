@@ -18,15 +18,15 @@ from tilusbuild.toolchain.host import HostCompiler
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary
 
 # The shell that nvcc runs, the loader, the libraries of every program.
-_SYSTEM = (
+_SYSTEM_PATHS = (
     *("/bin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64"),
     *("/usr/libexec", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"),
 )
 # The package stores of Nix and Guix: each package has its own directory, and programs load files
 # of many.
-_STORES = ("/nix/store", "/gnu/store")
+_PACKAGE_STORES = ("/nix/store", "/gnu/store")
 # The directories beside `bin` that hold the parts of a compiler outside of /usr.
-_OF_A_PREFIX = ("lib", "lib32", "lib64", "libexec")
+_PARTS_OF_PREFIX = ("lib", "lib32", "lib64", "libexec")
 
 
 class Reach(Struct, frozen=True):
@@ -62,7 +62,7 @@ def find_reach(
 ) -> Reach:
     """Return the existing paths that compiles with these tools need. The answer is cached, so
     paths that appear later are not in it."""
-    tools = [*_SYSTEM, *_list_host_files(host)]
+    tools = [*_SYSTEM_PATHS, *_list_host_files(host)]
     headers = [*host.compiler_headers, *host.system_headers]
     if cuda is not None:
         tools += [os.path.dirname(tool.path) for tool in cuda.tools]
@@ -88,11 +88,11 @@ def _list_host_files(host: HostCompiler) -> Iterator[str]:
         for path in (tool.path, os.path.realpath(tool.path)):
             directory = os.path.dirname(path)
             yield directory
-            yield from (store for store in _STORES if path.startswith(store + "/"))
+            yield from (store for store in _PACKAGE_STORES if path.startswith(store + "/"))
             # /opt/gcc/bin/g++ has its compilers and libraries in /opt/gcc.
             prefix = os.path.dirname(directory)
             if os.path.basename(directory) == "bin" and prefix not in ("/", "/usr"):
-                yield from (os.path.join(prefix, name) for name in (*_OF_A_PREFIX, host.target))
+                yield from (os.path.join(prefix, name) for name in (*_PARTS_OF_PREFIX, host.target))
 
 
 def _resolve_existing(paths: Iterable[str]) -> tuple[str, ...]:
