@@ -13,7 +13,7 @@ from tilusbuild.arch.table import ARCHS, CPU, Arch
 from tilusbuild.errors import did_you_mean
 
 # A name in a spelling that is not nvcc's: "compute_90a", "SM 9.0", "cc8.6", "90+ptx".
-_LOOSE = re.compile(
+_OTHER_SPELLING = re.compile(
     r"(?:sm_?|compute_?|lto_?|cc)?\s*(\d{1,2})\.?(\d)\s*([a-z]?)\+?(?:ptx)?", re.IGNORECASE
 )
 
@@ -46,7 +46,7 @@ def parse_arch(name: str) -> Arch:
 def _suggest_name(name: str) -> str | None:
     """Return a hint for an unknown name: nvcc's spelling, the variants that exist, or all known
     names."""
-    match = _LOOSE.fullmatch(name.strip())
+    match = _OTHER_SPELLING.fullmatch(name.strip())
     if match is None:
         if name.strip().lower() == "native":
             return "a package must run elsewhere: name the architecture, as in sm_90a"
@@ -72,10 +72,12 @@ def combine_limits(archs: Sequence[Arch]) -> Mapping[str, int]:
     if not archs:
         raise ValueError("no architecture to combine")
     tables = [arch.list_attributes() for arch in archs]
-    costs = {"smem_granularity", "smem_reserved"}
-    return {
-        key: (max if key in costs else min)(table[key] for table in tables) for key in tables[0]
-    }
+    limits: dict[str, int] = {}
+    for key in tables[0]:
+        takes_memory = key in ("smem_granularity", "smem_reserved")
+        choose = max if takes_memory else min
+        limits[key] = choose(table[key] for table in tables)
+    return limits
 
 
 def list_codes(archs: Iterable[Arch], *, ptx: bool) -> Iterator[tuple[Arch, bool]]:
@@ -84,9 +86,9 @@ def list_codes(archs: Iterable[Arch], *, ptx: bool) -> Iterator[tuple[Arch, bool
     Architectures are sorted by number, so that the order in a manifest does not matter. PTX is
     embedded for the newest architecture without a suffix: other PTX runs on no later GPU.
     """
-    known = sorted(set(archs), key=lambda arch: (arch.number, arch.suffix))
-    newest = next((arch for arch in reversed(known) if not arch.suffix), None)
-    yield from ((arch, ptx and arch is newest) for arch in known)
+    ordered = sorted(set(archs), key=lambda arch: (arch.number, arch.suffix))
+    newest = next((arch for arch in reversed(ordered) if not arch.suffix), None)
+    yield from ((arch, ptx and arch is newest) for arch in ordered)
 
 
 def format_gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
@@ -100,17 +102,17 @@ def format_gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
     codes = tuple(list_codes(archs, ptx=ptx))
     if not codes or any(arch.is_cpu for arch, _ in codes):
         raise ValueError("gencode is for GPU architectures")
-    if ptx and not any(embed for _, embed in codes):
+    if ptx and not any(has_ptx for _, has_ptx in codes):
         names = ", ".join(arch.name for arch, _ in codes)
-        add = " or ".join(dict.fromkeys(f"sm_{arch.number}" for arch, _ in codes))
+        suggestion = " or ".join(dict.fromkeys(f"sm_{arch.number}" for arch, _ in codes))
         raise ArchError(
             f"ptx = true has nothing to embed for {names}",
             "PTX of an `a` or `f` architecture does not run on later GPUs; "
-            f"add {add} to the target's archs, or leave ptx out",
+            f"add {suggestion} to the target's archs, or leave ptx out",
         )
     arguments: list[str] = []
-    for arch, embed in codes:
-        code = f"[{arch.name},{arch.virtual}]" if embed else arch.name
+    for arch, has_ptx in codes:
+        code = f"[{arch.name},{arch.virtual}]" if has_ptx else arch.name
         arguments += ["-gencode", f"arch={arch.virtual},code={code}"]
     return tuple(arguments)
 
@@ -138,7 +140,7 @@ def find_local_archs() -> tuple[str, ...]:
         return ()
     library.nvmlDeviceGetCount_v2(ctypes.byref(count))
     for index in range(count.value):
-        # One that fails does not hide the others: a GPU may be lost, or another container's.
+        # A GPU that fails is skipped: it may be lost, or belong to another container.
         if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu)):
             continue
         pointers = ctypes.byref(major), ctypes.byref(minor)
@@ -147,6 +149,8 @@ def find_local_archs() -> tuple[str, ...]:
     library.nvmlShutdown()
     names: list[str] = []
     for capability in sorted(capabilities):
-        variants = (f"sm_{capability}a", f"sm_{capability}")
-        names += [name for name in variants if name in ARCHS][:1]
+        preferred_names = (f"sm_{capability}a", f"sm_{capability}")
+        known_name = next((name for name in preferred_names if name in ARCHS), None)
+        if known_name is not None:
+            names.append(known_name)
     return tuple(names)

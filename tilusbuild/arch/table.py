@@ -127,8 +127,8 @@ def _make_variants(
     SM, and KB of shared memory of an SM and of a block.
     """
     threads, blocks, smem_sm, smem_block = limits
-    for suffix, first in (("", since), ("a", a), ("f", f)):
-        if first is None:
+    for suffix, first_release in (("", since), ("a", a), ("f", f)):
+        if first_release is None:
             continue
         yield Arch(
             name=f"sm_{number}{suffix}",
@@ -138,7 +138,7 @@ def _make_variants(
             blocks_per_sm=blocks,
             smem_per_sm=smem_sm * _KB,
             smem_per_block=smem_block * _KB,
-            since=first,
+            since=first_release,
             until=until,
             regs_per_block=regs,
             sub_partitions=partitions,
@@ -234,7 +234,7 @@ def compute_occupancy(
     # cuda_occupancy.h counts barriers from Hopper on.
     if arch.major >= 9 and barriers:
         limits["barriers"] = arch.blocks_per_sm * arch.barriers_per_block // barriers
-    # None: the kernel uses nothing of the resource.
+    # A limit is None if the kernel uses nothing of the resource.
     bounds = {name: limit for name, limit in limits.items() if limit is not None}
     blocks = min(bounds.values())
     return Occupancy(
@@ -255,16 +255,18 @@ def _limit_by_registers(arch: Arch, warps: int, registers: int) -> int | None:
     # The calculator lets sm_70 and later pass one register more than ptxas ever gives.
     if registers > (256 if arch.number >= 70 else arch.regs_per_thread):
         return 0
-    # A kernel that the rest of the Pascal family cannot hold is refused on sm_60 too.
+    # sm_60 has 2 partitions. To decide whether a block fits at all, the calculator takes 4, as for
+    # the rest of the Pascal family.
     partitions = max(arch.sub_partitions, 4)
     warp_registers = _round_up(registers * arch.warp_size, _REGS_GRANULARITY)
     # The hardware's check assumes that a block takes from all partitions alike.
     if warp_registers * _round_up(warps, partitions) > arch.regs_per_block:
         return 0
-    partition_registers = arch.regs_per_sm // arch.sub_partitions
-    if arch.regs_per_sm // partitions // warp_registers * partitions < warps:
+    warps_that_fit = arch.regs_per_sm // partitions // warp_registers * partitions
+    if warps_that_fit < warps:
         return 0
-    return partition_registers // warp_registers * arch.sub_partitions // warps
+    warps_of_partition = arch.regs_per_sm // arch.sub_partitions // warp_registers
+    return warps_of_partition * arch.sub_partitions // warps
 
 
 def _limit_by_shared_memory(arch: Arch, used: int) -> int | None:

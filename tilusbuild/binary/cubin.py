@@ -9,6 +9,7 @@ also as nvcc prints it; spills are in the log only.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterable, Iterator
@@ -18,8 +19,8 @@ from msgspec import Struct
 
 from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, ElfSection
 
-_ENTRY = 0x10  # in a symbol's `other`: a kernel, not a device function
-_RESERVED_SMEM = 1024  # bytes of a block, from sm_90 on
+_ENTRY_FLAG = 0x10  # in a symbol's `other`: a kernel, not a device function
+_RESERVED_SMEM_BYTES = 1024  # of a block, from sm_90 on
 
 # Formats of an attribute: 4 is a size and as many bytes, all others are a 16-bit value.
 _FORMAT_SIZED, _FORMAT_BYTE = 4, 2
@@ -64,14 +65,16 @@ def read_cubin(data: bytes) -> tuple[KernelUsage, ...]:
     kernels = {
         index: symbol.name
         for index, symbol in enumerate(symbols)
-        if symbol.is_function and symbol.other & _ENTRY
+        if symbol.is_function and symbol.other & _ENTRY_FLAG
     }
     symbol_attributes = _group_by_symbol(elf)
     sections = {section.name: section for section in elf.sections}
-    # The kernel's own section then includes the driver's part, which ptxas does not report.
-    reserved = _RESERVED_SMEM if any(n.startswith(".nv.shared.reserved") for n in sections) else 0
+    # With such a section, a kernel's own section includes the driver's part, which ptxas does not
+    # report.
+    has_reserved_part = any(name.startswith(".nv.shared.reserved") for name in sections)
+    reserved_bytes = _RESERVED_SMEM_BYTES if has_reserved_part else 0
     return tuple(
-        _read_usage(elf, name, symbol_attributes.get(index, {}), sections, reserved)
+        _read_usage(elf, name, symbol_attributes.get(index, {}), sections, reserved_bytes)
         for index, name in kernels.items()
     )
 
@@ -90,15 +93,20 @@ def read_cubin_arch(elf: Elf) -> str:
     The header has its number. The suffix is in the note of ptxas since CUDA 12.8, and before that
     in a flag for `a`.
     """
-    old = elf.ident[8] < 8  # the version of the ABI: 7 up to CUDA 12, 8 since CUDA 13
-    number = elf.flags & 0xFF if old else elf.flags >> 8 & 0xFFFF
+    abi_version = elf.ident[8]  # 7 up to CUDA 12, 8 since CUDA 13
+    if abi_version < 8:
+        number, flag_a = elf.flags & 0xFF, _OLD_FLAG_A
+    else:
+        number, flag_a = elf.flags >> 8 & 0xFFFF, _FLAG_A
     note = elf.find_section(".note.nv.tkinfo")
     if note is not None:
+        # The note has ptxas' command, `… -arch sm_90a …`, in which the last option counts.
         options = _ARCH_OPTION.findall(elf.read_section(note)[:4096])
-        if options and int(options[-1][1]) == number:
-            return str(options[-1][0], "ascii")
-    has_suffix = elf.flags & (_OLD_FLAG_A if old else _FLAG_A)
-    return f"sm_{number}a" if has_suffix else f"sm_{number}"
+        if options:
+            name, digits = options[-1]
+            if int(digits) == number:
+                return str(name, "ascii")
+    return f"sm_{number}a" if elf.flags & flag_a else f"sm_{number}"
 
 
 def _group_by_symbol(elf: Elf) -> dict[int, dict[int, int]]:
@@ -113,25 +121,31 @@ def _group_by_symbol(elf: Elf) -> dict[int, dict[int, int]]:
 
 
 def _read_usage(
-    elf: Elf, name: str, attributes: dict[int, int], sections: dict[str, ElfSection], reserved: int
+    elf: Elf,
+    name: str,
+    symbol_attributes: dict[int, int],
+    sections: dict[str, ElfSection],
+    reserved_bytes: int,
 ) -> KernelUsage:
-    """Return the resources of one kernel. `attributes` are those of its symbol, `reserved` the
-    bytes of shared memory that the driver takes of its section. Raises `BinaryError`."""
+    """Return the resources of one kernel. `symbol_attributes` are those of its symbol,
+    `reserved_bytes` the shared memory that the driver takes of its section. Raises
+    `BinaryError`."""
     text = sections.get(f".text.{name}")
     shared = sections.get(f".nv.shared.{name}")
     info = sections.get(f".nv.info.{name}")
     attribute_rows = [*_iterate_attributes(elf.read_section(info))] if info is not None else []
-    own_attributes = dict(attribute_rows)
-    sizes = own_attributes.get(_REQUIRED_THREADS) or own_attributes.get(_MAX_THREADS)
-    cluster = own_attributes.get(_BLOCKS_OF_CLUSTER, ())
+    kernel_attributes = dict(attribute_rows)
+    block = kernel_attributes.get(_REQUIRED_THREADS) or kernel_attributes.get(_MAX_THREADS, ())
+    cluster = kernel_attributes.get(_BLOCKS_OF_CLUSTER, ())
     if text is None:
         raise BinaryError(f"kernel {name} has no code")
     return KernelUsage(
         name=name,
-        registers=attributes.get(_REGCOUNT, text.info >> 24),
-        stack=max(attributes.get(_MIN_STACK_SIZE, 0), attributes.get(_FRAME_SIZE, 0)),
-        static_smem=max(0, shared.size - reserved) if shared is not None else 0,
-        max_threads=sizes[0] * sizes[1] * sizes[2] if sizes and len(sizes) == 3 else None,
+        # Without the attribute, the number is in the upper byte of the code section's `info`.
+        registers=symbol_attributes.get(_REGCOUNT, text.info >> 24),
+        stack=max(symbol_attributes.get(_MIN_STACK_SIZE, 0), symbol_attributes.get(_FRAME_SIZE, 0)),
+        static_smem=max(0, shared.size - reserved_bytes) if shared is not None else 0,
+        max_threads=math.prod(block) if len(block) == 3 else None,
         cluster=(cluster[0], cluster[1], cluster[2]) if len(cluster) == 3 else None,
         parameters=_read_parameter_sizes(attribute_rows) if info is not None else None,
     )
@@ -146,12 +160,12 @@ def _read_parameter_sizes(
     total_bytes = 0
     for attribute, value in attribute_rows:
         if attribute == _PARAMETER and len(value) == 3:
-            _, position, word = value
-            sizes[position & 0xFFFF] = word >> 18
+            _, offset_and_position, size_and_flags = value
+            sizes[offset_and_position & 0xFFFF] = size_and_flags >> 18
         elif attribute == _ALL_PARAMETERS:
             total_bytes = max(value, default=0)
-    # Of some positions only, or of none where there are parameters: not recorded.
-    if sorted(sizes) != list(range(len(sizes))) or (total_bytes and not sizes):
+    has_gaps = sorted(sizes) != list(range(len(sizes)))
+    if has_gaps or (total_bytes and not sizes):
         return None
     return tuple(sizes[index] for index in range(len(sizes)))
 
@@ -170,17 +184,19 @@ def _iterate_attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]
             continue
         if offset + value > end:
             raise BinaryError("an attribute of a kernel is cut off")
-        # No longer ones are used here: lists of addresses need not be unpacked.
+        # Longer values are lists of addresses, which nothing here uses.
         if value <= 12:
             yield attribute, struct.unpack_from(f"<{value // 4}I", content, offset)
         offset += value
 
 
+# `ptxas info : Compiling entry function 'saxpy' for 'sm_90a'`
 _ENTRY_LINE = re.compile(r"Compiling entry function '(?P<kernel>[^']+)' for '(?P<arch>[^']+)'")
 _FRAME_LINE = re.compile(
     r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", re.ASCII
 )
-_USED = re.compile(r"Used (\d+) registers", re.ASCII)
+# `ptxas info : Used 32 registers, used 1 barriers, 64 bytes cumulative stack size, 4+0 bytes smem`
+_REGISTERS = re.compile(r"Used (\d+) registers", re.ASCII)
 _BARRIERS = re.compile(r"used (\d+) barriers", re.ASCII)
 _STACK = re.compile(r"(\d+) bytes cumulative stack size", re.ASCII)
 _SMEM = re.compile(r"(\d+)(?:\+\d+)? bytes smem", re.ASCII)
@@ -225,9 +241,9 @@ def parse_ptxas(log: str) -> tuple[PtxasUsage, ...]:
             kernels[-1]["stack"] = max(kernels[-1]["stack"], stack)
             kernels[-1]["spill_stores"] += stores
             kernels[-1]["spill_loads"] += loads
-        elif _USED.search(line):
+        elif _REGISTERS.search(line):
             kernels[-1] |= {
-                "registers": _find_number(_USED, line),
+                "registers": _find_number(_REGISTERS, line),
                 "stack": max(kernels[-1]["stack"], _find_number(_STACK, line)),
                 "static_smem": _find_number(_SMEM, line),
                 "barriers": _find_number(_BARRIERS, line),

@@ -29,7 +29,7 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_NOBITS = 8  # SHT_NOBITS
+_NULL, _NOBITS = 0, 8  # SHT_NULL, SHT_NOBITS: sections without content in the file
 _RELOCATABLE = (1).to_bytes(2, "little")  # ET_REL
 MAX_NAME_LENGTH = 1 << 16
 
@@ -94,15 +94,17 @@ class Elf:
         self.ident: bytes
         self.machine: int
         self.flags: int
+        # e_ident, e_type, e_machine, e_version, e_entry; then the tables' offsets and sizes.
         self.ident, _, self.machine, _, _, *tables = _HEADER.unpack_from(data, base)
-        programs, sections, self.flags, _, *units, section_names = tables
-        program_size, program_count, section_size, section_count = units
-        # Of each table: offset in the file, bytes of a row, number of rows.
-        self._programs = (programs, program_size, program_count)
-        self._table = (sections, section_size, section_count)
-        # Sections of an honest file do not overlap, but strings are read symbol by symbol.
+        program_offset, section_offset, self.flags, _, *row_sizes, names_index = tables
+        program_size, program_count, section_size, section_count = row_sizes
+        # Each table is (offset in the file, bytes of a row, number of rows).
+        self._program_table = (program_offset, program_size, program_count)
+        self._section_table = (section_offset, section_size, section_count)
+        # Sections of an honest file do not overlap. The budget is larger than the file, since
+        # strings are read symbol by symbol.
         self._budget = 16 * (len(data) - base) + (1 << 16)
-        self.sections = self._read_sections(section_names)
+        self.sections = self._read_sections(names_index)
 
     def read_section(self, section: ElfSection) -> bytes:
         """Return the bytes of a section; b"" for a section without content in the file. Raises
@@ -145,9 +147,13 @@ class Elf:
     def declared_size(self) -> int:
         """The size that the tables declare. Of a truncated file it is larger than `size`."""
         ends = [_HEADER.size]
-        for offset, unit, count in (self._table, self._programs):
-            ends.append(offset + unit * count)
-        ends += [s.offset + s.size for s in self.sections if s.kind not in (0, _NOBITS)]
+        for offset, row_size, count in (self._section_table, self._program_table):
+            ends.append(offset + row_size * count)
+        ends += [
+            section.offset + section.size
+            for section in self.sections
+            if section.kind not in (_NULL, _NOBITS)
+        ]
         return max(ends)
 
     def _section_at(self, index: int) -> ElfSection:
@@ -162,18 +168,18 @@ class Elf:
         self._spend_budget(size)
         return self._data[start : start + size]
 
-    def _read_sections(self, names: int) -> tuple[ElfSection, ...]:
-        """Return the rows of the section table. `names` is the index of the section with their
-        names. Raises `BinaryError`."""
-        table_offset, unit, count = self._table
-        if count and unit != _SECTION.size:
+    def _read_sections(self, names_index: int) -> tuple[ElfSection, ...]:
+        """Return the rows of the section table. `names_index` is the index of the section that
+        holds their names. Raises `BinaryError`."""
+        table_offset, row_size, count = self._section_table
+        if count and row_size != _SECTION.size:
             raise BinaryError("the section table has an unknown layout")
-        rows = list(_SECTION.iter_unpack(self._read_slice(table_offset, unit * count)))
+        rows = list(_SECTION.iter_unpack(self._read_slice(table_offset, row_size * count)))
         strings = b""
         if rows:
-            if names >= count:
+            if names_index >= count:
                 raise BinaryError("the section table has no names")
-            _, _, _, _, strings_offset, strings_size, *_ = rows[names]
+            _, _, _, _, strings_offset, strings_size, *_ = rows[names_index]
             strings = self._read_slice(strings_offset, strings_size)
         return tuple(
             ElfSection(self.read_string(strings, name), kind, flags, offset, size, link, info)
@@ -189,9 +195,9 @@ class Elf:
 _DYNAMIC = struct.Struct("<qQ")
 _DT_NEEDED = 1
 _DT_NULL = 0
+# The versions that a library needs of its symbols: `GLIBC_2.34`, `GLIBCXX_3.4.30`. They are names
+# in its dynamic string table, where no other names have this form.
 _GLIBC = re.compile(rb"GLIBC_(\d{1,4})\.(\d{1,4})(?:\.\d+)?\0")
-# The versions that a library needs of its symbols. They are names in its dynamic string table,
-# where no other names have this form.
 _GLIBCXX = re.compile(rb"GLIBCXX_(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?\0")
 
 
@@ -224,16 +230,19 @@ def read_needs(data: bytes) -> LibraryNeeds:
         raise BinaryError("not a library for x86-64 or aarch64")
     section = elf.find_section(".gnu.version_r")
     names = elf.read_strings(section.link) if section is not None else b""
-    glibc = [(int(a), int(b)) for a, b in _GLIBC.findall(names)]
-    cxx = [(int(a), int(b), int(c or 0)) for a, b, c in _GLIBCXX.findall(names)]
+    glibc_versions = [(int(major), int(minor)) for major, minor in _GLIBC.findall(names)]
+    libstdcxx_versions = [
+        (int(major), int(minor), int(patch or 0)) for major, minor, patch in _GLIBCXX.findall(names)
+    ]
+    has_unwind_index = elf.find_section(".eh_frame_hdr") is not None
+    has_unwind_entries = elf.find_section(".eh_frame") is not None
     return LibraryNeeds(
         machine=MACHINES[elf.machine],
         libraries=_read_libraries(elf),
-        glibc=max(glibc, default=None),
+        glibc=max(glibc_versions, default=None),
         exports=_read_exports(elf),
-        libstdcxx=max(cxx, default=None),
-        unwinds=elf.find_section(".eh_frame_hdr") is not None
-        or elf.find_section(".eh_frame") is None,
+        libstdcxx=max(libstdcxx_versions, default=None),
+        unwinds=has_unwind_index or not has_unwind_entries,
     )
 
 
@@ -244,8 +253,9 @@ def _read_libraries(elf: Elf) -> tuple[str, ...]:
         raise BinaryError("not a shared library")
     strings = elf.read_strings(section.link)
     content = elf.read_section(section)
+    complete_size = len(content) - len(content) % _DYNAMIC.size  # `iter_unpack` takes whole rows
     names = []
-    for tag, value in _DYNAMIC.iter_unpack(content[: len(content) - len(content) % _DYNAMIC.size]):
+    for tag, value in _DYNAMIC.iter_unpack(content[:complete_size]):
         if tag == _DT_NULL:  # rows after it are not read by the loader either
             break
         if tag == _DT_NEEDED:

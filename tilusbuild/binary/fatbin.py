@@ -22,9 +22,9 @@ _FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 _CONTAINER = struct.Struct("<IHHQ")  # magic, version, header size, size of what follows
 # Kind, version, header size, payload size, -, PTX version (2), architecture, -, flags.
 _ENTRY = struct.Struct("<HHIQQHHIQQ")
-_UNPACKED_AT = 56  # the size before packing, 8 bytes, in headers that are long enough
+_UNPACKED_SIZE_OFFSET = 56  # the size before packing, 8 bytes, in headers that are long enough
 # A container, or the start of a cubin: `e_machine` is at byte 18, 12 behind the magic number.
-_STARTS = re.compile(
+_IMAGE_STARTS = re.compile(
     re.escape(_FATBIN_MAGIC)
     + rb"|"
     + re.escape(MAGIC)
@@ -119,10 +119,11 @@ def _search_library(data: bytes) -> list[_ImageLocation]:
     """Return the images that any section of a library holds. Up to `MAX_FAKES` damaged ones are
     skipped; more raise `BinaryError`."""
     images: list[_ImageLocation] = []
-    image_end = fakes = 0
-    for match in _STARTS.finditer(data, len(MAGIC)):
+    image_end = damaged_count = 0
+    for match in _IMAGE_STARTS.finditer(data, len(MAGIC)):
         offset = match.start()
-        if offset < image_end:  # inside of the image before: the cubins of a container
+        # A cubin inside of a container was read with the container.
+        if offset < image_end:
             continue
         try:
             if match[0] == _FATBIN_MAGIC:
@@ -133,8 +134,8 @@ def _search_library(data: bytes) -> list[_ImageLocation]:
                 image_end = offset + images[-1].image.size
         except BinaryError:
             # The CUDA runtime's own code holds the magic number; a hostile file holds many.
-            fakes += 1
-        if fakes > MAX_FAKES or len(images) > MAX_ENTRIES:
+            damaged_count += 1
+        if damaged_count > MAX_FAKES or len(images) > MAX_ENTRIES:
             raise BinaryError("more parts look like GPU code than a library can hold")
     return images
 
@@ -149,24 +150,26 @@ def _read_container(data: bytes, offset: int) -> tuple[list[_ImageLocation], int
     entries are skipped. Raises `BinaryError`."""
     if offset + _CONTAINER.size > len(data):
         raise BinaryError("the fatbin is cut off")
-    _, version, header, size = _CONTAINER.unpack_from(data, offset)
-    end = offset + header + size
-    if version != 1 or header < _CONTAINER.size or end > len(data):
+    _, version, container_header_size, content_size = _CONTAINER.unpack_from(data, offset)
+    end = offset + container_header_size + content_size
+    if version != 1 or container_header_size < _CONTAINER.size or end > len(data):
         raise BinaryError("the fatbin is damaged, cut off, or of an unknown version")
-    offset += header
+    offset += container_header_size
     images: list[_ImageLocation] = []
     while offset < end:
         if offset + _ENTRY.size > end or len(images) >= MAX_ENTRIES:
             raise BinaryError("an entry of the fatbin is damaged")
-        kind, _, header, size, _, _, _, number, _, flags = _ENTRY.unpack_from(data, offset)
-        start = offset + header
-        if header < _ENTRY.size or start + size > end:
+        kind, _, header_size, size, _, _, _, number, _, flags = _ENTRY.unpack_from(data, offset)
+        start = offset + header_size
+        if header_size < _ENTRY.size or start + size > end:
             raise BinaryError("an entry of the fatbin is damaged")
         if kind in (_PTX, _ELF):
             suffix = "a" if flags & _FLAG_A else "f" if flags & _FLAG_F else ""
             image = CodeImage("ptx" if kind == _PTX else "sass", f"sm_{number}{suffix}", size)
-            unpacked = data[offset + _UNPACKED_AT : min(offset + _UNPACKED_AT + 8, start)]
-            unpacked_size = int.from_bytes(unpacked, "little")
+            # A short header ends before this field: then the size is 0, for unknown.
+            field_start = offset + _UNPACKED_SIZE_OFFSET
+            field = data[field_start : min(field_start + 8, start)]
+            unpacked_size = int.from_bytes(field, "little")
             images.append(_ImageLocation(image, start, flags, unpacked_size))
         offset = start + size
     return images, end
@@ -186,7 +189,8 @@ def _unpack_image(data: bytes, location: _ImageLocation) -> bytes:
         raise BinaryError("packed code of an impossible size")
     try:
         frame = zstandard.get_frame_parameters(packed)
-        if frame.content_size > unpacked_size:  # also when the frame does not say
+        # If the frame does not record its size, this is the largest number, which is refused too.
+        if frame.content_size > unpacked_size:
             raise BinaryError("packed code that is larger than it says")
         plain = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_SIZE).decompress(packed)
     except zstandard.ZstdError as error:

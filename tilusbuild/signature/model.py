@@ -48,14 +48,14 @@ class Tile(Struct, frozen=True):
     nan: bool = False
     """Whether elements out of bounds read as NaN and not as zero."""
 
-    def substitute_constants(self, known: Mapping[str, bool | int | float | str]) -> Tile:
-        """Return the tile with these names replaced by their values."""
+    def substitute_constants(self, constants: Mapping[str, bool | int | float | str]) -> Tile:
+        """Return the tile with the names of constants replaced by their values."""
         widths = ("interleave", "swizzle", "l2_promotion")
         return replace(
             self,
-            box=tuple(size.substitute(known) for size in self.box),
-            element_strides=tuple(step.substitute(known) for step in self.element_strides),
-            **{name: getattr(self, name).substitute(known) for name in widths},
+            box=tuple(size.substitute(constants) for size in self.box),
+            element_strides=tuple(step.substitute(constants) for step in self.element_strides),
+            **{name: getattr(self, name).substitute(constants) for name in widths},
         )
 
     def format_text(self) -> str:

@@ -29,6 +29,7 @@ C_TYPES = {
 """The dtypes of a manifest, by the names of the types in C and CUDA."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# `f16*[m, k]`, `f32`, `void*`
 _TYPE = re.compile(r"\s*(?P<dtype>[A-Za-z_][A-Za-z0-9_]*)?\s*(?P<star>\*)?\s*(?P<shape>\[.*)?\s*\Z")
 
 
@@ -105,7 +106,8 @@ def _parse_dims(text: str, start: int) -> tuple[Dim, ...]:
         return ANY_SHAPE
     dims: list[Dim] = []
     for offset, piece in split_at_commas(inner, "([", ")]"):
-        column = start + 1 + offset + (len(piece) - len(piece.lstrip())) + 1
+        indent = len(piece) - len(piece.lstrip())
+        column = start + 1 + offset + indent + 1  # behind the "[", and counted from 1
         word = piece.strip()
         if not word:
             raise SignatureError("a dimension is missing here", column)
@@ -140,7 +142,7 @@ def check_argument(argument: Argument) -> None:
 
     Its dtype may still be the name of a constant.
     """
-    known = DTYPES.get(argument.dtype)
+    data_type = DTYPES.get(argument.dtype)
     if argument.dims is None:
         if argument.out:
             raise SignatureError("a scalar cannot be out: only tensors are written")
@@ -150,7 +152,7 @@ def check_argument(argument: Argument) -> None:
             option = "optional" if argument.optional else "strides"
             hint = f"{POINTER} may always be None" if argument.dtype == POINTER else None
             raise SignatureError(f'"{option}" is for tensors', hint=hint)
-        if known is not None and known.c == "void":
+        if data_type is not None and data_type.c == "void":
             raise SignatureError(
                 f"a scalar cannot be {argument.dtype}",
                 1,
@@ -179,8 +181,10 @@ def _check_range(argument: Argument) -> None:
     """Raise `SignatureError` for a range that the dtype cannot have, or that holds no value."""
     low, high = argument.low, argument.high
     limits = get_integer_limits(argument.dtype)
-    known = argument.dtype in DTYPES or argument.dtype == POINTER
-    if argument.dims is not None or (limits is None and known):
+    # Before constants are resolved, a dtype may be the name of one: it may turn out to be an
+    # integer, so it passes here and is checked again by `resolve_constants`.
+    is_resolved = argument.dtype in DTYPES or argument.dtype == POINTER
+    if argument.dims is not None or (limits is None and is_resolved):
         raise SignatureError("only an integer scalar can have a range")
     if low is not None and high is not None and low > high:
         raise SignatureError(f"the range {low}..{high} holds no value")
@@ -210,8 +214,8 @@ def join_arguments(arguments: Iterable[Argument], constants: Collection[str] = (
             by_name[argument.name] = argument
             _check_dtype(argument, constants)
             if argument.constant in argument_of_constant:
-                other = argument_of_constant[argument.constant]
-                raise SignatureError(f'"{argument.constant}" is filled by "{other}" already')
+                other_name = argument_of_constant[argument.constant]
+                raise SignatureError(f'"{argument.constant}" is filled by "{other_name}" already')
             if argument.constant:
                 argument_of_constant[argument.constant] = argument.name
     dimension_names = {
@@ -289,8 +293,8 @@ def _add_strides(
     for stride in argument.strides or ():
         if isinstance(stride, int):
             continue
-        other = by_name.get(stride)
-        if other is None or other.dims is not None or other.dtype not in _DIMENSION_TYPES:
+        scalar = by_name.get(stride)
+        if scalar is None or scalar.dims is not None or scalar.dtype not in _DIMENSION_TYPES:
             raise SignatureError(
                 f'stride "{stride}" is not an i32 or i64 argument',
                 hint=f'declare it among the arguments: {stride} = "i64"',
@@ -328,10 +332,12 @@ def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
 def _check_dim(dim: Dim, by_name: Mapping[str, Argument], constants: Collection[str]) -> None:
     """Raise `SignatureError` for a dimension with a name that no integer argument or constant
     has."""
-    names = {dim} if isinstance(dim, str) else set() if isinstance(dim, int) else set(dim.names)
+    if isinstance(dim, int):
+        return
+    names = {dim} if isinstance(dim, str) else set(dim.names)
     for name in sorted(names - set(constants)):
-        other = by_name.get(name)
-        if other is None:
+        scalar = by_name.get(name)
+        if scalar is None:
             if "." in name:  # arch.number, target.kind
                 raise SignatureError(f"a shape cannot depend on {name}: it is the caller's")
             scalars = [a.name for a in by_name.values() if a.dims is None]
@@ -340,12 +346,12 @@ def _check_dim(dim: Dim, by_name: Mapping[str, Argument], constants: Collection[
                 hint=did_you_mean(name, [*scalars, *constants])
                 or f'declare it among the arguments: {name} = "i32"',
             )
-        if other.dims is not None or get_integer_limits(other.dtype) is None:
+        if scalar.dims is not None or get_integer_limits(scalar.dtype) is None:
             raise SignatureError(
-                f'dimension "{name}" is {other.format_type()}: a dimension is an integer argument'
+                f'dimension "{name}" is {scalar.format_type()}: a dimension is an integer argument'
             )
-        if isinstance(dim, str) and other.dtype not in _DIMENSION_TYPES:
-            raise SignatureError(f'dimension "{name}" is {other.dtype}: declare it as i32 or i64')
+        if isinstance(dim, str) and scalar.dtype not in _DIMENSION_TYPES:
+            raise SignatureError(f'dimension "{name}" is {scalar.dtype}: declare it as i32 or i64')
 
 
 def resolve_constants(
@@ -355,26 +361,35 @@ def resolve_constants(
 
     Every dtype is known then, and shapes depend on arguments only.
     """
-    # Checked again: only now the dtypes are known, and which names are arguments.
+    # The arguments are checked and joined again: only now all dtypes are known, and which names in
+    # shapes are arguments.
     resolved = []
     for argument in declared.arguments:
         with _name_in_errors(argument):
-            dtype: object = argument.dtype
-            other = is_struct(argument.dtype) or argument.tile is not None
-            if argument.dtype not in (*DTYPES, POINTER) and not other:
-                dtype = constants.get(argument.dtype)
-                if not isinstance(dtype, str) or dtype not in DTYPES:
-                    raise SignatureError(
-                        f"constant {argument.dtype} is {dtype!r}, which is not a dtype",
-                        hint=did_you_mean(str(dtype), DTYPES),
-                    )
+            dtype = _resolve_dtype(argument, constants)
             dims = argument.dims
             if dims is not None:
                 dims = tuple(_resolve_dim(dim, constants) for dim in dims)
-            known = replace(argument, dtype=str(dtype), dims=dims)
-            check_argument(known)
-            resolved.append(known)
+            resolved_argument = replace(argument, dtype=dtype, dims=dims)
+            check_argument(resolved_argument)
+            resolved.append(resolved_argument)
     return join_arguments(resolved)
+
+
+def _resolve_dtype(argument: Argument, constants: Mapping[str, bool | int | float | str]) -> str:
+    """Return the argument's dtype, or the value of the constant that its dtype names. Raises
+    `SignatureError`."""
+    is_resolved = argument.dtype in (*DTYPES, POINTER) or is_struct(argument.dtype)
+    # A tensor map has no dtype of its own.
+    if is_resolved or argument.tile is not None:
+        return argument.dtype
+    value = constants.get(argument.dtype)
+    if not isinstance(value, str) or value not in DTYPES:
+        raise SignatureError(
+            f"constant {argument.dtype} is {value!r}, which is not a dtype",
+            hint=did_you_mean(str(value), DTYPES),
+        )
+    return value
 
 
 def _resolve_dim(dim: Dim, constants: Mapping[str, bool | int | float | str]) -> Dim:
@@ -390,11 +405,11 @@ def _resolve_dim(dim: Dim, constants: Mapping[str, bool | int | float | str]) ->
     else:
         text = dim.source
         try:
-            known = {name: constants[name] for name in dim.names if name in constants}
-            rest = dim.substitute(known)
-            if rest.names:
-                return rest
-            value = rest.evaluate({})
+            used_constants = {name: constants[name] for name in dim.names if name in constants}
+            expression = dim.substitute(used_constants)
+            if expression.names:
+                return expression
+            value = expression.evaluate({})
         except ExprError as error:
             raise SignatureError(f"dimension {text}: {error.message}") from None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
